@@ -1,0 +1,186 @@
+//! What is a well-formed key, and which keys does a range hold?
+//!
+//! Keys are text and equal on every backend: `<group>/<resource>/<namespace or nothing>/<name>`. No part
+//! holds `/` or NUL, so the prefix of a namespace, which ends with `/`, never matches another namespace
+//! that merely begins alike (`a` and `ab`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// The longest key in bytes: four parts of at most 253 bytes and their separators.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// Why a key was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// A part that must name something is empty.
+    #[error("the {part} of a key is empty")]
+    Empty {
+        /// Which part: `group`, `resource` or `name`.
+        part: &'static str,
+    },
+    /// A part holds `/` or NUL, which would let it reach into another range.
+    #[error("the {part} of a key holds '/' or NUL")]
+    Separator {
+        /// Which part: `group`, `resource`, `namespace` or `name`.
+        part: &'static str,
+    },
+    /// The text has not exactly four parts.
+    #[error("a key has four parts, this text has {found}")]
+    Parts {
+        /// How many were found.
+        found: usize,
+    },
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    #[error("a key has at most {MAX_KEY_BYTES} bytes, this one has {found}")]
+    TooLong {
+        /// Its length in bytes.
+        found: usize,
+    },
+}
+
+/// The address of one object. Cloning is a reference count; order is that of the bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The key of an object; `namespace` is empty for cluster-scoped resources.
+    ///
+    /// # Errors
+    /// A part that is empty (but for the namespace), or that holds `/` or NUL; a key that is too long.
+    pub fn new(group: &str, resource: &str, namespace: &str, name: &str) -> Result<Self, KeyError> {
+        for (part, text, may_be_empty) in [
+            ("group", group, false),
+            ("resource", resource, false),
+            ("namespace", namespace, true),
+            ("name", name, false),
+        ] {
+            if text.is_empty() && !may_be_empty {
+                return Err(KeyError::Empty { part });
+            }
+            if text.bytes().any(|byte| byte == b'/' || byte == 0) {
+                return Err(KeyError::Separator { part });
+            }
+        }
+        let text = format!("{group}/{resource}/{namespace}/{name}");
+        if text.len() > MAX_KEY_BYTES {
+            return Err(KeyError::TooLong { found: text.len() });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Reads a key as written by [`Key::as_str`].
+    ///
+    /// # Errors
+    /// As [`Key::new`], and for a text that has not four parts.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let [group, resource, namespace, name] = parts.as_slice() else {
+            return Err(KeyError::Parts { found: parts.len() });
+        };
+        Self::new(group, resource, namespace, name)
+    }
+
+    /// The whole key: `<group>/<resource>/<namespace>/<name>`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn part(&self, index: usize) -> &str {
+        self.0.split('/').nth(index).unwrap_or_default()
+    }
+
+    /// The API group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.part(0)
+    }
+
+    /// The plural resource.
+    #[must_use]
+    pub fn resource(&self) -> &str {
+        self.part(1)
+    }
+
+    /// The namespace, empty for cluster-scoped resources.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.part(2)
+    }
+
+    /// The object's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.part(3)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.0)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A half-open range of keys, `start <= key < end`, as text. An empty `end` means no upper bound.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    /// The first text that may be a key of the range.
+    pub start: String,
+    /// The first text beyond the range; empty = unbounded.
+    pub end: String,
+}
+
+impl KeyRange {
+    /// Every key of the store.
+    #[must_use]
+    pub fn all() -> Self {
+        Self {
+            start: String::new(),
+            end: String::new(),
+        }
+    }
+
+    /// All objects of a resource, in every namespace.
+    #[must_use]
+    pub fn resource(group: &str, resource: &str) -> Self {
+        Self::prefix(format!("{group}/{resource}/"))
+    }
+
+    /// All objects of a resource in one namespace.
+    #[must_use]
+    pub fn namespace(group: &str, resource: &str, namespace: &str) -> Self {
+        Self::prefix(format!("{group}/{resource}/{namespace}/"))
+    }
+
+    /// The one key.
+    #[must_use]
+    pub fn one(key: &Key) -> Self {
+        Self {
+            start: key.as_str().to_owned(),
+            end: format!("{key}\0"),
+        }
+    }
+
+    /// `prefix` ends with `/`, whose successor is `0`.
+    fn prefix(prefix: String) -> Self {
+        let mut end = prefix.clone();
+        end.pop();
+        end.push('0');
+        Self { start: prefix, end }
+    }
+
+    /// Whether the key lies within.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        key >= self.start.as_str() && (self.end.is_empty() || key < self.end.as_str())
+    }
+}
