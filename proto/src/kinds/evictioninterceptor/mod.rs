@@ -1,0 +1,24 @@
+//! EvictionInterceptor: registers an interceptor for pods by rule instead of by editing the pods.
+
+mod hub;
+pub mod v1alpha3;
+
+pub use hub::*;
+
+use super::{Face, Kind, Scope};
+
+/// The row of the table.
+pub const KIND: Kind = Kind {
+    kind: "EvictionInterceptor",
+    plural: "evictioninterceptors",
+    singular: "evictioninterceptor",
+    short_names: &["ei"],
+    categories: &["drydock"],
+    scope: Scope::Cluster,
+    description: "EvictionInterceptor registers an interceptor for all pods that match its rule.",
+    faces: &[Face {
+        version: "v1alpha3",
+        spec: v1alpha3::spec_schema,
+        status: v1alpha3::status_schema,
+    }],
+};

@@ -1,0 +1,26 @@
+//! EvictionRequest: requesters ask that a pod goes, interceptors act one at a time in order, and the eviction
+//! API is the last resort.
+
+mod hub;
+pub mod v1alpha3;
+
+pub use hub::*;
+
+use super::{Face, Kind, Scope};
+
+/// The row of the table.
+pub const KIND: Kind = Kind {
+    kind: "EvictionRequest",
+    plural: "evictionrequests",
+    singular: "evictionrequest",
+    short_names: &["er"],
+    categories: &["drydock"],
+    scope: Scope::Namespaced,
+    description: "EvictionRequest asks that one pod leaves its node gracefully. Requesters say that they want it, \
+                  interceptors act one at a time in order, and the pod's eviction API is the last resort.",
+    faces: &[Face {
+        version: "v1alpha3",
+        spec: v1alpha3::spec_schema,
+        status: v1alpha3::status_schema,
+    }],
+};

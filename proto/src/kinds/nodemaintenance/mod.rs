@@ -1,0 +1,25 @@
+//! NodeMaintenance: the declared intent to take nodes out of service, with a plan of who leaves first.
+
+mod hub;
+pub mod v1alpha3;
+
+pub use hub::*;
+
+use super::{Face, Kind, Scope};
+
+/// The row of the table.
+pub const KIND: Kind = Kind {
+    kind: "NodeMaintenance",
+    plural: "nodemaintenances",
+    singular: "nodemaintenance",
+    short_names: &["nm"],
+    categories: &["drydock"],
+    scope: Scope::Cluster,
+    description: "NodeMaintenance declares that nodes are to be taken out of service: it cordons them and asks their \
+                  pods to leave in the order of a drain plan.",
+    faces: &[Face {
+        version: "v1alpha3",
+        spec: v1alpha3::spec_schema,
+        status: v1alpha3::status_schema,
+    }],
+};

@@ -1,0 +1,79 @@
+//! The JSON schema of our types: inlined, with Kubernetes' extensions, and of the types reused from `k8s-openapi`.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+/// The schema of `T` with every definition in place, as the API machinery reads it.
+pub(crate) fn inlined<T: JsonSchema>() -> Value {
+    let generator = SchemaSettings::draft07()
+        .with(|settings| {
+            settings.inline_subschemas = true;
+            settings.meta_schema = None;
+        })
+        .into_generator();
+    generator.into_root_schema_for::<T>().to_value()
+}
+
+/// `metav1.Time`: RFC 3339, whole seconds.
+pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "date-time" })
+}
+
+/// A list of `metav1.Condition`, one a type.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "x-kubernetes-patch-strategy": "merge",
+        "x-kubernetes-patch-merge-key": "type",
+        "items": {
+            "type": "object",
+            "description": "Condition contains details for one aspect of the current state of this API Resource.",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": { "type": "string", "description": "Type of condition in CamelCase or in foo.example.com/CamelCase." },
+                "status": { "type": "string", "description": "Status of the condition, one of True, False, Unknown." },
+                "observedGeneration": { "type": "integer", "format": "int64", "description": "The .metadata.generation that the condition was set based upon." },
+                "lastTransitionTime": { "type": "string", "format": "date-time", "description": "The last time the condition transitioned from one status to another." },
+                "reason": { "type": "string", "description": "A programmatic identifier for the reason of the last transition." },
+                "message": { "type": "string", "description": "A human readable message with details about the transition." }
+            }
+        }
+    })
+}
+
+/// `metav1.LabelSelector`.
+pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchLabels": {
+                "type": "object",
+                "description": "Pairs that must all be present.",
+                "additionalProperties": { "type": "string" }
+            },
+            "matchExpressions": {
+                "type": "array",
+                "description": "Requirements that must all hold.",
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": { "type": "string", "description": "The label key the requirement applies to." },
+                        "operator": { "type": "string", "description": "In, NotIn, Exists or DoesNotExist." },
+                        "values": {
+                            "type": "array",
+                            "description": "The values of In and NotIn.",
+                            "x-kubernetes-list-type": "atomic",
+                            "items": { "type": "string" }
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
