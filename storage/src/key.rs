@@ -4,7 +4,9 @@
 //! holds `/` or NUL, so the prefix of a namespace, which ends with `/`, never matches another namespace
 //! that merely begins alike (`a` and `ab`).
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -118,6 +120,13 @@ impl Key {
     }
 }
 
+/// Equality, order and hash of a key are those of its text, so maps of keys can be asked by text.
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.0)
@@ -182,5 +191,26 @@ impl KeyRange {
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         key >= self.start.as_str() && (self.end.is_empty() || key < self.end.as_str())
+    }
+
+    /// The bounds of the part of the range beyond the text `after`, or none if nothing can lie there.
+    #[must_use]
+    pub fn bounds_after<'a>(&'a self, after: &'a str) -> Option<(Bound<&'a str>, Bound<&'a str>)> {
+        let is_whole = after.is_empty() || after < self.start.as_str();
+        let lowest = if is_whole { self.start.as_str() } else { after };
+        if !self.end.is_empty() && lowest >= self.end.as_str() {
+            return None;
+        }
+        let start = if is_whole {
+            Bound::Included(lowest)
+        } else {
+            Bound::Excluded(lowest)
+        };
+        let end = if self.end.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(self.end.as_str())
+        };
+        Some((start, end))
     }
 }

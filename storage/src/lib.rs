@@ -3,13 +3,16 @@
 //! Start at [`Store`], the contract every backend keeps, then [`memory`] (the model: one `BTreeMap` a
 //! revision, the oracle of tests) and `rocks` (the embedded engine).
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod key;
+pub mod memory;
 mod revision;
 mod store;
 
 pub use error::StoreError;
-pub use key::{Key, KeyError, KeyRange};
+pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
 pub use revision::Revision;
 pub use store::{
     At, Condition, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page, Scan,

@@ -18,6 +18,12 @@ impl Revision {
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// The position before this one; that of zero is zero.
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
 }
 
 impl fmt::Display for Revision {

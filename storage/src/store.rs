@@ -9,11 +9,13 @@
 //! - *watch*: ordered, unique, reliable, atomic by revision, resumable;
 //! - *refuse, do not guess*: damage is reported, never an empty answer.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use crate::{Key, KeyRange, Revision, StoreError};
 
@@ -26,6 +28,11 @@ pub struct Value {
     pub form: Arc<str>,
     /// An offset into `bytes` that travels with the value: where its reader splices text in.
     pub splice_offset: u32,
+}
+
+impl Value {
+    /// The largest payload in bytes: 1.5 MiB, as with etcd, so that objects can move between backends.
+    pub const MAX_BYTES: usize = 3 << 19;
 }
 
 /// A value with its place in history.
@@ -135,6 +142,38 @@ impl Transaction {
             }],
             writes: Vec::new(),
         }
+    }
+
+    /// Whether any backend takes it, without a look at what is stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for too many keys or two writes of one key, [`StoreError::TooLarge`] for a
+    /// value beyond [`Value::MAX_BYTES`].
+    pub fn check_form(&self) -> Result<(), StoreError> {
+        if self.conditions.len() > Self::MAX_KEYS || self.writes.len() > Self::MAX_KEYS {
+            return Err(StoreError::Malformed {
+                reason: "it has more than 1024 conditions or writes",
+            });
+        }
+        for write in &self.writes {
+            if let Write::Put(_, value) = write
+                && value.bytes.len() > Value::MAX_BYTES
+            {
+                return Err(StoreError::TooLarge {
+                    found: value.bytes.len(),
+                    limit: Value::MAX_BYTES,
+                });
+            }
+        }
+        if self.writes.len() > 1 {
+            let mut seen = HashSet::with_capacity(self.writes.len());
+            if !self.writes.iter().all(|write| seen.insert(write.key())) {
+                return Err(StoreError::Malformed {
+                    reason: "it writes one key twice",
+                });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -248,6 +287,48 @@ pub struct Floors {
     pub watchable_from: Revision,
 }
 
+impl Floors {
+    /// Whether the state right after `revision` can be shown by a store that is at `current`.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] below the floor, [`StoreError::Future`] beyond current.
+    pub fn check_listable(&self, revision: Revision, current: Revision) -> Result<Revision, StoreError> {
+        if revision > current {
+            return Err(StoreError::Future {
+                requested: revision,
+                current,
+            });
+        }
+        if revision < self.listable_from {
+            return Err(StoreError::Compacted {
+                requested: revision,
+                floor: self.listable_from,
+            });
+        }
+        Ok(revision)
+    }
+
+    /// Whether a watch can start with `first` on a store that is at `current`.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] below the floor, [`StoreError::Future`] beyond current + 1.
+    pub fn check_watchable(&self, first: Revision, current: Revision) -> Result<(), StoreError> {
+        if first > current.next() {
+            return Err(StoreError::Future {
+                requested: first,
+                current,
+            });
+        }
+        if first < self.watchable_from {
+            return Err(StoreError::Compacted {
+                requested: first,
+                floor: self.watchable_from,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Whether the store does its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
@@ -266,6 +347,19 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Checks and writes, atomically. The future may be dropped: the write then happens or not, once.
     fn transact(&self, transaction: Transaction) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
+
+    /// Many independent transactions in order, each atomic and at a revision of its own, answered together.
+    /// One refusal does not stop the others. Cheaper than one call each where the backend can batch.
+    fn transact_many(
+        &self,
+        transactions: Vec<Transaction>,
+    ) -> impl Future<Output = Vec<Result<Outcome, StoreError>>> + Send {
+        join_all(
+            transactions
+                .into_iter()
+                .map(|transaction| self.transact(transaction)),
+        )
+    }
 
     /// Reads one key, linearizably.
     fn get(&self, key: &Key) -> impl Future<Output = Result<Found, StoreError>> + Send;
