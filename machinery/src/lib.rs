@@ -1,1 +1,11 @@
-//! machinery
+//! Pure logic over values: names, selectors, faults, tables, expressions. No tokio, no network, no files, and no
+//! clock but [`clock::Clock`].
+//!
+//! - [`field_error`]: paths, faults and lists of faults: what every validation returns.
+//! - [`clock`]: the time as an argument.
+//! - [`table`], [`duration`]: what `kubectl get` shows.
+
+pub mod clock;
+pub mod duration;
+pub mod field_error;
+pub mod table;

@@ -1,0 +1,523 @@
+//! What is wrong with an object, and where?
+//!
+//! A validation walks the object with a [`FieldPath`] and returns an [`ErrorList`]: one [`FieldError`] a fault, all of
+//! them, in the order of the walk. Paths, bodies and reasons are Kubernetes' own, since clients show the bodies and
+//! match the reasons.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde_json::Value;
+
+/// The place of a field in an object: `spec.requesters[1].name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FieldPath(String);
+
+impl FieldPath {
+    /// The object as a whole, printed `<nil>`.
+    #[must_use]
+    pub const fn root() -> Self {
+        Self(String::new())
+    }
+
+    /// A member of the object.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// A member of this field.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() {
+            return Self::new(name);
+        }
+        Self(format!("{}.{name}", self.0))
+    }
+
+    /// An item of this list.
+    #[must_use]
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    /// A value of this map. The key stands as it is, without quotes.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FieldErrorKind {
+    /// It is missing or empty.
+    Required,
+    /// Its value breaks a rule.
+    Invalid,
+    /// Its value has another type than the schema says.
+    TypeInvalid,
+    /// Its value is not a member of the enumeration.
+    NotSupported,
+    /// It may not be there, or not change, under the circumstances.
+    Forbidden,
+    /// Its value occurs before in the list.
+    Duplicate,
+    /// What it names does not exist.
+    NotFound,
+    /// It has too many bytes.
+    TooLong,
+    /// It has too few characters.
+    TooShort,
+    /// It has too many items.
+    TooMany,
+    /// It has too few items.
+    TooFew,
+    /// The check itself failed.
+    Internal,
+}
+
+impl FieldErrorKind {
+    /// The reason of the cause in a Status.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::NotFound => "FieldValueNotFound",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooShort => "FieldValueTooShort",
+            Self::TooMany => "FieldValueTooMany",
+            Self::TooFew => "FieldValueTooFew",
+            Self::Internal => "InternalError",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Required => "Required value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::Duplicate => "Duplicate value",
+            Self::NotFound => "Not found",
+            Self::TooLong => "Too long",
+            Self::TooShort => "Too short",
+            Self::TooMany => "Too many",
+            Self::TooFew => "Too few",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// One fault of one field. `Display` prints `field: body`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{field}: {body}")]
+pub struct FieldError {
+    kind: FieldErrorKind,
+    field: String,
+    body: String,
+}
+
+impl FieldError {
+    fn without_value(kind: FieldErrorKind, path: &FieldPath, detail: &str) -> Self {
+        let body = if detail.is_empty() { kind.text().to_owned() } else { format!("{}: {detail}", kind.text()) };
+        Self { kind, field: path.to_string(), body }
+    }
+
+    fn with_value(kind: FieldErrorKind, path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
+        let mut body = format!("{}: {}", kind.text(), printed(&value.into()));
+        if !detail.is_empty() {
+            body.push_str(": ");
+            body.push_str(detail);
+        }
+        Self { kind, field: path.to_string(), body }
+    }
+
+    /// The field is missing or empty. `detail` may be empty, here and below.
+    #[must_use]
+    pub fn required(path: &FieldPath, detail: &str) -> Self {
+        Self::without_value(FieldErrorKind::Required, path, detail)
+    }
+
+    /// The value breaks a rule.
+    #[must_use]
+    pub fn invalid(path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
+        Self::with_value(FieldErrorKind::Invalid, path, value, detail)
+    }
+
+    /// The value has the wrong type.
+    #[must_use]
+    pub fn type_invalid(path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
+        Self::with_value(FieldErrorKind::TypeInvalid, path, value, detail)
+    }
+
+    /// The value is none of `supported`, which are listed in the order given.
+    #[must_use]
+    pub fn not_supported(path: &FieldPath, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let listed: Vec<String> = supported.iter().map(|text| quoted(text)).collect();
+        let detail = if listed.is_empty() {
+            String::new()
+        } else {
+            format!("supported values: {}", listed.join(", "))
+        };
+        Self::with_value(FieldErrorKind::NotSupported, path, value, &detail)
+    }
+
+    /// The field may not be there, or not change, under the circumstances.
+    #[must_use]
+    pub fn forbidden(path: &FieldPath, detail: &str) -> Self {
+        Self::without_value(FieldErrorKind::Forbidden, path, detail)
+    }
+
+    /// The value occurs before in the list.
+    #[must_use]
+    pub fn duplicate(path: &FieldPath, value: impl Into<Value>) -> Self {
+        Self::with_value(FieldErrorKind::Duplicate, path, value, "")
+    }
+
+    /// What the value names does not exist.
+    #[must_use]
+    pub fn not_found(path: &FieldPath, value: impl Into<Value>) -> Self {
+        Self::with_value(FieldErrorKind::NotFound, path, value, "")
+    }
+
+    /// The text has more than `max_bytes` bytes. It is not repeated.
+    #[must_use]
+    pub fn too_long(path: &FieldPath, max_bytes: usize) -> Self {
+        let unit = if max_bytes == 1 { "byte" } else { "bytes" };
+        Self::without_value(
+            FieldErrorKind::TooLong,
+            path,
+            &format!("may not be more than {max_bytes} {unit}"),
+        )
+    }
+
+    /// The text has fewer than `min_characters` characters.
+    #[must_use]
+    pub fn too_short(path: &FieldPath, min_characters: usize) -> Self {
+        let unit = if min_characters == 1 { "character" } else { "characters" };
+        Self::without_value(
+            FieldErrorKind::TooShort,
+            path,
+            &format!("must be at least {min_characters} {unit}"),
+        )
+    }
+
+    /// The list has `actual` items, more than `max`.
+    #[must_use]
+    pub fn too_many(path: &FieldPath, actual: usize, max: usize) -> Self {
+        let unit = if max == 1 { "item" } else { "items" };
+        Self::with_value(
+            FieldErrorKind::TooMany,
+            path,
+            actual,
+            &format!("must have at most {max} {unit}"),
+        )
+    }
+
+    /// The list has `actual` items, fewer than `min`.
+    #[must_use]
+    pub fn too_few(path: &FieldPath, actual: usize, min: usize) -> Self {
+        let unit = if min == 1 { "item" } else { "items" };
+        Self::with_value(
+            FieldErrorKind::TooFew,
+            path,
+            actual,
+            &format!("must have at least {min} {unit}"),
+        )
+    }
+
+    /// The check itself failed.
+    #[must_use]
+    pub fn internal(path: &FieldPath, detail: &str) -> Self {
+        Self::without_value(FieldErrorKind::Internal, path, detail)
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub const fn kind(&self) -> FieldErrorKind {
+        self.kind
+    }
+
+    /// The reason of the cause in a Status.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        self.kind.reason()
+    }
+
+    /// The path of the field, as text.
+    #[must_use]
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// The fault without the field: the message of the cause in a Status.
+    #[must_use]
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+}
+
+/// All faults of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ErrorList(Vec<FieldError>);
+
+impl ErrorList {
+    /// No fault.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a fault.
+    pub fn push(&mut self, error: FieldError) {
+        self.0.push(error);
+    }
+
+    /// How many faults there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the object is valid.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The faults in the order they were found.
+    pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
+        self.0.iter()
+    }
+
+    /// The message of the 422: `kind` is `Kind.group`. Faults that read alike are printed once.
+    #[must_use]
+    pub fn invalid_message(&self, kind: &str, name: &str) -> String {
+        let name = quoted(name);
+        if self.is_empty() {
+            return format!("{kind} {name} is invalid");
+        }
+        format!("{kind} {name} is invalid: {self}")
+    }
+}
+
+impl fmt::Display for ErrorList {
+    /// One fault stands alone, several in brackets; those that read alike are printed once.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut seen = HashSet::new();
+        let texts: Vec<String> =
+            self.0.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
+        match texts.as_slice() {
+            [only] => f.write_str(only),
+            several => write!(f, "[{}]", several.join(", ")),
+        }
+    }
+}
+
+impl Extend<FieldError> for ErrorList {
+    fn extend<I: IntoIterator<Item = FieldError>>(&mut self, errors: I) {
+        self.0.extend(errors);
+    }
+}
+
+impl FromIterator<FieldError> for ErrorList {
+    fn from_iter<I: IntoIterator<Item = FieldError>>(errors: I) -> Self {
+        Self(errors.into_iter().collect())
+    }
+}
+
+impl From<FieldError> for ErrorList {
+    fn from(error: FieldError) -> Self {
+        Self(vec![error])
+    }
+}
+
+impl IntoIterator for ErrorList {
+    type Item = FieldError;
+    type IntoIter = std::vec::IntoIter<FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a ErrorList {
+    type Item = &'a FieldError;
+    type IntoIter = std::slice::Iter<'a, FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+/// A value as error bodies print it: text in quotes, everything else as JSON that is safe inside HTML.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        Value::Array(_) | Value::Object(_) => value
+            .to_string()
+            .replace('&', "\\u0026")
+            .replace('<', "\\u003c")
+            .replace('>', "\\u003e"),
+        scalar => scalar.to_string(),
+    }
+}
+
+/// Text in double quotes, escaped as Go's `%q` does.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    use fmt::Write as _;
+
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            ' '..='~' => out.push(character),
+            // Writing to a String cannot fail.
+            _ if is_printable(character) => out.push(character),
+            '\0'..='\x7f' => drop(write!(out, "\\x{:02x}", u32::from(character))),
+            '\u{80}'..='\u{ffff}' => drop(write!(out, "\\u{:04x}", u32::from(character))),
+            _ => drop(write!(out, "\\U{:08x}", u32::from(character))),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Whether a character outside ASCII is drawn. A mark that joins the letter before it counts, so it is asked about
+/// behind a letter.
+fn is_printable(character: char) -> bool {
+    let mut pair = [b'a'; 5];
+    let Some(rest) = pair.get_mut(1..) else { return false };
+    let length = character.encode_utf8(rest).len();
+    let text = pair.get(..=length).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    text.is_some_and(|text| text.escape_debug().nth(1) == Some(character))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_print_as_clients_know_them() {
+        let requesters = FieldPath::new("spec").child("requesters");
+        assert_eq!(requesters.index(1).child("name").to_string(), "spec.requesters[1].name");
+        assert_eq!(
+            FieldPath::new("metadata").child("labels").key("a/b").to_string(),
+            "metadata.labels[a/b]"
+        );
+        assert_eq!(FieldPath::root().to_string(), "<nil>");
+        assert_eq!(FieldPath::root().child("spec").to_string(), "spec");
+        assert_eq!(FieldPath::new("values").index(0).key("k").to_string(), "values[0][k]");
+    }
+
+    #[test]
+    fn bodies_and_reasons_follow_the_kind() {
+        fn check(error: &FieldError, reason: &str, body: &str) {
+            assert_eq!((error.reason(), error.body()), (reason, body));
+            assert_eq!(error.to_string(), format!("spec.a: {body}"));
+        }
+        let path = &FieldPath::new("spec").child("a");
+        check(&FieldError::required(path, ""), "FieldValueRequired", "Required value");
+        check(&FieldError::required(path, "why"), "FieldValueRequired", "Required value: why");
+        check(
+            &FieldError::invalid(path, "a\"b", "why"),
+            "FieldValueInvalid",
+            r#"Invalid value: "a\"b": why"#,
+        );
+        check(&FieldError::invalid(path, 7, ""), "FieldValueInvalid", "Invalid value: 7");
+        check(&FieldError::invalid(path, Value::Null, ""), "FieldValueInvalid", "Invalid value: null");
+        check(
+            &FieldError::invalid(path, json!({"b": "<", "a": [1]}), "x"),
+            "FieldValueInvalid",
+            r#"Invalid value: {"a":[1],"b":"\u003c"}: x"#,
+        );
+        check(
+            &FieldError::type_invalid(path, true, "x"),
+            "FieldValueTypeInvalid",
+            "Invalid value: true: x",
+        );
+        check(
+            &FieldError::not_supported(path, "C", &["A", "B"]),
+            "FieldValueNotSupported",
+            r#"Unsupported value: "C": supported values: "A", "B""#,
+        );
+        check(&FieldError::forbidden(path, "why"), "FieldValueForbidden", "Forbidden: why");
+        check(&FieldError::duplicate(path, "n"), "FieldValueDuplicate", r#"Duplicate value: "n""#);
+        check(&FieldError::not_found(path, "n"), "FieldValueNotFound", r#"Not found: "n""#);
+        check(
+            &FieldError::too_long(path, 10),
+            "FieldValueTooLong",
+            "Too long: may not be more than 10 bytes",
+        );
+        check(
+            &FieldError::too_many(path, 3, 1),
+            "FieldValueTooMany",
+            "Too many: 3: must have at most 1 item",
+        );
+        check(
+            &FieldError::too_few(path, 0, 2),
+            "FieldValueTooFew",
+            "Too few: 0: must have at least 2 items",
+        );
+        check(
+            &FieldError::too_short(path, 1),
+            "FieldValueTooShort",
+            "Too short: must be at least 1 character",
+        );
+        check(&FieldError::internal(path, "boom"), "InternalError", "Internal error: boom");
+    }
+
+    #[test]
+    fn several_faults_stand_in_brackets_and_the_same_fault_once() {
+        let path = FieldPath::new("spec");
+        let mut errors = ErrorList::new();
+        assert_eq!(errors.invalid_message("K.g", "n"), r#"K.g "n" is invalid"#);
+        errors.push(FieldError::required(&path, "x"));
+        errors.push(FieldError::required(&path, "x"));
+        assert_eq!(errors.invalid_message("K.g", "n"), r#"K.g "n" is invalid: spec: Required value: x"#);
+        errors.push(FieldError::forbidden(&path, "y"));
+        assert_eq!(
+            errors.invalid_message("K.g", "n"),
+            r#"K.g "n" is invalid: [spec: Required value: x, spec: Forbidden: y]"#
+        );
+        assert_eq!(errors.len(), 3);
+    }
+
+    #[test]
+    fn quoting_is_gos() {
+        // Expected texts were printed by Go's strconv.Quote.
+        for (text, expected) in [
+            ("a b", r#""a b""#),
+            ("\u{7}\u{8}\u{b}\u{c}\n\r\t\0\u{7f}", r#""\a\b\v\f\n\r\t\x00\x7f""#),
+            ("é世e\u{301}", "\"é世e\u{301}\""),
+            ("\u{85}\u{a0}\u{200b}\u{feff}", r#""\u0085\u00a0\u200b\ufeff""#),
+            ("\u{10ffff}\u{1f600}", "\"\\U0010ffff\u{1f600}\""),
+        ] {
+            assert_eq!(quoted(text), expected);
+        }
+    }
+}
