@@ -1,1 +1,15 @@
-//! tests
+//! How do the whole-system suites get a real cluster, the project's own processes, and clients?
+//!
+//! ```text
+//! cluster::ControlPlane   etcd, kube-apiserver, controller manager, scheduler, kwok (nodes and pods)
+//! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
+//! clients                 kubectl, a raw HTTPS client for requests no well-behaved client sends,
+//!                         and `eventually`, the one way in which a suite waits
+//! ```
+//!
+//! Start at [`cluster::shared`] in a suite, and at [`cluster::ControlPlane::start`] where a test needs a
+//! control plane of its own. Everything listens on loopback, on ports from the operating system, and
+//! ends with the process that started it, however that process ends.
+
+pub mod clients;
+pub mod cluster;

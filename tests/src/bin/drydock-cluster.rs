@@ -1,0 +1,118 @@
+//! A cluster to work with on this machine: a real control plane with Drydock registered, in the
+//! background. `make cluster` and `make cluster-down` call it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+use drydock_tests::cluster::{
+    ControlPlane, DEFAULT_KUBERNETES_VERSION, Drydock, Lifetime, Options, end_detached,
+};
+
+/// Starts and ends a real control plane with Drydock on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "drydock-cluster")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Starts a cluster in the background and prints how to reach it.
+    Up {
+        /// The Kubernetes release.
+        #[arg(long, env = "DRYDOCK_KUBERNETES_VERSION", default_value = DEFAULT_KUBERNETES_VERSION)]
+        kubernetes_version: String,
+        /// Where its certificates, data and logs live.
+        #[arg(long, default_value_os_t = default_folder())]
+        dir: PathBuf,
+        /// How many nodes it has.
+        #[arg(long, default_value_t = 3)]
+        nodes: usize,
+        /// The control plane alone.
+        #[arg(long)]
+        no_drydock: bool,
+    },
+    /// Ends a cluster and removes its folder.
+    Down {
+        /// The cluster's folder.
+        #[arg(long, default_value_os_t = default_folder())]
+        dir: PathBuf,
+    },
+}
+
+/// `.run/cluster` in the repository, which git does not look at.
+fn default_folder() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).join(".run/cluster")
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Verb::Up {
+            kubernetes_version,
+            dir,
+            nodes,
+            no_drydock,
+        } => {
+            ensure!(
+                !dir.exists(),
+                "{} exists: a cluster runs there already; end it with `drydock-cluster down --dir {}` first",
+                dir.display(),
+                dir.display()
+            );
+            let options = Options {
+                kubernetes_version,
+                folder: Some(dir.clone()),
+                lifetime: Lifetime::Detached,
+                ..Options::default()
+            };
+            let started = up(options, nodes, !no_drydock).await;
+            if started.is_err() {
+                say(&format!(
+                    "the cluster did not start; its logs are in {}",
+                    dir.display()
+                ))?;
+                say("processes that did start run on: end them with `drydock-cluster down`")?;
+            }
+            started
+        }
+        Verb::Down { dir } => {
+            end_detached(&dir).await?;
+            say("ended")
+        }
+    }
+}
+
+async fn up(options: Options, nodes: usize, with_drydock: bool) -> Result<()> {
+    say(&format!("starting Kubernetes {}", options.kubernetes_version))?;
+    let control_plane = ControlPlane::start(options).await?;
+    for index in 1..=nodes {
+        control_plane.add_node(&format!("node-{index}"), &[]).await?;
+    }
+    if with_drydock {
+        say("starting drydock-apiserver and drydock-controller")?;
+        Drydock::start(&control_plane).await?;
+    }
+    say(&format!(
+        "kubectl of this release: {}",
+        control_plane.binaries().command("kubectl").display()
+    ))?;
+    say(&format!("logs: {}", control_plane.folder().path().display()))?;
+    // Standard output is for the shell: eval "$(drydock-cluster up)".
+    writeln!(
+        std::io::stdout(),
+        "export KUBECONFIG={}",
+        control_plane.admin_kubeconfig().display()
+    )?;
+    Ok(())
+}
+
+/// Progress and advice go to standard error.
+fn say(message: &str) -> Result<()> {
+    writeln!(std::io::stderr(), "drydock-cluster: {message}")?;
+    Ok(())
+}

@@ -1,0 +1,401 @@
+//! With what do the suites talk to the servers, and how do they wait for them?
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::cluster::pki::Credential;
+
+/// How often [`eventually`] looks.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// No call to a server on this machine takes longer, not even on a busy one.
+const CALL_DEADLINE: Duration = Duration::from_mins(1);
+
+/// Waits until the condition has an answer, and returns it. `Ok(None)` and errors mean "not yet": a
+/// server that is starting refuses connections.
+///
+/// # Errors
+/// The deadline passed. The message says what was waited for and the last error of the condition.
+pub async fn eventually<T>(
+    what: &str,
+    deadline: Duration,
+    mut condition: impl AsyncFnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        let answer = condition().await;
+        if let Ok(Some(answer)) = answer {
+            return Ok(answer);
+        }
+        if started.elapsed() >= deadline {
+            let context = format!("waited {deadline:?} in vain: {what}");
+            return match answer {
+                Err(error) => Err(error.context(context)),
+                Ok(_) => Err(anyhow::Error::msg(context)),
+            };
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// A `kubectl` that reaches one cluster as one person.
+#[derive(Clone, Debug)]
+pub struct Kubectl {
+    /// The command.
+    pub binary: PathBuf,
+    /// Whom it acts as, and where.
+    pub kubeconfig: PathBuf,
+    /// Where it keeps what it discovered: never the user's own home.
+    pub home: PathBuf,
+}
+
+impl Kubectl {
+    /// Runs kubectl and returns what it said, whether it succeeded or not.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not end within a minute.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Output> {
+        self.run_with_input(arguments, "").await
+    }
+
+    /// Runs kubectl with text on its standard input (`-f -`).
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub async fn run_with_input(&self, arguments: &[&str], input: &str) -> Result<Output> {
+        let mut child = Command::new(&self.binary)
+            .args(arguments)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {}", self.binary.display()))?;
+        let mut stdin = child.stdin.take().context("kubectl's standard input")?;
+        let (written, output) = timeout(CALL_DEADLINE, async {
+            tokio::join!(
+                async {
+                    // A kubectl that fails early does not read on.
+                    let written = stdin.write_all(input.as_bytes()).await;
+                    drop(stdin);
+                    written
+                },
+                child.wait_with_output()
+            )
+        })
+        .await
+        .with_context(|| format!("kubectl {} did not end", arguments.join(" ")))?;
+        let output = output.context("wait for kubectl")?;
+        if output.status.success() {
+            written.context("write to kubectl")?;
+        }
+        Ok(output)
+    }
+
+    /// Runs kubectl and returns its standard output.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), or it failed: the message has what it said.
+    pub async fn ok(&self, arguments: &[&str]) -> Result<String> {
+        succeeded(arguments, self.run(arguments).await?)
+    }
+
+    /// Applies objects, written as JSON or YAML, server-side.
+    ///
+    /// # Errors
+    /// As for [`ok`](Self::ok).
+    pub async fn apply(&self, objects: &str) -> Result<String> {
+        let arguments = ["apply", "--server-side", "-f", "-"];
+        succeeded(&arguments, self.run_with_input(&arguments, objects).await?)
+    }
+}
+
+fn succeeded(arguments: &[&str], output: Output) -> Result<String> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "kubectl {} ended with {}: {said}",
+        arguments.join(" "),
+        output.status
+    );
+    String::from_utf8(output.stdout).context("read what kubectl printed")
+}
+
+/// The protocol that a [`RawClient`] offers by ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// `http/1.1`.
+    Http1,
+    /// `h2`.
+    Http2,
+}
+
+/// An HTTPS client that sends requests as they are: forged identity headers, odd paths, foreign client
+/// certificates. It checks the server's certificate like everybody else.
+#[derive(Clone)]
+pub struct RawClient {
+    address: SocketAddr,
+    server_name: ServerName<'static>,
+    tls: Arc<ClientConfig>,
+    protocol: Protocol,
+}
+
+impl RawClient {
+    /// A client of the server at `address`, which must present a certificate of `authority` (PEM
+    /// bundle) for `server_name`. With an identity it presents that client certificate when asked.
+    ///
+    /// # Errors
+    /// Something is not PEM, or the name is no DNS name or IP address.
+    pub fn new(
+        address: SocketAddr,
+        server_name: &str,
+        authority: &str,
+        identity: Option<&Credential>,
+        protocol: Protocol,
+    ) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
+            roots
+                .add(certificate.context("read the authority's certificate")?)
+                .context("trust the authority")?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .context("choose TLS versions")?
+            .with_root_certificates(roots);
+        let mut tls = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes())
+                    .collect::<Result<Vec<_>, _>>()
+                    .context("read the client certificate")?;
+                let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())
+                    .context("read the client certificate's key")?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .context("use the client certificate")?
+            }
+        };
+        tls.alpn_protocols = match protocol {
+            Protocol::Http1 => vec![b"http/1.1".to_vec()],
+            Protocol::Http2 => vec![b"h2".to_vec()],
+        };
+        let server_name = ServerName::try_from(server_name.to_owned())
+            .with_context(|| format!("{server_name} is no server name"))?;
+        Ok(Self {
+            address,
+            server_name,
+            tls: Arc::new(tls),
+            protocol,
+        })
+    }
+
+    /// Opens a connection for any number of requests.
+    ///
+    /// # Errors
+    /// Nobody listens, the handshake fails, or the server does not speak the protocol.
+    pub async fn connect(&self) -> Result<Connection> {
+        timeout(CALL_DEADLINE, self.connect_without_deadline())
+            .await
+            .with_context(|| format!("{} does not answer", self.address))?
+    }
+
+    async fn connect_without_deadline(&self) -> Result<Connection> {
+        let stream = TcpStream::connect(self.address)
+            .await
+            .with_context(|| format!("connect to {}", self.address))?;
+        let stream = TlsConnector::from(Arc::clone(&self.tls))
+            .connect(self.server_name.clone(), stream)
+            .await
+            .with_context(|| format!("TLS handshake with {}", self.address))?;
+        let io = TokioIo::new(stream);
+        // The connection's own task ends with an error when the peer breaks off; the request says so too.
+        let (sender, task) = match self.protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = hyper::client::conn::http1::handshake(io)
+                    .await
+                    .context("start HTTP/1.1")?;
+                (
+                    Sender::Http1(sender),
+                    tokio::spawn(async { drop(connection.await) }),
+                )
+            }
+            Protocol::Http2 => {
+                let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                    .await
+                    .context("start HTTP/2")?;
+                (
+                    Sender::Http2(sender),
+                    tokio::spawn(async { drop(connection.await) }),
+                )
+            }
+        };
+        Ok(Connection {
+            sender,
+            task,
+            authority: self.address.to_string(),
+        })
+    }
+
+    /// Sends one request on a connection of its own and reads the whole answer. The request's URI is the
+    /// path and query; a `host` is added where it has none.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect), or the server closed without answering.
+    pub async fn send(&self, request: Request<impl Into<Bytes>>) -> Result<Response<Bytes>> {
+        self.connect().await?.send(request).await
+    }
+
+    /// A GET of one path.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub async fn get(&self, path: &str) -> Result<Response<Bytes>> {
+        let request = Request::get(path)
+            .body(Bytes::new())
+            .with_context(|| format!("{path} is no path"))?;
+        self.send(request).await
+    }
+}
+
+enum Sender {
+    Http1(hyper::client::conn::http1::SendRequest<Full<Bytes>>),
+    Http2(hyper::client::conn::http2::SendRequest<Full<Bytes>>),
+}
+
+/// One TLS connection. Dropping it closes it.
+pub struct Connection {
+    sender: Sender,
+    task: JoinHandle<()>,
+    authority: String,
+}
+
+impl Connection {
+    /// Sends a request and reads the whole answer, within a minute.
+    ///
+    /// # Errors
+    /// The connection is closed, or the server does not answer.
+    pub async fn send(&mut self, request: Request<impl Into<Bytes>>) -> Result<Response<Bytes>> {
+        let exchange = async {
+            let (head, body) = self.stream(request).await?.into_parts();
+            let body = body.collect().await.context("read the answer's body")?.to_bytes();
+            Ok(Response::from_parts(head, body))
+        };
+        timeout(CALL_DEADLINE, exchange)
+            .await
+            .context("the server did not finish its answer")?
+    }
+
+    /// Sends a request and returns as soon as the head of the answer is there: for watches.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub async fn stream(&mut self, request: Request<impl Into<Bytes>>) -> Result<Response<Incoming>> {
+        let (mut head, body) = request.into_parts();
+        let path = head
+            .uri
+            .path_and_query()
+            .map_or("/", |path| path.as_str())
+            .to_owned();
+        let body = Full::new(body.into());
+        let answer = match &mut self.sender {
+            Sender::Http1(sender) => {
+                if !head.headers.contains_key(http::header::HOST) {
+                    head.headers.insert(
+                        http::header::HOST,
+                        self.authority.parse().context("a host header")?,
+                    );
+                }
+                head.uri = path.parse().context("a request target")?;
+                sender.ready().await.context("the connection is closed")?;
+                sender.send_request(Request::from_parts(head, body)).await
+            }
+            Sender::Http2(sender) => {
+                let uri = Uri::builder()
+                    .scheme("https")
+                    .authority(self.authority.as_str())
+                    .path_and_query(path);
+                head.uri = uri.build().context("a request target")?;
+                head.version = http::Version::HTTP_2;
+                sender.ready().await.context("the connection is closed")?;
+                sender.send_request(Request::from_parts(head, body)).await
+            }
+        };
+        answer.context("the server did not answer")
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Fails unless the answer has the expected status; the message has the answer's text.
+///
+/// # Errors
+/// It has another one.
+pub fn expect_status(answer: &Response<Bytes>, expected: u16) -> Result<()> {
+    if answer.status().as_u16() != expected {
+        bail!(
+            "expected status {expected}, got {}: {}",
+            answer.status(),
+            String::from_utf8_lossy(answer.body())
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn eventually_returns_the_first_answer_and_forgives_errors_before_it() {
+        let mut calls = 0;
+        let answer = eventually("an answer", Duration::from_secs(5), async || {
+            calls += 1;
+            match calls {
+                1 => Ok(None),
+                2 => bail!("refused"),
+                calls => Ok(Some(calls)),
+            }
+        });
+        assert_eq!(answer.await.unwrap(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn eventually_ends_at_the_deadline_with_the_last_error() {
+        let started = Instant::now();
+        let waited = eventually(
+            "the moon",
+            Duration::from_secs(5),
+            async || -> Result<Option<()>> { bail!("refused") },
+        );
+        let text = format!("{:#}", waited.await.unwrap_err());
+        assert!(text.contains("the moon") && text.ends_with("refused"), "{text}");
+        assert!(started.elapsed() < Duration::from_secs(6));
+    }
+}

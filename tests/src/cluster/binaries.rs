@@ -1,0 +1,125 @@
+//! Where do the binaries of a cluster come from?
+//!
+//! The control plane's from `tests/cluster/build.sh`, which builds them once a machine; the project's
+//! own from cargo, each time, so that no test runs against yesterday's server.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tokio::process::Command;
+
+/// The Kubernetes release that suites run against when `DRYDOCK_KUBERNETES_VERSION` names no other.
+pub const DEFAULT_KUBERNETES_VERSION: &str = "1.37.2";
+
+/// The folder with one release's control plane.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    folder: PathBuf,
+}
+
+impl Binaries {
+    /// The control plane of a Kubernetes release such as `1.37.2`, built first if this machine has none.
+    ///
+    /// # Errors
+    /// The build failed: Go is missing, a module cannot be fetched, or the release is not known. The
+    /// script's own sentence about it is on standard error.
+    pub async fn build(kubernetes_version: &str) -> Result<Self> {
+        let script = repository().join("tests/cluster/build.sh");
+        let output = Command::new(&script)
+            .arg(kubernetes_version)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .await
+            .with_context(|| format!("run {}", script.display()))?;
+        ensure!(
+            output.status.success(),
+            "the control plane of Kubernetes {kubernetes_version} could not be built: see the message of {}",
+            script.display()
+        );
+        let folder = String::from_utf8(output.stdout).context("read the folder that build.sh prints")?;
+        Ok(Self {
+            folder: PathBuf::from(folder.trim_end()),
+        })
+    }
+
+    /// The path of one command, such as `kubectl`.
+    #[must_use]
+    pub fn command(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// kwok's stage files: how its nodes and pods live.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn stages(&self) -> Result<Vec<PathBuf>> {
+        let folder = self.folder.join("stages");
+        let mut stages = std::fs::read_dir(&folder)
+            .and_then(|entries| {
+                entries
+                    .map(|entry| Ok(entry?.path()))
+                    .collect::<std::io::Result<Vec<_>>>()
+            })
+            .with_context(|| format!("list {}", folder.display()))?;
+        stages.sort();
+        Ok(stages)
+    }
+}
+
+/// The folder that holds `drydock-apiserver` and `drydock-controller`: `DRYDOCK_BIN_DIR` as it is, or
+/// what cargo has just built.
+///
+/// # Errors
+/// The build failed (its output is on standard error), or the folder lacks one of them.
+pub(super) async fn own() -> Result<PathBuf> {
+    let folder = match std::env::var_os("DRYDOCK_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => build_own().await?,
+    };
+    for name in ["drydock-apiserver", "drydock-controller"] {
+        if !folder.join(name).is_file() {
+            bail!("{} has no {name}", folder.display());
+        }
+    }
+    Ok(folder)
+}
+
+async fn build_own() -> Result<PathBuf> {
+    // Cargo names itself to the tests it runs.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let status = Command::new(cargo)
+        .args([
+            "build",
+            "--locked",
+            "--quiet",
+            "-p",
+            "drydock-apiserver",
+            "-p",
+            "drydock-controller",
+        ])
+        .current_dir(repository())
+        .stdin(Stdio::null())
+        .status()
+        .await
+        .context("run cargo")?;
+    ensure!(
+        status.success(),
+        "drydock-apiserver and drydock-controller do not build"
+    );
+    // A test binary lies in <profile>/deps, an ordinary one in <profile>.
+    let own = std::env::current_exe().context("find the folder of this program")?;
+    own.ancestors()
+        .skip(1)
+        .find(|folder| folder.join("drydock-apiserver").is_file())
+        .map(Path::to_owned)
+        .with_context(|| format!("no drydock-apiserver beside {}", own.display()))
+}
+
+/// The root of the repository this harness was compiled in.
+pub(super) fn repository() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}

@@ -1,0 +1,357 @@
+//! How do the project's own server and controller join a control plane?
+//!
+//! As in a cluster, with the manifests of `deploy/` as they are, less the workloads: the two binaries
+//! run beside the control plane as the service accounts that the manifests create. The Service is an
+//! `ExternalName` for this machine, and the `APIService` gets the port and the authority's certificate.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+use super::binaries::{own, repository};
+use super::control_plane::ControlPlane;
+use super::detached;
+use super::pki::{Credential, Validity};
+use super::ports::Ports;
+use super::process::Process;
+use crate::clients::{Protocol, RawClient, eventually};
+
+/// The namespace of Drydock's workloads, accounts and Lease.
+pub const NAMESPACE: &str = "drydock-system";
+
+/// The name that the serving certificate carries: the aggregator asks for it.
+const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
+
+const API_SERVICE: &str = "v1alpha3.coordination.k8s.io";
+
+/// The server opens its store and the aggregator notices it; the host's next look may be 30 s away.
+const START_DEADLINE: Duration = Duration::from_mins(2);
+
+/// A server in a cluster has 60 s for a clean end.
+const STOP_GRACE: Duration = Duration::from_mins(1);
+
+/// One of the project's two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// `drydock-apiserver`.
+    ApiServer,
+    /// `drydock-controller`.
+    Controller,
+}
+
+impl Part {
+    const fn command(self) -> &'static str {
+        match self {
+            Self::ApiServer => "drydock-apiserver",
+            Self::Controller => "drydock-controller",
+        }
+    }
+}
+
+/// The project's server and controller, joined to a control plane. Dropping it ends both processes.
+pub struct Drydock<'a> {
+    processes: Mutex<BTreeMap<Part, Process>>,
+    control_plane: &'a ControlPlane,
+    binaries: PathBuf,
+    address: SocketAddr,
+    serving: Credential,
+}
+
+impl<'a> Drydock<'a> {
+    /// Applies the manifests, starts the server, waits until the host can reach it, then starts the
+    /// controller and waits until it leads.
+    ///
+    /// # Errors
+    /// A binary does not build, a manifest is refused, or a process ended or was not ready in time.
+    pub async fn start(control_plane: &'a ControlPlane) -> Result<Self> {
+        let drydock = Self::prepare(control_plane).await?;
+        drydock.start_part(Part::ApiServer).await?;
+        drydock.register().await?;
+        drydock.available().await?;
+        drydock.start_part(Part::Controller).await?;
+        Ok(drydock)
+    }
+
+    /// Everything before the first process: accounts, rights, certificate, kubeconfigs.
+    async fn prepare(control_plane: &'a ControlPlane) -> Result<Self> {
+        let binaries = own().await?;
+        let folder = control_plane.folder();
+        let serving = control_plane
+            .pki()
+            .drydock
+            .serving(&[SERVER_NAME], Validity::Current)?;
+        folder.write("drydock-serving.crt", &serving.certificate)?;
+        folder.write("drydock-serving.key", &serving.key)?;
+
+        let admin = control_plane.admin();
+        let deploy = repository().join("deploy");
+        let (namespace, rbac) = (deploy.join("namespace.yaml"), deploy.join("rbac"));
+        let (namespace, rbac) = (namespace.display().to_string(), rbac.display().to_string());
+        admin
+            .ok(&["apply", "--server-side", "-f", &namespace, "-f", &rbac])
+            .await?;
+        for part in [Part::ApiServer, Part::Controller] {
+            let account = part.command();
+            let token = [
+                "create",
+                "token",
+                account,
+                "--namespace",
+                NAMESPACE,
+                "--duration",
+                "24h",
+            ];
+            let token = admin.ok(&token).await?;
+            control_plane.kubeconfig_with_token(account, token.trim_end())?;
+        }
+        Ok(Self {
+            processes: Mutex::default(),
+            control_plane,
+            binaries,
+            // Once for all starts of the server: the `APIService` names it.
+            address: Ports::reserve(1)?.take()?,
+            serving,
+        })
+    }
+
+    /// Starts one of the two processes, if it does not run, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It ended or was not ready in time.
+    pub async fn start_part(&self, part: Part) -> Result<()> {
+        let (folder, lifetime) = (
+            self.control_plane.folder().path(),
+            self.control_plane.options().lifetime,
+        );
+        let mut process = Process::spawn(self.command_of(part), part.command(), folder, lifetime)?;
+        detached::record(folder, process.id())?;
+        match part {
+            Part::ApiServer => {
+                process
+                    .ready(START_DEADLINE, async || self.is_ready().await)
+                    .await?;
+            }
+            Part::Controller => {
+                let leases: Api<Lease> = Api::namespaced(self.control_plane.client().await?, NAMESPACE);
+                let leads = async || {
+                    let leases = leases.list(&ListParams::default()).await?;
+                    let mut holders = leases
+                        .items
+                        .into_iter()
+                        .filter_map(|lease| lease.spec?.holder_identity);
+                    Ok(holders.any(|holder| !holder.is_empty()))
+                };
+                process.ready(START_DEADLINE, leads).await?;
+            }
+        }
+        self.running().insert(part, process);
+        Ok(())
+    }
+
+    /// Asks a process to end and waits for it, as in a rolling update. `None` if it does not run.
+    ///
+    /// # Errors
+    /// It did not end within its grace period.
+    pub async fn stop_part(&self, part: Part) -> Result<Option<ExitStatus>> {
+        let process = self.running().remove(&part);
+        match process {
+            Some(process) => process.terminate(STOP_GRACE).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Kills a process, as a machine that loses power does. It may be started again.
+    pub fn kill_part(&self, part: Part) {
+        let process = self.running().remove(&part);
+        drop(process);
+    }
+
+    /// Waits until the host says that it reaches the server.
+    ///
+    /// # Errors
+    /// It does not in time; the message has the host's own.
+    pub async fn available(&self) -> Result<()> {
+        let services: Api<APIService> = Api::all(self.control_plane.client().await?);
+        eventually(
+            &format!("{API_SERVICE} to be Available"),
+            START_DEADLINE,
+            async || {
+                let status = services.get(API_SERVICE).await?.status;
+                let conditions = status
+                    .into_iter()
+                    .flat_map(|status| status.conditions.unwrap_or_default());
+                let condition = conditions.into_iter().find(|it| it.type_ == "Available");
+                let condition = condition.context("the host has not looked at it yet")?;
+                anyhow::ensure!(
+                    condition.status == "True",
+                    "{}: {}",
+                    condition.reason.unwrap_or_default(),
+                    condition.message.unwrap_or_default()
+                );
+                Ok(Some(()))
+            },
+        )
+        .await
+    }
+
+    /// The control plane it joined.
+    #[must_use]
+    pub fn control_plane(&self) -> &'a ControlPlane {
+        self.control_plane
+    }
+
+    /// Where the server listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The server's serving certificate and key.
+    #[must_use]
+    pub fn serving(&self) -> &Credential {
+        &self.serving
+    }
+
+    /// The server's data folder.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.file("drydock-data")
+    }
+
+    /// The log of a process.
+    #[must_use]
+    pub fn log(&self, part: Part) -> PathBuf {
+        self.file(&format!("{}.log", part.command()))
+    }
+
+    /// The kubeconfig of a process: its service account on the host.
+    #[must_use]
+    pub fn kubeconfig(&self, part: Part) -> PathBuf {
+        self.file(&format!("{}.kubeconfig", part.command()))
+    }
+
+    /// A raw client of the server itself, past the aggregator, with a client certificate or anonymous.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn raw_client(&self, identity: Option<&Credential>, protocol: Protocol) -> Result<RawClient> {
+        let authority = self.control_plane.pki().drydock.certificate();
+        RawClient::new(self.address, SERVER_NAME, &authority, identity, protocol)
+    }
+
+    /// The command line of a process, for tests that start one more.
+    #[must_use]
+    pub fn command_of(&self, part: Part) -> Command {
+        let mut command = Command::new(self.binaries.join(part.command()));
+        let kubeconfig = self.kubeconfig(part);
+        match part {
+            Part::ApiServer => command
+                .arg("serve")
+                .args(["--bind-address", &self.address.ip().to_string()])
+                .args(["--secure-port", &self.address.port().to_string()])
+                .args(["--log-format", "json"])
+                .arg("--kubeconfig")
+                .arg(&kubeconfig)
+                .arg("--authentication-kubeconfig")
+                .arg(&kubeconfig)
+                .arg("--authorization-kubeconfig")
+                .arg(&kubeconfig)
+                .arg("--tls-cert-file")
+                .arg(self.file("drydock-serving.crt"))
+                .arg("--tls-private-key-file")
+                .arg(self.file("drydock-serving.key"))
+                .arg("--data-dir")
+                .arg(self.data_dir()),
+            Part::Controller => command
+                .arg("--kubeconfig")
+                .arg(&kubeconfig)
+                .arg("--leader-elect")
+                .args(["--leader-elect-resource-namespace", NAMESPACE])
+                .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]),
+        };
+        command
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<Part, Process>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.control_plane.folder().path().join(name)
+    }
+
+    async fn is_ready(&self) -> Result<bool> {
+        let answer = self.raw_client(None, Protocol::Http1)?.get("/readyz").await?;
+        Ok(answer.status().is_success())
+    }
+
+    /// The Service and the `APIService`, for a server on this machine.
+    async fn register(&self) -> Result<()> {
+        // The aggregator does not route through endpoints by default, so a name that resolves is enough.
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": "drydock-apiserver", "namespace": NAMESPACE },
+            "spec": { "type": "ExternalName", "externalName": "localhost" },
+        });
+        let authority = self.control_plane.pki().drydock.certificate();
+        let manifest = repository().join("deploy/apiserver/apiservice.yaml");
+        let api_service = local_api_service(&read_manifest(&manifest)?, self.address.port(), &authority)?;
+        let admin = self.control_plane.admin();
+        admin
+            .apply(
+                &json!({ "apiVersion": "v1", "kind": "List", "items": [service, api_service] }).to_string(),
+            )
+            .await?;
+        Ok(())
+    }
+}
+
+/// Reads a manifest of one document.
+fn read_manifest(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("parse {}", path.display()))
+}
+
+/// The manifest's `APIService` with the port and the authority of a server on this machine.
+fn local_api_service(manifest: &Value, port: u16, authority: &str) -> Result<Value> {
+    let mut api_service = manifest.clone();
+    let spec = api_service
+        .get_mut("spec")
+        .and_then(Value::as_object_mut)
+        .context("an APIService has a spec")?;
+    spec.insert("caBundle".to_owned(), Value::String(STANDARD.encode(authority)));
+    let service = spec.get_mut("service").and_then(Value::as_object_mut);
+    service
+        .context("an APIService names a service")?
+        .insert("port".to_owned(), port.into());
+    Ok(api_service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_service_keeps_all_but_port_and_authority() {
+        let manifest = read_manifest(&repository().join("deploy/apiserver/apiservice.yaml")).unwrap();
+        let mut local = local_api_service(&manifest, 4711, "PEM").unwrap();
+        assert_eq!(local["spec"]["service"]["port"], 4711);
+        assert_eq!(local["spec"]["caBundle"], STANDARD.encode("PEM"));
+        assert_eq!(local["metadata"]["name"], API_SERVICE);
+        local["spec"]["service"]["port"] = manifest["spec"]["service"]["port"].clone();
+        local["spec"].as_object_mut().unwrap().remove("caBundle");
+        assert_eq!(local, manifest);
+    }
+}

@@ -1,0 +1,55 @@
+//! How does a process or a person reach an API server?
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::pki::Credential;
+
+/// A kubeconfig with everything embedded, so that the file alone is enough.
+#[derive(Clone, Debug)]
+pub struct Kubeconfig {
+    document: Value,
+}
+
+impl Kubeconfig {
+    /// For somebody who presents a client certificate. `server` is a URL, `ca` a PEM bundle.
+    #[must_use]
+    pub fn with_certificate(server: &str, ca: &str, credential: &Credential) -> Self {
+        Self::new(
+            server,
+            ca,
+            &json!({
+                "client-certificate-data": STANDARD.encode(&credential.certificate),
+                "client-key-data": STANDARD.encode(&credential.key),
+            }),
+        )
+    }
+
+    /// For somebody who presents a bearer token, such as a service account.
+    #[must_use]
+    pub fn with_token(server: &str, ca: &str, token: &str) -> Self {
+        Self::new(server, ca, &json!({ "token": token }))
+    }
+
+    fn new(server: &str, ca: &str, user: &Value) -> Self {
+        let document = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{
+                "name": "drydock",
+                "cluster": { "server": server, "certificate-authority-data": STANDARD.encode(ca) },
+            }],
+            "users": [{ "name": "drydock", "user": user }],
+            "contexts": [{ "name": "drydock", "context": { "cluster": "drydock", "user": "drydock" } }],
+            "current-context": "drydock",
+        });
+        Self { document }
+    }
+
+    /// The file's text: JSON, which every reader of YAML reads.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        format!("{:#}\n", self.document)
+    }
+}

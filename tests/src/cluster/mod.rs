@@ -1,0 +1,50 @@
+//! Which processes make up a cluster on one machine, and who starts and ends them?
+//!
+//! The binaries are built from Go modules by `tests/cluster/build.sh`, once a machine.
+
+use std::io::Write as _;
+
+use anyhow::Result;
+use tokio::sync::OnceCell;
+
+mod binaries;
+mod control_plane;
+mod detached;
+mod drydock;
+mod folder;
+mod kubeconfig;
+mod node;
+pub mod pki;
+mod ports;
+mod process;
+
+pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION};
+pub use self::control_plane::{Component, ControlPlane, Options};
+pub use self::detached::end_detached;
+pub use self::drydock::{Drydock, NAMESPACE, Part};
+pub use self::folder::Folder;
+pub use self::kubeconfig::Kubeconfig;
+pub use self::node::node;
+pub use self::ports::Ports;
+pub use self::process::{Lifetime, Process};
+
+static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+
+/// The control plane that all tests of one test binary share, started by the first that asks.
+///
+/// `None` when `DRYDOCK_TEST_CLUSTER=skip` says that this machine cannot have one: the test then
+/// returns, and the output says that it was skipped.
+///
+/// # Errors
+/// The control plane could not be built or started; the message names the log to read. Every test that
+/// asks gets to try again.
+pub async fn shared() -> Result<Option<&'static ControlPlane>> {
+    if std::env::var("DRYDOCK_TEST_CLUSTER").is_ok_and(|value| value == "skip") {
+        writeln!(std::io::stderr(), "skipped: DRYDOCK_TEST_CLUSTER=skip")?;
+        return Ok(None);
+    }
+    SHARED
+        .get_or_try_init(|| ControlPlane::start(Options::default()))
+        .await
+        .map(Some)
+}
