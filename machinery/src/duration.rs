@@ -65,7 +65,11 @@ mod tests {
             (2 * YEAR + DAY, "2y1d"),
             (8 * YEAR, "8y"),
         ] {
-            assert_eq!(human_duration(SignedDuration::from_secs(seconds)), expected, "{seconds}");
+            assert_eq!(
+                human_duration(SignedDuration::from_secs(seconds)),
+                expected,
+                "{seconds}"
+            );
         }
         assert_eq!(human_duration(SignedDuration::from_millis(-1_900)), "0s");
     }

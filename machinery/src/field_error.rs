@@ -131,8 +131,16 @@ pub struct FieldError {
 
 impl FieldError {
     fn without_value(kind: FieldErrorKind, path: &FieldPath, detail: &str) -> Self {
-        let body = if detail.is_empty() { kind.text().to_owned() } else { format!("{}: {detail}", kind.text()) };
-        Self { kind, field: path.to_string(), body }
+        let body = if detail.is_empty() {
+            kind.text().to_owned()
+        } else {
+            format!("{}: {detail}", kind.text())
+        };
+        Self {
+            kind,
+            field: path.to_string(),
+            body,
+        }
     }
 
     fn with_value(kind: FieldErrorKind, path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
@@ -141,7 +149,11 @@ impl FieldError {
             body.push_str(": ");
             body.push_str(detail);
         }
-        Self { kind, field: path.to_string(), body }
+        Self {
+            kind,
+            field: path.to_string(),
+            body,
+        }
     }
 
     /// The field is missing or empty. `detail` may be empty, here and below.
@@ -206,7 +218,11 @@ impl FieldError {
     /// The text has fewer than `min_characters` characters.
     #[must_use]
     pub fn too_short(path: &FieldPath, min_characters: usize) -> Self {
-        let unit = if min_characters == 1 { "character" } else { "characters" };
+        let unit = if min_characters == 1 {
+            "character"
+        } else {
+            "characters"
+        };
         Self::without_value(
             FieldErrorKind::TooShort,
             path,
@@ -317,8 +333,12 @@ impl fmt::Display for ErrorList {
     /// One fault stands alone, several in brackets; those that read alike are printed once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = HashSet::new();
-        let texts: Vec<String> =
-            self.0.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
+        let texts: Vec<String> = self
+            .0
+            .iter()
+            .map(ToString::to_string)
+            .filter(|text| seen.insert(text.clone()))
+            .collect();
         match texts.as_slice() {
             [only] => f.write_str(only),
             several => write!(f, "[{}]", several.join(", ")),
@@ -409,9 +429,13 @@ pub fn quoted(text: &str) -> String {
 /// behind a letter.
 fn is_printable(character: char) -> bool {
     let mut pair = [b'a'; 5];
-    let Some(rest) = pair.get_mut(1..) else { return false };
+    let Some(rest) = pair.get_mut(1..) else {
+        return false;
+    };
     let length = character.encode_utf8(rest).len();
-    let text = pair.get(..=length).and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let text = pair
+        .get(..=length)
+        .and_then(|bytes| std::str::from_utf8(bytes).ok());
     text.is_some_and(|text| text.escape_debug().nth(1) == Some(character))
 }
 
@@ -424,14 +448,20 @@ mod tests {
     #[test]
     fn paths_print_as_clients_know_them() {
         let requesters = FieldPath::new("spec").child("requesters");
-        assert_eq!(requesters.index(1).child("name").to_string(), "spec.requesters[1].name");
+        assert_eq!(
+            requesters.index(1).child("name").to_string(),
+            "spec.requesters[1].name"
+        );
         assert_eq!(
             FieldPath::new("metadata").child("labels").key("a/b").to_string(),
             "metadata.labels[a/b]"
         );
         assert_eq!(FieldPath::root().to_string(), "<nil>");
         assert_eq!(FieldPath::root().child("spec").to_string(), "spec");
-        assert_eq!(FieldPath::new("values").index(0).key("k").to_string(), "values[0][k]");
+        assert_eq!(
+            FieldPath::new("values").index(0).key("k").to_string(),
+            "values[0][k]"
+        );
     }
 
     #[test]
@@ -441,15 +471,31 @@ mod tests {
             assert_eq!(error.to_string(), format!("spec.a: {body}"));
         }
         let path = &FieldPath::new("spec").child("a");
-        check(&FieldError::required(path, ""), "FieldValueRequired", "Required value");
-        check(&FieldError::required(path, "why"), "FieldValueRequired", "Required value: why");
+        check(
+            &FieldError::required(path, ""),
+            "FieldValueRequired",
+            "Required value",
+        );
+        check(
+            &FieldError::required(path, "why"),
+            "FieldValueRequired",
+            "Required value: why",
+        );
         check(
             &FieldError::invalid(path, "a\"b", "why"),
             "FieldValueInvalid",
             r#"Invalid value: "a\"b": why"#,
         );
-        check(&FieldError::invalid(path, 7, ""), "FieldValueInvalid", "Invalid value: 7");
-        check(&FieldError::invalid(path, Value::Null, ""), "FieldValueInvalid", "Invalid value: null");
+        check(
+            &FieldError::invalid(path, 7, ""),
+            "FieldValueInvalid",
+            "Invalid value: 7",
+        );
+        check(
+            &FieldError::invalid(path, Value::Null, ""),
+            "FieldValueInvalid",
+            "Invalid value: null",
+        );
         check(
             &FieldError::invalid(path, json!({"b": "<", "a": [1]}), "x"),
             "FieldValueInvalid",
@@ -465,9 +511,21 @@ mod tests {
             "FieldValueNotSupported",
             r#"Unsupported value: "C": supported values: "A", "B""#,
         );
-        check(&FieldError::forbidden(path, "why"), "FieldValueForbidden", "Forbidden: why");
-        check(&FieldError::duplicate(path, "n"), "FieldValueDuplicate", r#"Duplicate value: "n""#);
-        check(&FieldError::not_found(path, "n"), "FieldValueNotFound", r#"Not found: "n""#);
+        check(
+            &FieldError::forbidden(path, "why"),
+            "FieldValueForbidden",
+            "Forbidden: why",
+        );
+        check(
+            &FieldError::duplicate(path, "n"),
+            "FieldValueDuplicate",
+            r#"Duplicate value: "n""#,
+        );
+        check(
+            &FieldError::not_found(path, "n"),
+            "FieldValueNotFound",
+            r#"Not found: "n""#,
+        );
         check(
             &FieldError::too_long(path, 10),
             "FieldValueTooLong",
@@ -488,7 +546,11 @@ mod tests {
             "FieldValueTooShort",
             "Too short: must be at least 1 character",
         );
-        check(&FieldError::internal(path, "boom"), "InternalError", "Internal error: boom");
+        check(
+            &FieldError::internal(path, "boom"),
+            "InternalError",
+            "Internal error: boom",
+        );
     }
 
     #[test]
@@ -498,7 +560,10 @@ mod tests {
         assert_eq!(errors.invalid_message("K.g", "n"), r#"K.g "n" is invalid"#);
         errors.push(FieldError::required(&path, "x"));
         errors.push(FieldError::required(&path, "x"));
-        assert_eq!(errors.invalid_message("K.g", "n"), r#"K.g "n" is invalid: spec: Required value: x"#);
+        assert_eq!(
+            errors.invalid_message("K.g", "n"),
+            r#"K.g "n" is invalid: spec: Required value: x"#
+        );
         errors.push(FieldError::forbidden(&path, "y"));
         assert_eq!(
             errors.invalid_message("K.g", "n"),
@@ -512,7 +577,10 @@ mod tests {
         // Expected texts were printed by Go's strconv.Quote.
         for (text, expected) in [
             ("a b", r#""a b""#),
-            ("\u{7}\u{8}\u{b}\u{c}\n\r\t\0\u{7f}", r#""\a\b\v\f\n\r\t\x00\x7f""#),
+            (
+                "\u{7}\u{8}\u{b}\u{c}\n\r\t\0\u{7f}",
+                r#""\a\b\v\f\n\r\t\x00\x7f""#,
+            ),
             ("é世e\u{301}", "\"é世e\u{301}\""),
             ("\u{85}\u{a0}\u{200b}\u{feff}", r#""\u0085\u00a0\u200b\ufeff""#),
             ("\u{10ffff}\u{1f600}", "\"\\U0010ffff\u{1f600}\""),

@@ -3,9 +3,13 @@
 //!
 //! - [`field_error`]: paths, faults and lists of faults: what every validation returns.
 //! - [`clock`]: the time as an argument.
+//! - [`names`]: which names are well formed, and which may be used.
+//! - [`selector`]: labels, fields and nodes that a request speaks of.
 //! - [`table`], [`duration`]: what `kubectl get` shows.
 
 pub mod clock;
 pub mod duration;
 pub mod field_error;
+pub mod names;
+pub mod selector;
 pub mod table;

@@ -57,12 +57,22 @@ impl Column {
     };
 
     /// The column of ages, which most tables end with.
-    pub const AGE: Self = Self::new("Age", ColumnType::String, "The time since the object was created.");
+    pub const AGE: Self = Self::new(
+        "Age",
+        ColumnType::String,
+        "The time since the object was created.",
+    );
 
     /// A column that is always shown.
     #[must_use]
     pub const fn new(name: &'static str, type_: ColumnType, description: &'static str) -> Self {
-        Self { name, type_, format: "", description, priority: 0 }
+        Self {
+            name,
+            type_,
+            format: "",
+            description,
+            priority: 0,
+        }
     }
 
     /// The column, shown only with `-o wide`.
@@ -75,26 +85,37 @@ impl Column {
 /// The cell of [`Column::NAME`].
 #[must_use]
 pub fn name_of(object: &Value) -> Cell {
-    object.pointer("/metadata/name").cloned().unwrap_or_else(|| Value::from(""))
+    object
+        .pointer("/metadata/name")
+        .cloned()
+        .unwrap_or_else(|| Value::from(""))
 }
 
 /// The cell of [`Column::AGE`].
 #[must_use]
 pub fn age_of(object: &Value, now: Timestamp) -> Cell {
-    let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
+    let created = object
+        .pointer("/metadata/creationTimestamp")
+        .and_then(Value::as_str);
     Value::from(time_since(created.and_then(|text| text.parse().ok()), now))
 }
 
 /// How long ago a moment was, for people.
 #[must_use]
 pub fn time_since(moment: Option<Timestamp>, now: Timestamp) -> String {
-    moment.map_or_else(|| UNKNOWN.to_owned(), |moment| human_duration(now.duration_since(moment)))
+    moment.map_or_else(
+        || UNKNOWN.to_owned(),
+        |moment| human_duration(now.duration_since(moment)),
+    )
 }
 
 /// How far a moment is ahead, for people.
 #[must_use]
 pub fn time_until(moment: Option<Timestamp>, now: Timestamp) -> String {
-    moment.map_or_else(|| UNKNOWN.to_owned(), |moment| human_duration(moment.duration_since(now)))
+    moment.map_or_else(
+        || UNKNOWN.to_owned(),
+        |moment| human_duration(moment.duration_since(now)),
+    )
 }
 
 #[cfg(test)]
