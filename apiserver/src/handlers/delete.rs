@@ -1,0 +1,53 @@
+//! Removing one object.
+
+use bytes::Bytes;
+use drydock_storage::Store;
+use http::{Response, StatusCode};
+
+use super::{Call, body, response};
+use crate::error::{ApiError, Status, StatusDetails};
+use crate::http::body::{RequestBody, ResponseBody};
+use crate::registry::store::Deleted;
+use crate::request::negotiate::Answer;
+use crate::request::options::DeleteOptions;
+
+/// Reads DeleteOptions from the body, else from the query.
+pub(super) async fn options<S: Store>(call: &Call<'_, S>, body: RequestBody) -> Result<DeleteOptions, ApiError> {
+    let bytes: Bytes = body.read().await?;
+    let value = if bytes.is_empty() {
+        None
+    } else {
+        let media_type = body::content_type(&call.headers)?;
+        let decoded =
+            body::decode(&bytes, media_type).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        Some(decoded.value)
+    };
+    DeleteOptions::parse(&call.context.query, value, &call.version.api_version)
+}
+
+pub(super) async fn delete<S: Store>(
+    call: &Call<'_, S>,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let representation = call.negotiate(Answer::Object)?;
+    let options = options(call, body).await?;
+    let form = call.form(representation)?;
+    let key = call.store.key(&call.namespace, &call.name)?;
+    match call.store.delete(&call.context, &key, &options).await? {
+        Deleted::Gone { uid } => {
+            let resource = &call.store.resource;
+            let details = StatusDetails {
+                name: call.name.clone(),
+                group: resource.group.to_owned(),
+                kind: resource.plural.to_owned(),
+                uid,
+                ..StatusDetails::default()
+            };
+            response::status(&Status::success(details), representation)
+        }
+        Deleted::Held(written) => {
+            let code = if options.explicitly_not_orphaned { StatusCode::ACCEPTED } else { StatusCode::OK };
+            form.object(code, &written)
+        }
+    }
+}

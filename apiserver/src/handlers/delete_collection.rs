@@ -1,0 +1,29 @@
+//! Removing the objects of a list.
+
+use std::sync::Arc;
+
+use drydock_storage::Store;
+use http::Response;
+
+use super::{Call, delete, list};
+use crate::cache::CachedObject;
+use crate::error::ApiError;
+use crate::http::body::{RequestBody, ResponseBody};
+use crate::request::negotiate::Answer;
+
+/// Objects that are planned and removed together; bounds what a request holds in memory beside the snapshot.
+const BATCH: usize = 1_000;
+
+pub(super) async fn delete_collection<S: Store>(
+    call: &Call<'_, S>,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let representation = call.negotiate(Answer::List)?;
+    let options = delete::options(call, body).await?;
+    let page = list::page(call).await?;
+    let found: Vec<Arc<CachedObject>> = page.objects.collect();
+    for batch in found.chunks(BATCH) {
+        call.store.delete_many(&call.context, batch, &options).await?;
+    }
+    list::render(call, representation, list::Page { head: page.head, objects: Box::new(found.into_iter()) })
+}

@@ -1,0 +1,219 @@
+//! What is done with a request that passed every filter?
+//!
+//! [`Api`] finds the resource and the verb; one file a verb does the rest. Discovery and OpenAPI are answered from
+//! documents made at start.
+
+mod body;
+mod create;
+mod delete;
+mod delete_collection;
+mod get;
+mod list;
+mod patch;
+mod response;
+mod selection;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use drydock_storage::Store;
+use http::{HeaderMap, Method, Request, Response};
+
+use crate::discovery::Discovery;
+use crate::error::ApiError;
+use crate::filters::Handler;
+use crate::http::body::{RequestBody, ResponseBody};
+use crate::openapi::OpenApi;
+use crate::registry::resource::{Catalog, ServedVersion};
+use crate::registry::store::{Part, ResourceStore};
+use crate::request::negotiate::{self, Answer, Representation};
+use crate::request::{RequestContext, ResourceRequest, Verb};
+
+use self::body::Target;
+
+/// The resources, discovery and OpenAPI of a server.
+pub struct Api<S: Store> {
+    catalog: Catalog,
+    stores: Vec<Arc<ResourceStore<S>>>,
+    discovery: Discovery,
+    openapi: OpenApi,
+    extensions: Vec<Box<dyn Extension>>,
+}
+
+/// An answer in the making.
+pub type Answered<'a> = futures_util::future::BoxFuture<'a, Result<Response<ResponseBody>, ApiError>>;
+
+/// Routes beside those every resource has: subresources with verbs of their own, and reviews.
+pub trait Extension: Send + Sync {
+    /// Whether this request is its own.
+    fn claims(&self, resource: &ResourceRequest) -> bool;
+
+    /// Answers it.
+    fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_>;
+}
+
+/// A resource request with everything a verb needs.
+struct Call<'a, S: Store> {
+    catalog: &'a Catalog,
+    store: Arc<ResourceStore<S>>,
+    version: ServedVersion,
+    part: Part,
+    context: RequestContext,
+    headers: HeaderMap,
+    namespace: String,
+    name: String,
+}
+
+impl<S: Store> Call<'_, S> {
+    fn target(&self) -> Target<'_> {
+        Target { resource: &self.store.resource, version: &self.version }
+    }
+
+    fn negotiate(&self, answer: Answer) -> Result<Representation, ApiError> {
+        negotiate::negotiate(&self.headers, &self.context.query, answer)
+    }
+
+    fn form(&self, representation: Representation) -> Result<response::Form<'_>, ApiError> {
+        Ok(response::Form {
+            resource: &self.store.resource,
+            representation,
+            include: response::IncludeObject::parse(&self.context.query)?,
+            now: self.store.clock().now(),
+        })
+    }
+}
+
+impl<S: Store> Api<S> {
+    /// A server's answers over these resources.
+    #[must_use]
+    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>) -> Self {
+        let discovery = Discovery::new(&catalog);
+        let openapi = OpenApi::new(&catalog);
+        Self { catalog, stores, discovery, openapi, extensions }
+    }
+
+    async fn answer(
+        &self,
+        context: RequestContext,
+        request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let (parts, body) = request.into_parts();
+        let Some(resource) = context.info.resource.clone() else {
+            return self.answer_path(&context, &parts.headers);
+        };
+        if let Some(extension) = self.extensions.iter().find(|extension| extension.claims(&resource)) {
+            return extension.answer(context, parts.headers, body).await;
+        }
+        let (call, verb) = self.route(resource, context, parts.headers)?;
+        match verb {
+            Verb::Get => get::get(&call).await,
+            Verb::List => list::list(&call).await,
+            Verb::Watch => watch::watch(&call).await,
+            Verb::Create => create::create(&call, body).await,
+            Verb::Update => update::update(&call, body).await,
+            Verb::Patch => patch::patch(&call, body).await,
+            Verb::Delete => delete::delete(&call, body).await,
+            Verb::DeleteCollection => delete_collection::delete_collection(&call, body).await,
+            Verb::Proxy | Verb::None => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    /// Finds resource and version, and checks that the verb is served there.
+    fn route(
+        &self,
+        resource: ResourceRequest,
+        context: RequestContext,
+        headers: HeaderMap,
+    ) -> Result<(Call<'_, S>, Verb), ApiError> {
+        let found = self.stores.iter().find_map(|store| {
+            let own = &store.resource;
+            let matches = own.group == resource.group && own.plural == resource.resource;
+            matches.then(|| own.version(&resource.version).map(|version| (store, version.clone()))).flatten()
+        });
+        let (store, version) = found.ok_or_else(ApiError::no_route)?;
+        let namespaced = store.resource.is_namespaced();
+        let is_item = !resource.name.is_empty();
+        let in_namespace = !resource.namespace.is_empty();
+        let part = match resource.subresource.as_str() {
+            "" => Part::Main,
+            "status" if store.resource.has_status => Part::Status,
+            _ => return Err(ApiError::no_route()),
+        };
+        if resource.surplus_segments > 0 || (in_namespace && !namespaced) || (is_item && namespaced && !in_namespace) {
+            return Err(ApiError::no_route());
+        }
+        let method = &context.info.method;
+        let verb = resource.verb;
+        let served = match (part, is_item) {
+            (Part::Status, _) => matches!(verb, Verb::Get | Verb::Update | Verb::Patch),
+            (Part::Main, true) => {
+                matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete)
+                    || (verb == Verb::Watch && resource.watch_prefix)
+            }
+            (Part::Main, false) if namespaced && !in_namespace => matches!(verb, Verb::List | Verb::Watch),
+            (Part::Main, false) => {
+                matches!(verb, Verb::List | Verb::Watch | Verb::Create | Verb::DeleteCollection)
+            }
+        };
+        if !served || method == Method::HEAD {
+            return Err(ApiError::method_not_allowed());
+        }
+        check_name(&resource.name)?;
+        let call = Call {
+            catalog: &self.catalog,
+            store: Arc::clone(store),
+            version,
+            part,
+            context,
+            headers,
+            namespace: resource.namespace,
+            name: resource.name,
+        };
+        Ok((call, verb))
+    }
+
+    fn answer_path(
+        &self,
+        context: &RequestContext,
+        headers: &HeaderMap,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let path = context.info.path.as_str();
+        if let Some(response) = self.openapi.answer(path, &context.query, headers) {
+            return response;
+        }
+        if context.info.method != Method::GET {
+            let known = self.discovery.answer(path, headers).is_some();
+            return Err(if known { ApiError::method_not_allowed() } else { ApiError::no_route() });
+        }
+        if matches!(path, "/" | "/index.html") {
+            let mut paths = self.discovery.paths();
+            paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]);
+            paths.sort_unstable();
+            let value = serde_json::json!({ "paths": paths });
+            let body = response::encode(&value, Representation { pretty: true, ..Representation::JSON })?;
+            return Ok(response::respond(http::StatusCode::OK, negotiate::MediaType::Json, body));
+        }
+        self.discovery.answer(path, headers).ok_or_else(ApiError::no_route)
+    }
+}
+
+/// A name that no object can have is refused before anything is looked up.
+fn check_name(name: &str) -> Result<(), ApiError> {
+    let refuse = |why: &str| Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: may not {why}")));
+    match name {
+        "." | ".." => refuse(&format!("be '{name}'")),
+        _ if name.contains('%') => refuse("contain '%'"),
+        _ => Ok(()),
+    }
+}
+
+impl<S: Store> Handler for Api<S> {
+    async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
+        let representation = negotiate::negotiate(request.headers(), &context.query, Answer::Object).ok();
+        match self.answer(context, request).await {
+            Ok(response) => response,
+            Err(error) => response::refusal(error, representation),
+        }
+    }
+}

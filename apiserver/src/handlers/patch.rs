@@ -1,0 +1,144 @@
+//! Changing an object by a patch.
+
+use bytes::Bytes;
+use drydock_machinery::codec::{FieldValidation, strict_decoding_error};
+use drydock_machinery::patch::{self, PatchError};
+use drydock_storage::Store;
+use http::header::CONTENT_TYPE;
+use http::{Response, StatusCode};
+use serde_json::Value;
+
+use super::body::Target;
+use super::{Call, response};
+use crate::error::{ApiError, GroupResource, StatusCause};
+use crate::http::body::{RequestBody, ResponseBody};
+use crate::registry::resource::metadata_text;
+use crate::registry::store::{Change, WriteRequest};
+use crate::request::RequestContext;
+use crate::request::negotiate::Answer;
+use crate::request::options::WriteOptions;
+
+/// What a patch may be here. Strategic merge and apply are refused, as custom resources refuse the first.
+const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PatchType {
+    Json,
+    Merge,
+}
+
+struct Patch<'a> {
+    type_: PatchType,
+    bytes: Bytes,
+    target: Target<'a>,
+    validation: FieldValidation,
+    context: &'a RequestContext,
+    warned: bool,
+}
+
+impl Patch<'_> {
+    /// A patched document that does not decode: 422 with the field `patch`.
+    fn undecodable(&self, patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
+        let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
+        ApiError::invalid(
+            GroupResource { group: "", resource: "" },
+            "",
+            vec![StatusCause {
+                reason: "FieldValueInvalid".into(),
+                message: format!("Invalid value: {shown}: {why}"),
+                field: "patch".to_owned(),
+            }],
+        )
+    }
+}
+
+impl Change for Patch<'_> {
+    fn apply(&mut self, current: &Value) -> Result<Value, ApiError> {
+        let patched = match self.type_ {
+            PatchType::Json => patch::json::apply(current, &self.bytes),
+            PatchType::Merge => patch::merge::apply(current, &self.bytes),
+        }
+        .map_err(patch_error)?;
+        let mut object = patched.value;
+        if object.get("metadata").is_none_or(|metadata| !metadata.is_object()) {
+            return Err(ApiError::bad_request("the patch leaves the object without metadata"));
+        }
+        let before = object.clone();
+        for (member, expected) in [("kind", self.target.resource.kind), ("apiVersion", &self.target.version.api_version)] {
+            let said = object.get(member).and_then(Value::as_str).unwrap_or_default();
+            if said != expected {
+                let why = format!("unable to find an object of {member} {said:?} here, expected {expected:?}");
+                return Err(self.undecodable(&before, &why));
+            }
+        }
+        let strict = self
+            .target
+            .fit(&mut object, patched.strict)
+            .map_err(|error| self.undecodable(&before, &error))?;
+        match self.validation {
+            FieldValidation::Strict if !strict.is_empty() => {
+                return Err(self.undecodable(&before, &strict_decoding_error(&strict)));
+            }
+            FieldValidation::Warn if !self.warned => {
+                strict.iter().for_each(|error| self.context.warnings.add(error.to_string()));
+                self.warned = true;
+            }
+            _ => {}
+        }
+        let uid = metadata_text(current, "uid");
+        if metadata_text(&object, "uid") != uid && !metadata_text(&object, "uid").is_empty() {
+            return Err(ApiError::invalid(
+                self.target.resource.group_kind(),
+                metadata_text(current, "name"),
+                vec![StatusCause {
+                    reason: "FieldValueInvalid".into(),
+                    message: format!("Invalid value: {:?}: field is immutable", metadata_text(&object, "uid")),
+                    field: "metadata.uid".to_owned(),
+                }],
+            ));
+        }
+        Ok(object)
+    }
+
+    fn uid_is_precondition(&self) -> bool {
+        false
+    }
+}
+
+fn patch_error(error: PatchError) -> ApiError {
+    match error {
+        PatchError::Malformed(text) => ApiError::bad_request(text),
+        PatchError::TooManyOperations { .. } => ApiError::too_large(format!("Request entity too large: {error}")),
+        PatchError::Failed(_) => ApiError::unprocessable_patch().because(error),
+    }
+}
+
+pub(super) async fn patch<S: Store>(
+    call: &Call<'_, S>,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let text = call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let type_ = match text.split(';').next().unwrap_or_default().trim() {
+        "application/json-patch+json" => PatchType::Json,
+        "application/merge-patch+json" => PatchType::Merge,
+        "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
+            return Err(ApiError::unsupported_media_type(PATCH_TYPES));
+        }
+        _ => return Err(ApiError::unsupported_media_type_route()),
+    };
+    let representation = call.negotiate(Answer::Object)?;
+    let bytes = body.read().await?;
+    let options = WriteOptions::parse("PatchOptions", &call.context.query)?;
+    let form: response::Form<'_> = call.form(representation)?;
+    let mut change = Patch {
+        type_,
+        bytes,
+        target: call.target(),
+        validation: options.field_validation,
+        context: &call.context,
+        warned: false,
+    };
+    let request = WriteRequest { context: &call.context, options: &options, version: &call.version, part: call.part };
+    let written = call.store.update(request, &call.namespace, &call.name, &mut change).await?;
+    form.object(StatusCode::OK, &written)
+}

@@ -1,0 +1,195 @@
+//! What of an object's metadata is the server's, and what becomes of what a client says about it?
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::resource::Resource;
+use crate::error::ApiError;
+
+/// The members of an object; an empty map where it is none.
+fn members(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    #[expect(clippy::expect_used, reason = "made an object just above")]
+    object.as_object_mut().expect("an object")
+}
+
+/// The object's metadata, made where it is missing.
+pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
+    let metadata = members(object).entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    members(metadata)
+}
+
+/// A member of the metadata as a list of texts.
+pub fn texts(object: &Value, member: &str) -> Vec<String> {
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(member))
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|text| text.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// The moment as metadata spells it: RFC 3339, whole seconds.
+#[must_use]
+pub fn time_text(moment: Timestamp) -> String {
+    moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Whether the object is being deleted.
+#[must_use]
+pub fn is_terminating(object: &Value) -> bool {
+    object.get("metadata").is_some_and(|metadata| metadata.get("deletionTimestamp").is_some())
+}
+
+/// The generation; 0 when absent.
+#[must_use]
+pub fn generation(object: &Value) -> i64 {
+    object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// Checks that the body does not name another namespace than the URL, and fills it in.
+///
+/// # Errors
+/// 400 when it does.
+pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str) -> Result<(), ApiError> {
+    let metadata = metadata_mut(object);
+    let said = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    if !resource.is_namespaced() {
+        metadata.remove("namespace");
+        return Ok(());
+    }
+    if !said.is_empty() && said != namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    metadata.insert("namespace".to_owned(), json!(namespace));
+    Ok(())
+}
+
+/// Makes the metadata of a new object: what only the server may say is dropped and set anew.
+pub fn begin(object: &mut Value, uid: &str, now: Timestamp) {
+    let metadata = metadata_mut(object);
+    for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+        metadata.remove(member);
+    }
+    metadata.insert("uid".to_owned(), json!(uid));
+    metadata.insert("creationTimestamp".to_owned(), json!(time_text(now)));
+    metadata.insert("generation".to_owned(), json!(1));
+}
+
+/// Puts back what an update cannot change, and removes what is not stored.
+pub fn restore(new: &mut Value, old: &Value) {
+    let empty = Map::new();
+    let stored = old.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let metadata = metadata_mut(new);
+    for member in ["selfLink", "resourceVersion"] {
+        metadata.remove(member);
+    }
+    for member in ["creationTimestamp", "generation"] {
+        copy_member(metadata, stored, member);
+    }
+    if metadata.get("uid").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        copy_member(metadata, stored, "uid");
+    }
+    if stored.contains_key("deletionTimestamp") {
+        copy_member(metadata, stored, "deletionTimestamp");
+    }
+    if !metadata.contains_key("deletionGracePeriodSeconds") {
+        copy_member(metadata, stored, "deletionGracePeriodSeconds");
+    }
+    for member in ["name", "namespace"] {
+        if metadata.get(member).and_then(Value::as_str).unwrap_or_default().is_empty() {
+            copy_member(metadata, stored, member);
+        }
+    }
+}
+
+fn copy_member(to: &mut Map<String, Value>, from: &Map<String, Value>, member: &str) {
+    match from.get(member) {
+        Some(value) => to.insert(member.to_owned(), value.clone()),
+        None => to.remove(member),
+    };
+}
+
+/// For a write through `status`: everything but status is the stored object's. The managed fields of the request
+/// stay out of it too: they cannot be edited through a subresource.
+pub fn keep_all_but_status(new: &mut Value, old: &Value) {
+    let status = new.get_mut("status").map(Value::take);
+    *new = old.clone();
+    let members = members(new);
+    match status {
+        Some(status) => members.insert("status".to_owned(), status),
+        None => members.remove("status"),
+    };
+}
+
+/// For a write through the main resource of a kind with a status subresource: status is the stored object's.
+pub fn keep_status(new: &mut Value, old: Option<&Value>) {
+    let members = members(new);
+    match old.and_then(|old| old.get("status")) {
+        Some(status) => members.insert("status".to_owned(), status.clone()),
+        None => members.remove("status"),
+    };
+}
+
+/// Raises the generation when something beside metadata and status has changed.
+pub fn advance_generation(new: &mut Value, old: &Value) {
+    let beside = |object: &Value| -> Vec<(String, Value)> {
+        object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(member, _)| !matches!(member.as_str(), "metadata" | "status"))
+            .map(|(member, value)| (member.clone(), value.clone()))
+            .collect()
+    };
+    if beside(new) != beside(old) {
+        let next = generation(old).saturating_add(1);
+        metadata_mut(new).insert("generation".to_owned(), json!(next));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_cannot_say_what_the_server_says() {
+        let mut object = json!({"metadata": {"name": "a", "uid": "mine", "generation": 9, "selfLink": "/x",
+            "creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z"}});
+        begin(&mut object, "u", "2026-01-02T03:04:05.9Z".parse().unwrap());
+        assert_eq!(
+            object,
+            json!({"metadata": {"name": "a", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-02T03:04:05Z"}})
+        );
+    }
+
+    #[test]
+    fn an_update_keeps_what_it_cannot_change() {
+        let old = json!({"metadata": {"name": "a", "uid": "u", "generation": 3, "creationTimestamp": "t"}, "spec": {"x": 1}});
+        let mut new = json!({"metadata": {"name": "a", "generation": 7, "creationTimestamp": "other"}, "spec": {"x": 1}});
+        restore(&mut new, &old);
+        advance_generation(&mut new, &old);
+        assert_eq!(new, old);
+        new["spec"]["x"] = json!(2);
+        advance_generation(&mut new, &old);
+        assert_eq!(generation(&new), 4);
+    }
+
+    #[test]
+    fn status_and_the_rest_are_written_apart() {
+        let old = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 1}, "status": {"s": 1}});
+        let body = json!({"metadata": {"name": "a", "labels": {"l": "2"}}, "spec": {"x": 2}, "status": {"s": 2}});
+        let mut through_status = body.clone();
+        keep_all_but_status(&mut through_status, &old);
+        assert_eq!(through_status, json!({"metadata": old["metadata"], "spec": {"x": 1}, "status": {"s": 2}}));
+        let mut through_main = body;
+        keep_status(&mut through_main, Some(&old));
+        assert_eq!(through_main["status"], json!({"s": 1}));
+    }
+}

@@ -1,0 +1,567 @@
+//! What do the query parameters and the body of a request ask of a verb? One type a verb, checked once.
+
+use drydock_machinery::codec::FieldValidation;
+use serde::Deserialize;
+
+use super::Query;
+use crate::error::{ApiError, GroupResource, StatusCause};
+
+const GROUP: &str = "meta.k8s.io";
+
+fn invalid(kind: &'static str, causes: Vec<StatusCause>) -> ApiError {
+    ApiError::invalid(GroupResource { group: GROUP, resource: kind }, "", causes)
+}
+
+fn cause(reason: &'static str, field: &str, message: impl Into<String>) -> StatusCause {
+    StatusCause { reason: reason.into(), message: message.into(), field: field.to_owned() }
+}
+
+fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>, causes: &mut Vec<StatusCause>) -> bool {
+    let values: Vec<&str> = values.collect();
+    if values.iter().any(|value| *value != "All") {
+        let shown = serde_json::to_string(&values).unwrap_or_default();
+        causes.push(cause(
+            "FieldValueNotSupported",
+            "dryRun",
+            format!("Unsupported value: {shown}: supported values: \"All\""),
+        ));
+    }
+    !values.is_empty()
+}
+
+/// The options of create, update and patch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Everything is checked, nothing is stored.
+    pub dry_run: bool,
+    /// Who owns the written fields; none = derived from the User-Agent.
+    pub field_manager: Option<String>,
+    /// See [`FieldValidation`].
+    pub field_validation: FieldValidation,
+}
+
+impl WriteOptions {
+    /// Reads the options; `kind` names them in errors: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
+    ///
+    /// # Errors
+    /// 422 with a cause for each parameter that has no meaning.
+    pub fn parse(kind: &'static str, query: &Query) -> Result<Self, ApiError> {
+        let mut causes = Vec::new();
+        let dry_run = check_dry_run(query.all("dryRun"), &mut causes);
+        let field_manager = query.first("fieldManager").filter(|manager| !manager.is_empty()).map(str::to_owned);
+        if let Some(manager) = &field_manager {
+            check_field_manager(manager, &mut causes);
+        }
+        let validation = query.first("fieldValidation").unwrap_or_default();
+        let field_validation = FieldValidation::parse(validation).unwrap_or_else(|| {
+            let supported = FieldValidation::SUPPORTED.map(|name| format!("{name:?}")).join(", ");
+            causes.push(cause(
+                "FieldValueNotSupported",
+                "fieldValidation",
+                format!("Unsupported value: {validation:?}: supported values: {supported}"),
+            ));
+            FieldValidation::default()
+        });
+        if kind == "PatchOptions" && query.has("force") {
+            causes.push(cause(
+                "FieldValueForbidden",
+                "force",
+                "Forbidden: may not be specified for non-apply patch",
+            ));
+        }
+        if causes.is_empty() {
+            Ok(Self { dry_run, field_manager, field_validation })
+        } else {
+            Err(invalid(kind, causes))
+        }
+    }
+}
+
+/// The longest name of a field manager, in bytes.
+const MAX_FIELD_MANAGER_BYTES: usize = 128;
+
+fn check_field_manager(manager: &str, causes: &mut Vec<StatusCause>) {
+    if manager.len() > MAX_FIELD_MANAGER_BYTES {
+        causes.push(cause(
+            "FieldValueTooLong",
+            "fieldManager",
+            format!("Too long: may not be more than {MAX_FIELD_MANAGER_BYTES} bytes"),
+        ));
+    }
+    if let Some((index, character)) = manager.chars().enumerate().find(|(_, character)| character.is_control()) {
+        causes.push(cause(
+            "FieldValueInvalid",
+            "fieldManager",
+            format!(
+                "Invalid value: {manager:?}: invalid character U+{:04X} (at position {index})",
+                u32::from(character)
+            ),
+        ));
+    }
+}
+
+/// What becomes of dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    /// Dependents go afterwards.
+    Background,
+    /// Dependents go first.
+    Foreground,
+    /// Dependents stay.
+    Orphan,
+}
+
+/// What must be true of the object that is deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Preconditions {
+    /// Its uid.
+    pub uid: Option<String>,
+    /// Its resourceVersion.
+    pub resource_version: Option<String>,
+}
+
+/// The options of delete and deletecollection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeleteOptions {
+    /// Everything is checked, nothing is removed.
+    pub dry_run: bool,
+    /// What becomes of dependents; none = the finalizers on the object decide.
+    pub propagation: Option<Propagation>,
+    /// Whether the old spelling `orphanDependents: false` was used: it changes the code of the answer.
+    pub explicitly_not_orphaned: bool,
+    /// What must be true of the object.
+    pub preconditions: Preconditions,
+    /// Time for a graceful end, in seconds; kinds without one ignore it.
+    pub grace_period_seconds: Option<i64>,
+}
+
+/// DeleteOptions on the wire.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DeleteOptionsBody {
+    kind: Option<String>,
+    api_version: Option<String>,
+    dry_run: Option<Vec<String>>,
+    propagation_policy: Option<String>,
+    orphan_dependents: Option<bool>,
+    preconditions: Option<Preconditions>,
+    grace_period_seconds: Option<i64>,
+    ignore_store_read_error_with_cluster_breaking_potential: Option<bool>,
+}
+
+impl DeleteOptions {
+    /// Reads the options from the body when there is one, else from the query: never merged. `group_version` is that
+    /// of the URL, in which clients may also write the options.
+    ///
+    /// # Errors
+    /// 400 for a body that is not DeleteOptions, 422 for values that have no meaning.
+    pub fn parse(query: &Query, body: Option<serde_json::Value>, group_version: &str) -> Result<Self, ApiError> {
+        let body = match body {
+            Some(value) => {
+                serde_json::from_value(value).map_err(|error| ApiError::bad_request(error.to_string()))?
+            }
+            None => DeleteOptionsBody {
+                dry_run: query.has("dryRun").then(|| query.all("dryRun").map(str::to_owned).collect()),
+                propagation_policy: query.first("propagationPolicy").map(str::to_owned),
+                orphan_dependents: query.boolean("orphanDependents"),
+                grace_period_seconds: query.integer("gracePeriodSeconds")?,
+                ..DeleteOptionsBody::default()
+            },
+        };
+        Self::check(body, group_version)
+    }
+
+    fn check(body: DeleteOptionsBody, group_version: &str) -> Result<Self, ApiError> {
+        let kind = body.kind.as_deref().unwrap_or_default();
+        let version = body.api_version.as_deref().unwrap_or_default();
+        let is_known_version = ["", "v1", "meta.k8s.io/v1", group_version].contains(&version);
+        if !matches!(kind, "" | "DeleteOptions") || !is_known_version {
+            return Err(ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type DeleteOptions): {kind:?} in version {version:?}"
+            )));
+        }
+        let mut causes = Vec::new();
+        let dry_run = check_dry_run(body.dry_run.iter().flatten().map(String::as_str), &mut causes);
+        if body.propagation_policy.is_some() && body.orphan_dependents.is_some() {
+            causes.push(cause(
+                "FieldValueInvalid",
+                "propagationPolicy",
+                format!(
+                    "Invalid value: {:?}: orphanDependents and deletionPropagation cannot be both set",
+                    body.propagation_policy.as_deref().unwrap_or_default()
+                ),
+            ));
+        }
+        if body.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
+            causes.push(cause(
+                "FieldValueForbidden",
+                "ignoreStoreReadErrorWithClusterBreakingPotential",
+                "Forbidden: damaged objects are removed with the storage subcommands of this server",
+            ));
+        }
+        let propagation = match (body.propagation_policy.as_deref(), body.orphan_dependents) {
+            (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
+            (Some("Foreground"), _) => Some(Propagation::Foreground),
+            (Some("Orphan"), _) | (None, Some(true)) => Some(Propagation::Orphan),
+            (None, None) => None,
+            (Some(other), _) => {
+                causes.push(cause(
+                    "FieldValueNotSupported",
+                    "propagationPolicy",
+                    format!(
+                        "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                    ),
+                ));
+                None
+            }
+        };
+        if !causes.is_empty() {
+            return Err(invalid("DeleteOptions", causes));
+        }
+        Ok(Self {
+            dry_run,
+            propagation,
+            explicitly_not_orphaned: body.orphan_dependents == Some(false),
+            preconditions: body.preconditions.unwrap_or_default(),
+            grace_period_seconds: body.grace_period_seconds,
+        })
+    }
+}
+
+/// Which state a list shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListState {
+    /// The most recent, linearizable.
+    MostRecent,
+    /// Any state, the newest at hand.
+    Any,
+    /// A state no older than this revision.
+    NotOlderThan(u64),
+    /// Exactly this revision.
+    Exactly(u64),
+    /// Where a continue token says; not parsed here.
+    Continue(String),
+}
+
+/// The options of list and deletecollection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListOptions {
+    /// The state to show.
+    pub state: ListState,
+    /// At most so many objects; 0 = all.
+    pub limit: usize,
+}
+
+impl ListOptions {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// 422 for combinations without a meaning, 400 for numbers that are none.
+    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+        let version = query.first("resourceVersion").unwrap_or_default();
+        let matching = query.first("resourceVersionMatch").unwrap_or_default();
+        let token = query.first("continue").unwrap_or_default();
+        let limit = usize::try_from(query.integer("limit")?.unwrap_or(0)).unwrap_or(0);
+
+        let mut causes = Vec::new();
+        if !matching.is_empty() {
+            if version.is_empty() {
+                causes.push(cause(
+                    "FieldValueForbidden",
+                    "resourceVersionMatch",
+                    "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ));
+            }
+            if !token.is_empty() {
+                causes.push(cause(
+                    "FieldValueForbidden",
+                    "resourceVersionMatch",
+                    "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+                ));
+            }
+            match matching {
+                "NotOlderThan" => {}
+                "Exact" => {
+                    if version == "0" {
+                        causes.push(cause(
+                            "FieldValueForbidden",
+                            "resourceVersionMatch",
+                            "Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                        ));
+                    }
+                }
+                other => causes.push(cause(
+                    "FieldValueNotSupported",
+                    "resourceVersionMatch",
+                    format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""),
+                )),
+            }
+        }
+        if query.has("sendInitialEvents") {
+            causes.push(cause(
+                "FieldValueForbidden",
+                "sendInitialEvents",
+                "Forbidden: sendInitialEvents is forbidden for list",
+            ));
+        }
+        if !causes.is_empty() {
+            return Err(invalid("ListOptions", causes));
+        }
+
+        if !token.is_empty() {
+            if !matches!(version, "" | "0") {
+                return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            return Ok(Self { state: ListState::Continue(token.to_owned()), limit });
+        }
+        let state = match (parse_revision(version).map_err(|text| {
+            ApiError::bad_request(format!("invalid resource version: {text}"))
+        })?, matching) {
+            (None, _) => ListState::MostRecent,
+            (Some(0), _) => ListState::Any,
+            (Some(revision), "Exact") => ListState::Exactly(revision),
+            (Some(revision), "NotOlderThan") => ListState::NotOlderThan(revision),
+            (Some(revision), _) if limit > 0 => ListState::Exactly(revision),
+            (Some(revision), _) => ListState::NotOlderThan(revision),
+        };
+        Ok(Self { state, limit })
+    }
+}
+
+/// Which state a get shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GetState {
+    /// The most recent, linearizable.
+    MostRecent,
+    /// Any state.
+    Any,
+    /// A state no older than this revision.
+    NotOlderThan(u64),
+}
+
+/// Reads the options of get.
+///
+/// # Errors
+/// 500 for a revision that is none (as the Go server answers), 400 for `export`.
+pub fn get_state(query: &Query) -> Result<GetState, ApiError> {
+    if query.boolean("export") == Some(true) {
+        return Err(ApiError::bad_request("the export parameter, deprecated since v1.14, is no longer supported"));
+    }
+    match parse_revision(query.first("resourceVersion").unwrap_or_default()) {
+        Ok(None) => Ok(GetState::MostRecent),
+        Ok(Some(0)) => Ok(GetState::Any),
+        Ok(Some(revision)) => Ok(GetState::NotOlderThan(revision)),
+        Err(text) => Err(ApiError::unclassified(text)),
+    }
+}
+
+/// A resourceVersion as a number; `None` when empty.
+///
+/// # Errors
+/// The text of the field error, as the Go server spells it.
+pub fn parse_revision(text: &str) -> Result<Option<u64>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        ));
+    }
+    text.parse().map(Some).map_err(|_| {
+        format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: value out of range")
+    })
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchStart {
+    /// Every change after this revision.
+    After(u64),
+    /// The objects of a state, then changes: `at_least` a revision, or the most recent state when none is given.
+    InitialEvents {
+        /// The revision the state has reached at least.
+        at_least: Option<u64>,
+        /// Whether the state must be the most recent.
+        most_recent: bool,
+    },
+    /// Changes from now on.
+    Now,
+}
+
+/// The options of watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchOptions {
+    /// Where it begins.
+    pub start: WatchStart,
+    /// Whether progress marks are wanted.
+    pub bookmarks: bool,
+    /// How long it lasts, in seconds; none = the server chooses; 0 or negative values of the client are kept apart:
+    /// a negative one ends at once.
+    pub timeout_seconds: Option<i64>,
+}
+
+impl WatchOptions {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// 422 for combinations without a meaning, 400 and 500 for numbers that are none.
+    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+        let version = query.first("resourceVersion").unwrap_or_default();
+        let matching = query.first("resourceVersionMatch").unwrap_or_default();
+        let token = query.first("continue").unwrap_or_default();
+        let send_initial_events = query.boolean("sendInitialEvents");
+        let bookmarks = query.boolean("allowWatchBookmarks") == Some(true);
+        let timeout_seconds = query.integer("timeoutSeconds")?;
+
+        let mut causes = Vec::new();
+        let forbidden = |text: &str| cause("FieldValueForbidden", "resourceVersionMatch", format!("Forbidden: {text}"));
+        let implicit = matches!(version, "" | "0") && send_initial_events.is_none() && matching.is_empty();
+        if send_initial_events.is_some() && matching != "NotOlderThan" {
+            causes.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        if send_initial_events.is_none() && !matching.is_empty() {
+            causes.push(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+        }
+        if !matches!(matching, "" | "NotOlderThan") {
+            causes.push(cause(
+                "FieldValueNotSupported",
+                "resourceVersionMatch",
+                format!("Unsupported value: {matching:?}: supported values: \"NotOlderThan\""),
+            ));
+        }
+        if !token.is_empty() && (implicit || !matching.is_empty()) {
+            causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if !causes.is_empty() {
+            return Err(invalid("ListOptions", causes));
+        }
+
+        let revision = parse_revision(version).map_err(ApiError::unclassified)?;
+        let start = match (revision, send_initial_events) {
+            (None, None | Some(true)) => WatchStart::InitialEvents { at_least: None, most_recent: true },
+            (Some(0), None | Some(true)) => WatchStart::InitialEvents { at_least: None, most_recent: false },
+            (Some(revision), Some(true)) => {
+                WatchStart::InitialEvents { at_least: Some(revision), most_recent: false }
+            }
+            (None | Some(0), Some(false)) => WatchStart::Now,
+            (Some(revision), _) => WatchStart::After(revision),
+        };
+        Ok(Self { start, bookmarks, timeout_seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn causes<T: std::fmt::Debug>(parsed: Result<T, ApiError>) -> Vec<(String, String)> {
+        let details = parsed.unwrap_err().status().details.clone().unwrap();
+        details.causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
+    }
+
+    #[test]
+    fn list_states_follow_version_match_and_limit() {
+        for (query, state) in [
+            ("", ListState::MostRecent),
+            ("resourceVersion=0", ListState::Any),
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=5", ListState::Any),
+            ("resourceVersion=7", ListState::NotOlderThan(7)),
+            ("resourceVersion=7&limit=2", ListState::Exactly(7)),
+            ("resourceVersion=7&resourceVersionMatch=Exact", ListState::Exactly(7)),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", ListState::NotOlderThan(7)),
+            ("continue=abc", ListState::Continue("abc".into())),
+            ("continue=abc&resourceVersion=0", ListState::Continue("abc".into())),
+        ] {
+            assert_eq!(ListOptions::parse(&Query::parse(query)).unwrap().state, state, "{query}");
+        }
+    }
+
+    #[test]
+    fn list_combinations_without_a_meaning_are_refused() {
+        for (query, text) in [
+            ("resourceVersionMatch=Exact", "unless resourceVersion is provided"),
+            ("resourceVersionMatch=Exact&resourceVersion=0", "is forbidden for resourceVersion \"0\""),
+            ("resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=a", "when continue is provided"),
+            ("resourceVersionMatch=Foo&resourceVersion=1", "supported values: \"Exact\", \"NotOlderThan\", \"\""),
+            ("sendInitialEvents=false", "sendInitialEvents is forbidden for list"),
+        ] {
+            let found = causes(ListOptions::parse(&Query::parse(query)));
+            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+        }
+        for query in ["resourceVersion=abc", "limit=abc", "continue=x&resourceVersion=5", "resourceVersion=-1"] {
+            assert_eq!(ListOptions::parse(&Query::parse(query)).unwrap_err().code(), 400, "{query}");
+        }
+    }
+
+    #[test]
+    fn watches_without_a_version_send_initial_events() {
+        let all = |most_recent| WatchStart::InitialEvents { at_least: None, most_recent };
+        for (query, start) in [
+            ("", all(true)),
+            ("resourceVersion=0", all(false)),
+            ("resourceVersion=9", WatchStart::After(9)),
+            ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", all(true)),
+            (
+                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=9",
+                WatchStart::InitialEvents { at_least: Some(9), most_recent: false },
+            ),
+            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", WatchStart::Now),
+            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4", WatchStart::After(4)),
+        ] {
+            assert_eq!(WatchOptions::parse(&Query::parse(query)).unwrap().start, start, "{query}");
+        }
+    }
+
+    #[test]
+    fn watch_combinations_without_a_meaning_are_refused() {
+        for (query, count) in [
+            ("sendInitialEvents=true", 1),
+            ("sendInitialEvents=false", 1),
+            ("resourceVersionMatch=NotOlderThan", 1),
+            ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
+            ("continue=a", 1),
+        ] {
+            assert_eq!(causes(WatchOptions::parse(&Query::parse(query))).len(), count, "{query}");
+        }
+    }
+
+    #[test]
+    fn delete_options_come_from_the_body_or_the_query() {
+        let body = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Orphan"});
+        let query = Query::parse("propagationPolicy=Foreground&dryRun=All");
+        let parsed = DeleteOptions::parse(&query, Some(body), "g/v").unwrap();
+        assert_eq!((parsed.propagation, parsed.dry_run), (Some(Propagation::Orphan), false));
+        let parsed = DeleteOptions::parse(&query, None, "g/v").unwrap();
+        assert_eq!((parsed.propagation, parsed.dry_run), (Some(Propagation::Foreground), true));
+    }
+
+    #[test]
+    fn delete_options_without_a_meaning_are_refused() {
+        for (query, text) in [
+            ("propagationPolicy=Later", "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""),
+            ("propagationPolicy=Orphan&orphanDependents=true", "cannot be both set"),
+            ("dryRun=Some", "Unsupported value: [\"Some\"]: supported values: \"All\""),
+        ] {
+            let found = causes(DeleteOptions::parse(&Query::parse(query), None, "g/v"));
+            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+        }
+        let foreign = serde_json::json!({"kind": "Pod", "apiVersion": "v1"});
+        assert_eq!(DeleteOptions::parse(&Query::default(), Some(foreign), "g/v").unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn write_options_are_checked() {
+        for (kind, query, text) in [
+            ("CreateOptions", "dryRun=Foo".to_owned(), "Unsupported value: [\"Foo\"]"),
+            ("CreateOptions", "fieldValidation=Foo".to_owned(), "\"\", \"Ignore\", \"Strict\", \"Warn\""),
+            ("UpdateOptions", format!("fieldManager={}", "x".repeat(129)), "may not be more than 128 bytes"),
+            ("UpdateOptions", "fieldManager=a%0A".to_owned(), "invalid character U+000A (at position 1)"),
+            ("PatchOptions", "force=false".to_owned(), "may not be specified for non-apply patch"),
+        ] {
+            let found = causes(WriteOptions::parse(kind, &Query::parse(&query)));
+            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+        }
+    }
+}
