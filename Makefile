@@ -1,0 +1,62 @@
+# Two commands matter: `make run` and `make test`. Both install what they need.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE ?= $(or $(DRYDOCK_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/drydock)
+# Builds are kept outside the clone, so that a fresh clone starts warm.
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+KUBERNETES_VERSION ?= $(or $(DRYDOCK_KUBERNETES_VERSION),1.37.2)
+CARGO := env ROCKSDB_LIB_DIR="$$(storage/rocksdb/build.sh)" ROCKSDB_STATIC=1 cargo
+
+.PHONY: help
+help: ## Says what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: tools
+tools: ## Installs the Debian packages a build needs, where they are missing
+	@.ci/tools.sh
+
+.PHONY: build
+build: tools ## Builds bin/drydock-apiserver and bin/drydock-controller
+	@$(CARGO) build --locked --release -p drydock-apiserver -p drydock-controller
+	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/drydock-{apiserver,controller} bin/
+
+.PHONY: run
+run: build ## Shows the main job on a server without a cluster; Ctrl-C ends it
+	@deploy/demo/run.sh run
+
+.PHONY: demo
+demo: build ## The same, by itself, with the outcome checked
+	@deploy/demo/run.sh demo
+
+.PHONY: cluster-binaries
+cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once
+	@tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null
+
+.PHONY: cluster
+cluster: tools cluster-binaries ## A real control plane on loopback with Drydock registered in it
+	@$(CARGO) build --locked -p drydock-apiserver -p drydock-controller -p drydock-tests
+	@"$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
+
+.PHONY: cluster-down
+cluster-down: ## Ends it
+	@"$(CARGO_TARGET_DIR)"/debug/drydock-cluster down
+
+.PHONY: lint
+lint: tools ## Formatting and clippy, warnings are errors
+	@cargo fmt --check
+	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: test
+test: tools ## Everything: unit, property, crash, standalone and real-cluster suites
+	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; fi
+	@DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) INSTA_UPDATE=no $(CARGO) test --locked --workspace
+
+.PHONY: crash
+crash: tools ## A thousand rounds of kill -9 against the storage engine
+	@DRYDOCK_CRASH_ROUNDS=1000 $(CARGO) test --locked --release -p drydock-tests --test crash -- --nocapture
+
+.PHONY: bench
+bench: tools ## Speed, with ratios from one run
+	@$(CARGO) bench --locked -p drydock-tests

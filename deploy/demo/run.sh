@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Starts the server in standalone mode and the controller on loopback, with two nodes and a small application.
+#
+#   run.sh run    leaves them running and says what to type; Ctrl-C ends everything
+#   run.sh demo   types it by itself, checks what comes of it, and ends with 0 or with what failed
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bin=$(cd "$here/../../bin" && pwd)
+mode=${1:-run}
+kubectl_path=$("$here/kubectl.sh")
+state=$(mktemp -d "${TMPDIR:-/tmp}/drydock-XXXXXX")
+children=()
+
+finish() {
+  trap - EXIT INT TERM
+  for child in "${children[@]}"; do kill "$child" 2>/dev/null || true; done
+  for child in "${children[@]}"; do wait "$child" 2>/dev/null || true; done
+  if [ "${failed:-0}" = 1 ]; then
+    echo "the logs are in $state" >&2
+  else
+    rm -rf "$state"
+  fi
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+fail() {
+  failed=1
+  echo "FAILED: $*" >&2
+  for log in "$state"/*.log; do echo "--- the end of $(basename "$log")" >&2; tail -n 15 "$log" >&2; done
+  exit 1
+}
+kubectl() { "$kubectl_path" --kubeconfig "$state/kubeconfig" "$@"; }
+# eventually SECONDS WHAT COMMAND…: asks again until the command succeeds.
+eventually() {
+  local deadline=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ "$SECONDS" -lt "$deadline" ] || fail "$what"
+    for child in "${children[@]}"; do kill -0 "$child" 2>/dev/null || fail "a process ended while waiting: $what"; done
+    sleep 0.2
+  done
+}
+show() { printf '\n\033[1m$ kubectl %s\033[0m\n' "$*"; kubectl "$@"; }
+
+"$bin/drydock-apiserver" standalone --data-dir "$state/data" --bind-address 127.0.0.1 --secure-port 0 \
+  --write-kubeconfig "$state/kubeconfig" >"$state/apiserver.log" 2>&1 &
+children+=($!)
+eventually 30 "the server did not become ready" test -s "$state/kubeconfig"
+eventually 30 "the server did not become ready" kubectl get --raw /readyz
+"$bin/drydock-controller" --kubeconfig "$state/kubeconfig" --leader-elect --leader-elect-resource-namespace default \
+  --bind-address 127.0.0.1 --secure-port 0 >"$state/controller.log" 2>&1 &
+children+=($!)
+kubectl apply -f "$here/nodes.yaml" -f "$here/application.yaml" >/dev/null || fail "the application could not be applied"
+eventually 30 "the pods did not start" \
+  kubectl wait --for=jsonpath='{.status.phase}'=Running pod/web-1 pod/web-2 pod/web-3 pod/database-0 --timeout=1s
+
+if [ "$mode" = run ]; then
+  cat <<TEXT
+
+Drydock runs in standalone mode: no cluster, nothing real, everything in $state.
+Two nodes and a small application wait; the database has a budget that lets nobody evict it.
+In another terminal:
+
+  export KUBECONFIG=$state/kubeconfig PATH=$(dirname "$kubectl_path"):\$PATH
+  kubectl get pods -o wide                                 # who runs where
+  kubectl apply -f $here/maintenance.yaml     # take node-a out of service
+  kubectl get nm,er                                        # the plan and one request a pod
+  kubectl delete pdb database                              # let the database go
+  kubectl wait nm/replace-disk --for=condition=Drained     # node-a is empty
+
+Ctrl-C ends everything.
+TEXT
+  wait -n "${children[@]}" || true
+  fail "a process ended by itself"
+fi
+
+gone() { [ -z "$(kubectl get pod "$@" --ignore-not-found -o name)" ]; }
+requests_name_the_budget() { kubectl get evictionrequests.coordination.k8s.io -o json | grep -q 'budget.*database\|database.*budget'; }
+
+show get pods -o wide
+show apply -f "$here/maintenance.yaml"
+eventually 30 "the web pods did not leave node-a" gone web-1 web-2
+eventually 30 "no request says that a budget holds the database" requests_name_the_budget
+[ "$(kubectl get node node-a -o jsonpath='{.spec.unschedulable}')" = true ] || fail "node-a is not cordoned"
+gone database-0 && fail "the database left in spite of its budget"
+gone web-3 && fail "a pod of node-b left"
+show get nm,er -o wide
+show delete pdb database
+show wait nm/replace-disk --for=condition=Drained --timeout=30s || fail "node-a was not drained"
+gone database-0 || fail "the database is still there"
+show get nm,er
+kubectl patch nm replace-disk --type=merge -p '{"spec":{"stage":"Complete"}}' >/dev/null || fail "the maintenance could not be completed"
+uncordoned() { [ "$(kubectl get node node-a -o jsonpath='{.spec.unschedulable}')" != true ]; }
+eventually 30 "node-a was not uncordoned" uncordoned
+show get nodes
+printf '\nnode-a was drained as planned, the budget was respected, and the node is back in service.\n'
