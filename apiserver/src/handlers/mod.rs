@@ -87,9 +87,9 @@ impl<S: Store> Call<'_, S> {
 impl<S: Store> Api<S> {
     /// A server's answers over these resources.
     #[must_use]
-    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>) -> Self {
+    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>, clock: fn() -> jiff::Timestamp) -> Self {
         let discovery = Discovery::new(&catalog);
-        let openapi = OpenApi::new(&catalog);
+        let openapi = OpenApi::new(&catalog, clock);
         Self { catalog, stores, discovery, openapi, extensions }
     }
 

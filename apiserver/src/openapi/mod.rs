@@ -1,0 +1,251 @@
+//! What do clients learn about the shape of our kinds and the routes to them?
+//!
+//! `/openapi/v2` is one document, `/openapi/v3` an index and a document a group-version. All are made once at start
+//! from the table of resources, and carry entity tags, so that the aggregator's look every minute costs nothing.
+//! A stale hash is answered with the current document: a redirect would be refused by the aggregator.
+
+mod paths;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_machinery::codec;
+use drydock_machinery::schema::openapi as shapes;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{HeaderMap, Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::discovery::{entity_tag, hex_upper};
+use crate::error::ApiError;
+use crate::http::body::ResponseBody;
+use crate::registry::resource::{Catalog, Resource};
+use crate::request::Query;
+
+/// How long a document under its own hash may be kept.
+const YEAR: Duration = Duration::from_hours(24 * 365);
+
+/// The two dialects, which differ in where definitions live and how bodies are described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Swagger 2.0.
+    V2,
+    /// OpenAPI 3.0.
+    V3,
+}
+
+impl Dialect {
+    fn reference(self, name: &str) -> Value {
+        let place = match self {
+            Self::V2 => "#/definitions/",
+            Self::V3 => "#/components/schemas/",
+        };
+        json!({ "$ref": format!("{place}{name}") })
+    }
+}
+
+#[derive(Debug)]
+struct Document {
+    bytes: Bytes,
+    tag: HeaderValue,
+    hash: String,
+}
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        let bytes = Bytes::from(codec::encode(value));
+        let hash = hex_upper(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA512, &bytes).as_ref());
+        Self { tag: entity_tag(&bytes), bytes, hash }
+    }
+}
+
+/// The documents.
+#[derive(Debug)]
+pub struct OpenApi {
+    v2: Document,
+    index: Document,
+    /// `apis/<group>/<version>` → document.
+    group_versions: BTreeMap<String, Document>,
+    clock: fn() -> Timestamp,
+}
+
+impl OpenApi {
+    /// The documents of a catalog. `clock` tells until when a document may be kept.
+    #[must_use]
+    pub fn new(catalog: &Catalog, clock: fn() -> Timestamp) -> Self {
+        let group_versions: BTreeMap<String, Document> = catalog
+            .group_versions()
+            .into_iter()
+            .map(|(group, version)| {
+                (root(group, version).trim_start_matches('/').to_owned(), Document::new(&v3(catalog, group, version)))
+            })
+            .collect();
+        let index: Map<String, Value> = group_versions
+            .iter()
+            .map(|(path, document)| {
+                (path.clone(), json!({ "serverRelativeURL": format!("/openapi/v3/{path}?hash={}", document.hash) }))
+            })
+            .collect();
+        Self {
+            v2: Document::new(&v2(catalog)),
+            index: Document::new(&json!({ "paths": index })),
+            group_versions,
+            clock,
+        }
+    }
+
+    /// The answer to a path below `/openapi`, or `None` when it is no such path.
+    #[must_use]
+    pub fn answer(
+        &self,
+        path: &str,
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> Option<Result<Response<ResponseBody>, ApiError>> {
+        let path = path.trim_end_matches('/');
+        match path {
+            "/openapi/v2" => Some(Ok(if accepts_json(headers) {
+                respond(&self.v2, headers, &[])
+            } else {
+                not_acceptable()
+            })),
+            "/openapi/v3" => Some(Ok(respond(&self.index, headers, &[]))),
+            _ => {
+                let name = path.strip_prefix("/openapi/v3/")?;
+                let Some(document) = self.group_versions.get(name) else { return Some(Err(ApiError::no_route())) };
+                if !accepts_json(headers) {
+                    return Some(Ok(not_acceptable()));
+                }
+                let is_current = query.first("hash") == Some(document.hash.as_str());
+                let kept = is_current.then(|| self.kept_for_a_year()).into_iter().flatten().collect::<Vec<_>>();
+                Some(Ok(respond(document, headers, &kept)))
+            }
+        }
+    }
+
+    fn kept_for_a_year(&self) -> Vec<(HeaderName, HeaderValue)> {
+        let until = (self.clock)().checked_add(YEAR).unwrap_or(Timestamp::MAX);
+        let text = until.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        let expires = HeaderValue::try_from(text).ok().map(|value| (EXPIRES, value));
+        std::iter::once((CACHE_CONTROL, HeaderValue::from_static("public, immutable"))).chain(expires).collect()
+    }
+}
+
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let mut clauses = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|text| text.split(','))
+        .map(|clause| clause.split(';').next().unwrap_or_default().trim())
+        .filter(|clause| !clause.is_empty())
+        .peekable();
+    clauses.peek().is_none() || clauses.any(|clause| matches!(clause, "*/*" | "application/*" | "application/json"))
+}
+
+fn not_acceptable() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = StatusCode::NOT_ACCEPTABLE;
+    response
+}
+
+fn respond(document: &Document, headers: &HeaderMap, more: &[(HeaderName, HeaderValue)]) -> Response<ResponseBody> {
+    let unchanged = headers.get(IF_NONE_MATCH) == Some(&document.tag);
+    let mut response = Response::new(if unchanged {
+        ResponseBody::empty()
+    } else {
+        ResponseBody::full(document.bytes.clone())
+    });
+    if unchanged {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let answer = response.headers_mut();
+    answer.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.insert(ETAG, document.tag.clone());
+    answer.insert(VARY, HeaderValue::from_static("Accept"));
+    for (name, value) in more {
+        answer.insert(name.clone(), value.clone());
+    }
+    response
+}
+
+/// The path below which a group-version is served.
+fn root(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+}
+
+/// The name of a kind's definition: unique among everything an aggregator merges.
+fn definition_name(resource: &Resource, version: &str) -> String {
+    let group = resource.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+    format!("io.drydock.api.{group}.{version}.{}", resource.kind)
+}
+
+fn group_version_kind(resource: &Resource, version: &str, kind: &str) -> Value {
+    json!({ "group": resource.group, "version": version, "kind": kind })
+}
+
+/// The definitions of a group-version: each kind and its list, and what they share.
+fn definitions(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) -> Map<String, Value> {
+    let mut found = Map::new();
+    for (name, definition) in shapes::meta_definitions(dialect == Dialect::V3) {
+        found.insert(name.to_owned(), definition);
+    }
+    for (resource, served) in catalog.of_group_version(group, version) {
+        let name = definition_name(resource, version);
+        let mut definition = match dialect {
+            Dialect::V2 => shapes::swagger(&served.schema),
+            Dialect::V3 => shapes::schema(&served.schema),
+        };
+        if let Some(members) = definition.as_object_mut() {
+            members.insert(
+                "x-kubernetes-group-version-kind".to_owned(),
+                json!([group_version_kind(resource, version, resource.kind)]),
+            );
+        }
+        let list_kind = format!("{}List", resource.kind);
+        let list = json!({
+            "description": format!("{list_kind} is a list of {}.", resource.kind),
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "apiVersion": { "type": "string", "description": shapes::API_VERSION_DESCRIPTION },
+                "kind": { "type": "string", "description": shapes::KIND_DESCRIPTION },
+                "metadata": dialect.reference(shapes::LIST_META),
+                "items": {
+                    "type": "array",
+                    "description": "The objects.",
+                    "items": dialect.reference(&name),
+                },
+            },
+            "x-kubernetes-group-version-kind": [group_version_kind(resource, version, &list_kind)],
+        });
+        found.insert(format!("{name}List"), list);
+        found.insert(name, definition);
+    }
+    found
+}
+
+fn v3(catalog: &Catalog, group: &str, version: &str) -> Value {
+    json!({
+        "openapi": "3.0.0",
+        "info": { "title": "Drydock", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths::of_group_version(catalog, group, version, Dialect::V3),
+        "components": { "schemas": definitions(catalog, group, version, Dialect::V3) },
+    })
+}
+
+fn v2(catalog: &Catalog) -> Value {
+    let mut all_paths = Map::new();
+    let mut all_definitions = Map::new();
+    for (group, version) in catalog.group_versions() {
+        all_paths.extend(paths::of_group_version(catalog, group, version, Dialect::V2));
+        all_definitions.extend(definitions(catalog, group, version, Dialect::V2));
+    }
+    json!({
+        "swagger": "2.0",
+        "info": { "title": "Drydock", "version": env!("CARGO_PKG_VERSION") },
+        "paths": all_paths,
+        "definitions": all_definitions,
+    })
+}
