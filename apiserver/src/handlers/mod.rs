@@ -17,6 +17,7 @@ mod watch;
 
 use std::sync::Arc;
 
+use drydock_machinery::clock::Clock;
 use drydock_storage::Store;
 use http::{HeaderMap, Method, Request, Response};
 
@@ -87,7 +88,7 @@ impl<S: Store> Call<'_, S> {
 impl<S: Store> Api<S> {
     /// A server's answers over these resources.
     #[must_use]
-    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>, clock: fn() -> jiff::Timestamp) -> Self {
+    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>, clock: Arc<dyn Clock>) -> Self {
         let discovery = Discovery::new(&catalog);
         let openapi = OpenApi::new(&catalog, clock);
         Self { catalog, stores, discovery, openapi, extensions }

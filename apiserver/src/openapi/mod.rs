@@ -7,9 +7,11 @@
 mod paths;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use drydock_machinery::clock::Clock;
 use drydock_machinery::codec;
 use drydock_machinery::schema::openapi as shapes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, HeaderValue, IF_NONE_MATCH, VARY};
@@ -61,19 +63,18 @@ impl Document {
 }
 
 /// The documents.
-#[derive(Debug)]
 pub struct OpenApi {
     v2: Document,
     index: Document,
     /// `apis/<group>/<version>` → document.
     group_versions: BTreeMap<String, Document>,
-    clock: fn() -> Timestamp,
+    clock: Arc<dyn Clock>,
 }
 
 impl OpenApi {
     /// The documents of a catalog. `clock` tells until when a document may be kept.
     #[must_use]
-    pub fn new(catalog: &Catalog, clock: fn() -> Timestamp) -> Self {
+    pub fn new(catalog: &Catalog, clock: Arc<dyn Clock>) -> Self {
         let group_versions: BTreeMap<String, Document> = catalog
             .group_versions()
             .into_iter()
@@ -125,7 +126,7 @@ impl OpenApi {
     }
 
     fn kept_for_a_year(&self) -> Vec<(HeaderName, HeaderValue)> {
-        let until = (self.clock)().checked_add(YEAR).unwrap_or(Timestamp::MAX);
+        let until = self.clock.now().checked_add(YEAR).unwrap_or(Timestamp::MAX);
         let text = until.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let expires = HeaderValue::try_from(text).ok().map(|value| (EXPIRES, value));
         std::iter::once((CACHE_CONTROL, HeaderValue::from_static("public, immutable"))).chain(expires).collect()
