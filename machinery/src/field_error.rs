@@ -425,9 +425,12 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// Whether a character outside ASCII is drawn. A mark that joins the letter before it counts, so it is asked about
-/// behind a letter.
-fn is_printable(character: char) -> bool {
+/// Whether a character is drawn, or is a plain space. A mark that joins the letter before it counts, so it is asked
+/// about behind a letter.
+pub(crate) fn is_printable(character: char) -> bool {
+    if character.is_ascii() {
+        return matches!(character, ' '..='~');
+    }
     let mut pair = [b'a'; 5];
     let Some(rest) = pair.get_mut(1..) else {
         return false;

@@ -1,0 +1,386 @@
+//! What is valid metadata, and what may become of it? The rules every kind shares, over objects as JSON.
+//!
+//! [`validate_create`] and [`validate_update`] find the faults; [`generate_name`] and [`drop_duplicate_owners`] bring
+//! metadata into shape before. resourceVersion is a precondition, so whoever compares it also requires it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::field_error::{ErrorList, FieldError, FieldPath, is_printable, quoted};
+use crate::names::{as_prefix, dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults};
+
+/// The most bytes that all annotations of an object have together, keys and values.
+pub const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// The longest field manager, in bytes.
+pub const MAX_FIELD_MANAGER_BYTES: usize = 128;
+/// The finalizer of a delete that leaves dependents alone.
+pub const ORPHAN_FINALIZER: &str = "orphan";
+/// The finalizer of a delete that waits for dependents.
+pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
+
+const MAX_SUBRESOURCE_BYTES: usize = 256;
+/// Generated names have at most 63 bytes, so that they also fit labels.
+const MAX_GENERATED_BASE_BYTES: usize = 58;
+const SUFFIX_LENGTH: usize = 5;
+/// Without vowels and without digits that look like them, so that no suffix is a word.
+const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The base, cut where needed, and five random characters.
+#[must_use]
+pub fn generate_name(base: &str, rng: &mut fastrand::Rng) -> String {
+    let cut = (0..=base.len().min(MAX_GENERATED_BASE_BYTES))
+        .rev()
+        .find(|&end| base.is_char_boundary(end));
+    let mut name = base.get(..cut.unwrap_or_default()).unwrap_or_default().to_owned();
+    name.extend(
+        (0..SUFFIX_LENGTH)
+            .filter_map(|_| rng.choice(SUFFIX_ALPHABET))
+            .map(|&byte| char::from(byte)),
+    );
+    name
+}
+
+/// Removes owner references that occur before, and returns the warning about them, if there were any.
+pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
+    let owners = object.pointer_mut("/metadata/ownerReferences")?.as_array_mut()?;
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut duplicates = Vec::new();
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            duplicates.push(text(owner.get("uid")).to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    (!duplicates.is_empty()).then(|| {
+        format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and \
+             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
+        )
+    })
+}
+
+/// All faults in the metadata of a new object whose name has been generated, if it had to be.
+#[must_use]
+pub fn validate_create(object: &Value, namespaced: bool) -> ErrorList {
+    let metadata = Metadata::of(object);
+    let path = FieldPath::new("metadata");
+    let mut errors = ErrorList::new();
+    errors.extend(name_errors(metadata, &path));
+    errors.extend(namespace_errors(metadata, &path, namespaced));
+    errors.extend(shared_errors(metadata, &path));
+    errors
+}
+
+/// All faults in the metadata of an update, after what a client cannot change was restored.
+#[must_use]
+pub fn validate_update(new: &Value, old: &Value) -> ErrorList {
+    let (new, old) = (Metadata::of(new), Metadata::of(old));
+    let path = FieldPath::new("metadata");
+    let mut errors = ErrorList::new();
+    if old.get("deletionTimestamp").is_some() {
+        errors.extend(new_finalizer_error(new, old, &path.child("finalizers")));
+    }
+    let (generation, before) = (new.number("generation"), old.number("generation"));
+    if generation < before {
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            generation,
+            "must not be decremented",
+        ));
+    }
+    for field in ["name", "namespace", "uid"] {
+        if new.text(field) != old.text(field) {
+            errors.push(immutable(&path.child(field), new.text(field).into()));
+        }
+    }
+    for field in [
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        if !is_same(new.get(field), old.get(field)) {
+            errors.push(immutable(
+                &path.child(field),
+                new.get(field).cloned().unwrap_or_default(),
+            ));
+        }
+    }
+    errors.extend(shared_errors(new, &path));
+    errors
+}
+
+fn immutable(path: &FieldPath, value: Value) -> FieldError {
+    FieldError::invalid(path, value, "field is immutable")
+}
+
+/// Times are the same however they are written.
+fn is_same(new: Option<&Value>, old: Option<&Value>) -> bool {
+    let time = |value: Option<&Value>| value.and_then(Value::as_str)?.parse::<jiff::Timestamp>().ok();
+    new == old || matches!((time(new), time(old)), (Some(new), Some(old)) if new == old)
+}
+
+/// The metadata of an object. What is absent, null or of a wrong type reads as empty: decoding has refused the latter.
+#[derive(Debug, Clone, Copy)]
+struct Metadata<'a>(Option<&'a Map<String, Value>>);
+
+impl<'a> Metadata<'a> {
+    fn of(object: &'a Value) -> Self {
+        Self(object.get("metadata").and_then(Value::as_object))
+    }
+
+    fn get(self, field: &str) -> Option<&'a Value> {
+        self.0?.get(field).filter(|value| !value.is_null())
+    }
+
+    fn text(self, field: &str) -> &'a str {
+        text(self.get(field))
+    }
+
+    fn number(self, field: &str) -> i64 {
+        self.get(field).and_then(Value::as_i64).unwrap_or_default()
+    }
+
+    fn items(self, field: &str) -> &'a [Value] {
+        self.get(field)
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
+    }
+
+    fn finalizers(self) -> impl Iterator<Item = &'a str> {
+        self.items("finalizers").iter().filter_map(Value::as_str)
+    }
+
+    fn pairs(self, field: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let pairs = self.get(field).and_then(Value::as_object);
+        pairs
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.as_str(), text(Some(value))))
+    }
+}
+
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+fn name_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let prefix = metadata.text("generateName");
+    if !prefix.is_empty() {
+        errors.extend(each(
+            &path.child("generateName"),
+            prefix,
+            &dns_subdomain_faults(&as_prefix(prefix)),
+        ));
+    }
+    let (name, path) = (metadata.text("name"), path.child("name"));
+    if name.is_empty() {
+        errors.push(FieldError::required(&path, "name or generateName is required"));
+    } else {
+        errors.extend(each(&path, name, &dns_subdomain_faults(name)));
+    }
+    errors
+}
+
+fn namespace_errors(metadata: Metadata<'_>, path: &FieldPath, namespaced: bool) -> ErrorList {
+    let (namespace, path) = (metadata.text("namespace"), path.child("namespace"));
+    match (namespaced, namespace.is_empty()) {
+        (true, true) => FieldError::required(&path, "").into(),
+        (true, false) => each(&path, namespace, &dns_label_faults(namespace)),
+        (false, true) => ErrorList::new(),
+        (false, false) => FieldError::forbidden(&path, "not allowed on this type").into(),
+    }
+}
+
+fn shared_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let generation = metadata.number("generation");
+    if generation < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&path.child("generation"), generation, detail));
+    }
+    errors.extend(label_errors(metadata, &path.child("labels")));
+    errors.extend(annotation_errors(metadata, &path.child("annotations")));
+    errors.extend(owner_errors(
+        metadata.items("ownerReferences"),
+        &path.child("ownerReferences"),
+    ));
+    errors.extend(finalizer_errors(metadata, &path.child("finalizers")));
+    errors.extend(managed_fields_errors(
+        metadata.items("managedFields"),
+        &path.child("managedFields"),
+    ));
+    errors
+}
+
+fn each(path: &FieldPath, value: &str, faults: &[String]) -> ErrorList {
+    faults
+        .iter()
+        .map(|fault| FieldError::invalid(path, value, fault))
+        .collect()
+}
+
+fn label_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for (key, value) in metadata.pairs("labels") {
+        errors.extend(each(path, key, &label_key_faults(key)));
+        errors.extend(each(path, value, &label_value_faults(value)));
+    }
+    errors
+}
+
+fn annotation_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut bytes = 0;
+    for (key, value) in metadata.pairs("annotations") {
+        bytes += key.len() + value.len();
+        errors.extend(each(path, key, &label_key_faults(&key.to_lowercase())));
+    }
+    if bytes > MAX_ANNOTATIONS_BYTES {
+        errors.push(FieldError::too_long(path, MAX_ANNOTATIONS_BYTES));
+    }
+    errors
+}
+
+fn owner_errors(owners: &[Value], path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut controller: Option<String> = None;
+    for (index, owner) in owners.iter().enumerate() {
+        errors.extend(one_owner_errors(owner, &path.index(index)));
+        if owner.get("controller").and_then(Value::as_bool) != Some(true) {
+            continue;
+        }
+        let this = format!("{}/{}", text(owner.get("kind")), text(owner.get("name")));
+        if let Some(first) = &controller {
+            let detail = format!(
+                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+            );
+            errors.push(FieldError::invalid(path, owners.to_vec(), &detail));
+        } else {
+            controller = Some(this);
+        }
+    }
+    errors
+}
+
+fn one_owner_errors(owner: &Value, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (version, kind) = (text(owner.get("apiVersion")), text(owner.get("kind")));
+    let (group, bare_version) = version.split_once('/').unwrap_or(("", version));
+    if !version.is_empty() && (bare_version.is_empty() || bare_version.contains('/')) {
+        let detail = "must be <group>/<version> or <version>";
+        errors.push(FieldError::invalid(&path.child("apiVersion"), version, detail));
+    }
+    for field in ["apiVersion", "kind", "name", "uid"] {
+        if text(owner.get(field)).is_empty() {
+            errors.push(FieldError::required(&path.child(field), "must not be empty"));
+        }
+    }
+    if (group, bare_version, kind) == ("", "v1", "Event") {
+        let detail = "/v1, Kind=Event is disallowed from being an owner";
+        errors.push(FieldError::invalid(path, owner.clone(), detail));
+    }
+    errors
+}
+
+fn finalizer_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for (index, finalizer) in metadata.finalizers().enumerate() {
+        errors.extend(each(path, finalizer, &label_key_faults(finalizer)));
+        if !finalizer.contains('/') && ![ORPHAN_FINALIZER, FOREGROUND_FINALIZER].contains(&finalizer) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&path.index(index), finalizer, detail));
+        }
+    }
+    let has = |wanted: &str| metadata.finalizers().any(|finalizer| finalizer == wanted);
+    if has(ORPHAN_FINALIZER) && has(FOREGROUND_FINALIZER) {
+        let all = metadata.items("finalizers").to_vec();
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, all, detail));
+    }
+    errors
+}
+
+fn new_finalizer_error(new: Metadata<'_>, old: Metadata<'_>, path: &FieldPath) -> Option<FieldError> {
+    let old: BTreeSet<&str> = old.finalizers().collect();
+    let added: BTreeSet<&str> = new
+        .finalizers()
+        .filter(|finalizer| !old.contains(finalizer))
+        .collect();
+    if added.is_empty() {
+        return None;
+    }
+    let added: Vec<String> = added.into_iter().map(quoted).collect();
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        added.join(", ")
+    );
+    Some(FieldError::forbidden(path, &detail))
+}
+
+fn managed_fields_errors(entries: &[Value], path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let path = path.index(index);
+        match text(entry.get("operation")) {
+            "Apply" | "Update" => {}
+            "" => errors.push(FieldError::required(
+                &path.child("operation"),
+                "must not be empty",
+            )),
+            other => {
+                errors.push(FieldError::not_supported(
+                    &path.child("operation"),
+                    other,
+                    &["Apply", "Update"],
+                ));
+            }
+        }
+        let fields_type = text(entry.get("fieldsType"));
+        if !matches!(fields_type, "" | "FieldsV1") {
+            errors.push(FieldError::invalid(
+                &path.child("fieldsType"),
+                fields_type,
+                "must be `FieldsV1`",
+            ));
+        }
+        errors.extend(validate_field_manager(
+            text(entry.get("manager")),
+            &path.child("manager"),
+        ));
+        if text(entry.get("subresource")).len() > MAX_SUBRESOURCE_BYTES {
+            errors.push(FieldError::too_long(
+                &path.child("subresource"),
+                MAX_SUBRESOURCE_BYTES,
+            ));
+        }
+    }
+    errors
+}
+
+/// All faults of a field manager: of a write's option, or of an entry of managedFields.
+#[must_use]
+pub fn validate_field_manager(manager: &str, path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if manager.len() > MAX_FIELD_MANAGER_BYTES {
+        errors.push(FieldError::too_long(path, MAX_FIELD_MANAGER_BYTES));
+    }
+    for (position, character) in manager
+        .char_indices()
+        .filter(|&(_, character)| !is_printable(character))
+    {
+        let detail = format!(
+            "invalid character U+{:04X} (at position {position})",
+            u32::from(character)
+        );
+        errors.push(FieldError::invalid(path, manager, &detail));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests;
