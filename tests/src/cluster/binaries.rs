@@ -88,6 +88,11 @@ pub(super) async fn own() -> Result<PathBuf> {
 }
 
 async fn build_own() -> Result<PathBuf> {
+    let folder = profile_folder()?;
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        None | Some("debug") => "dev",
+        Some(profile) => profile,
+    };
     // Cargo names itself to the tests it runs.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let status = Command::new(cargo)
@@ -100,6 +105,12 @@ async fn build_own() -> Result<PathBuf> {
             "-p",
             "drydock-controller",
         ])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(
+            folder
+                .parent()
+                .context("a profile's folder lies in a target folder")?,
+        )
         .current_dir(repository())
         .stdin(Stdio::null())
         .status()
@@ -109,13 +120,21 @@ async fn build_own() -> Result<PathBuf> {
         status.success(),
         "drydock-apiserver and drydock-controller do not build"
     );
-    // A test binary lies in <profile>/deps, an ordinary one in <profile>.
+    Ok(folder)
+}
+
+/// The folder of the profile that this program was built in, such as `target/debug`.
+fn profile_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the folder of this program")?;
-    own.ancestors()
-        .skip(1)
-        .find(|folder| folder.join("drydock-apiserver").is_file())
-        .map(Path::to_owned)
-        .with_context(|| format!("no drydock-apiserver beside {}", own.display()))
+    let folder = own.parent().context("a program lies in a folder")?;
+    // Test binaries lie one deeper.
+    let is_deps = folder.file_name().is_some_and(|name| name == "deps");
+    let folder = if is_deps {
+        folder.parent().context("deps lies in a folder")?
+    } else {
+        folder
+    };
+    Ok(folder.to_owned())
 }
 
 /// The root of the repository this harness was compiled in.

@@ -497,7 +497,10 @@ impl ControlPlane {
             .arg(flag("tls-cert-file", self.file("serving.crt")))
             .arg(flag("tls-private-key-file", self.file("serving.key")))
             // There is one of each.
-            .arg(flag("leader-elect", false));
+            .arg(flag("leader-elect", false))
+            // The default of 20 calls a second makes it start seconds later, and pods appear one by one.
+            .arg(flag("kube-api-qps", 500))
+            .arg(flag("kube-api-burst", 1000));
     }
 
     fn kwok_flags(&self, command: &mut Command) -> Result<()> {

@@ -60,6 +60,8 @@ impl Part {
 }
 
 /// The project's server and controller, joined to a control plane. Dropping it ends both processes.
+///
+/// What it listens on, who it is and where its data lies stay the same over stops, kills and starts.
 pub struct Drydock<'a> {
     processes: Mutex<BTreeMap<Part, Process>>,
     control_plane: &'a ControlPlane,
@@ -75,6 +77,11 @@ impl<'a> Drydock<'a> {
     /// # Errors
     /// A binary does not build, a manifest is refused, or a process ended or was not ready in time.
     pub async fn start(control_plane: &'a ControlPlane) -> Result<Self> {
+        // On the heap: the state of all these waits is too large for a caller's stack.
+        Box::pin(Self::start_all(control_plane)).await
+    }
+
+    async fn start_all(control_plane: &'a ControlPlane) -> Result<Self> {
         let drydock = Self::prepare(control_plane).await?;
         drydock.start_part(Part::ApiServer).await?;
         drydock.register().await?;

@@ -29,6 +29,7 @@ pub use self::ports::Ports;
 pub use self::process::{Lifetime, Process};
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+static SHARED_DRYDOCK: OnceCell<Drydock<'static>> = OnceCell::const_new();
 
 /// The control plane that all tests of one test binary share, started by the first that asks.
 ///
@@ -45,6 +46,21 @@ pub async fn shared() -> Result<Option<&'static ControlPlane>> {
     }
     SHARED
         .get_or_try_init(|| ControlPlane::start(Options::default()))
+        .await
+        .map(Some)
+}
+
+/// The [`shared`] control plane with the project's server and controller, started by the first test
+/// that asks.
+///
+/// # Errors
+/// As for [`shared`], or one of the two processes could not be built or started.
+pub async fn shared_drydock() -> Result<Option<&'static Drydock<'static>>> {
+    let Some(control_plane) = shared().await? else {
+        return Ok(None);
+    };
+    SHARED_DRYDOCK
+        .get_or_try_init(|| Drydock::start(control_plane))
         .await
         .map(Some)
 }

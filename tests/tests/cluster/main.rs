@@ -3,5 +3,6 @@
 //!
 //! `DRYDOCK_TEST_CLUSTER=skip` skips the suite; `DRYDOCK_KUBERNETES_VERSION` chooses the release.
 
+mod clients;
 mod control_plane;
 mod manifests;

@@ -1,0 +1,123 @@
+//! Do the raw clients send what they are told to, and does a server see who they are?
+//!
+//! kube-apiserver is the measure: what it answers is what our server must answer.
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use drydock_tests::clients::{Protocol, RawClient, expect_status};
+use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Validity};
+use drydock_tests::cluster::{ControlPlane, shared};
+use http::{Request, Version};
+use http_body_util::BodyExt as _;
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn client(cluster: &ControlPlane, identity: Option<&Credential>, protocol: Protocol) -> Result<RawClient> {
+    let authority = cluster.pki().cluster.certificate();
+    RawClient::new(
+        cluster.apiserver_address(),
+        "kubernetes.default.svc",
+        &authority,
+        identity,
+        protocol,
+    )
+}
+
+#[tokio::test]
+async fn a_certificate_is_who_it_says_if_its_authority_is_trusted_and_it_is_current() -> Result<()> {
+    let Some(cluster) = shared().await? else {
+        return Ok(());
+    };
+    let pki = cluster.pki();
+    let foreign = Authority::new("foreign")?.client("admin", Some("system:masters"), Validity::Current)?;
+    let expired = pki
+        .cluster
+        .client("admin", Some("system:masters"), Validity::Expired)?;
+    let check = async |identity: Option<&Credential>, status: u16, text: &str| {
+        let answer = client(cluster, identity, Protocol::Http1)?.get(PODS).await?;
+        expect_status(&answer, status)?;
+        let body = String::from_utf8_lossy(answer.body());
+        assert!(body.contains(text), "{body}");
+        Ok::<_, anyhow::Error>(())
+    };
+    check(Some(&pki.admin), 200, "PodList").await?;
+    check(Some(&pki.somebody), 403, r#"User \"somebody\" cannot list"#).await?;
+    check(None, 403, r#"User \"system:anonymous\" cannot list"#).await?;
+    check(Some(&foreign), 401, "Unauthorized").await?;
+    check(Some(&expired), 401, "Unauthorized").await
+}
+
+#[tokio::test]
+async fn identity_headers_count_with_the_front_proxys_certificate_alone() -> Result<()> {
+    let Some(cluster) = shared().await? else {
+        return Ok(());
+    };
+    let pki = cluster.pki();
+    let request = || {
+        let request = Request::get(PODS)
+            .header("X-Remote-User", "admin")
+            .header("X-Remote-Group", "system:masters");
+        request.body(Bytes::new()).context("a request")
+    };
+    let impostor = pki.front_proxy.client("impostor", None, Validity::Current)?;
+    let of_the_cluster = pki.cluster.client(FRONT_PROXY_NAME, None, Validity::Current)?;
+    for (identity, status) in [
+        (None, 403),
+        (Some(&pki.aggregator), 200),
+        (Some(&impostor), 401),
+        (Some(&of_the_cluster), 403),
+    ] {
+        let answer = client(cluster, identity, Protocol::Http1)?
+            .send(request()?)
+            .await?;
+        expect_status(&answer, status)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn both_protocols_carry_many_requests_and_a_watch_on_one_connection() -> Result<()> {
+    let Some(cluster) = shared().await? else {
+        return Ok(());
+    };
+    for (protocol, version) in [
+        (Protocol::Http1, Version::HTTP_11),
+        (Protocol::Http2, Version::HTTP_2),
+    ] {
+        let mut connection = client(cluster, Some(&cluster.pki().admin), protocol)?
+            .connect()
+            .await?;
+        for _ in 0..3 {
+            let answer = connection.send(Request::get(PODS).body("")?).await?;
+            expect_status(&answer, 200)?;
+            assert_eq!(answer.version(), version);
+        }
+        let path = "/api/v1/namespaces?watch=true&fieldSelector=metadata.name%3Ddefault";
+        let mut watch = connection.stream(Request::get(path).body("")?).await?;
+        let frame = watch.body_mut().frame().await.context("the watch ended")??;
+        let event: serde_json::Value = serde_json::from_slice(&frame.into_data().ok().context("data")?)?;
+        assert_eq!(event["type"], "ADDED");
+        assert_eq!(event["object"]["metadata"]["name"], "default");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_with_a_foreign_certificate_is_refused() -> Result<()> {
+    let Some(cluster) = shared().await? else {
+        return Ok(());
+    };
+    let address = cluster.apiserver_address();
+    let refused = async |authority: &Authority, name: &str| {
+        let client = RawClient::new(address, name, &authority.certificate(), None, Protocol::Http1)?;
+        let error = client
+            .get("/readyz")
+            .await
+            .err()
+            .context("the server was trusted")?;
+        assert!(format!("{error:#}").contains("certificate"), "{error:#}");
+        Ok::<_, anyhow::Error>(())
+    };
+    refused(&cluster.pki().drydock, "localhost").await?;
+    refused(&cluster.pki().cluster, "drydock-apiserver.drydock-system.svc").await
+}
