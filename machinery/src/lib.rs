@@ -1,6 +1,10 @@
 //! Pure logic over values: names, selectors, faults, tables, expressions. No tokio, no network, no files, and no
 //! clock but [`clock::Clock`].
 //!
+//! - [`codec`]: bytes to objects and back.
+//! - [`schema`]: what an object of a kind looks like; defaults; published schemas.
+//! - [`apply`]: which writer owns which field.
+//! - [`patch`]: JSON patch and merge patch.
 //! - [`field_error`]: paths, faults and lists of faults: what every validation returns.
 //! - [`clock`]: the time as an argument.
 //! - [`names`]: which names are well formed, and which may be used.
@@ -8,10 +12,14 @@
 //! - [`selector`]: labels, fields and nodes that a request speaks of.
 //! - [`table`], [`duration`]: what `kubectl get` shows.
 
+pub mod apply;
 pub mod clock;
+pub mod codec;
 pub mod duration;
 pub mod field_error;
 pub mod names;
 pub mod object_meta;
+pub mod patch;
+pub mod schema;
 pub mod selector;
 pub mod table;

@@ -1,0 +1,492 @@
+//! Sets of paths: which fields a writer owns. Kept as a trie, written as `FieldsV1`.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::path::{ElementError, Path, PathElement};
+
+/// A set of paths below the root of an object.
+///
+/// A path can be a member, a mere way to members below it, or both. The trie has no empty branches, so equal sets are
+/// equal values.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    /// Sorted by element, each element once.
+    nodes: Vec<Node>,
+}
+
+/// A path element, whether the path that ends with it is a member, and what lies below.
+#[derive(Clone, PartialEq, Eq)]
+struct Node {
+    element: PathElement,
+    is_member: bool,
+    below: FieldSet,
+}
+
+/// Why a value is no `FieldsV1`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldsError {
+    /// The text is not JSON.
+    #[error("{0}")]
+    Json(#[from] crate::codec::DecodeError),
+    /// An object was expected.
+    #[error("expected an object of fields")]
+    NotAnObject,
+    /// A key is no path element.
+    #[error("parsing key as path element: {0}")]
+    Element(#[from] ElementError),
+}
+
+impl FieldSet {
+    /// The empty set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { nodes: Vec::new() }
+    }
+
+    /// Whether no path is a member.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// How many paths are members.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.iter().map(|node| usize::from(node.is_member) + node.below.len()).sum()
+    }
+
+    /// Adds a path. The root is never a member.
+    pub fn insert(&mut self, path: &Path) {
+        self.insert_elements(&path.0);
+    }
+
+    fn insert_elements(&mut self, elements: &[PathElement]) {
+        let Some((element, rest)) = elements.split_first() else { return };
+        let at = match self.nodes.binary_search_by(|node| node.element.cmp(element)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.nodes.insert(at, Node { element: element.clone(), is_member: false, below: Self::new() });
+                at
+            }
+        };
+        if let Some(node) = self.nodes.get_mut(at) {
+            node.is_member |= rest.is_empty();
+            node.below.insert_elements(rest);
+        }
+    }
+
+    /// Whether a path is a member.
+    #[must_use]
+    pub fn contains(&self, path: &Path) -> bool {
+        self.contains_elements(&path.0)
+    }
+
+    fn contains_elements(&self, elements: &[PathElement]) -> bool {
+        let Some((element, rest)) = elements.split_first() else { return false };
+        self.node(element).is_some_and(|node| {
+            if rest.is_empty() { node.is_member } else { node.below.contains_elements(rest) }
+        })
+    }
+
+    fn node(&self, element: &PathElement) -> Option<&Node> {
+        let at = self.nodes.binary_search_by(|node| node.element.cmp(element)).ok()?;
+        self.nodes.get(at)
+    }
+
+    /// Appends what lies at and below an element that sorts after all others; nothing if it is nothing.
+    pub(super) fn push(&mut self, element: PathElement, is_member: bool, below: Self) {
+        debug_assert!(self.nodes.last().is_none_or(|last| last.element < element), "pushed out of order");
+        if is_member || !below.is_empty() {
+            self.nodes.push(Node { element, is_member, below });
+        }
+    }
+
+    /// Makes room for what [`push`](Self::push) will add.
+    pub(super) fn with_capacity(nodes: usize) -> Self {
+        Self { nodes: Vec::with_capacity(nodes) }
+    }
+
+    /// The paths in either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        let mut nodes = Vec::with_capacity(self.nodes.len() + other.nodes.len());
+        let mut left = self.nodes.into_iter().peekable();
+        let mut right = other.nodes.into_iter().peekable();
+        loop {
+            let order = match (left.peek(), right.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(left), Some(right)) => left.element.cmp(&right.element),
+            };
+            match order {
+                Ordering::Less => nodes.extend(left.next()),
+                Ordering::Greater => nodes.extend(right.next()),
+                Ordering::Equal => nodes.extend(left.next().zip(right.next()).map(|(left, right)| Node {
+                    element: left.element,
+                    is_member: left.is_member || right.is_member,
+                    below: left.below.union(right.below),
+                })),
+            }
+        }
+        Self { nodes }
+    }
+
+    /// The paths in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut both = Self::new();
+        for node in &self.nodes {
+            if let Some(twin) = other.node(&node.element) {
+                let below = node.below.intersection(&twin.below);
+                if (node.is_member && twin.is_member) || !below.is_empty() {
+                    both.push(node.element.clone(), node.is_member && twin.is_member, below);
+                }
+            }
+        }
+        both
+    }
+
+    /// Takes the members of `other` away, each alone: what lies below a removed path stays. Says whether anything was
+    /// taken.
+    pub fn subtract(&mut self, other: &Self) -> bool {
+        self.take(other, |node, twin| {
+            let had = node.is_member && twin.is_member;
+            node.is_member &= !twin.is_member;
+            node.below.subtract(&twin.below) || had
+        })
+    }
+
+    /// Takes the members of `other` away together with everything below them. Says whether anything was taken.
+    pub fn subtract_recursively(&mut self, other: &Self) -> bool {
+        self.take(other, |node, twin| {
+            if twin.is_member {
+                node.is_member = false;
+                node.below = Self::new();
+                true
+            } else {
+                node.below.subtract_recursively(&twin.below)
+            }
+        })
+    }
+
+    fn take(&mut self, other: &Self, mut from: impl FnMut(&mut Node, &Node) -> bool) -> bool {
+        if other.is_empty() {
+            return false;
+        }
+        let mut taken = false;
+        self.nodes.retain_mut(|node| {
+            if let Some(twin) = other.node(&node.element) {
+                taken |= from(node, twin);
+            }
+            node.is_member || !node.below.is_empty()
+        });
+        taken
+    }
+
+    /// The members of this set that are not in `other`.
+    #[must_use]
+    pub fn difference(mut self, other: &Self) -> Self {
+        self.subtract(other);
+        self
+    }
+
+    /// The members that have no members below them.
+    #[must_use]
+    pub fn leaves(&self) -> Self {
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|node| Node {
+                element: node.element.clone(),
+                is_member: node.below.is_empty(),
+                below: node.below.leaves(),
+            })
+            .collect();
+        Self { nodes }
+    }
+
+    /// Every member, in order: a path before the paths below it.
+    #[must_use]
+    pub fn paths(&self) -> Vec<Path> {
+        let mut paths = Vec::new();
+        self.collect_paths(&mut Vec::new(), &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Path>) {
+        for node in &self.nodes {
+            prefix.push(node.element.clone());
+            if node.is_member {
+                paths.push(Path(prefix.clone()));
+            }
+            node.below.collect_paths(prefix, paths);
+            prefix.pop();
+        }
+    }
+
+    /// Reads `fieldsV1` of an entry, keys in any order and spelling.
+    ///
+    /// # Errors
+    ///
+    /// [`FieldsError`] when a node is no object or a key no path element.
+    pub fn from_value(fields: &Value) -> Result<Self, FieldsError> {
+        let (set, _) = Self::read(fields)?;
+        Ok(set)
+    }
+
+    /// The set below a node, and whether the node itself is a member.
+    fn read(fields: &Value) -> Result<(Self, bool), FieldsError> {
+        let children = match fields {
+            Value::Null => return Ok((Self::new(), true)),
+            Value::Object(children) => children,
+            _ => return Err(FieldsError::NotAnObject),
+        };
+        let mut nodes = Vec::with_capacity(children.len());
+        let mut is_member = false;
+        for (key, child) in children {
+            if key == "." {
+                is_member = true;
+            } else if let Some(element) = PathElement::parse(key)? {
+                let (below, is_member) = Self::read(child)?;
+                nodes.push(Node { element, is_member, below });
+            }
+        }
+        let set = if nodes.is_sorted_by(|left, right| left.element < right.element) {
+            Self { nodes }
+        } else {
+            // Another writer's order, or two spellings of one element.
+            Self { nodes: merged(nodes) }
+        };
+        let is_leaf = set.is_empty();
+        Ok((set, is_member || is_leaf))
+    }
+
+    /// Reads `fieldsV1` as text.
+    ///
+    /// # Errors
+    ///
+    /// [`FieldsError`] when the text is not JSON, or not `FieldsV1`.
+    pub fn decode(text: &[u8]) -> Result<Self, FieldsError> {
+        Self::from_value(&crate::codec::json::decode(text)?.value)
+    }
+
+    /// `fieldsV1` as a value.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        Value::Object(self.to_members(false))
+    }
+
+    fn to_members(&self, is_member: bool) -> Map<String, Value> {
+        if self.is_empty() {
+            return Map::new();
+        }
+        let dot = is_member.then(|| (".".to_owned(), Value::Object(Map::new())));
+        let children = self
+            .nodes
+            .iter()
+            .map(|node| (node.element.encoded(), Value::Object(node.below.to_members(node.is_member))));
+        dot.into_iter().chain(children).collect()
+    }
+
+    /// `fieldsV1` as text in canonical order: `"."`, then fields, keys, values and positions in theirs.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        self.write(false, &mut text);
+        text
+    }
+
+    fn write(&self, is_member: bool, text: &mut Vec<u8>) {
+        text.push(b'{');
+        let mut is_first = true;
+        if is_member && !self.is_empty() {
+            text.extend_from_slice(b"\".\":{}");
+            is_first = false;
+        }
+        for node in &self.nodes {
+            if !is_first {
+                text.push(b',');
+            }
+            is_first = false;
+            text.extend_from_slice(Value::String(node.element.encoded()).to_string().as_bytes());
+            text.push(b':');
+            node.below.write(node.is_member, text);
+        }
+        text.push(b'}');
+    }
+}
+
+/// Nodes in order, those of one element made one.
+fn merged(mut nodes: Vec<Node>) -> Vec<Node> {
+    nodes.sort_by(|left, right| left.element.cmp(&right.element));
+    let mut merged: Vec<Node> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        match merged.last_mut() {
+            Some(last) if last.element == node.element => {
+                last.is_member |= node.is_member;
+                last.below = std::mem::take(&mut last.below).union(node.below);
+            }
+            _ => merged.push(node),
+        }
+    }
+    merged
+}
+
+impl FromIterator<Path> for FieldSet {
+    fn from_iter<I: IntoIterator<Item = Path>>(paths: I) -> Self {
+        let mut set = Self::new();
+        for path in paths {
+            set.insert(&path);
+        }
+        set
+    }
+}
+
+impl fmt::Debug for FieldSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.paths().iter().map(ToString::to_string)).finish()
+    }
+}
+
+/// A fuzz target: decoding must not panic, and what it yields must survive its encodings.
+///
+/// # Panics
+///
+/// When a set changes on its way through the codec, which is a bug.
+pub fn fuzz_decode(text: &[u8]) {
+    if let Ok(set) = FieldSet::decode(text) {
+        assert_eq!(FieldSet::decode(&set.encode()).as_ref(), Ok(&set));
+        assert_eq!(FieldSet::from_value(&set.to_value()).as_ref(), Ok(&set));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn set(paths: &[&[&str]]) -> FieldSet {
+        paths.iter().map(|names| Path::fields(names)).collect()
+    }
+
+    #[test]
+    fn canonical_text_survives_byte_for_byte() {
+        for text in [
+            r"{}",
+            r#"{"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:priority":{}}}"#,
+            r#"{"f:l":{".":{},"f:z":{},"k:{\"port\":9}":{".":{},"f:port":{}},"k:{\"port\":80}":{},"v:-1":{},"v:2":{},"v:10":{},"v:\"x\"":{},"i:0":{}}}"#,
+            r#"{"f:a/b.c":{},"f:s":{"v:\"\\u003ca\\u003e\"":{}}}"#,
+        ] {
+            let set = FieldSet::decode(text.as_bytes()).expect(text);
+            assert_eq!(String::from_utf8(set.encode()).unwrap(), text);
+            assert_eq!(FieldSet::from_value(&set.to_value()), Ok(set));
+        }
+    }
+
+    #[test]
+    fn order_and_spelling_do_not_matter() {
+        let one = FieldSet::decode(br#"{"f:b":{},"f:a":{"k:{\"n\":\"<\",\"m\":1.0}":{"f:x":{}},".":{"ignored":1}},"f:c":null}"#).unwrap();
+        let other = FieldSet::decode(br#"{"f:a":{".":{},"k:{\"m\":1,\"n\":\"\\u003c\"}":{"f:x":{}}},"f:b":{},"f:c":{}}"#).unwrap();
+        assert_eq!(one, other);
+        let twice = FieldSet::decode(br#"{"v:1":{"f:a":{}},"v:1.0":{"f:b":{}}}"#).unwrap();
+        assert_eq!(twice.encode(), br#"{"v:1":{"f:a":{},"f:b":{}}}"#);
+    }
+
+    #[test]
+    fn unknown_prefixes_are_skipped_with_their_subtree() {
+        let read = FieldSet::decode(br#"{"x:y":{"f:a":{}},"f:b":{"z:1":{"f:c":{}}}}"#).unwrap();
+        assert_eq!(read, set(&[&["b"]]));
+    }
+
+    #[test]
+    fn malformed_fields_are_refused() {
+        for text in [r#"{"f":{}}"#, r#"{"ab":{}}"#, r#"{"f:a":1}"#, r#"{"f:a":{}} x"#, "[]", r#"{"k:1":{}}"#, r#"{"f:a":{"":{}}}"#] {
+            assert!(FieldSet::decode(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(FieldSet::decode(b"null"), Ok(FieldSet::new()));
+    }
+
+    #[test]
+    fn members_are_removed_alone_or_with_what_lies_below() {
+        let all = set(&[&["metadata"], &["metadata", "labels"], &["metadata", "labels", "x"], &["spec"], &["status", "a"]]);
+        let mut alone = all.clone();
+        assert!(alone.subtract(&set(&[&["metadata"], &["metadata", "labels"], &["nothing"]])));
+        assert_eq!(alone, set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]]));
+        let mut recursively = all.clone();
+        assert!(recursively.subtract_recursively(&set(&[&["metadata"], &["status"]])));
+        assert_eq!(recursively, set(&[&["spec"]]));
+        let mut none = all.clone();
+        assert!(!none.subtract(&set(&[&["status"]])));
+        assert_eq!(none, all);
+        assert_eq!(all.leaves(), set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]]));
+        assert_eq!(all.len(), 5);
+    }
+
+    fn any_element() -> impl Strategy<Value = PathElement> {
+        let scalar = prop_oneof![
+            (-3_i64..4).prop_map(Value::from),
+            "[ab<\"\u{e9}]{0,2}".prop_map(Value::from),
+            any::<bool>().prop_map(Value::from),
+        ];
+        prop_oneof![
+            4 => "[abc./]{0,2}".prop_map(PathElement::Field),
+            1 => prop::collection::btree_map("[np]", scalar.clone(), 1..3)
+                .prop_map(|fields| PathElement::Key(fields.into_iter().collect())),
+            1 => scalar.prop_map(PathElement::Value),
+            1 => (0_i64..3).prop_map(PathElement::Index),
+        ]
+    }
+
+    fn any_set() -> impl Strategy<Value = FieldSet> {
+        let path = prop::collection::vec(any_element(), 1..4).prop_map(Path);
+        prop::collection::vec(path, 0..12).prop_map(|paths| paths.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn sets_survive_their_codec(set in any_set()) {
+            prop_assert_eq!(FieldSet::decode(&set.encode()).unwrap(), set.clone());
+            prop_assert_eq!(FieldSet::from_value(&set.to_value()).unwrap(), set.clone());
+            prop_assert_eq!(set.paths().into_iter().collect::<FieldSet>(), set);
+        }
+
+        #[test]
+        fn operations_agree_with_sets_of_paths(left in any_set(), right in any_set()) {
+            use std::collections::BTreeSet;
+            let paths = |set: &FieldSet| set.paths().into_iter().collect::<BTreeSet<_>>();
+            let (l, r) = (paths(&left), paths(&right));
+            prop_assert_eq!(left.len(), l.len());
+            prop_assert_eq!(paths(&left.clone().union(right.clone())), l.union(&r).cloned().collect());
+            prop_assert_eq!(paths(&left.intersection(&right)), l.intersection(&r).cloned().collect());
+            prop_assert_eq!(paths(&left.clone().difference(&right)), l.difference(&r).cloned().collect());
+            let mut rest = left.clone();
+            prop_assert_eq!(rest.subtract(&right), !l.is_disjoint(&r));
+            for path in &l {
+                prop_assert!(left.contains(path));
+                prop_assert_eq!(right.contains(path), r.contains(path));
+            }
+            let mut rest = left.clone();
+            rest.subtract_recursively(&right);
+            let below = |path: &Path| (1..=path.0.len()).any(|end| r.contains(&Path(path.0[..end].to_vec())));
+            prop_assert_eq!(paths(&rest), l.iter().filter(|path| !below(path)).cloned().collect());
+            prop_assert_eq!(left.clone().union(left.clone()), left.clone());
+            prop_assert_eq!(left.clone().difference(&right).union(left.intersection(&right)), left);
+        }
+
+        #[test]
+        fn arbitrary_text_never_panics(text in "[\\{\\}\":.,fkvi\\\\ab1]{0,40}") {
+            fuzz_decode(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Decoding JSON into sorted maps, and noticing keys that stand twice.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value, map::Entry};
+
+use super::{DecodeError, Decoded, Location, Segment, StrictError, syntax};
+
+/// Decodes one JSON document.
+///
+/// Of a repeated key the last value counts, and [`Decoded::duplicates`] says where it stands. Invalid UTF-8 becomes
+/// U+FFFD. Nesting is limited to 128 levels, so no body can exhaust the stack.
+///
+/// # Errors
+///
+/// [`DecodeError::Syntax`] with the reference decoder's text when `bytes` are not one JSON document;
+/// [`DecodeError::TooDeep`] beyond the nesting limit.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(bytes),
+    };
+    match parse(&text) {
+        Ok(decoded) => Ok(decoded),
+        Err(error) => match syntax::replace_lone_surrogates(&text) {
+            Some(mended) => parse(&mended).map_err(|error| explain(&mended, &error)),
+            None => Err(explain(&text, &error)),
+        },
+    }
+}
+
+fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
+    let mut duplicates = Vec::new();
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = Node { location: None, duplicates: &mut duplicates }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(Decoded { value, duplicates })
+}
+
+fn explain(text: &str, error: &serde_json::Error) -> DecodeError {
+    match syntax::first_fault(text) {
+        Some(fault) => DecodeError::Syntax(fault),
+        // Grammatical, and yet refused: nesting or a number no float can hold.
+        None if error.to_string().starts_with("recursion limit exceeded") => DecodeError::TooDeep,
+        None => DecodeError::Syntax(error.to_string()),
+    }
+}
+
+/// A value on its way in, with the place it has.
+struct Node<'a, 'd> {
+    location: Option<&'a Location<'a>>,
+    duplicates: &'d mut Vec<StrictError>,
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            let location = Location::below(self.location, Segment::Index(list.len()));
+            let node = Node { location: Some(&location), duplicates: self.duplicates };
+            match seq.next_element_seed(node)? {
+                Some(item) => list.push(item),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            let value = {
+                let location = Location::below(self.location, Segment::Key(&key));
+                access.next_value_seed(Node { location: Some(&location), duplicates: self.duplicates })?
+            };
+            match map.entry(key) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(value);
+                }
+                Entry::Occupied(mut occupied) => {
+                    let path = Location::below(self.location, Segment::Key(occupied.key())).to_string();
+                    self.duplicates.push(StrictError::DuplicateField { path });
+                    occupied.insert(value);
+                }
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// A fuzz target: decoding must not panic, and what it yields must survive a round trip.
+///
+/// # Panics
+///
+/// When a decoded value changes on its way through the encoder, which is a bug.
+pub fn fuzz_decode(bytes: &[u8]) {
+    if let Ok(decoded) = decode(bytes) {
+        let again = decode(&super::encode(&decoded.value));
+        assert_eq!(again.map(|decoded| decoded.value), Ok(decoded.value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(text: &str, expected: &Value, duplicates: &[&str]) {
+        let decoded = decode(text.as_bytes()).expect(text);
+        assert_eq!(&decoded.value, expected, "{text}");
+        let found: Vec<String> = decoded.duplicates.iter().map(ToString::to_string).collect();
+        assert_eq!(found, duplicates, "{text}");
+    }
+
+    #[test]
+    fn last_of_repeated_keys_wins_and_is_reported_with_its_path() {
+        check(r#"{"spec":{"y":1,"x":0,"y":2}}"#, &json!({"spec": {"y": 2, "x": 0}}), &[r#"duplicate field "spec.y""#]);
+        check(r#"{"a":1,"a":2}"#, &json!({"a": 2}), &[r#"duplicate field "a""#]);
+        check(
+            r#"{"l":[{},{"m":{"k":1,"k":1}}]}"#,
+            &json!({"l": [{}, {"m": {"k": 1}}]}),
+            &[r#"duplicate field "l[1].m.k""#],
+        );
+        check("[null, true, -1, 1.5, 18446744073709551615]", &json!([null, true, -1, 1.5, u64::MAX]), &[]);
+    }
+
+    #[test]
+    fn invalid_utf8_becomes_the_replacement_character() {
+        assert_eq!(decode(b"{\"a\":\"\xff\"}").unwrap().value, json!({"a": "\u{fffd}"}));
+        assert_eq!(decode(br#"{"a":"\ud800x\ud83d\ude00"}"#).unwrap().value, json!({"a": "\u{fffd}x\u{1f600}"}));
+    }
+
+    #[test]
+    fn faults_are_told_in_the_words_of_the_reference_decoder() {
+        for (text, expected) in [
+            ("", "unexpected end of JSON input"),
+            (r#"{"a":"#, "unexpected end of JSON input"),
+            (r#"{"a":1} x"#, "invalid character 'x' after top-level value"),
+            ("{}{}", "invalid character '{' after top-level value"),
+            ("x", "invalid character 'x' looking for beginning of value"),
+            ("{a:1}", "invalid character 'a' looking for beginning of object key string"),
+            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
+            (r#"{"a" 1}"#, "invalid character '1' after object key"),
+            (r#"{"a":1 "b"}"#, "invalid character '\"' after object key:value pair"),
+            ("[1 2]", "invalid character '2' after array element"),
+            ("tru", "unexpected end of JSON input"),
+            ("trux", "invalid character 'x' in literal true (expecting 'e')"),
+            ("nul ", "invalid character ' ' in literal null (expecting 'l')"),
+            ("-x", "invalid character 'x' in numeric literal"),
+            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
+            ("1ex", "invalid character 'x' in exponent of numeric literal"),
+            ("01", "invalid character '1' after top-level value"),
+            ("\"a\nb\"", "invalid character '\\n' in string literal"),
+            (r#""\q""#, "invalid character 'q' in string escape code"),
+            (r#""\u12g4""#, "invalid character 'g' in \\u hexadecimal character escape"),
+            ("'a'", "invalid character '\\'' looking for beginning of value"),
+        ] {
+            assert_eq!(decode(text.as_bytes()).expect_err(text).to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_without_exhausting_the_stack() {
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        assert_eq!(decode(deep.as_bytes()), Err(DecodeError::TooDeep));
+        let deep = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
+        assert_eq!(decode(deep.as_bytes()).unwrap_err().to_string(), "exceeded max depth");
+    }
+
+    /// Any JSON value, of modest size.
+    pub(crate) fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map(any::<String>(), inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_inverts_encoding(value in any_json()) {
+            let decoded = decode(&crate::codec::encode(&value)).unwrap();
+            prop_assert_eq!(&decoded.value, &value);
+            prop_assert!(decoded.duplicates.is_empty());
+            prop_assert_eq!(decode(&crate::codec::encode_pretty(&value)).unwrap().value, value);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            fuzz_decode(&bytes);
+        }
+
+        #[test]
+        fn every_refused_text_has_an_explanation(text in r#"[\[\]{}:,"a1\.\-e ]{0,12}"#) {
+            let refused = serde_json::from_str::<Value>(&text).is_err();
+            prop_assert_eq!(decode(text.as_bytes()).is_err(), refused);
+            prop_assert_eq!(super::syntax::first_fault(&text).is_some(), refused);
+        }
+    }
+}

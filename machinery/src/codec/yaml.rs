@@ -1,0 +1,316 @@
+//! Decoding YAML as Kubernetes reads it: the first document, YAML 1.1 scalars, aliases within a budget.
+
+use std::fmt;
+use std::io::Cursor;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value, map::Entry};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{Options, Spanned};
+
+use super::{DecodeError, Decoded, StrictError};
+
+/// Nodes of one document, expanded aliases included.
+const MOST_NODES: usize = 20_000;
+/// Uses of anchors in one document.
+const MOST_ALIASES: usize = 100;
+/// Levels of nesting.
+const DEEPEST: usize = 64;
+/// Levels of brackets the scanner may look ahead; beyond its reach, so that [`DEEPEST`] is what refuses a document.
+const DEEPEST_BRACKETS: usize = 4_096;
+
+/// Decodes the first document of a YAML text; what follows it is ignored. JSON is YAML, too.
+///
+/// Whole floats become integers, keys become text, and an empty text is `null`. Of a repeated key the last value counts;
+/// [`Decoded::duplicates`] names its line.
+///
+/// # Errors
+///
+/// [`DecodeError::Yaml`] when the text is no YAML, has null keys or infinite numbers;
+/// [`DecodeError::ExcessiveAliasing`] beyond 20,000 nodes or 100 aliases; [`DecodeError::TooDeep`] beyond 64 levels.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let mut reader = Cursor::new(bytes);
+    let mut documents = serde_saphyr::read_with_options::<_, Node>(&mut reader, options());
+    match documents.next() {
+        Some(Ok(node)) => Ok(Decoded { value: node.value, duplicates: node.duplicates }),
+        Some(Err(error)) => Err(refusal(&error)),
+        None => Ok(Decoded { value: Value::Null, duplicates: Vec::new() }),
+    }
+}
+
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: MOST_NODES,
+            max_events: 2 * MOST_NODES,
+            max_aliases: MOST_ALIASES,
+            max_anchors: MOST_ALIASES,
+            max_depth: DEEPEST,
+            flow_nesting_limit: DEEPEST_BRACKETS,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2 * MOST_NODES },
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        legacy_octal_numbers: true,
+        strict_booleans: false,
+        reject_unsupported_tags: true,
+        with_snippet: false,
+    }
+}
+
+fn refusal(error: &serde_saphyr::Error) -> DecodeError {
+    use serde_saphyr::budget::BudgetBreach;
+    match error.without_snippet() {
+        serde_saphyr::Error::AliasError { error, .. } => refusal(error),
+        serde_saphyr::Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => DecodeError::TooDeep,
+        serde_saphyr::Error::Budget { .. }
+        | serde_saphyr::Error::AliasReplayLimitExceeded { .. }
+        | serde_saphyr::Error::AliasExpansionLimitExceeded { .. }
+        | serde_saphyr::Error::AliasReplayStackDepthExceeded { .. } => DecodeError::ExcessiveAliasing,
+        other => DecodeError::Yaml(other.to_string()),
+    }
+}
+
+/// A value on its way in, with the repeated keys inside it.
+struct Node {
+    value: Value,
+    duplicates: Vec<StrictError>,
+}
+
+impl From<Value> for Node {
+    fn from(value: Value) -> Self {
+        Self { value, duplicates: Vec::new() }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value that can be written as JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Value::Bool(value).into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Value::Number(value.into()).into())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
+        match i64::try_from(value) {
+            Ok(value) => self.visit_i64(value),
+            Err(_) => number(value as f64),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Node, E> {
+        number(value as f64)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    fn visit_u128<E: serde::de::Error>(self, value: u128) -> Result<Node, E> {
+        number(value as f64)
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Node, E> {
+        match whole(value) {
+            Some(value) => self.visit_i64(value),
+            None => number(value),
+        }
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Value::String(value.to_owned()).into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Node, E> {
+        Ok(Value::String(value).into())
+    }
+
+    fn visit_bytes<E>(self, value: &[u8]) -> Result<Node, E> {
+        Ok(Value::String(String::from_utf8_lossy(value).into_owned()).into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Value::Null.into())
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Value::Null.into())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Node::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        let mut duplicates = Vec::new();
+        while let Some(mut node) = seq.next_element::<Node>()? {
+            duplicates.append(&mut node.duplicates);
+            list.push(node.value);
+        }
+        Ok(Node { value: Value::Array(list), duplicates })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
+        let mut map = Map::new();
+        let mut duplicates = Vec::new();
+        while let Some(Key(key)) = access.next_key::<Key>()? {
+            let Spanned { value: mut node, referenced, .. } = access.next_value::<Spanned<Node>>()?;
+            match map.entry(key) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(node.value);
+                }
+                Entry::Occupied(mut occupied) => {
+                    let key = occupied.key().clone();
+                    duplicates.push(StrictError::DuplicateKey { line: referenced.line(), key });
+                    occupied.insert(node.value);
+                }
+            }
+            duplicates.append(&mut node.duplicates);
+        }
+        Ok(Node { value: Value::Object(map), duplicates })
+    }
+}
+
+fn number<E: serde::de::Error>(value: f64) -> Result<Node, E> {
+    Number::from_f64(value)
+        .map(|number| Value::Number(number).into())
+        .ok_or_else(|| E::custom("json: unsupported value: not a finite number"))
+}
+
+/// The integer a float stands for, when it stands for one.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "the range is checked, and only exact integers are wanted"
+)]
+fn whole(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && value >= i64::MIN as f64 && value < i64::MAX as f64).then_some(value as i64)
+}
+
+/// A mapping key as text.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Node::deserialize(deserializer)?.value {
+            Value::String(text) => Ok(Self(text)),
+            Value::Bool(value) => Ok(Self(value.to_string())),
+            Value::Number(number) => Ok(Self(number.to_string())),
+            Value::Null | Value::Array(_) | Value::Object(_) => {
+                Err(D::Error::custom("unsupported map key: neither text, number nor boolean"))
+            }
+        }
+    }
+}
+
+/// A fuzz target: decoding must neither panic nor take long.
+pub fn fuzz_decode(bytes: &[u8]) {
+    if let Ok(decoded) = decode(bytes) {
+        drop(super::encode(&decoded.value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(text: &str, expected: &Value) {
+        assert_eq!(&decode(text.as_bytes()).expect(text).value, expected, "{text}");
+    }
+
+    #[test]
+    fn scalars_are_those_of_yaml_1_1() {
+        for (text, expected) in [
+            ("yes", json!(true)),
+            ("No", json!(false)),
+            ("on", json!(true)),
+            ("\"yes\"", json!("yes")),
+            ("010", json!(8)),
+            ("0o10", json!(8)),
+            ("0x10", json!(16)),
+            ("0b11", json!(3)),
+            ("1_000", json!(1000)),
+            ("1e3", json!(1000)),
+            ("1.0", json!(1)),
+            ("1.5", json!(1.5)),
+            ("9223372036854775808", json!(9_223_372_036_854_775_808_f64)),
+            ("1:30", json!("1:30")),
+            ("2026-01-02T03:04:05Z", json!("2026-01-02T03:04:05Z")),
+            ("~", Value::Null),
+            ("", Value::Null),
+            ("!!binary aGk=", json!("hi")),
+        ] {
+            check(&format!("a: {text}\n"), &json!({ "a": expected }));
+        }
+    }
+
+    #[test]
+    fn keys_become_text() {
+        check("y: 1\n2: b\nplain: c\n", &json!({"true": 1, "2": "b", "plain": "c"}));
+        assert!(decode(b"~: 1\n").is_err());
+    }
+
+    #[test]
+    fn only_the_first_document_counts() {
+        check("a: 1\n---\nb: 2\n", &json!({"a": 1}));
+        check("---\na: 1\n...\n]garbage[\n", &json!({"a": 1}));
+        check("\u{feff}a: 1\n", &json!({"a": 1}));
+        check("", &Value::Null);
+        check("null\n", &Value::Null);
+        check(r#"{"a": [1, {"b": null}]}"#, &json!({"a": [1, {"b": null}]}));
+    }
+
+    #[test]
+    fn repeated_keys_are_reported_with_the_line_of_the_second_value() {
+        let decoded = decode(b"a: 1\na: 2\nb:\n  c: 1\n  d: 2\n  c: 3\n").unwrap();
+        assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 3, "d": 2}}));
+        let texts: Vec<_> = decoded.duplicates.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["line 2: key \"a\" already set in map", "line 6: key \"c\" already set in map"]);
+        let decoded = decode(br#"{"a":1,"a":2}"#).unwrap();
+        assert_eq!(decoded.duplicates[0].to_string(), "line 1: key \"a\" already set in map");
+    }
+
+    #[test]
+    fn anchors_and_merges_work() {
+        check(
+            "a: &a {x: 1, z: 2}\nb: *a\nc:\n  <<: *a\n  x: 3\n",
+            &json!({"a": {"x": 1, "z": 2}, "b": {"x": 1, "z": 2}, "c": {"x": 3, "z": 2}}),
+        );
+    }
+
+    #[test]
+    fn alias_bombs_are_refused() {
+        use std::fmt::Write;
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            let alias = format!("*a{}", level - 1);
+            writeln!(bomb, "a{level}: &a{level} [{}]", [alias.as_str(); 10].join(", ")).unwrap();
+        }
+        assert_eq!(decode(bomb.as_bytes()), Err(DecodeError::ExcessiveAliasing));
+    }
+
+    #[test]
+    fn depth_and_nonsense_are_refused() {
+        assert_eq!(decode("[".repeat(100_000).as_bytes()), Err(DecodeError::TooDeep));
+        for text in ["a: .inf\n", "a: .nan\n", "a: [\n", "a: b: c\n", "a: !custom x\n"] {
+            let error = decode(text.as_bytes()).expect_err(text);
+            assert!(error.to_string().starts_with("error converting YAML to JSON: yaml: "), "{error}");
+        }
+    }
+}

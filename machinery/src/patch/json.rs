@@ -1,0 +1,428 @@
+//! JSON patch with the limits and the deviations of the reference engine.
+//!
+//! It departs from RFC 6902 where the reference does: negative indices count from the end, `replace` of a missing key
+//! adds it, `test` for null passes where nothing stands, `add` without a value writes null.
+
+use serde_json::{Map, Value};
+
+use super::{OperationError, PatchError, Patched};
+use crate::codec::{DecodeError, StrictError, json};
+
+/// How many operations a patch may have.
+pub const MOST_OPERATIONS: usize = 10_000;
+
+/// How many bytes `copy` operations may add altogether.
+const MOST_COPIED_BYTES: usize = 3 * 1024 * 1024;
+
+/// Applies a JSON patch to a document: all operations, or none.
+///
+/// [`Patched::strict`] lists members that operations do not have, and members that stand twice.
+///
+/// # Errors
+///
+/// [`PatchError::NotJson`], [`PatchError::Decode`] when the patch is no list of operations,
+/// [`PatchError::TooManyOperations`], and [`PatchError::Operation`] for the first operation that fails.
+pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
+    let decoded = json::decode(patch).map_err(|_| PatchError::NotJson)?;
+    let operations = match decoded.value {
+        Value::Array(operations) => operations,
+        Value::Null => Vec::new(),
+        other => return Err(misfit(&other, "value", "[]handlers.jsonPatchOp")),
+    };
+    if operations.len() > MOST_OPERATIONS {
+        return Err(PatchError::TooManyOperations { count: operations.len() });
+    }
+    let mut strict: Vec<_> = decoded.duplicates.into_iter().map(of_patch).collect();
+    let operations = operations
+        .into_iter()
+        .enumerate()
+        .map(|(index, operation)| Operation::read(index, operation, &mut strict))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut value = document.clone();
+    let mut copied = 0;
+    for (index, operation) in operations.into_iter().enumerate() {
+        operation.run(&mut value, &mut copied).map_err(|source| PatchError::Operation { index, source })?;
+    }
+    Ok(Patched { value, strict })
+}
+
+/// A repeated member, told as of the patch.
+fn of_patch(error: StrictError) -> StrictError {
+    match error {
+        StrictError::DuplicateField { path } => StrictError::PatchDuplicateField { path },
+        other => other,
+    }
+}
+
+fn misfit(found: &Value, place: &str, expected: &str) -> PatchError {
+    let found = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    PatchError::Decode(DecodeError::Type {
+        found: found.to_owned(),
+        place: place.to_owned(),
+        expected: expected.to_owned(),
+    })
+}
+
+/// One operation as it was sent.
+#[derive(Default)]
+struct Operation {
+    op: Option<String>,
+    path: Option<String>,
+    from: Option<String>,
+    value: Option<Value>,
+}
+
+impl Operation {
+    fn read(index: usize, operation: Value, strict: &mut Vec<StrictError>) -> Result<Self, PatchError> {
+        let members = match operation {
+            Value::Object(members) => members,
+            Value::Null => Map::new(),
+            other => return Err(misfit(&other, "value", "handlers.jsonPatchOp")),
+        };
+        let mut read = Self::default();
+        for (name, value) in members {
+            let text = match name.as_str() {
+                "op" => &mut read.op,
+                "path" => &mut read.path,
+                "from" => &mut read.from,
+                "value" => {
+                    read.value = Some(value);
+                    continue;
+                }
+                _ => {
+                    strict.push(StrictError::PatchUnknownField { path: format!("[{index}].{name}") });
+                    continue;
+                }
+            };
+            match value {
+                Value::String(value) => *text = Some(value),
+                Value::Null => {}
+                other => return Err(misfit(&other, &format!("struct field jsonPatchOp.{name}"), "string")),
+            }
+        }
+        Ok(read)
+    }
+
+    fn run(self, document: &mut Value, copied: &mut usize) -> Result<(), OperationError> {
+        let path = self.path.as_deref().ok_or(OperationError::MissingMember("path"));
+        let from = self.from.as_deref().ok_or(OperationError::MissingMember("from"));
+        match self.op.as_deref() {
+            Some("add") => add(document, path?, self.value.unwrap_or(Value::Null)),
+            Some("remove") => remove(document, path?).map(drop),
+            Some("replace") => replace(document, path?, self.value.unwrap_or(Value::Null)),
+            Some("move") => {
+                let moved = remove(document, from?)?;
+                add(document, path?, moved)
+            }
+            Some("copy") => {
+                let from = from?;
+                let source = get(document, from)?.ok_or_else(|| missing(from))?;
+                *copied += size(source);
+                if *copied > MOST_COPIED_BYTES {
+                    return Err(OperationError::CopyTooLarge(*copied));
+                }
+                let copy = source.clone();
+                add(document, path?, copy)
+            }
+            Some("test") => {
+                let path = path?;
+                let expected = self.value.unwrap_or(Value::Null);
+                let found = if path.is_empty() { Some(&*document) } else { get(document, path)? };
+                if *found.unwrap_or(&Value::Null) == expected {
+                    Ok(())
+                } else {
+                    Err(OperationError::Test(path.to_owned()))
+                }
+            }
+            other => Err(OperationError::UnknownOperation(other.unwrap_or("unknown").to_owned())),
+        }
+    }
+}
+
+fn missing(path: &str) -> OperationError {
+    OperationError::MissingPath(path.to_owned())
+}
+
+/// The steps of a pointer but the last, and the last.
+fn split(path: &str) -> Result<(impl Iterator<Item = String>, String), OperationError> {
+    let steps = path.strip_prefix('/').ok_or_else(|| {
+        if path.is_empty() { OperationError::WholeDocument } else { missing(path) }
+    })?;
+    let (parents, last) = match steps.rsplit_once('/') {
+        Some((parents, last)) => (Some(parents), last),
+        None => (None, steps),
+    };
+    Ok((parents.into_iter().flat_map(|parents| parents.split('/')).map(unescaped), unescaped(last)))
+}
+
+fn unescaped(step: &str) -> String {
+    step.replace("~1", "/").replace("~0", "~")
+}
+
+/// The object or list that a path ends in, and the last step.
+fn parent<'d>(document: &'d mut Value, path: &str) -> Result<(&'d mut Value, String), OperationError> {
+    let (parents, last) = split(path)?;
+    let mut here = document;
+    for step in parents {
+        here = match here {
+            Value::Object(members) => members.get_mut(&step),
+            Value::Array(items) => index(&step, items.len())?.and_then(|at| items.get_mut(at)),
+            _ => None,
+        }
+        .ok_or_else(|| missing(path))?;
+    }
+    Ok((here, last))
+}
+
+/// A position in a list of `length` items, counted from the end if negative. `None` beyond the end.
+fn index(step: &str, length: usize) -> Result<Option<usize>, OperationError> {
+    let wrong = || OperationError::Index(step.to_owned());
+    let number: i64 = step.parse().map_err(|_| wrong())?;
+    if let Ok(position) = usize::try_from(number) {
+        return Ok((position < length).then_some(position));
+    }
+    usize::try_from(number.unsigned_abs())
+        .ok()
+        .and_then(|back| length.checked_sub(back))
+        .map(Some)
+        .ok_or_else(wrong)
+}
+
+fn get<'d>(document: &'d mut Value, path: &str) -> Result<Option<&'d Value>, OperationError> {
+    let (parent, last) = parent(document, path)?;
+    match parent {
+        Value::Object(members) => Ok(members.get(&last)),
+        Value::Array(items) => Ok(index(&last, items.len())?.and_then(|at| items.get(at))),
+        _ => Err(missing(path)),
+    }
+}
+
+fn add(document: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
+    let (parent, last) = parent(document, path)?;
+    match parent {
+        Value::Object(members) => {
+            members.insert(last, value);
+        }
+        Value::Array(items) if last == "-" => items.push(value),
+        Value::Array(items) => {
+            // One position more than there are items: behind the last one.
+            let at = index(&last, items.len() + 1)?.ok_or(OperationError::Index(last))?;
+            items.insert(at, value);
+        }
+        _ => return Err(missing(path)),
+    }
+    Ok(())
+}
+
+fn remove(document: &mut Value, path: &str) -> Result<Value, OperationError> {
+    let (parent, last) = parent(document, path)?;
+    match parent {
+        Value::Object(members) => members.remove(&last).ok_or_else(|| missing(path)),
+        Value::Array(items) => {
+            let at = index(&last, items.len())?.ok_or(OperationError::Index(last))?;
+            Ok(items.remove(at))
+        }
+        _ => Err(missing(path)),
+    }
+}
+
+fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
+    if path.is_empty() {
+        if !value.is_object() && !value.is_array() {
+            return Err(OperationError::WholeDocument);
+        }
+        *document = value;
+        return Ok(());
+    }
+    let (parent, last) = parent(document, path)?;
+    match parent {
+        Value::Object(members) => {
+            members.insert(last, value);
+        }
+        Value::Array(items) => {
+            let found = index(&last, items.len())?.and_then(|at| items.get_mut(at));
+            *found.ok_or(OperationError::Index(last))? = value;
+        }
+        _ => return Err(missing(path)),
+    }
+    Ok(())
+}
+
+/// The size of a value as compact JSON, within a few bytes for escapes.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Null => 4,
+        Value::Bool(_) => 5,
+        Value::Number(number) => number.to_string().len(),
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(|item| size(item) + 1).sum::<usize>(),
+        Value::Object(members) => {
+            2 + members.iter().map(|(key, member)| key.len() + 4 + size(member)).sum::<usize>()
+        }
+    }
+}
+
+/// A fuzz target: patching an object must not panic.
+pub fn fuzz_apply(patch: &[u8]) {
+    let document = serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"});
+    drop(apply(&document, patch));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched(document: &Value, patch: &Value) -> Result<Value, PatchError> {
+        apply(document, patch.to_string().as_bytes()).map(|patched| patched.value)
+    }
+
+    fn check(document: &Value, patch: &Value, expected: &Value) {
+        assert_eq!(patched(document, patch).as_ref(), Ok(expected), "{document} patched with {patch}");
+    }
+
+    #[test]
+    fn operations_change_the_document() {
+        let document = json!({"a": {"b": [1, 2, 3]}, "x/y~z": 1});
+        for (operation, expected) in [
+            (json!({"op": "add", "path": "/a/c", "value": 1}), json!({"a": {"b": [1, 2, 3], "c": 1}, "x/y~z": 1})),
+            (json!({"op": "add", "path": "/a/b/-", "value": 4}), json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1})),
+            (json!({"op": "add", "path": "/a/b/3", "value": 4}), json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1})),
+            (json!({"op": "add", "path": "/a/b/0", "value": 0}), json!({"a": {"b": [0, 1, 2, 3]}, "x/y~z": 1})),
+            (json!({"op": "remove", "path": "/x~1y~0z"}), json!({"a": {"b": [1, 2, 3]}})),
+            (json!({"op": "remove", "path": "/a/b/1"}), json!({"a": {"b": [1, 3]}, "x/y~z": 1})),
+            (json!({"op": "replace", "path": "/a", "value": null}), json!({"a": null, "x/y~z": 1})),
+            (json!({"op": "move", "from": "/a/b/0", "path": "/a/b/2"}), json!({"a": {"b": [2, 3, 1]}, "x/y~z": 1})),
+            (json!({"op": "copy", "from": "/a/b/0", "path": "/c"}), json!({"a": {"b": [1, 2, 3]}, "c": 1, "x/y~z": 1})),
+            (json!({"op": "test", "path": "/a/b", "value": [1, 2, 3]}), document.clone()),
+        ] {
+            check(&document, &json!([operation]), &expected);
+        }
+    }
+
+    #[test]
+    fn deviations_of_the_reference_engine_are_kept() {
+        let document = json!({"a": [1, 2, 3], "n": null});
+        for (operation, expected) in [
+            (json!({"op": "remove", "path": "/a/-1"}), json!({"a": [1, 2], "n": null})),
+            (json!({"op": "replace", "path": "/a/-3", "value": 0}), json!({"a": [0, 2, 3], "n": null})),
+            (json!({"op": "add", "path": "/a/-1", "value": 4}), json!({"a": [1, 2, 3, 4], "n": null})),
+            (json!({"op": "replace", "path": "/new", "value": 1}), json!({"a": [1, 2, 3], "n": null, "new": 1})),
+            (json!({"op": "add", "path": "/new"}), json!({"a": [1, 2, 3], "n": null, "new": null})),
+            (json!({"op": "test", "path": "/new", "value": null}), document.clone()),
+            (json!({"op": "test", "path": "/new"}), document.clone()),
+            (json!({"op": "test", "path": "/n", "value": null}), document.clone()),
+            (json!({"op": "replace", "path": "", "value": {"b": 1}}), json!({"b": 1})),
+            (json!({"op": "replace", "path": "/a/01", "value": 0}), json!({"a": [1, 0, 3], "n": null})),
+            (json!({"op": "test", "path": "", "value": {"a": [1, 2, 3], "n": null}}), document.clone()),
+        ] {
+            check(&document, &json!([operation]), &expected);
+        }
+        for body in ["[]", "null"] {
+            assert_eq!(apply(&document, body.as_bytes()).unwrap().value, document);
+        }
+    }
+
+    #[test]
+    fn failing_operations_are_told_apart_from_undecodable_patches() {
+        let document = json!({"a": [1], "s": "x"});
+        for operation in [
+            json!({"op": "test", "path": "/a/0", "value": 2}),
+            json!({"op": "test", "path": "/a/0", "value": 1.0}),
+            json!({"op": "test", "path": "/a/0"}),
+            json!({"op": "test", "path": "/missing/x", "value": null}),
+            json!({"op": "add", "path": "/missing/x", "value": 1}),
+            json!({"op": "add", "path": "/s/x", "value": 1}),
+            json!({"op": "add", "path": "/a/2", "value": 1}),
+            json!({"op": "add", "path": "/a/-3", "value": 1}),
+            json!({"op": "add", "path": "/a/x", "value": 1}),
+            json!({"op": "add", "path": "", "value": {}}),
+            json!({"op": "remove", "path": ""}),
+            json!({"op": "remove", "path": "/b"}),
+            json!({"op": "remove", "path": "/a/1"}),
+            json!({"op": "replace", "path": "/a/1", "value": 1}),
+            json!({"op": "replace", "path": "/b/c", "value": 1}),
+            json!({"op": "replace", "path": "", "value": 1}),
+            json!({"op": "move", "from": "/b", "path": "/c"}),
+            json!({"op": "copy", "from": "/b", "path": "/c"}),
+            json!({"op": "copy", "path": "/c"}),
+            json!({"op": "remove"}),
+            json!({"op": "remove", "path": "a"}),
+            json!({"op": "merge", "path": "/a"}),
+            json!({"path": "/a"}),
+            Value::Null,
+        ] {
+            let error = patched(&document, &json!([operation])).expect_err(&operation.to_string());
+            assert!(matches!(error, PatchError::Operation { index: 0, .. }), "{operation}: {error:?}");
+            assert_eq!(error.to_string(), "the server rejected our request due to an error in our request");
+        }
+        for (patch, expected) in [
+            (json!({}), "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+            (json!("x"), "error decoding patch: json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp"),
+            (json!([1]), "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
+            (json!([{"op": 1}]), "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"),
+        ] {
+            assert_eq!(patched(&document, &patch).unwrap_err().to_string(), expected);
+        }
+        assert_eq!(apply(&document, b"[").unwrap_err().to_string(), "invalid JSON patch");
+        assert_eq!(apply(&document, b"").unwrap_err(), PatchError::NotJson);
+    }
+
+    #[test]
+    fn a_failed_patch_changes_nothing_and_names_the_operation() {
+        let error = patched(&json!({}), &json!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]));
+        assert!(matches!(error, Err(PatchError::Operation { index: 1, .. })));
+    }
+
+    #[test]
+    fn limits_hold() {
+        let many = |count| Value::Array(vec![json!({"op": "add", "path": "/a", "value": 1}); count]);
+        check(&json!({}), &many(10_000), &json!({"a": 1}));
+        assert_eq!(
+            patched(&json!({}), &many(10_001)).unwrap_err().to_string(),
+            "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"
+        );
+        let doubling = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 30]);
+        let error = patched(&json!({"a": ["x".repeat(1000)]}), &doubling).unwrap_err();
+        assert!(matches!(error, PatchError::Operation { source: OperationError::CopyTooLarge(_), .. }));
+    }
+
+    #[test]
+    fn members_that_operations_do_not_have_are_reported() {
+        let patch = br#"[{"op":"add","path":"/a","value":{"x":1,"x":2},"foo":1},{"op":"test","path":"/b","op":"test"}]"#;
+        let patched = apply(&json!({}), patch).unwrap();
+        assert_eq!(patched.value, json!({"a": {"x": 2}}));
+        let mut texts: Vec<_> = patched.strict.iter().map(ToString::to_string).collect();
+        texts.sort();
+        assert_eq!(
+            texts,
+            [
+                r#"json patch duplicate field "[0].value.x""#,
+                r#"json patch duplicate field "[1].op""#,
+                r#"json patch unknown field "[0].foo""#,
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_operations_never_panic(
+            operations in prop::collection::vec(("(add|remove|replace|move|copy|test)", "(/[ab01-]{1,2}){0,3}", "(/[ab01-]{1,2}){0,3}"), 0..6)
+        ) {
+            let patch: Vec<_> = operations
+                .into_iter()
+                .map(|(op, path, from)| json!({"op": op, "path": path, "from": from, "value": {"a": [0]}}))
+                .collect();
+            fuzz_apply(Value::Array(patch).to_string().as_bytes());
+        }
+    }
+}

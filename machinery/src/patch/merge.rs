@@ -1,0 +1,146 @@
+//! JSON merge patch: objects merge, `null` deletes, everything else replaces.
+
+use serde_json::{Map, Value};
+
+use super::{PatchError, Patched};
+use crate::codec::{DecodeError, FieldValidation, json};
+
+/// Applies a merge patch to a document.
+///
+/// Nulls inside added objects delete nothing and are dropped; nulls that are items of lists stay. With
+/// [`FieldValidation::Ignore`] an array replaces the document, as the reference does; otherwise only objects are patches.
+///
+/// # Errors
+///
+/// [`PatchError::NotJson`], [`PatchError::NotAnObject`] for `null` and, when validation is ignored, scalars, and
+/// [`PatchError::Decode`] for anything else that is no object.
+pub fn apply(mut document: Value, patch: &[u8], validation: FieldValidation) -> Result<Patched, PatchError> {
+    let decoded = json::decode(patch).map_err(|_| PatchError::NotJson)?;
+    let found = match &decoded.value {
+        Value::Object(_) => {
+            merge(&mut document, decoded.value);
+            return Ok(Patched { value: document, strict: decoded.duplicates });
+        }
+        Value::Null => return Err(PatchError::NotAnObject),
+        Value::Array(_) if validation == FieldValidation::Ignore => {
+            return Ok(Patched { value: decoded.value, strict: Vec::new() });
+        }
+        _ if validation == FieldValidation::Ignore => return Err(PatchError::NotAnObject),
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+    };
+    Err(PatchError::Decode(DecodeError::Type {
+        found: found.to_owned(),
+        place: "value".to_owned(),
+        expected: "map[string]interface {}".to_owned(),
+    }))
+}
+
+/// Merges a patch into a value.
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        prune(target);
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(members) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            members.remove(&key);
+        } else {
+            merge(members.entry(key).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Drops null members of objects at any depth.
+fn prune(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(prune);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune),
+        _ => {}
+    }
+}
+
+/// A fuzz target: patching an object must not panic and must yield an object.
+///
+/// # Panics
+///
+/// When a patch makes an object something else, which is a bug.
+pub fn fuzz_apply(patch: &[u8]) {
+    let document = serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"});
+    if let Ok(patched) = apply(document, patch, FieldValidation::Warn) {
+        assert!(patched.value.is_object());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(document: &Value, patch: &Value, expected: &Value) {
+        let patched = apply(document.clone(), patch.to_string().as_bytes(), FieldValidation::Warn).unwrap();
+        assert_eq!(&patched.value, expected, "{document} patched with {patch}");
+    }
+
+    #[test]
+    fn the_table_of_the_rfc() {
+        for (document, patch, expected) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+            (json!({"a": "x"}), json!({"a": {"b": null, "c": 1}}), json!({"a": {"c": 1}})),
+        ] {
+            check(&document, &patch, &expected);
+        }
+    }
+
+    #[test]
+    fn nulls_in_lists_stay() {
+        check(&json!({}), &json!({"a": [null, {"b": null, "c": 1}]}), &json!({"a": [null, {"c": 1}]}));
+    }
+
+    #[test]
+    fn only_objects_are_patches() {
+        let refuse = |patch: &str, validation| apply(json!({}), patch.as_bytes(), validation).unwrap_err().to_string();
+        for validation in [FieldValidation::Warn, FieldValidation::Strict, FieldValidation::Ignore] {
+            assert_eq!(refuse("a: 1", validation), "invalid JSON patch");
+            assert_eq!(refuse("", validation), "invalid JSON patch");
+            assert_eq!(refuse("null", validation), "Invalid JSON Patch");
+        }
+        assert_eq!(
+            refuse("[]", FieldValidation::Warn),
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        );
+        assert_eq!(
+            refuse("\"x\"", FieldValidation::Strict),
+            "error decoding patch: json: cannot unmarshal string into Go value of type map[string]interface {}"
+        );
+        assert_eq!(refuse("1", FieldValidation::Ignore), "Invalid JSON Patch");
+        assert_eq!(apply(json!({}), b"[1]", FieldValidation::Ignore).unwrap().value, json!([1]));
+    }
+
+    #[test]
+    fn repeated_keys_are_reported() {
+        let patched = apply(json!({}), br#"{"spec":{"a":1,"a":2}}"#, FieldValidation::Warn).unwrap();
+        assert_eq!(patched.value, json!({"spec": {"a": 2}}));
+        assert_eq!(patched.strict[0].to_string(), r#"duplicate field "spec.a""#);
+    }
+}

@@ -1,0 +1,378 @@
+//! Making a decoded body an object of its kind: what the schema does not know goes, what it knows must fit.
+
+use serde_json::{Map, Value};
+
+use super::structural::{Field, List, ObjectShape, Omit, Shape, Structural, Width};
+use super::time;
+use crate::codec::{DecodeError, Location, Segment, StrictError};
+
+impl Structural {
+    /// Brings a decoded value into the form of an object of this schema, and reports unknown fields.
+    ///
+    /// `null` reads as absent (in lists and maps as the empty value), unknown fields are dropped, times are cut to whole
+    /// seconds of UTC, and what the convention omits (empty optional lists and maps, in metadata also empty text and
+    /// zero) is dropped. A `null` body is an empty object. `metadata.managedFields` keeps `[]` and `[{}]`: they mean
+    /// something to [`managed_fields`](crate::apply::managed_fields).
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Type`] for the first value of another JSON type or out of range, the `DecodeError::Time…` kinds for
+    /// a time that does not parse. `value` is then left half done.
+    pub fn conform(&self, value: &mut Value) -> Result<Vec<StrictError>, DecodeError> {
+        if value.is_null() {
+            *value = self.empty();
+        }
+        let mut walk = Walk { unknown: Vec::new() };
+        walk.node(self, value, None)?;
+        Ok(walk.unknown)
+    }
+
+    /// What `null` means inside a list or a map.
+    fn empty(&self) -> Value {
+        match &self.shape {
+            Shape::Any => Value::Null,
+            Shape::Boolean => Value::Bool(false),
+            Shape::Integer(_) | Shape::Number | Shape::IntOrString => Value::Number(0.into()),
+            Shape::String => Value::String(String::new()),
+            Shape::Time => Value::String(time::ZERO.to_owned()),
+            Shape::List(_) => Value::Array(Vec::new()),
+            Shape::Object(_) => Value::Object(Map::new()),
+        }
+    }
+
+    /// The type as the reference decoder would name it.
+    fn type_name(&self) -> String {
+        match &self.shape {
+            Shape::Any => "interface {}".to_owned(),
+            Shape::Boolean => "bool".to_owned(),
+            Shape::Integer(Width::Int32) | Shape::IntOrString => "int32".to_owned(),
+            Shape::Integer(Width::Int64) => "int64".to_owned(),
+            Shape::Number => "float64".to_owned(),
+            Shape::String | Shape::Time => "string".to_owned(),
+            Shape::List(list) => format!("[]{}", list.items.type_name()),
+            Shape::Object(object) => match &object.additional {
+                Some(values) if object.fields.is_empty() => format!("map[string]{}", values.type_name()),
+                _ => object.type_name.clone(),
+            },
+        }
+    }
+}
+
+impl Field {
+    /// Whether a value of the field counts as absent.
+    fn omits(&self, value: &Value) -> bool {
+        match (self.omit, value) {
+            (_, Value::Null) => true,
+            (_, Value::String(text)) if matches!(self.schema.shape, Shape::Time) => text == time::ZERO,
+            (Omit::EmptyContainer | Omit::Zero, Value::Array(items)) => items.is_empty(),
+            (Omit::EmptyContainer | Omit::Zero, Value::Object(members)) => members.is_empty(),
+            (Omit::Zero, Value::String(text)) => text.is_empty(),
+            (Omit::Zero, Value::Number(number)) => number.as_i64() == Some(0),
+            _ => false,
+        }
+    }
+}
+
+struct Walk {
+    unknown: Vec<StrictError>,
+}
+
+impl Walk {
+    fn node(
+        &mut self,
+        schema: &Structural,
+        value: &mut Value,
+        location: Option<&Location<'_>>,
+    ) -> Result<(), DecodeError> {
+        match (&schema.shape, &mut *value) {
+            (Shape::String | Shape::IntOrString, Value::String(_)) | (Shape::Boolean, Value::Bool(_)) => Ok(()),
+            (Shape::Object(object), Value::Object(members)) => self.object(object, members, location),
+            (Shape::List(list), Value::Array(items)) => self.list(list, items, location),
+            (Shape::Time, Value::String(text)) => {
+                if let Some(normalized) = time::normalized(text)? {
+                    *text = normalized;
+                }
+                Ok(())
+            }
+            (Shape::Integer(Width::Int64), Value::Number(number)) if number.is_i64() => Ok(()),
+            (Shape::Integer(Width::Int32) | Shape::IntOrString, Value::Number(number))
+                if number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()) =>
+            {
+                Ok(())
+            }
+            (Shape::Number, Value::Number(_)) | (Shape::Any, _) => {
+                normalize_numbers(value);
+                Ok(())
+            }
+            _ => Err(misfit(schema, value, location)),
+        }
+    }
+
+    fn object(
+        &mut self,
+        object: &ObjectShape,
+        members: &mut Map<String, Value>,
+        location: Option<&Location<'_>>,
+    ) -> Result<(), DecodeError> {
+        let mut fault = None;
+        let struct_name = object.struct_name();
+        // Members and fields are sorted alike, so one pass over both finds every field.
+        let mut fields = object.fields.iter().peekable();
+        members.retain(|key, value| {
+            if fault.is_some() {
+                return true;
+            }
+            while fields.next_if(|field| field.name < *key).is_some() {}
+            if let Some(field) = fields.next_if(|field| field.name == *key) {
+                if value.is_null() {
+                    return false;
+                }
+                let below = Location::below(location, Segment::Field(key, struct_name));
+                return match self.node(&field.schema, value, Some(&below)) {
+                    Ok(()) => !field.omits(value),
+                    Err(error) => {
+                        fault = Some(error);
+                        true
+                    }
+                };
+            }
+            let below = Location::below(location, Segment::Key(key));
+            if let Some(schema) = &object.additional {
+                if value.is_null() {
+                    *value = schema.empty();
+                }
+                fault = self.node(schema, value, Some(&below)).err();
+                true
+            } else if object.preserves_unknown {
+                normalize_numbers(value);
+                true
+            } else {
+                self.unknown.push(StrictError::UnknownField { path: below.to_string() });
+                false
+            }
+        });
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn list(
+        &mut self,
+        list: &List,
+        items: &mut [Value],
+        location: Option<&Location<'_>>,
+    ) -> Result<(), DecodeError> {
+        for (index, item) in items.iter_mut().enumerate() {
+            if item.is_null() {
+                *item = list.items.empty();
+            }
+            self.node(&list.items, item, Some(&Location::below(location, Segment::Index(index))))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whole floats become integers, as in the reference output.
+fn normalize_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            if let Some(whole) = number.as_f64().and_then(whole) {
+                *value = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalize_numbers),
+        Value::Object(members) => members.values_mut().for_each(normalize_numbers),
+        _ => {}
+    }
+}
+
+/// The integer a float stands for, when the float is exact.
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+fn whole(float: f64) -> Option<i64> {
+    /// Beyond 2^53 a float does not name one integer.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64)
+}
+
+fn misfit(schema: &Structural, value: &Value, location: Option<&Location<'_>>) -> DecodeError {
+    let found = match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "bool".to_owned(),
+        Value::Number(number) if matches!(schema.shape, Shape::Integer(_) | Shape::IntOrString) => {
+            format!("number {number}")
+        }
+        Value::Number(_) => "number".to_owned(),
+        Value::String(_) => "string".to_owned(),
+        Value::Array(_) => "array".to_owned(),
+        Value::Object(_) => "object".to_owned(),
+    };
+    // Times decode themselves, so the reference decoder does not say where they stand.
+    let place = location.filter(|_| !matches!(schema.shape, Shape::Time)).and_then(Location::struct_field);
+    DecodeError::Type {
+        found,
+        place: place
+            .map_or_else(|| "value".to_owned(), |(owner, path)| format!("struct field {owner}.{path}")),
+        expected: schema.type_name(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Structural {
+        let spec = json!({"type": "object", "required": ["must"], "properties": {
+            "type": {"type": "string"},
+            "heartbeatDeadlineSeconds": {"type": "integer", "format": "int32"},
+            "large": {"type": "integer", "format": "int64"},
+            "ratio": {"type": "number"},
+            "enabled": {"type": "boolean"},
+            "at": {"type": "string", "format": "date-time"},
+            "port": {"x-kubernetes-int-or-string": true},
+            "must": {"type": "array", "items": {"type": "string"}},
+            "requesters": {"type": "array", "items": {"type": "object", "properties": {
+                "name": {"type": "string"}, "weight": {"type": "integer", "format": "int32"}}}},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "target": {"type": "object", "properties": {"pod": {"type": "object", "properties": {"uid": {"type": "string"}}}}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "half": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
+                "known": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+        }});
+        Structural::for_kind("EvictionRequest", "v1alpha3", "", &[("spec", &spec)]).unwrap()
+    }
+
+    fn check(mut value: Value, expected: &Value, unknown: &[&str]) {
+        let errors = schema().conform(&mut value).expect("conforms");
+        assert_eq!(&value, expected);
+        let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect::<Vec<_>>());
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "tables of literals read better")]
+    fn refuse(spec: Value, expected: &str) {
+        let mut value = json!({ "spec": spec });
+        let error = schema().conform(&mut value).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn unknown_fields_are_dropped_and_reported_with_their_path() {
+        check(
+            json!({"kind": "K", "extra": 1, "metadata": {"clusterName": "c", "name": "n"},
+                "spec": {"Type": "x", "requesters": [{"name": "a"}, {"name": "b", "x": {"y": 1}}], "target": {"pod": {"id": 1}},
+                    "labels": {"anything": "goes"}}}),
+            &json!({"kind": "K", "metadata": {"name": "n"},
+                "spec": {"requesters": [{"name": "a"}, {"name": "b"}], "target": {"pod": {}}, "labels": {"anything": "goes"}}}),
+            &["extra", "metadata.clusterName", "spec.Type", "spec.requesters[1].x", "spec.target.pod.id"],
+        );
+    }
+
+    #[test]
+    fn free_form_content_is_kept() {
+        check(
+            json!({"spec": {"free": {"a": [1.0, null, {"b": 1.5}], "c": 1e30}, "half": {"other": {"x": 2.0}, "known": {"n": 1, "m": 3.0}}}}),
+            &json!({"spec": {"free": {"a": [1, null, {"b": 1.5}], "c": 1e30}, "half": {"other": {"x": 2}, "known": {"n": 1, "m": 3}}}}),
+            &[],
+        );
+    }
+
+    #[test]
+    fn null_is_absent_and_empty_inside_lists_and_maps() {
+        check(Value::Null, &json!({}), &[]);
+        check(
+            json!({"metadata": null, "spec": {"type": null, "heartbeatDeadlineSeconds": null, "requesters": null, "target": null,
+                "free": null, "must": ["a", null], "labels": {"a": null}}}),
+            &json!({"spec": {"must": ["a", ""], "labels": {"a": ""}}}),
+            &[],
+        );
+        check(json!({"spec": {"requesters": [null]}}), &json!({"spec": {"requesters": [{}]}}), &[]);
+    }
+
+    #[test]
+    fn empty_optional_containers_are_omitted() {
+        check(
+            json!({"metadata": {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": [], "namespace": "",
+                    "generateName": "", "generation": 0, "creationTimestamp": null, "deletionGracePeriodSeconds": 0,
+                    "uid": "", "resourceVersion": ""},
+                "spec": {"type": "", "requesters": [], "labels": {}, "must": [], "target": {}, "free": {}, "large": 0}}),
+            &json!({"metadata": {"deletionGracePeriodSeconds": 0},
+                "spec": {"type": "", "must": [], "target": {}, "large": 0}}),
+            &[],
+        );
+        check(json!({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}}), &json!({"metadata": {}}), &[]);
+    }
+
+    #[test]
+    fn resets_of_managed_fields_survive() {
+        for list in [json!([]), json!([{}])] {
+            let object = json!({"metadata": {"managedFields": list}});
+            check(object.clone(), &object, &[]);
+        }
+        check(json!({"metadata": {"managedFields": [null]}}), &json!({"metadata": {"managedFields": [{}]}}), &[]);
+        check(json!({"metadata": {"managedFields": null}}), &json!({"metadata": {}}), &[]);
+    }
+
+    #[test]
+    fn times_are_normalized() {
+        check(
+            json!({"metadata": {"creationTimestamp": "2026-01-02T03:04:05.6+01:00",
+                    "managedFields": [{"time": "2026-01-02T03:04:05.9Z", "manager": ""}]}, "spec": {"at": "2026-01-02T03:04:05.678Z"}}),
+            &json!({"metadata": {"creationTimestamp": "2026-01-02T02:04:05Z", "managedFields": [{"time": "2026-01-02T03:04:05Z"}]},
+                "spec": {"at": "2026-01-02T03:04:05Z"}}),
+            &[],
+        );
+        refuse(
+            json!({"at": "soon"}),
+            "parsing time \"soon\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"soon\" as \"2006\"",
+        );
+        refuse(json!({"at": 5}), "json: cannot unmarshal number into Go value of type string");
+    }
+
+    #[test]
+    fn numbers_fit_their_width() {
+        check(
+            json!({"spec": {"heartbeatDeadlineSeconds": 2_147_483_647, "large": i64::MIN, "ratio": 2.0, "port": 80}}),
+            &json!({"spec": {"heartbeatDeadlineSeconds": 2_147_483_647, "large": i64::MIN, "ratio": 2, "port": 80}}),
+            &[],
+        );
+        for (number, text) in [(json!(2_147_483_648_u64), "2147483648"), (json!(1.5), "1.5"), (json!(1e3), "1000.0")] {
+            refuse(
+                json!({ "heartbeatDeadlineSeconds": number }),
+                &format!("json: cannot unmarshal number {text} into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32"),
+            );
+        }
+        refuse(
+            json!({"large": 9_223_372_036_854_775_808_u64}),
+            "json: cannot unmarshal number 9223372036854775808 into Go struct field EvictionRequestSpec.spec.large of type int64",
+        );
+    }
+
+    #[test]
+    fn values_of_another_type_are_refused_with_field_and_types() {
+        refuse(
+            json!({"heartbeatDeadlineSeconds": "1"}),
+            "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32",
+        );
+        refuse(json!({"type": 1}), "json: cannot unmarshal number into Go struct field EvictionRequestSpec.spec.type of type string");
+        refuse(json!({"enabled": {}}), "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.enabled of type bool");
+        refuse(json!({"must": {}}), "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.must of type []string");
+        refuse(json!({"labels": []}), "json: cannot unmarshal array into Go struct field EvictionRequestSpec.spec.labels of type map[string]string");
+        refuse(json!({"labels": {"a": true}}), "json: cannot unmarshal bool into Go struct field EvictionRequestSpec.spec.labels of type string");
+        refuse(json!({"target": "x"}), "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.target of type v1alpha3.Target");
+        refuse(
+            json!({"requesters": [{"name": "a"}, {"weight": "1"}]}),
+            "json: cannot unmarshal string into Go struct field Requester.spec.requesters.weight of type int32",
+        );
+        refuse(json!([]), "json: cannot unmarshal array into Go struct field EvictionRequest.spec of type v1alpha3.EvictionRequestSpec");
+        let mut list = json!([]);
+        assert_eq!(
+            schema().conform(&mut list).unwrap_err().to_string(),
+            "json: cannot unmarshal array into Go value of type v1alpha3.EvictionRequest"
+        );
+        let mut object = json!({"metadata": {"labels": {"a": 1}}});
+        assert_eq!(
+            schema().conform(&mut object).unwrap_err().to_string(),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"
+        );
+    }
+}
