@@ -55,7 +55,10 @@ impl FieldSet {
     /// How many paths are members.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.nodes.iter().map(|node| usize::from(node.is_member) + node.below.len()).sum()
+        self.nodes
+            .iter()
+            .map(|node| usize::from(node.is_member) + node.below.len())
+            .sum()
     }
 
     /// Adds a path. The root is never a member.
@@ -64,11 +67,20 @@ impl FieldSet {
     }
 
     fn insert_elements(&mut self, elements: &[PathElement]) {
-        let Some((element, rest)) = elements.split_first() else { return };
+        let Some((element, rest)) = elements.split_first() else {
+            return;
+        };
         let at = match self.nodes.binary_search_by(|node| node.element.cmp(element)) {
             Ok(at) => at,
             Err(at) => {
-                self.nodes.insert(at, Node { element: element.clone(), is_member: false, below: Self::new() });
+                self.nodes.insert(
+                    at,
+                    Node {
+                        element: element.clone(),
+                        is_member: false,
+                        below: Self::new(),
+                    },
+                );
                 at
             }
         };
@@ -85,28 +97,46 @@ impl FieldSet {
     }
 
     fn contains_elements(&self, elements: &[PathElement]) -> bool {
-        let Some((element, rest)) = elements.split_first() else { return false };
+        let Some((element, rest)) = elements.split_first() else {
+            return false;
+        };
         self.node(element).is_some_and(|node| {
-            if rest.is_empty() { node.is_member } else { node.below.contains_elements(rest) }
+            if rest.is_empty() {
+                node.is_member
+            } else {
+                node.below.contains_elements(rest)
+            }
         })
     }
 
     fn node(&self, element: &PathElement) -> Option<&Node> {
-        let at = self.nodes.binary_search_by(|node| node.element.cmp(element)).ok()?;
+        let at = self
+            .nodes
+            .binary_search_by(|node| node.element.cmp(element))
+            .ok()?;
         self.nodes.get(at)
     }
 
     /// Appends what lies at and below an element that sorts after all others; nothing if it is nothing.
     pub(super) fn push(&mut self, element: PathElement, is_member: bool, below: Self) {
-        debug_assert!(self.nodes.last().is_none_or(|last| last.element < element), "pushed out of order");
+        debug_assert!(
+            self.nodes.last().is_none_or(|last| last.element < element),
+            "pushed out of order"
+        );
         if is_member || !below.is_empty() {
-            self.nodes.push(Node { element, is_member, below });
+            self.nodes.push(Node {
+                element,
+                is_member,
+                below,
+            });
         }
     }
 
     /// Makes room for what [`push`](Self::push) will add.
     pub(super) fn with_capacity(nodes: usize) -> Self {
-        Self { nodes: Vec::with_capacity(nodes) }
+        Self {
+            nodes: Vec::with_capacity(nodes),
+        }
     }
 
     /// The paths in either set.
@@ -258,7 +288,11 @@ impl FieldSet {
                 is_member = true;
             } else if let Some(element) = PathElement::parse(key)? {
                 let (below, is_member) = Self::read(child)?;
-                nodes.push(Node { element, is_member, below });
+                nodes.push(Node {
+                    element,
+                    is_member,
+                    below,
+                });
             }
         }
         let set = if nodes.is_sorted_by(|left, right| left.element < right.element) {
@@ -291,10 +325,12 @@ impl FieldSet {
             return Map::new();
         }
         let dot = is_member.then(|| (".".to_owned(), Value::Object(Map::new())));
-        let children = self
-            .nodes
-            .iter()
-            .map(|node| (node.element.encoded(), Value::Object(node.below.to_members(node.is_member))));
+        let children = self.nodes.iter().map(|node| {
+            (
+                node.element.encoded(),
+                Value::Object(node.below.to_members(node.is_member)),
+            )
+        });
         dot.into_iter().chain(children).collect()
     }
 
@@ -354,7 +390,9 @@ impl FromIterator<Path> for FieldSet {
 
 impl fmt::Debug for FieldSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.paths().iter().map(ToString::to_string)).finish()
+        f.debug_set()
+            .entries(self.paths().iter().map(ToString::to_string))
+            .finish()
     }
 }
 
@@ -396,8 +434,14 @@ mod tests {
 
     #[test]
     fn order_and_spelling_do_not_matter() {
-        let one = FieldSet::decode(br#"{"f:b":{},"f:a":{"k:{\"n\":\"<\",\"m\":1.0}":{"f:x":{}},".":{"ignored":1}},"f:c":null}"#).unwrap();
-        let other = FieldSet::decode(br#"{"f:a":{".":{},"k:{\"m\":1,\"n\":\"\\u003c\"}":{"f:x":{}}},"f:b":{},"f:c":{}}"#).unwrap();
+        let one = FieldSet::decode(
+            br#"{"f:b":{},"f:a":{"k:{\"n\":\"<\",\"m\":1.0}":{"f:x":{}},".":{"ignored":1}},"f:c":null}"#,
+        )
+        .unwrap();
+        let other = FieldSet::decode(
+            br#"{"f:a":{".":{},"k:{\"m\":1,\"n\":\"\\u003c\"}":{"f:x":{}}},"f:b":{},"f:c":{}}"#,
+        )
+        .unwrap();
         assert_eq!(one, other);
         let twice = FieldSet::decode(br#"{"v:1":{"f:a":{}},"v:1.0":{"f:b":{}}}"#).unwrap();
         assert_eq!(twice.encode(), br#"{"v:1":{"f:a":{},"f:b":{}}}"#);
@@ -411,7 +455,15 @@ mod tests {
 
     #[test]
     fn malformed_fields_are_refused() {
-        for text in [r#"{"f":{}}"#, r#"{"ab":{}}"#, r#"{"f:a":1}"#, r#"{"f:a":{}} x"#, "[]", r#"{"k:1":{}}"#, r#"{"f:a":{"":{}}}"#] {
+        for text in [
+            r#"{"f":{}}"#,
+            r#"{"ab":{}}"#,
+            r#"{"f:a":1}"#,
+            r#"{"f:a":{}} x"#,
+            "[]",
+            r#"{"k:1":{}}"#,
+            r#"{"f:a":{"":{}}}"#,
+        ] {
             assert!(FieldSet::decode(text.as_bytes()).is_err(), "{text}");
         }
         assert_eq!(FieldSet::decode(b"null"), Ok(FieldSet::new()));
@@ -419,17 +471,29 @@ mod tests {
 
     #[test]
     fn members_are_removed_alone_or_with_what_lies_below() {
-        let all = set(&[&["metadata"], &["metadata", "labels"], &["metadata", "labels", "x"], &["spec"], &["status", "a"]]);
+        let all = set(&[
+            &["metadata"],
+            &["metadata", "labels"],
+            &["metadata", "labels", "x"],
+            &["spec"],
+            &["status", "a"],
+        ]);
         let mut alone = all.clone();
         assert!(alone.subtract(&set(&[&["metadata"], &["metadata", "labels"], &["nothing"]])));
-        assert_eq!(alone, set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]]));
+        assert_eq!(
+            alone,
+            set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]])
+        );
         let mut recursively = all.clone();
         assert!(recursively.subtract_recursively(&set(&[&["metadata"], &["status"]])));
         assert_eq!(recursively, set(&[&["spec"]]));
         let mut none = all.clone();
         assert!(!none.subtract(&set(&[&["status"]])));
         assert_eq!(none, all);
-        assert_eq!(all.leaves(), set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]]));
+        assert_eq!(
+            all.leaves(),
+            set(&[&["metadata", "labels", "x"], &["spec"], &["status", "a"]])
+        );
         assert_eq!(all.len(), 5);
     }
 

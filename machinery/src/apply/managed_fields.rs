@@ -150,7 +150,11 @@ impl Entry {
 
     /// The text by which the reference orders writers of one time.
     fn identity(&self) -> String {
-        let api_version = if self.operation == Operation::Update { self.api_version.as_str() } else { "" };
+        let api_version = if self.operation == Operation::Update {
+            self.api_version.as_str()
+        } else {
+            ""
+        };
         let members: Vec<String> = [
             ("manager", self.manager.as_str()),
             ("operation", self.operation.as_str()),
@@ -183,10 +187,17 @@ impl Entry {
         match text("fieldsType") {
             FIELDS_V1 => {}
             "" => return Err(EntriesError::MissingFieldsType(index)),
-            other => return Err(EntriesError::FieldsType { fields_type: other.to_owned(), index }),
+            other => {
+                return Err(EntriesError::FieldsType {
+                    fields_type: other.to_owned(),
+                    index,
+                });
+            }
         }
         let fields = match entry.get("fieldsV1") {
-            Some(fields) => FieldSet::from_value(fields).map_err(|source| EntriesError::Fields { index, source })?,
+            Some(fields) => {
+                FieldSet::from_value(fields).map_err(|source| EntriesError::Fields { index, source })?
+            }
             None => FieldSet::new(),
         };
         Ok(Self {
@@ -269,7 +280,9 @@ pub fn encode_entries(mut entries: Vec<Entry>) -> Option<Value> {
 pub fn record_update(endpoint: &Endpoint<'_>, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
     let sent = take_list(new);
     let live = live.filter(|live| live.pointer("/metadata/uid").is_some());
-    let Some(entries) = input_entries(live, sent.as_ref(), writer) else { return };
+    let Some(entries) = input_entries(live, sent.as_ref(), writer) else {
+        return;
+    };
     let recorded = recorded(endpoint, live, new, writer, &entries).unwrap_or(entries);
     put_list(new, encode_entries(recorded));
 }
@@ -278,14 +291,18 @@ pub fn record_update(endpoint: &Endpoint<'_>, live: Option<&Value>, new: &mut Va
 fn input_entries(live: Option<&Value>, sent: Option<&Value>, writer: &Writer<'_>) -> Option<Vec<Entry>> {
     let stored = || {
         let list = live.and_then(|live| live.pointer("/metadata/managedFields"));
-        list.and_then(|list| decode_entries(list).ok()).unwrap_or_default()
+        list.and_then(|list| decode_entries(list).ok())
+            .unwrap_or_default()
     };
     let entries = match sent {
         Some(list) if writer.subresource.is_none() => {
             if is_reset(list) {
                 Vec::new()
             } else {
-                decode_entries(list).ok().filter(|entries| !entries.is_empty()).unwrap_or_else(stored)
+                decode_entries(list)
+                    .ok()
+                    .filter(|entries| !entries.is_empty())
+                    .unwrap_or_else(stored)
             }
         }
         _ => stored(),
@@ -318,7 +335,9 @@ fn recorded(
         if entry.api_version == writer.api_version {
             changes.dispossess(&mut entry);
         } else {
-            let Some(schema) = endpoint.versions.schema(&entry.api_version) else { continue };
+            let Some(schema) = endpoint.versions.schema(&entry.api_version) else {
+                continue;
+            };
             if let Some(changes) = elsewhere.get(&entry.api_version) {
                 changes.dispossess(&mut entry);
             } else {
@@ -340,7 +359,11 @@ fn recorded(
     let mut mine = changes.claimed;
     mine.subtract(&SYSTEM_FIELDS);
     if !mine.is_empty() {
-        let manager = if writer.manager.is_empty() { UNKNOWN } else { writer.manager };
+        let manager = if writer.manager.is_empty() {
+            UNKNOWN
+        } else {
+            writer.manager
+        };
         let mut entry = Entry {
             manager: manager.to_owned(),
             operation: Operation::Update,
@@ -378,10 +401,20 @@ impl Changes {
     ) -> Result<Self, TypedError> {
         let mut changes = match live {
             Some(live) => {
-                let Comparison { added, modified, removed } = compare(schema, live, new)?;
-                Self { claimed: added.union(modified), removed }
+                let Comparison {
+                    added,
+                    modified,
+                    removed,
+                } = compare(schema, live, new)?;
+                Self {
+                    claimed: added.union(modified),
+                    removed,
+                }
             }
-            None => Self { claimed: everything(schema, new)?, removed: FieldSet::new() },
+            None => Self {
+                claimed: everything(schema, new)?,
+                removed: FieldSet::new(),
+            },
         };
         changes.claimed.subtract_recursively(reset_fields);
         changes.removed.subtract_recursively(reset_fields);
@@ -410,7 +443,11 @@ static SYSTEM_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
     let top = [&["apiVersion"][..], &["kind"], &["metadata"]];
     top.into_iter()
         .map(Path::fields)
-        .chain(metadata.into_iter().map(|field| Path::fields(&["metadata", field])))
+        .chain(
+            metadata
+                .into_iter()
+                .map(|field| Path::fields(&["metadata", field])),
+        )
         .collect()
 });
 
@@ -428,10 +465,18 @@ fn cap_updaters(entries: &mut Vec<Entry>) {
     };
     let mut at = 0;
     while count > MOST_UPDATERS {
-        let Some(version) = updaters.get(at).map(|entry| entry.api_version.clone()) else { break };
+        let Some(version) = updaters.get(at).map(|entry| entry.api_version.clone()) else {
+            break;
+        };
         // The oldest entry of a version stays, until it becomes the bucket of the ones after it.
-        let oldest = updaters.iter().position(|entry| entry.api_version == version).unwrap_or(at);
-        let bucket = updaters.iter().position(|entry| is_bucket(entry, &version)).unwrap_or(oldest);
+        let oldest = updaters
+            .iter()
+            .position(|entry| entry.api_version == version)
+            .unwrap_or(at);
+        let bucket = updaters
+            .iter()
+            .position(|entry| is_bucket(entry, &version))
+            .unwrap_or(oldest);
         if oldest == at || bucket == at {
             at += 1;
             continue;
@@ -452,7 +497,11 @@ fn cap_updaters(entries: &mut Vec<Entry>) {
 
 /// Takes `metadata.managedFields` out of an object.
 fn take_list(object: &mut Value) -> Option<Value> {
-    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields").filter(|list| !list.is_null())
+    object
+        .get_mut("metadata")?
+        .as_object_mut()?
+        .remove("managedFields")
+        .filter(|list| !list.is_null())
 }
 
 fn put_list(object: &mut Value, list: Option<Value>) {
@@ -465,11 +514,21 @@ fn put_list(object: &mut Value, list: Option<Value>) {
 ///
 /// `metadata.resourceVersion` is not looked at: stored objects do not carry it.
 pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
-    let list = |object: &Value| object.pointer("/metadata/managedFields").and_then(Value::as_array).cloned();
-    let (Some(old), Some(current)) = (list(live), list(new)) else { return };
+    let list = |object: &Value| {
+        object
+            .pointer("/metadata/managedFields")
+            .and_then(Value::as_array)
+            .cloned()
+    };
+    let (Some(old), Some(current)) = (list(live), list(new)) else {
+        return;
+    };
     if old.len() == current.len()
         && old != current
-        && old.iter().zip(&current).all(|(old, current)| is_equal_but_for(old, current, &["time"]))
+        && old
+            .iter()
+            .zip(&current)
+            .all(|(old, current)| is_equal_but_for(old, current, &["time"]))
         && is_same_object(live, new)
         && let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut)
     {
@@ -487,7 +546,9 @@ fn is_same_object(left: &Value, right: &Value) -> bool {
 
 /// Whether two objects are equal but for some members.
 fn is_equal_but_for(left: &Value, right: &Value, ignored: &[&str]) -> bool {
-    let (Value::Object(left), Value::Object(right)) = (left, right) else { return false };
+    let (Value::Object(left), Value::Object(right)) = (left, right) else {
+        return false;
+    };
     let counted = |(key, _): &(&String, &Value)| !ignored.contains(&key.as_str());
     left.iter().filter(counted).eq(right.iter().filter(counted))
 }

@@ -32,7 +32,10 @@ pub fn check_manager(name: &str) -> Result<(), Vec<ManagerNameError>> {
     if name.len() > MAX_BYTES {
         faults.push(ManagerNameError::TooLong);
     }
-    if let Some((position, character)) = name.char_indices().find(|(_, character)| !is_printable(*character)) {
+    if let Some((position, character)) = name
+        .char_indices()
+        .find(|(_, character)| !is_printable(*character))
+    {
         faults.push(ManagerNameError::Unprintable { character, position });
     }
     if faults.is_empty() { Ok(()) } else { Err(faults) }
@@ -75,17 +78,46 @@ mod tests {
 
     #[test]
     fn names_print_and_are_short() {
-        for name in ["", "kubectl", "a b", "\u{e9}", "e\u{301}", "\u{4e2d}", "\u{1f600}", "\"\\'", &"x".repeat(128)] {
+        for name in [
+            "",
+            "kubectl",
+            "a b",
+            "\u{e9}",
+            "e\u{301}",
+            "\u{4e2d}",
+            "\u{1f600}",
+            "\"\\'",
+            &"x".repeat(128),
+        ] {
             assert_eq!(check_manager(name), Ok(()), "{name:?}");
         }
         for (name, expected) in [
-            ("abc\n", vec!["invalid character U+000A (at position 3)".to_owned()]),
-            ("\u{e9}\u{a0}", vec!["invalid character U+00A0 (at position 2)".to_owned()]),
-            ("\u{200b}", vec!["invalid character U+200B (at position 0)".to_owned()]),
-            ("\u{7f}", vec!["invalid character U+007F (at position 0)".to_owned()]),
-            (&"\u{e9}".repeat(65), vec!["may not be more than 128 bytes".to_owned()]),
+            (
+                "abc\n",
+                vec!["invalid character U+000A (at position 3)".to_owned()],
+            ),
+            (
+                "\u{e9}\u{a0}",
+                vec!["invalid character U+00A0 (at position 2)".to_owned()],
+            ),
+            (
+                "\u{200b}",
+                vec!["invalid character U+200B (at position 0)".to_owned()],
+            ),
+            (
+                "\u{7f}",
+                vec!["invalid character U+007F (at position 0)".to_owned()],
+            ),
+            (
+                &"\u{e9}".repeat(65),
+                vec!["may not be more than 128 bytes".to_owned()],
+            ),
         ] {
-            let faults: Vec<_> = check_manager(name).unwrap_err().iter().map(ToString::to_string).collect();
+            let faults: Vec<_> = check_manager(name)
+                .unwrap_err()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
             assert_eq!(faults, expected, "{name:?}");
         }
         assert_eq!(check_manager(&"\n".repeat(129)).unwrap_err().len(), 2);

@@ -61,7 +61,9 @@ impl PathElement {
             "f:" => Self::Field(rest.to_owned()),
             "v:" => Self::Value(serde_json::from_str(rest).map_err(|_| content())?),
             "k:" => {
-                let Ok(Value::Object(fields)) = serde_json::from_str(rest) else { return Err(content()) };
+                let Ok(Value::Object(fields)) = serde_json::from_str(rest) else {
+                    return Err(content());
+                };
                 Self::Key(fields.into_iter().collect())
             }
             "i:" => Self::Index(rest.parse().map_err(|_| content())?),
@@ -164,11 +166,15 @@ impl Ord for PathElement {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Field(left), Self::Field(right)) => left.cmp(right),
-            (Self::Key(left), Self::Key(right)) => {
-                compare_each(left.iter(), right.iter(), |(left_name, left), (right_name, right)| {
-                    left_name.cmp(right_name).then_with(|| compare_values(left, right))
-                })
-            }
+            (Self::Key(left), Self::Key(right)) => compare_each(
+                left.iter(),
+                right.iter(),
+                |(left_name, left), (right_name, right)| {
+                    left_name
+                        .cmp(right_name)
+                        .then_with(|| compare_values(left, right))
+                },
+            ),
             (Self::Value(left), Self::Value(right)) => compare_values(left, right),
             (Self::Index(left), Self::Index(right)) => left.cmp(right),
             _ => self.rank().cmp(&other.rank()),
@@ -226,11 +232,13 @@ pub fn compare_values(left: &Value, right: &Value) -> Ordering {
         (Value::String(left), Value::String(right)) => left.cmp(right),
         (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
         (Value::Array(left), Value::Array(right)) => compare_each(left.iter(), right.iter(), compare_values),
-        (Value::Object(left), Value::Object(right)) => {
-            compare_each(left.iter(), right.iter(), |(left_key, left), (right_key, right)| {
+        (Value::Object(left), Value::Object(right)) => compare_each(
+            left.iter(),
+            right.iter(),
+            |(left_key, left), (right_key, right)| {
                 left_key.cmp(right_key).then_with(|| compare_values(left, right))
-            })
-        }
+            },
+        ),
         _ => rank(left).cmp(&rank(right)),
     }
 }
@@ -255,16 +263,17 @@ fn compare_each<T>(
 
 fn compare_numbers(left: &Number, right: &Number) -> Ordering {
     let integer = |number: &Number| {
-        number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+        number
+            .as_i64()
+            .map(i128::from)
+            .or_else(|| number.as_u64().map(i128::from))
     };
-    match (integer(left), integer(right)) {
-        (Some(left), Some(right)) => left.cmp(&right),
-        _ => {
-            // Adding zero makes the two zeros one.
-            let float = |number: &Number| number.as_f64().unwrap_or_default() + 0.0;
-            float(left).total_cmp(&float(right))
-        }
+    if let (Some(left), Some(right)) = (integer(left), integer(right)) {
+        return left.cmp(&right);
     }
+    // Adding zero makes the two zeros one.
+    let float = |number: &Number| number.as_f64().unwrap_or_default() + 0.0;
+    float(left).total_cmp(&float(right))
 }
 
 #[cfg(test)]
@@ -276,16 +285,31 @@ mod tests {
     #[test]
     fn elements_survive_their_encoding() {
         for (element, encoded, shown) in [
-            (PathElement::field("kubectl.kubernetes.io/x"), "f:kubectl.kubernetes.io/x", ".kubectl.kubernetes.io/x"),
             (
-                PathElement::Key(vec![("port".to_owned(), json!(80)), ("protocol".to_owned(), json!("TCP"))]),
+                PathElement::field("kubectl.kubernetes.io/x"),
+                "f:kubectl.kubernetes.io/x",
+                ".kubectl.kubernetes.io/x",
+            ),
+            (
+                PathElement::Key(vec![
+                    ("port".to_owned(), json!(80)),
+                    ("protocol".to_owned(), json!("TCP")),
+                ]),
                 r#"k:{"port":80,"protocol":"TCP"}"#,
                 r#"[port=80,protocol="TCP"]"#,
             ),
-            (PathElement::Value(json!("a.io/f")), r#"v:"a.io/f""#, r#"[="a.io/f"]"#),
+            (
+                PathElement::Value(json!("a.io/f")),
+                r#"v:"a.io/f""#,
+                r#"[="a.io/f"]"#,
+            ),
             (PathElement::Value(json!(8080)), "v:8080", "[=8080]"),
             (PathElement::Value(json!(true)), "v:true", "[=true]"),
-            (PathElement::Value(json!("<a>&\u{2028}é\n")), "v:\"\\u003ca\\u003e\\u0026\\u2028é\\n\"", "[=\"<a>&\u{2028}é\\n\"]"),
+            (
+                PathElement::Value(json!("<a>&\u{2028}é\n")),
+                "v:\"\\u003ca\\u003e\\u0026\\u2028é\\n\"",
+                "[=\"<a>&\u{2028}é\\n\"]",
+            ),
             (PathElement::Index(3), "i:3", "[3]"),
         ] {
             assert_eq!(element.encoded(), encoded);
@@ -315,10 +339,28 @@ mod tests {
     #[test]
     fn elements_are_ordered_as_they_are_written() {
         let texts = [
-            "f:a", "f:b", r#"k:{"name":"a"}"#, r#"k:{"name":"a","port":1}"#, r#"k:{"port":9}"#, r#"k:{"port":80}"#,
-            "v:-1", "v:1.5", "v:2", "v:10", r#"v:"1""#, "v:false", "v:true", "v:[]", "v:{}", "v:null", "i:0",
+            "f:a",
+            "f:b",
+            r#"k:{"name":"a"}"#,
+            r#"k:{"name":"a","port":1}"#,
+            r#"k:{"port":9}"#,
+            r#"k:{"port":80}"#,
+            "v:-1",
+            "v:1.5",
+            "v:2",
+            "v:10",
+            r#"v:"1""#,
+            "v:false",
+            "v:true",
+            "v:[]",
+            "v:{}",
+            "v:null",
+            "i:0",
         ];
-        let elements: Vec<_> = texts.iter().map(|text| PathElement::parse(text).unwrap().unwrap()).collect();
+        let elements: Vec<_> = texts
+            .iter()
+            .map(|text| PathElement::parse(text).unwrap().unwrap())
+            .collect();
         assert!(elements.is_sorted());
         for pair in elements.windows(2) {
             assert_ne!(pair[0], pair[1]);

@@ -105,7 +105,9 @@ pub fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedE
             let mut set = FieldSet::with_capacity(items.len());
             for group in Groups::of(&keyed(list, items)?) {
                 let below = match group.items {
-                    [(_, item)] => everything(&list.items, item).map_err(|error| error.below(group.element))?,
+                    [(_, item)] => {
+                        everything(&list.items, item).map_err(|error| error.below(group.element))?
+                    }
                     _ => FieldSet::new(),
                 };
                 set.push(group.element.clone(), true, below);
@@ -117,7 +119,9 @@ pub fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedE
 }
 
 fn everything_deduced(value: &Value) -> Result<FieldSet, TypedError> {
-    let Value::Object(members) = value else { return Ok(FieldSet::new()) };
+    let Value::Object(members) = value else {
+        return Ok(FieldSet::new());
+    };
     let mut set = FieldSet::with_capacity(members.len());
     for (key, member) in members {
         set.push(PathElement::field(key), true, everything_deduced(member)?);
@@ -134,7 +138,10 @@ struct Difference {
 
 impl Difference {
     fn leaf(left: &Value, right: &Value) -> Self {
-        Self { is_modified: !equal(left, right), below: Comparison::default() }
+        Self {
+            is_modified: !equal(left, right),
+            below: Comparison::default(),
+        }
     }
 }
 
@@ -167,11 +174,12 @@ fn is_empty(value: &Value) -> bool {
 }
 
 fn compare_node(schema: &Structural, left: &Value, right: &Value) -> Result<Difference, TypedError> {
+    let is_content = !is_empty(left) || !is_empty(right);
     match &schema.shape {
-        Shape::Object(object) if !object.is_atomic && !(is_empty(left) && is_empty(right)) => {
+        Shape::Object(object) if !object.is_atomic && is_content => {
             compare_members(Some(object), left.as_object(), right.as_object())
         }
-        Shape::List(list) if list.kind != ListKind::Atomic && !(is_empty(left) && is_empty(right)) => {
+        Shape::List(list) if list.kind != ListKind::Atomic && is_content => {
             compare_items(list, items(left), items(right))
         }
         Shape::Any => compare_deduced(left, right),
@@ -208,7 +216,12 @@ fn compare_members(
     let mut right = right.into_iter().flatten().peekable();
     loop {
         let order = match (left.peek(), right.peek()) {
-            (None, None) => return Ok(Difference { is_modified: false, below }),
+            (None, None) => {
+                return Ok(Difference {
+                    is_modified: false,
+                    below,
+                });
+            }
             (Some(_), None) => std::cmp::Ordering::Less,
             (None, Some(_)) => std::cmp::Ordering::Greater,
             (Some((left, _)), Some((right, _))) => left.cmp(right),
@@ -247,13 +260,21 @@ fn compare_items(list: &List, left: &[Value], right: &[Value]) -> Result<Differe
     if left == right {
         // Still taken apart, so that a list that cannot be is reported by every comparison.
         keyed(list, left)?;
-        return Ok(Difference { is_modified: false, below });
+        return Ok(Difference {
+            is_modified: false,
+            below,
+        });
     }
     let (left, right) = (keyed(list, left)?, keyed(list, right)?);
     let (mut left, mut right) = (Groups::of(&left).peekable(), Groups::of(&right).peekable());
     loop {
         let order = match (left.peek(), right.peek()) {
-            (None, None) => return Ok(Difference { is_modified: false, below }),
+            (None, None) => {
+                return Ok(Difference {
+                    is_modified: false,
+                    below,
+                });
+            }
             (Some(_), None) => std::cmp::Ordering::Less,
             (None, Some(_)) => std::cmp::Ordering::Greater,
             (Some(left), Some(right)) => left.element.cmp(right.element),
@@ -263,7 +284,9 @@ fn compare_items(list: &List, left: &[Value], right: &[Value]) -> Result<Differe
             std::cmp::Ordering::Greater => (None, right.next()),
             std::cmp::Ordering::Equal => (left.next(), right.next()),
         };
-        let Some(element) = pair.0.as_ref().or(pair.1.as_ref()).map(|group| group.element) else { continue };
+        let Some(element) = pair.0.as_ref().or(pair.1.as_ref()).map(|group| group.element) else {
+            continue;
+        };
         let old: &[_] = pair.0.as_ref().map_or(&[], |group| group.items);
         let new: &[_] = pair.1.as_ref().map_or(&[], |group| group.items);
         let content = |item: &Value| everything(&list.items, item).map_err(|error| error.below(element));
@@ -277,9 +300,15 @@ fn compare_items(list: &List, left: &[Value], right: &[Value]) -> Result<Differe
             ([], [(_, new)]) => below.added.push(element.clone(), true, content(new)?),
             // Several on both sides are compared as one leaf.
             ([_, _, ..], [_, _, ..]) => {
-                let is_equal = old.len() == new.len()
-                    && old.iter().zip(new).all(|((_, old), (_, new))| equal(old, new));
-                below.push(element, Difference { is_modified: !is_equal, below: Comparison::default() });
+                let is_equal =
+                    old.len() == new.len() && old.iter().zip(new).all(|((_, old), (_, new))| equal(old, new));
+                below.push(
+                    element,
+                    Difference {
+                        is_modified: !is_equal,
+                        below: Comparison::default(),
+                    },
+                );
             }
             // No longer several: the item is gone, what the remaining one has is new.
             ([_, _, ..], [(_, new)]) => {
@@ -303,7 +332,13 @@ fn keyed<'v>(list: &List, items: &'v [Value]) -> Result<Vec<(PathElement, &'v Va
     for (index, item) in items.iter().enumerate() {
         match item_element(list, item) {
             Ok(element) => keyed.push((element, item)),
-            Err(fault) => return Err(TypedError { path: String::new(), index, fault }),
+            Err(fault) => {
+                return Err(TypedError {
+                    path: String::new(),
+                    index,
+                    fault,
+                });
+            }
         }
     }
     keyed.sort_by(|(left, _), (right, _)| left.cmp(right));

@@ -49,7 +49,10 @@ pub fn encode_stored(object: &Value) -> Option<Stored> {
         }
     }
     bytes.push(b'}');
-    Some(Stored { bytes, resource_version_at: resource_version_at? })
+    Some(Stored {
+        bytes,
+        resource_version_at: resource_version_at?,
+    })
 }
 
 fn write_metadata(bytes: &mut Vec<u8>, metadata: &Map<String, Value>) -> Option<usize> {
@@ -154,7 +157,10 @@ fn skip(bytes: &[u8], at: usize) -> Option<usize> {
             }
             b',' | b':' if depth > 0 => here += 1,
             _ => {
-                while bytes.get(here).is_some_and(|byte| !matches!(byte, b',' | b'}' | b']')) {
+                while bytes
+                    .get(here)
+                    .is_some_and(|byte| !matches!(byte, b',' | b'}' | b']'))
+                {
                     here += 1;
                 }
             }
@@ -173,7 +179,12 @@ mod tests {
 
     fn spliced(stored: &Stored, revision: u64) -> Vec<u8> {
         let (before, after) = stored.bytes.split_at(stored.resource_version_at);
-        [before, format!("\"resourceVersion\":\"{revision}\",").as_bytes(), after].concat()
+        [
+            before,
+            format!("\"resourceVersion\":\"{revision}\",").as_bytes(),
+            after,
+        ]
+        .concat()
     }
 
     #[test]
@@ -186,7 +197,11 @@ mod tests {
                 "resourceVersion": "4", "uid": "u"}}),
         ] {
             let stored = encode_stored(&object).unwrap();
-            assert_eq!(splice_offset(&stored.bytes), Some(stored.resource_version_at), "{object}");
+            assert_eq!(
+                splice_offset(&stored.bytes),
+                Some(stored.resource_version_at),
+                "{object}"
+            );
             object["metadata"]["resourceVersion"] = "7".into();
             assert_eq!(spliced(&stored, 7), encode(&object), "{object}");
         }
@@ -194,7 +209,12 @@ mod tests {
 
     #[test]
     fn objects_without_a_uid_are_not_stored() {
-        for object in [json!({"metadata": {}}), json!({"kind": "K"}), json!([]), json!({"metadata": {"name": "uid"}})] {
+        for object in [
+            json!({"metadata": {}}),
+            json!({"kind": "K"}),
+            json!([]),
+            json!({"metadata": {"name": "uid"}}),
+        ] {
             assert_eq!(encode_stored(&object), None);
             assert_eq!(splice_offset(&encode(&object)), None);
         }
@@ -206,6 +226,9 @@ mod tests {
     fn encodings_have_sorted_keys() {
         let value = json!({"b": [1, {}], "a": "<&>"});
         assert_eq!(encode(&value), br#"{"a":"<&>","b":[1,{}]}"#);
-        assert_eq!(encode_pretty(&value), b"{\n  \"a\": \"<&>\",\n  \"b\": [\n    1,\n    {}\n  ]\n}");
+        assert_eq!(
+            encode_pretty(&value),
+            b"{\n  \"a\": \"<&>\",\n  \"b\": [\n    1,\n    {}\n  ]\n}"
+        );
     }
 }

@@ -34,7 +34,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
     let mut duplicates = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Node { location: None, duplicates: &mut duplicates }.deserialize(&mut deserializer)?;
+    let value = Node {
+        location: None,
+        duplicates: &mut duplicates,
+    }
+    .deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(Decoded { value, duplicates })
 }
@@ -82,7 +86,9 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("number out of range"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -101,7 +107,10 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
         let mut list = Vec::new();
         loop {
             let location = Location::below(self.location, Segment::Index(list.len()));
-            let node = Node { location: Some(&location), duplicates: self.duplicates };
+            let node = Node {
+                location: Some(&location),
+                duplicates: self.duplicates,
+            };
             match seq.next_element_seed(node)? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
@@ -114,7 +123,10 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
         while let Some(key) = access.next_key::<String>()? {
             let value = {
                 let location = Location::below(self.location, Segment::Key(&key));
-                access.next_value_seed(Node { location: Some(&location), duplicates: self.duplicates })?
+                access.next_value_seed(Node {
+                    location: Some(&location),
+                    duplicates: self.duplicates,
+                })?
             };
             match map.entry(key) {
                 Entry::Vacant(vacant) => {
@@ -159,20 +171,34 @@ mod tests {
 
     #[test]
     fn last_of_repeated_keys_wins_and_is_reported_with_its_path() {
-        check(r#"{"spec":{"y":1,"x":0,"y":2}}"#, &json!({"spec": {"y": 2, "x": 0}}), &[r#"duplicate field "spec.y""#]);
+        check(
+            r#"{"spec":{"y":1,"x":0,"y":2}}"#,
+            &json!({"spec": {"y": 2, "x": 0}}),
+            &[r#"duplicate field "spec.y""#],
+        );
         check(r#"{"a":1,"a":2}"#, &json!({"a": 2}), &[r#"duplicate field "a""#]);
         check(
             r#"{"l":[{},{"m":{"k":1,"k":1}}]}"#,
             &json!({"l": [{}, {"m": {"k": 1}}]}),
             &[r#"duplicate field "l[1].m.k""#],
         );
-        check("[null, true, -1, 1.5, 18446744073709551615]", &json!([null, true, -1, 1.5, u64::MAX]), &[]);
+        check(
+            "[null, true, -1, 1.5, 18446744073709551615]",
+            &json!([null, true, -1, 1.5, u64::MAX]),
+            &[],
+        );
     }
 
     #[test]
     fn invalid_utf8_becomes_the_replacement_character() {
-        assert_eq!(decode(b"{\"a\":\"\xff\"}").unwrap().value, json!({"a": "\u{fffd}"}));
-        assert_eq!(decode(br#"{"a":"\ud800x\ud83d\ude00"}"#).unwrap().value, json!({"a": "\u{fffd}x\u{1f600}"}));
+        assert_eq!(
+            decode(b"{\"a\":\"\xff\"}").unwrap().value,
+            json!({"a": "\u{fffd}"})
+        );
+        assert_eq!(
+            decode(br#"{"a":"\ud800x\ud83d\ude00"}"#).unwrap().value,
+            json!({"a": "\u{fffd}x\u{1f600}"})
+        );
     }
 
     #[test]
@@ -183,24 +209,43 @@ mod tests {
             (r#"{"a":1} x"#, "invalid character 'x' after top-level value"),
             ("{}{}", "invalid character '{' after top-level value"),
             ("x", "invalid character 'x' looking for beginning of value"),
-            ("{a:1}", "invalid character 'a' looking for beginning of object key string"),
-            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
+            (
+                "{a:1}",
+                "invalid character 'a' looking for beginning of object key string",
+            ),
+            (
+                r#"{"a":1,}"#,
+                "invalid character '}' looking for beginning of object key string",
+            ),
             (r#"{"a" 1}"#, "invalid character '1' after object key"),
-            (r#"{"a":1 "b"}"#, "invalid character '\"' after object key:value pair"),
+            (
+                r#"{"a":1 "b"}"#,
+                "invalid character '\"' after object key:value pair",
+            ),
             ("[1 2]", "invalid character '2' after array element"),
             ("tru", "unexpected end of JSON input"),
             ("trux", "invalid character 'x' in literal true (expecting 'e')"),
             ("nul ", "invalid character ' ' in literal null (expecting 'l')"),
             ("-x", "invalid character 'x' in numeric literal"),
-            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
+            (
+                "1.x",
+                "invalid character 'x' after decimal point in numeric literal",
+            ),
             ("1ex", "invalid character 'x' in exponent of numeric literal"),
             ("01", "invalid character '1' after top-level value"),
             ("\"a\nb\"", "invalid character '\\n' in string literal"),
             (r#""\q""#, "invalid character 'q' in string escape code"),
-            (r#""\u12g4""#, "invalid character 'g' in \\u hexadecimal character escape"),
+            (
+                r#""\u12g4""#,
+                "invalid character 'g' in \\u hexadecimal character escape",
+            ),
             ("'a'", "invalid character '\\'' looking for beginning of value"),
         ] {
-            assert_eq!(decode(text.as_bytes()).expect_err(text).to_string(), expected, "{text}");
+            assert_eq!(
+                decode(text.as_bytes()).expect_err(text).to_string(),
+                expected,
+                "{text}"
+            );
         }
     }
 
@@ -209,7 +254,10 @@ mod tests {
         let deep = "[".repeat(100_000) + &"]".repeat(100_000);
         assert_eq!(decode(deep.as_bytes()), Err(DecodeError::TooDeep));
         let deep = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
-        assert_eq!(decode(deep.as_bytes()).unwrap_err().to_string(), "exceeded max depth");
+        assert_eq!(
+            decode(deep.as_bytes()).unwrap_err().to_string(),
+            "exceeded max depth"
+        );
     }
 
     /// Any JSON value, of modest size.
@@ -219,7 +267,9 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
-            any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("finite", |f| f.is_finite())
+                .prop_map(Value::from),
             any::<String>().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 64, 6, |inner| {

@@ -86,7 +86,8 @@ pub fn strict_errors(duplicates: &[StrictError], unknown: &[StrictError]) -> Vec
         .collect();
     let inside_skipped = |path: &str| {
         skipped.iter().any(|skipped| {
-            path.strip_prefix(skipped).is_some_and(|rest| rest.starts_with(['.', '[']))
+            path.strip_prefix(skipped)
+                .is_some_and(|rest| rest.starts_with(['.', '[']))
         })
     };
     let mut errors: Vec<StrictError> = Vec::new();
@@ -107,7 +108,10 @@ pub fn strict_decoding_error(errors: &[StrictError]) -> String {
         parts.push(yaml);
     }
     parts.extend(
-        errors.iter().filter(|error| !matches!(error, StrictError::DuplicateKey { .. })).map(ToString::to_string),
+        errors
+            .iter()
+            .filter(|error| !matches!(error, StrictError::DuplicateKey { .. }))
+            .map(ToString::to_string),
     );
     format!("strict decoding error: {}", parts.join(", "))
 }
@@ -116,7 +120,8 @@ pub fn strict_decoding_error(errors: &[StrictError]) -> String {
 /// there are none.
 #[must_use]
 pub fn strict_yaml_error(errors: &[StrictError]) -> Option<String> {
-    yaml_lines(errors).map(|lines| format!("error strict decoding patch: error converting YAML to JSON: {lines}"))
+    yaml_lines(errors)
+        .map(|lines| format!("error strict decoding patch: error converting YAML to JSON: {lines}"))
 }
 
 /// Repeated YAML keys as one error of several lines.
@@ -141,16 +146,22 @@ mod tests {
     use super::*;
 
     fn unknown(path: &str) -> StrictError {
-        StrictError::UnknownField { path: path.to_owned() }
+        StrictError::UnknownField {
+            path: path.to_owned(),
+        }
     }
 
     fn duplicate(path: &str) -> StrictError {
-        StrictError::DuplicateField { path: path.to_owned() }
+        StrictError::DuplicateField {
+            path: path.to_owned(),
+        }
     }
 
     #[test]
     fn each_text_is_kept_once_and_at_most_a_hundred() {
-        let many: Vec<_> = (0..150).map(|index| unknown(&format!("spec.x{}", index / 2))).collect();
+        let many: Vec<_> = (0..150)
+            .map(|index| unknown(&format!("spec.x{}", index / 2)))
+            .collect();
         assert_eq!(strict_errors(&[], &many).len(), 75);
         let many: Vec<_> = (0..150).map(|index| unknown(&format!("spec.x{index}"))).collect();
         let kept = strict_errors(&[], &many);
@@ -161,10 +172,18 @@ mod tests {
     #[test]
     fn content_of_unknown_fields_is_not_inspected() {
         let errors = strict_errors(
-            &[duplicate("spec.x.y"), duplicate("spec.x"), duplicate("spec.xy"), duplicate("spec.x[0].a")],
+            &[
+                duplicate("spec.x.y"),
+                duplicate("spec.x"),
+                duplicate("spec.xy"),
+                duplicate("spec.x[0].a"),
+            ],
             &[unknown("spec.x")],
         );
-        assert_eq!(errors, [duplicate("spec.x"), duplicate("spec.xy"), unknown("spec.x")]);
+        assert_eq!(
+            errors,
+            [duplicate("spec.x"), duplicate("spec.xy"), unknown("spec.x")]
+        );
     }
 
     #[test]
@@ -173,7 +192,10 @@ mod tests {
             strict_decoding_error(&[unknown("spec.x"), duplicate("spec.y")]),
             r#"strict decoding error: unknown field "spec.x", duplicate field "spec.y""#
         );
-        let twice = StrictError::DuplicateKey { line: 2, key: "a".to_owned() };
+        let twice = StrictError::DuplicateKey {
+            line: 2,
+            key: "a".to_owned(),
+        };
         assert_eq!(twice.to_string(), r#"line 2: key "a" already set in map"#);
         assert_eq!(
             strict_decoding_error(&[twice.clone(), unknown("spec.x")]),

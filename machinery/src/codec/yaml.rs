@@ -32,9 +32,15 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut reader = Cursor::new(bytes);
     let mut documents = serde_saphyr::read_with_options::<_, Node>(&mut reader, options());
     match documents.next() {
-        Some(Ok(node)) => Ok(Decoded { value: node.value, duplicates: node.duplicates }),
+        Some(Ok(node)) => Ok(Decoded {
+            value: node.value,
+            duplicates: node.duplicates,
+        }),
         Some(Err(error)) => Err(refusal(&error)),
-        None => Ok(Decoded { value: Value::Null, duplicates: Vec::new() }),
+        None => Ok(Decoded {
+            value: Value::Null,
+            duplicates: Vec::new(),
+        }),
     }
 }
 
@@ -61,7 +67,10 @@ fn refusal(error: &serde_saphyr::Error) -> DecodeError {
     use serde_saphyr::budget::BudgetBreach;
     match error.without_snippet() {
         serde_saphyr::Error::AliasError { error, .. } => refusal(error),
-        serde_saphyr::Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => DecodeError::TooDeep,
+        serde_saphyr::Error::Budget {
+            breach: BudgetBreach::Depth { .. },
+            ..
+        } => DecodeError::TooDeep,
         serde_saphyr::Error::Budget { .. }
         | serde_saphyr::Error::AliasReplayLimitExceeded { .. }
         | serde_saphyr::Error::AliasExpansionLimitExceeded { .. }
@@ -78,7 +87,10 @@ struct Node {
 
 impl From<Value> for Node {
     fn from(value: Value) -> Self {
-        Self { value, duplicates: Vec::new() }
+        Self {
+            value,
+            duplicates: Vec::new(),
+        }
     }
 }
 
@@ -105,7 +117,10 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Value::Number(value.into()).into())
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "what a 64-bit integer cannot hold becomes a float"
+    )]
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
@@ -113,12 +128,18 @@ impl<'de> Visitor<'de> for NodeVisitor {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "what a 64-bit integer cannot hold becomes a float"
+    )]
     fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Node, E> {
         number(value as f64)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "what a 64-bit integer cannot hold becomes a float")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "what a 64-bit integer cannot hold becomes a float"
+    )]
     fn visit_u128<E: serde::de::Error>(self, value: u128) -> Result<Node, E> {
         number(value as f64)
     }
@@ -161,27 +182,40 @@ impl<'de> Visitor<'de> for NodeVisitor {
             duplicates.append(&mut node.duplicates);
             list.push(node.value);
         }
-        Ok(Node { value: Value::Array(list), duplicates })
+        Ok(Node {
+            value: Value::Array(list),
+            duplicates,
+        })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
         let mut map = Map::new();
         let mut duplicates = Vec::new();
         while let Some(Key(key)) = access.next_key::<Key>()? {
-            let Spanned { value: mut node, referenced, .. } = access.next_value::<Spanned<Node>>()?;
+            let Spanned {
+                value: mut node,
+                referenced,
+                ..
+            } = access.next_value::<Spanned<Node>>()?;
             match map.entry(key) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(node.value);
                 }
                 Entry::Occupied(mut occupied) => {
                     let key = occupied.key().clone();
-                    duplicates.push(StrictError::DuplicateKey { line: referenced.line(), key });
+                    duplicates.push(StrictError::DuplicateKey {
+                        line: referenced.line(),
+                        key,
+                    });
                     occupied.insert(node.value);
                 }
             }
             duplicates.append(&mut node.duplicates);
         }
-        Ok(Node { value: Value::Object(map), duplicates })
+        Ok(Node {
+            value: Value::Object(map),
+            duplicates,
+        })
     }
 }
 
@@ -210,9 +244,9 @@ impl<'de> Deserialize<'de> for Key {
             Value::String(text) => Ok(Self(text)),
             Value::Bool(value) => Ok(Self(value.to_string())),
             Value::Number(number) => Ok(Self(number.to_string())),
-            Value::Null | Value::Array(_) | Value::Object(_) => {
-                Err(D::Error::custom("unsupported map key: neither text, number nor boolean"))
-            }
+            Value::Null | Value::Array(_) | Value::Object(_) => Err(D::Error::custom(
+                "unsupported map key: neither text, number nor boolean",
+            )),
         }
     }
 }
@@ -262,7 +296,10 @@ mod tests {
 
     #[test]
     fn keys_become_text() {
-        check("y: 1\n2: b\nplain: c\n", &json!({"true": 1, "2": "b", "plain": "c"}));
+        check(
+            "y: 1\n2: b\nplain: c\n",
+            &json!({"true": 1, "2": "b", "plain": "c"}),
+        );
         assert!(decode(b"~: 1\n").is_err());
     }
 
@@ -281,9 +318,18 @@ mod tests {
         let decoded = decode(b"a: 1\na: 2\nb:\n  c: 1\n  d: 2\n  c: 3\n").unwrap();
         assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 3, "d": 2}}));
         let texts: Vec<_> = decoded.duplicates.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["line 2: key \"a\" already set in map", "line 6: key \"c\" already set in map"]);
+        assert_eq!(
+            texts,
+            [
+                "line 2: key \"a\" already set in map",
+                "line 6: key \"c\" already set in map"
+            ]
+        );
         let decoded = decode(br#"{"a":1,"a":2}"#).unwrap();
-        assert_eq!(decoded.duplicates[0].to_string(), "line 1: key \"a\" already set in map");
+        assert_eq!(
+            decoded.duplicates[0].to_string(),
+            "line 1: key \"a\" already set in map"
+        );
     }
 
     #[test]
@@ -310,7 +356,12 @@ mod tests {
         assert_eq!(decode("[".repeat(100_000).as_bytes()), Err(DecodeError::TooDeep));
         for text in ["a: .inf\n", "a: .nan\n", "a: [\n", "a: b: c\n", "a: !custom x\n"] {
             let error = decode(text.as_bytes()).expect_err(text);
-            assert!(error.to_string().starts_with("error converting YAML to JSON: yaml: "), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("error converting YAML to JSON: yaml: "),
+                "{error}"
+            );
         }
     }
 }

@@ -30,7 +30,9 @@ pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
         other => return Err(misfit(&other, "value", "[]handlers.jsonPatchOp")),
     };
     if operations.len() > MOST_OPERATIONS {
-        return Err(PatchError::TooManyOperations { count: operations.len() });
+        return Err(PatchError::TooManyOperations {
+            count: operations.len(),
+        });
     }
     let mut strict: Vec<_> = decoded.duplicates.into_iter().map(of_patch).collect();
     let operations = operations
@@ -41,7 +43,9 @@ pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
     let mut value = document.clone();
     let mut copied = 0;
     for (index, operation) in operations.into_iter().enumerate() {
-        operation.run(&mut value, &mut copied).map_err(|source| PatchError::Operation { index, source })?;
+        operation
+            .run(&mut value, &mut copied)
+            .map_err(|source| PatchError::Operation { index, source })?;
     }
     Ok(Patched { value, strict })
 }
@@ -97,14 +101,22 @@ impl Operation {
                     continue;
                 }
                 _ => {
-                    strict.push(StrictError::PatchUnknownField { path: format!("[{index}].{name}") });
+                    strict.push(StrictError::PatchUnknownField {
+                        path: format!("[{index}].{name}"),
+                    });
                     continue;
                 }
             };
             match value {
                 Value::String(value) => *text = Some(value),
                 Value::Null => {}
-                other => return Err(misfit(&other, &format!("struct field jsonPatchOp.{name}"), "string")),
+                other => {
+                    return Err(misfit(
+                        &other,
+                        &format!("struct field jsonPatchOp.{name}"),
+                        "string",
+                    ));
+                }
             }
         }
         Ok(read)
@@ -134,14 +146,20 @@ impl Operation {
             Some("test") => {
                 let path = path?;
                 let expected = self.value.unwrap_or(Value::Null);
-                let found = if path.is_empty() { Some(&*document) } else { get(document, path)? };
+                let found = if path.is_empty() {
+                    Some(&*document)
+                } else {
+                    get(document, path)?
+                };
                 if *found.unwrap_or(&Value::Null) == expected {
                     Ok(())
                 } else {
                     Err(OperationError::Test(path.to_owned()))
                 }
             }
-            other => Err(OperationError::UnknownOperation(other.unwrap_or("unknown").to_owned())),
+            other => Err(OperationError::UnknownOperation(
+                other.unwrap_or("unknown").to_owned(),
+            )),
         }
     }
 }
@@ -153,13 +171,23 @@ fn missing(path: &str) -> OperationError {
 /// The steps of a pointer but the last, and the last.
 fn split(path: &str) -> Result<(impl Iterator<Item = String>, String), OperationError> {
     let steps = path.strip_prefix('/').ok_or_else(|| {
-        if path.is_empty() { OperationError::WholeDocument } else { missing(path) }
+        if path.is_empty() {
+            OperationError::WholeDocument
+        } else {
+            missing(path)
+        }
     })?;
     let (parents, last) = match steps.rsplit_once('/') {
         Some((parents, last)) => (Some(parents), last),
         None => (None, steps),
     };
-    Ok((parents.into_iter().flat_map(|parents| parents.split('/')).map(unescaped), unescaped(last)))
+    Ok((
+        parents
+            .into_iter()
+            .flat_map(|parents| parents.split('/'))
+            .map(unescaped),
+        unescaped(last),
+    ))
 }
 
 fn unescaped(step: &str) -> String {
@@ -264,7 +292,10 @@ fn size(value: &Value) -> usize {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => 2 + items.iter().map(|item| size(item) + 1).sum::<usize>(),
         Value::Object(members) => {
-            2 + members.iter().map(|(key, member)| key.len() + 4 + size(member)).sum::<usize>()
+            2 + members
+                .iter()
+                .map(|(key, member)| key.len() + 4 + size(member))
+                .sum::<usize>()
         }
     }
 }
@@ -287,23 +318,57 @@ mod tests {
     }
 
     fn check(document: &Value, patch: &Value, expected: &Value) {
-        assert_eq!(patched(document, patch).as_ref(), Ok(expected), "{document} patched with {patch}");
+        assert_eq!(
+            patched(document, patch).as_ref(),
+            Ok(expected),
+            "{document} patched with {patch}"
+        );
     }
 
     #[test]
     fn operations_change_the_document() {
         let document = json!({"a": {"b": [1, 2, 3]}, "x/y~z": 1});
         for (operation, expected) in [
-            (json!({"op": "add", "path": "/a/c", "value": 1}), json!({"a": {"b": [1, 2, 3], "c": 1}, "x/y~z": 1})),
-            (json!({"op": "add", "path": "/a/b/-", "value": 4}), json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1})),
-            (json!({"op": "add", "path": "/a/b/3", "value": 4}), json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1})),
-            (json!({"op": "add", "path": "/a/b/0", "value": 0}), json!({"a": {"b": [0, 1, 2, 3]}, "x/y~z": 1})),
-            (json!({"op": "remove", "path": "/x~1y~0z"}), json!({"a": {"b": [1, 2, 3]}})),
-            (json!({"op": "remove", "path": "/a/b/1"}), json!({"a": {"b": [1, 3]}, "x/y~z": 1})),
-            (json!({"op": "replace", "path": "/a", "value": null}), json!({"a": null, "x/y~z": 1})),
-            (json!({"op": "move", "from": "/a/b/0", "path": "/a/b/2"}), json!({"a": {"b": [2, 3, 1]}, "x/y~z": 1})),
-            (json!({"op": "copy", "from": "/a/b/0", "path": "/c"}), json!({"a": {"b": [1, 2, 3]}, "c": 1, "x/y~z": 1})),
-            (json!({"op": "test", "path": "/a/b", "value": [1, 2, 3]}), document.clone()),
+            (
+                json!({"op": "add", "path": "/a/c", "value": 1}),
+                json!({"a": {"b": [1, 2, 3], "c": 1}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "add", "path": "/a/b/-", "value": 4}),
+                json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "add", "path": "/a/b/3", "value": 4}),
+                json!({"a": {"b": [1, 2, 3, 4]}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "add", "path": "/a/b/0", "value": 0}),
+                json!({"a": {"b": [0, 1, 2, 3]}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "remove", "path": "/x~1y~0z"}),
+                json!({"a": {"b": [1, 2, 3]}}),
+            ),
+            (
+                json!({"op": "remove", "path": "/a/b/1"}),
+                json!({"a": {"b": [1, 3]}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "replace", "path": "/a", "value": null}),
+                json!({"a": null, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "move", "from": "/a/b/0", "path": "/a/b/2"}),
+                json!({"a": {"b": [2, 3, 1]}, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "copy", "from": "/a/b/0", "path": "/c"}),
+                json!({"a": {"b": [1, 2, 3]}, "c": 1, "x/y~z": 1}),
+            ),
+            (
+                json!({"op": "test", "path": "/a/b", "value": [1, 2, 3]}),
+                document.clone(),
+            ),
         ] {
             check(&document, &json!([operation]), &expected);
         }
@@ -313,17 +378,47 @@ mod tests {
     fn deviations_of_the_reference_engine_are_kept() {
         let document = json!({"a": [1, 2, 3], "n": null});
         for (operation, expected) in [
-            (json!({"op": "remove", "path": "/a/-1"}), json!({"a": [1, 2], "n": null})),
-            (json!({"op": "replace", "path": "/a/-3", "value": 0}), json!({"a": [0, 2, 3], "n": null})),
-            (json!({"op": "add", "path": "/a/-1", "value": 4}), json!({"a": [1, 2, 3, 4], "n": null})),
-            (json!({"op": "replace", "path": "/new", "value": 1}), json!({"a": [1, 2, 3], "n": null, "new": 1})),
-            (json!({"op": "add", "path": "/new"}), json!({"a": [1, 2, 3], "n": null, "new": null})),
-            (json!({"op": "test", "path": "/new", "value": null}), document.clone()),
+            (
+                json!({"op": "remove", "path": "/a/-1"}),
+                json!({"a": [1, 2], "n": null}),
+            ),
+            (
+                json!({"op": "replace", "path": "/a/-3", "value": 0}),
+                json!({"a": [0, 2, 3], "n": null}),
+            ),
+            (
+                json!({"op": "add", "path": "/a/-1", "value": 4}),
+                json!({"a": [1, 2, 3, 4], "n": null}),
+            ),
+            (
+                json!({"op": "replace", "path": "/new", "value": 1}),
+                json!({"a": [1, 2, 3], "n": null, "new": 1}),
+            ),
+            (
+                json!({"op": "add", "path": "/new"}),
+                json!({"a": [1, 2, 3], "n": null, "new": null}),
+            ),
+            (
+                json!({"op": "test", "path": "/new", "value": null}),
+                document.clone(),
+            ),
             (json!({"op": "test", "path": "/new"}), document.clone()),
-            (json!({"op": "test", "path": "/n", "value": null}), document.clone()),
-            (json!({"op": "replace", "path": "", "value": {"b": 1}}), json!({"b": 1})),
-            (json!({"op": "replace", "path": "/a/01", "value": 0}), json!({"a": [1, 0, 3], "n": null})),
-            (json!({"op": "test", "path": "", "value": {"a": [1, 2, 3], "n": null}}), document.clone()),
+            (
+                json!({"op": "test", "path": "/n", "value": null}),
+                document.clone(),
+            ),
+            (
+                json!({"op": "replace", "path": "", "value": {"b": 1}}),
+                json!({"b": 1}),
+            ),
+            (
+                json!({"op": "replace", "path": "/a/01", "value": 0}),
+                json!({"a": [1, 0, 3], "n": null}),
+            ),
+            (
+                json!({"op": "test", "path": "", "value": {"a": [1, 2, 3], "n": null}}),
+                document.clone(),
+            ),
         ] {
             check(&document, &json!([operation]), &expected);
         }
@@ -362,24 +457,48 @@ mod tests {
             Value::Null,
         ] {
             let error = patched(&document, &json!([operation])).expect_err(&operation.to_string());
-            assert!(matches!(error, PatchError::Operation { index: 0, .. }), "{operation}: {error:?}");
-            assert_eq!(error.to_string(), "the server rejected our request due to an error in our request");
+            assert!(
+                matches!(error, PatchError::Operation { index: 0, .. }),
+                "{operation}: {error:?}"
+            );
+            assert_eq!(
+                error.to_string(),
+                "the server rejected our request due to an error in our request"
+            );
         }
         for (patch, expected) in [
-            (json!({}), "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
-            (json!("x"), "error decoding patch: json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp"),
-            (json!([1]), "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
-            (json!([{"op": 1}]), "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"),
+            (
+                json!({}),
+                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+            ),
+            (
+                json!("x"),
+                "error decoding patch: json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp",
+            ),
+            (
+                json!([1]),
+                "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp",
+            ),
+            (
+                json!([{"op": 1}]),
+                "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string",
+            ),
         ] {
             assert_eq!(patched(&document, &patch).unwrap_err().to_string(), expected);
         }
-        assert_eq!(apply(&document, b"[").unwrap_err().to_string(), "invalid JSON patch");
+        assert_eq!(
+            apply(&document, b"[").unwrap_err().to_string(),
+            "invalid JSON patch"
+        );
         assert_eq!(apply(&document, b"").unwrap_err(), PatchError::NotJson);
     }
 
     #[test]
     fn a_failed_patch_changes_nothing_and_names_the_operation() {
-        let error = patched(&json!({}), &json!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]));
+        let error = patched(
+            &json!({}),
+            &json!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]),
+        );
         assert!(matches!(error, Err(PatchError::Operation { index: 1, .. })));
     }
 
@@ -393,7 +512,13 @@ mod tests {
         );
         let doubling = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 30]);
         let error = patched(&json!({"a": ["x".repeat(1000)]}), &doubling).unwrap_err();
-        assert!(matches!(error, PatchError::Operation { source: OperationError::CopyTooLarge(_), .. }));
+        assert!(matches!(
+            error,
+            PatchError::Operation {
+                source: OperationError::CopyTooLarge(_),
+                ..
+            }
+        ));
     }
 
     #[test]

@@ -19,11 +19,17 @@ pub fn apply(mut document: Value, patch: &[u8], validation: FieldValidation) -> 
     let found = match &decoded.value {
         Value::Object(_) => {
             merge(&mut document, decoded.value);
-            return Ok(Patched { value: document, strict: decoded.duplicates });
+            return Ok(Patched {
+                value: document,
+                strict: decoded.duplicates,
+            });
         }
         Value::Null => return Err(PatchError::NotAnObject),
         Value::Array(_) if validation == FieldValidation::Ignore => {
-            return Ok(Patched { value: decoded.value, strict: Vec::new() });
+            return Ok(Patched {
+                value: decoded.value,
+                strict: Vec::new(),
+            });
         }
         _ if validation == FieldValidation::Ignore => return Err(PatchError::NotAnObject),
         Value::Array(_) => "array",
@@ -89,7 +95,12 @@ mod tests {
     use super::*;
 
     fn check(document: &Value, patch: &Value, expected: &Value) {
-        let patched = apply(document.clone(), patch.to_string().as_bytes(), FieldValidation::Warn).unwrap();
+        let patched = apply(
+            document.clone(),
+            patch.to_string().as_bytes(),
+            FieldValidation::Warn,
+        )
+        .unwrap();
         assert_eq!(&patched.value, expected, "{document} patched with {patch}");
     }
 
@@ -102,11 +113,23 @@ mod tests {
             (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
             (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
-            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (
+                json!({"a": {"b": "c"}}),
+                json!({"a": {"b": "d", "c": null}}),
+                json!({"a": {"b": "d"}}),
+            ),
             (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
             (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
-            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
-            (json!({"a": "x"}), json!({"a": {"b": null, "c": 1}}), json!({"a": {"c": 1}})),
+            (
+                json!({}),
+                json!({"a": {"bb": {"ccc": null}}}),
+                json!({"a": {"bb": {}}}),
+            ),
+            (
+                json!({"a": "x"}),
+                json!({"a": {"b": null, "c": 1}}),
+                json!({"a": {"c": 1}}),
+            ),
         ] {
             check(&document, &patch, &expected);
         }
@@ -114,13 +137,25 @@ mod tests {
 
     #[test]
     fn nulls_in_lists_stay() {
-        check(&json!({}), &json!({"a": [null, {"b": null, "c": 1}]}), &json!({"a": [null, {"c": 1}]}));
+        check(
+            &json!({}),
+            &json!({"a": [null, {"b": null, "c": 1}]}),
+            &json!({"a": [null, {"c": 1}]}),
+        );
     }
 
     #[test]
     fn only_objects_are_patches() {
-        let refuse = |patch: &str, validation| apply(json!({}), patch.as_bytes(), validation).unwrap_err().to_string();
-        for validation in [FieldValidation::Warn, FieldValidation::Strict, FieldValidation::Ignore] {
+        let refuse = |patch: &str, validation| {
+            apply(json!({}), patch.as_bytes(), validation)
+                .unwrap_err()
+                .to_string()
+        };
+        for validation in [
+            FieldValidation::Warn,
+            FieldValidation::Strict,
+            FieldValidation::Ignore,
+        ] {
             assert_eq!(refuse("a: 1", validation), "invalid JSON patch");
             assert_eq!(refuse("", validation), "invalid JSON patch");
             assert_eq!(refuse("null", validation), "Invalid JSON Patch");
@@ -134,7 +169,10 @@ mod tests {
             "error decoding patch: json: cannot unmarshal string into Go value of type map[string]interface {}"
         );
         assert_eq!(refuse("1", FieldValidation::Ignore), "Invalid JSON Patch");
-        assert_eq!(apply(json!({}), b"[1]", FieldValidation::Ignore).unwrap().value, json!([1]));
+        assert_eq!(
+            apply(json!({}), b"[1]", FieldValidation::Ignore).unwrap().value,
+            json!([1])
+        );
     }
 
     #[test]

@@ -33,7 +33,10 @@ pub enum PatchError {
     #[error("error decoding patch: {0}")]
     Decode(DecodeError),
     /// More operations than allowed: 413.
-    #[error("Request entity too large: The allowed maximum operations in a JSON patch is {}, got {count}", json::MOST_OPERATIONS)]
+    #[error(
+        "Request entity too large: The allowed maximum operations in a JSON patch is {}, got {count}",
+        json::MOST_OPERATIONS
+    )]
     TooManyOperations {
         /// How many there are.
         count: usize,

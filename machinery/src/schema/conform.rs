@@ -85,7 +85,9 @@ impl Walk {
         location: Option<&Location<'_>>,
     ) -> Result<(), DecodeError> {
         match (&schema.shape, &mut *value) {
-            (Shape::String | Shape::IntOrString, Value::String(_)) | (Shape::Boolean, Value::Bool(_)) => Ok(()),
+            (Shape::String | Shape::IntOrString, Value::String(_)) | (Shape::Boolean, Value::Bool(_)) => {
+                Ok(())
+            }
             (Shape::Object(object), Value::Object(members)) => self.object(object, members, location),
             (Shape::List(list), Value::Array(items)) => self.list(list, items, location),
             (Shape::Time, Value::String(text)) => {
@@ -96,7 +98,9 @@ impl Walk {
             }
             (Shape::Integer(Width::Int64), Value::Number(number)) if number.is_i64() => Ok(()),
             (Shape::Integer(Width::Int32) | Shape::IntOrString, Value::Number(number))
-                if number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()) =>
+                if number
+                    .as_i64()
+                    .is_some_and(|number| i32::try_from(number).is_ok()) =>
             {
                 Ok(())
             }
@@ -147,7 +151,9 @@ impl Walk {
                 normalize_numbers(value);
                 true
             } else {
-                self.unknown.push(StrictError::UnknownField { path: below.to_string() });
+                self.unknown.push(StrictError::UnknownField {
+                    path: below.to_string(),
+                });
                 false
             }
         });
@@ -164,7 +170,11 @@ impl Walk {
             if item.is_null() {
                 *item = list.items.empty();
             }
-            self.node(&list.items, item, Some(&Location::below(location, Segment::Index(index))))?;
+            self.node(
+                &list.items,
+                item,
+                Some(&Location::below(location, Segment::Index(index))),
+            )?;
         }
         Ok(())
     }
@@ -205,11 +215,15 @@ fn misfit(schema: &Structural, value: &Value, location: Option<&Location<'_>>) -
         Value::Object(_) => "object".to_owned(),
     };
     // Times decode themselves, so the reference decoder does not say where they stand.
-    let place = location.filter(|_| !matches!(schema.shape, Shape::Time)).and_then(Location::struct_field);
+    let place = location
+        .filter(|_| !matches!(schema.shape, Shape::Time))
+        .and_then(Location::struct_field);
     DecodeError::Type {
         found,
-        place: place
-            .map_or_else(|| "value".to_owned(), |(owner, path)| format!("struct field {owner}.{path}")),
+        place: place.map_or_else(
+            || "value".to_owned(),
+            |(owner, path)| format!("struct field {owner}.{path}"),
+        ),
         expected: schema.type_name(),
     }
 }
@@ -245,7 +259,13 @@ mod tests {
         let errors = schema().conform(&mut value).expect("conforms");
         assert_eq!(&value, expected);
         let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect::<Vec<_>>());
+        assert_eq!(
+            texts,
+            unknown
+                .iter()
+                .map(|path| format!("unknown field \"{path}\""))
+                .collect::<Vec<_>>()
+        );
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "tables of literals read better")]
@@ -263,7 +283,13 @@ mod tests {
                     "labels": {"anything": "goes"}}}),
             &json!({"kind": "K", "metadata": {"name": "n"},
                 "spec": {"requesters": [{"name": "a"}, {"name": "b"}], "target": {"pod": {}}, "labels": {"anything": "goes"}}}),
-            &["extra", "metadata.clusterName", "spec.Type", "spec.requesters[1].x", "spec.target.pod.id"],
+            &[
+                "extra",
+                "metadata.clusterName",
+                "spec.Type",
+                "spec.requesters[1].x",
+                "spec.target.pod.id",
+            ],
         );
     }
 
@@ -285,7 +311,11 @@ mod tests {
             &json!({"spec": {"must": ["a", ""], "labels": {"a": ""}}}),
             &[],
         );
-        check(json!({"spec": {"requesters": [null]}}), &json!({"spec": {"requesters": [{}]}}), &[]);
+        check(
+            json!({"spec": {"requesters": [null]}}),
+            &json!({"spec": {"requesters": [{}]}}),
+            &[],
+        );
     }
 
     #[test]
@@ -299,7 +329,11 @@ mod tests {
                 "spec": {"type": "", "must": [], "target": {}, "large": 0}}),
             &[],
         );
-        check(json!({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}}), &json!({"metadata": {}}), &[]);
+        check(
+            json!({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}}),
+            &json!({"metadata": {}}),
+            &[],
+        );
     }
 
     #[test]
@@ -308,8 +342,16 @@ mod tests {
             let object = json!({"metadata": {"managedFields": list}});
             check(object.clone(), &object, &[]);
         }
-        check(json!({"metadata": {"managedFields": [null]}}), &json!({"metadata": {"managedFields": [{}]}}), &[]);
-        check(json!({"metadata": {"managedFields": null}}), &json!({"metadata": {}}), &[]);
+        check(
+            json!({"metadata": {"managedFields": [null]}}),
+            &json!({"metadata": {"managedFields": [{}]}}),
+            &[],
+        );
+        check(
+            json!({"metadata": {"managedFields": null}}),
+            &json!({"metadata": {}}),
+            &[],
+        );
     }
 
     #[test]
@@ -325,7 +367,10 @@ mod tests {
             json!({"at": "soon"}),
             "parsing time \"soon\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"soon\" as \"2006\"",
         );
-        refuse(json!({"at": 5}), "json: cannot unmarshal number into Go value of type string");
+        refuse(
+            json!({"at": 5}),
+            "json: cannot unmarshal number into Go value of type string",
+        );
     }
 
     #[test]
@@ -335,10 +380,16 @@ mod tests {
             &json!({"spec": {"heartbeatDeadlineSeconds": 2_147_483_647, "large": i64::MIN, "ratio": 2, "port": 80}}),
             &[],
         );
-        for (number, text) in [(json!(2_147_483_648_u64), "2147483648"), (json!(1.5), "1.5"), (json!(1e3), "1000.0")] {
+        for (number, text) in [
+            (json!(2_147_483_648_u64), "2147483648"),
+            (json!(1.5), "1.5"),
+            (json!(1e3), "1000.0"),
+        ] {
             refuse(
                 json!({ "heartbeatDeadlineSeconds": number }),
-                &format!("json: cannot unmarshal number {text} into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32"),
+                &format!(
+                    "json: cannot unmarshal number {text} into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32"
+                ),
             );
         }
         refuse(
@@ -353,17 +404,38 @@ mod tests {
             json!({"heartbeatDeadlineSeconds": "1"}),
             "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32",
         );
-        refuse(json!({"type": 1}), "json: cannot unmarshal number into Go struct field EvictionRequestSpec.spec.type of type string");
-        refuse(json!({"enabled": {}}), "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.enabled of type bool");
-        refuse(json!({"must": {}}), "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.must of type []string");
-        refuse(json!({"labels": []}), "json: cannot unmarshal array into Go struct field EvictionRequestSpec.spec.labels of type map[string]string");
-        refuse(json!({"labels": {"a": true}}), "json: cannot unmarshal bool into Go struct field EvictionRequestSpec.spec.labels of type string");
-        refuse(json!({"target": "x"}), "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.target of type v1alpha3.Target");
+        refuse(
+            json!({"type": 1}),
+            "json: cannot unmarshal number into Go struct field EvictionRequestSpec.spec.type of type string",
+        );
+        refuse(
+            json!({"enabled": {}}),
+            "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.enabled of type bool",
+        );
+        refuse(
+            json!({"must": {}}),
+            "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.must of type []string",
+        );
+        refuse(
+            json!({"labels": []}),
+            "json: cannot unmarshal array into Go struct field EvictionRequestSpec.spec.labels of type map[string]string",
+        );
+        refuse(
+            json!({"labels": {"a": true}}),
+            "json: cannot unmarshal bool into Go struct field EvictionRequestSpec.spec.labels of type string",
+        );
+        refuse(
+            json!({"target": "x"}),
+            "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.target of type v1alpha3.Target",
+        );
         refuse(
             json!({"requesters": [{"name": "a"}, {"weight": "1"}]}),
             "json: cannot unmarshal string into Go struct field Requester.spec.requesters.weight of type int32",
         );
-        refuse(json!([]), "json: cannot unmarshal array into Go struct field EvictionRequest.spec of type v1alpha3.EvictionRequestSpec");
+        refuse(
+            json!([]),
+            "json: cannot unmarshal array into Go struct field EvictionRequest.spec of type v1alpha3.EvictionRequestSpec",
+        );
         let mut list = json!([]);
         assert_eq!(
             schema().conform(&mut list).unwrap_err().to_string(),

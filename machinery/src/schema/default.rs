@@ -69,7 +69,10 @@ mod tests {
     fn absent_fields_of_present_parents_are_filled() {
         check(json!({}), &json!({}));
         check(json!({"plain": {}}), &json!({"plain": {}}));
-        check(json!({"spec": {}}), &json!({"spec": {"type": "Soft", "nested": {"a": 1, "b": false}}}));
+        check(
+            json!({"spec": {}}),
+            &json!({"spec": {"type": "Soft", "nested": {"a": 1, "b": false}}}),
+        );
         check(
             json!({"spec": {"type": "Hard", "nested": {"b": true}, "ports": [{"port": 1}, {"protocol": "UDP"}],
                 "byName": {"n": {}, "m": {"weight": 2}}}}),

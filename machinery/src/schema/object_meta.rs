@@ -17,9 +17,13 @@ pub fn object_meta() -> Structural {
 
 static OBJECT_META: LazyLock<Structural> = LazyLock::new(build);
 
-#[expect(clippy::expect_used, reason = "the schema below is constant, and tests build it")]
+#[expect(
+    clippy::expect_used,
+    reason = "the schema below is constant, and tests build it"
+)]
 fn build() -> Structural {
-    let mut schema = Structural::from_json_schema(&json_schema()).expect("the schema of metadata is structural");
+    let mut schema =
+        Structural::from_json_schema(&json_schema()).expect("the schema of metadata is structural");
     if let Shape::Object(object) = &mut schema.shape {
         for field in &mut object.fields {
             field.omit = match field.name.as_str() {

@@ -49,7 +49,10 @@ pub fn schema(schema: &Structural, dialect: Dialect) -> Value {
         Shape::IntOrString => {
             written.insert("format".to_owned(), "int-or-string".into());
             if dialect == Dialect::V3 {
-                written.insert("oneOf".to_owned(), json!([{ "type": "integer" }, { "type": "string" }]));
+                written.insert(
+                    "oneOf".to_owned(),
+                    json!([{ "type": "integer" }, { "type": "string" }]),
+                );
                 None
             } else {
                 Some("string")
@@ -72,7 +75,10 @@ pub fn schema(schema: &Structural, dialect: Dialect) -> Value {
 
 fn write_object(object: &ObjectShape, written: &mut Map<String, Value>, dialect: Dialect) {
     if !object.fields.is_empty() {
-        let properties = object.fields.iter().map(|field| (field.name.clone(), part(&field.schema, dialect)));
+        let properties = object
+            .fields
+            .iter()
+            .map(|field| (field.name.clone(), part(&field.schema, dialect)));
         written.insert("properties".to_owned(), Value::Object(properties.collect()));
         let required: Vec<Value> = object
             .fields
@@ -85,14 +91,20 @@ fn write_object(object: &ObjectShape, written: &mut Map<String, Value>, dialect:
         }
     }
     // An object of which nothing is known is just an object.
-    if let Some(values) = object.additional.as_ref().filter(|values| **values != Structural::any()) {
+    if let Some(values) = object
+        .additional
+        .as_ref()
+        .filter(|values| **values != Structural::any())
+    {
         written.insert("additionalProperties".to_owned(), part(values, dialect));
     }
 }
 
 /// A schema inside another one.
 fn part(structural: &Structural, dialect: Dialect) -> Value {
-    let Some(definition) = &structural.definition else { return schema(structural, dialect) };
+    let Some(definition) = &structural.definition else {
+        return schema(structural, dialect);
+    };
     let reference = dialect.reference(definition);
     let mut written = match dialect {
         // Siblings of a reference are ignored in v3, so it is wrapped to keep the description of the place.
@@ -135,7 +147,14 @@ pub fn list_schema(kind: &str, item: &str, dialect: Dialect) -> Value {
 #[must_use]
 pub fn definitions(dialect: Dialect) -> Map<String, Value> {
     let mut written = Map::new();
-    for root in [super::object_meta(), list_meta(), delete_options(), status(), watch_event(), patch()] {
+    for root in [
+        super::object_meta(),
+        list_meta(),
+        delete_options(),
+        status(),
+        watch_event(),
+        patch(),
+    ] {
         collect(&root, dialect, &mut written);
     }
     for kind in ["DeleteOptions", "Status", "WatchEvent"] {
@@ -151,7 +170,11 @@ pub fn definitions(dialect: Dialect) -> Map<String, Value> {
 
 /// Writes every named schema at and below `structural`.
 fn collect(structural: &Structural, dialect: Dialect, written: &mut Map<String, Value>) {
-    if let Some(definition) = structural.definition.as_ref().filter(|name| !written.contains_key(*name)) {
+    if let Some(definition) = structural
+        .definition
+        .as_ref()
+        .filter(|name| !written.contains_key(*name))
+    {
         let mut text = schema(structural, dialect);
         if let Value::Object(text) = &mut text {
             if let Some(general) = general_description(definition) {
@@ -192,7 +215,10 @@ fn general_description(definition: &str) -> Option<&'static str> {
     }
 }
 
-#[expect(clippy::expect_used, reason = "the schemas below are constant, and tests build them")]
+#[expect(
+    clippy::expect_used,
+    reason = "the schemas below are constant, and tests build them"
+)]
 fn structural(schema: &Value) -> Structural {
     Structural::from_json_schema(schema).expect("shared types are structural")
 }
@@ -413,27 +439,51 @@ mod tests {
     fn shared_types_have_their_upstream_names_and_no_loose_references() {
         for dialect in [Dialect::V2, Dialect::V3] {
             let definitions = definitions(dialect);
-            let names: Vec<_> = definitions.keys().filter_map(|name| name.strip_prefix(META_V1)).collect();
+            let names: Vec<_> = definitions
+                .keys()
+                .filter_map(|name| name.strip_prefix(META_V1))
+                .collect();
             assert_eq!(
                 names,
                 [
-                    ".DeleteOptions", ".FieldsV1", ".ListMeta", ".ManagedFieldsEntry", ".ObjectMeta", ".OwnerReference",
-                    ".Patch", ".Preconditions", ".Status", ".StatusCause", ".StatusDetails", ".Time", ".WatchEvent",
+                    ".DeleteOptions",
+                    ".FieldsV1",
+                    ".ListMeta",
+                    ".ManagedFieldsEntry",
+                    ".ObjectMeta",
+                    ".OwnerReference",
+                    ".Patch",
+                    ".Preconditions",
+                    ".Status",
+                    ".StatusCause",
+                    ".StatusDetails",
+                    ".Time",
+                    ".WatchEvent",
                 ]
             );
             assert!(definitions.contains_key("io.k8s.apimachinery.pkg.runtime.RawExtension"));
-            let text = Value::Object(definitions.clone()).to_string() + &list_schema("Thing", "x.Patch", dialect).to_string();
+            let text = Value::Object(definitions.clone()).to_string()
+                + &list_schema("Thing", "x.Patch", dialect).to_string();
             for reference in text.split("\"$ref\":\"").skip(1) {
                 let target = reference.split('"').next().unwrap().rsplit('/').next().unwrap();
-                assert!(definitions.contains_key(target) || target == "x.Patch", "{target}");
+                assert!(
+                    definitions.contains_key(target) || target == "x.Patch",
+                    "{target}"
+                );
             }
             assert!(!text.contains("x-drydock"));
         }
         let v2 = definitions(Dialect::V2);
         let meta = &v2[&format!("{META_V1}.ObjectMeta")];
         assert_eq!(meta["properties"]["finalizers"]["x-kubernetes-list-type"], "set");
-        assert_eq!(meta["properties"]["ownerReferences"]["x-kubernetes-list-map-keys"], json!(["uid"]));
-        assert_eq!(v2[&format!("{META_V1}.OwnerReference")]["x-kubernetes-map-type"], "atomic");
+        assert_eq!(
+            meta["properties"]["ownerReferences"]["x-kubernetes-list-map-keys"],
+            json!(["uid"])
+        );
+        assert_eq!(
+            v2[&format!("{META_V1}.OwnerReference")]["x-kubernetes-map-type"],
+            "atomic"
+        );
         assert_eq!(v2[&format!("{META_V1}.Time")]["format"], "date-time");
         assert_eq!(v2[&format!("{META_V1}.FieldsV1")]["type"], "object");
         assert!(v2[&format!("{META_V1}.ListMeta")]["properties"]["continue"].is_object());

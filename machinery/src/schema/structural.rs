@@ -173,7 +173,14 @@ impl Structural {
     /// [`SchemaError`] when the schema uses references or alternatives that no structural schema can express.
     pub fn from_json_schema(schema: &Value) -> Result<Self, SchemaError> {
         let name = schema.get("title").and_then(Value::as_str).unwrap_or("Object");
-        Reader { package: "v1" }.read(schema, &Place { path: "", name, preserves_unknown: false })
+        Reader { package: "v1" }.read(
+            schema,
+            &Place {
+                path: "",
+                name,
+                preserves_unknown: false,
+            },
+        )
     }
 
     /// The schema of a kind: `apiVersion`, `kind`, `metadata`, and the members given (usually `spec` and `status`).
@@ -202,9 +209,21 @@ impl Structural {
         ];
         for &(member, schema) in members {
             let name = format!("{kind}{}", capitalized(member));
-            let schema = reader.read(schema, &Place { path: member, name: &name, preserves_unknown: false })?;
+            let schema = reader.read(
+                schema,
+                &Place {
+                    path: member,
+                    name: &name,
+                    preserves_unknown: false,
+                },
+            )?;
             let omit = Omit::of(&schema, false);
-            fields.push(Field { name: member.to_owned(), schema, is_required: false, omit });
+            fields.push(Field {
+                name: member.to_owned(),
+                schema,
+                is_required: false,
+                omit,
+            });
         }
         fields.sort_by(|left, right| left.name.cmp(&right.name));
         let mut annotations = Map::new();
@@ -243,7 +262,9 @@ impl Structural {
     /// The schema at a path of field names, for example `["spec", "requesters"]`.
     #[must_use]
     pub fn at(&self, path: &[&str]) -> Option<&Self> {
-        let Some((name, rest)) = path.split_first() else { return Some(self) };
+        let Some((name, rest)) = path.split_first() else {
+            return Some(self);
+        };
         match &self.shape {
             Shape::Object(object) => object.child(name)?.at(rest),
             _ => None,
@@ -261,14 +282,19 @@ impl ObjectShape {
     /// A field of the struct.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let at = self.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()?;
+        let at = self
+            .fields
+            .binary_search_by(|field| field.name.as_str().cmp(name))
+            .ok()?;
         self.fields.get(at)
     }
 
     /// The schema of the value under a key: the field's, or that of other keys.
     #[must_use]
     pub fn child(&self, name: &str) -> Option<&Structural> {
-        self.field(name).map(|field| &field.schema).or(self.additional.as_ref())
+        self.field(name)
+            .map(|field| &field.schema)
+            .or(self.additional.as_ref())
     }
 
     /// The name of the type without its package.
@@ -285,24 +311,38 @@ impl Omit {
             Shape::Object(object) => object.fields.is_empty() && object.additional.is_some(),
             _ => false,
         };
-        if is_container && !is_required { Self::EmptyContainer } else { Self::Null }
+        if is_container && !is_required {
+            Self::EmptyContainer
+        } else {
+            Self::Null
+        }
     }
 }
 
-const API_VERSION_DESCRIPTION: &str = "The group and version whose rules this object follows, as in coordination.k8s.io/v1alpha3.";
+const API_VERSION_DESCRIPTION: &str =
+    "The group and version whose rules this object follows, as in coordination.k8s.io/v1alpha3.";
 const KIND_DESCRIPTION: &str = "What the object is, in CamelCase; clients cannot change it.";
 
 fn type_meta(name: &str, description: &str) -> Field {
     let mut schema = Structural::any();
     schema.shape = Shape::String;
-    schema.annotations.insert("description".to_owned(), description.into());
-    Field { name: name.to_owned(), schema, is_required: false, omit: Omit::Null }
+    schema
+        .annotations
+        .insert("description".to_owned(), description.into());
+    Field {
+        name: name.to_owned(),
+        schema,
+        is_required: false,
+        omit: Omit::Null,
+    }
 }
 
 /// `requesters` → `Requesters`.
 fn capitalized(name: &str) -> String {
     let mut chars = name.chars();
-    chars.next().map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + chars.as_str())
+    chars.next().map_or_else(String::new, |first| {
+        first.to_ascii_uppercase().to_string() + chars.as_str()
+    })
 }
 
 /// Where the reading stands.
@@ -323,7 +363,10 @@ impl Place<'_> {
     }
 
     fn keyword(&self, keyword: &'static str) -> SchemaError {
-        SchemaError::Keyword { path: self.path.to_owned(), keyword }
+        SchemaError::Keyword {
+            path: self.path.to_owned(),
+            keyword,
+        }
     }
 }
 
@@ -337,7 +380,10 @@ impl Reader<'_> {
         let (flat, nullable) = flatten(schema, place)?;
         let preserves_unknown = place.preserves_unknown
             || flat.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
-        let place = Place { preserves_unknown, ..*place };
+        let place = Place {
+            preserves_unknown,
+            ..*place
+        };
         let shape = self.shape(&flat, &place)?;
         let mut annotations: Map<String, Value> = flat
             .iter()
@@ -345,8 +391,10 @@ impl Reader<'_> {
             .map(|(keyword, value)| (keyword.clone(), value.clone()))
             .collect();
         if let Some(values) = flat.get("enum").and_then(Value::as_array) {
-            annotations
-                .insert("enum".to_owned(), values.iter().filter(|value| !value.is_null()).cloned().collect());
+            annotations.insert(
+                "enum".to_owned(),
+                values.iter().filter(|value| !value.is_null()).cloned().collect(),
+            );
         }
         if let Shape::Integer(width) = shape {
             let format = match width {
@@ -355,10 +403,20 @@ impl Reader<'_> {
             };
             annotations.insert("format".to_owned(), format.into());
         }
-        let default = flat.get("default").filter(|default| is_meaningful(default)).cloned();
+        let default = flat
+            .get("default")
+            .filter(|default| is_meaningful(default))
+            .cloned();
         let has_defaults = default.is_some() || shape.has_defaults();
         let definition = flat.get(DEFINITION).and_then(Value::as_str).map(str::to_owned);
-        Ok(Structural { shape, nullable, default, definition, annotations, has_defaults })
+        Ok(Structural {
+            shape,
+            nullable,
+            default,
+            definition,
+            annotations,
+            has_defaults,
+        })
     }
 
     fn shape(&self, schema: &Map<String, Value>, place: &Place<'_>) -> Result<Shape, SchemaError> {
@@ -393,7 +451,11 @@ impl Reader<'_> {
     fn list(&self, schema: &Map<String, Value>, place: &Place<'_>) -> Result<Shape, SchemaError> {
         let path = place.path_to("[]");
         let singular = place.name.strip_suffix('s').unwrap_or(place.name);
-        let item_place = Place { path: &path, name: singular, preserves_unknown: place.preserves_unknown };
+        let item_place = Place {
+            path: &path,
+            name: singular,
+            preserves_unknown: place.preserves_unknown,
+        };
         let items = match schema.get("items") {
             Some(items) => self.read(items, &item_place)?,
             None => Structural::any(),
@@ -405,15 +467,22 @@ impl Reader<'_> {
                 _ => false,
             };
             if keys.is_empty() || !keys.iter().all(has_key) {
-                return Err(SchemaError::ListMapKeys { path: place.path.to_owned() });
+                return Err(SchemaError::ListMapKeys {
+                    path: place.path.to_owned(),
+                });
             }
         }
         Ok(Shape::List(Box::new(List { items, kind })))
     }
 
     fn object(&self, schema: &Map<String, Value>, place: &Place<'_>) -> Result<Shape, SchemaError> {
-        let required: Vec<&str> =
-            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> = schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let mut fields = Vec::new();
         match schema.get("properties") {
             None => {}
@@ -424,18 +493,30 @@ impl Reader<'_> {
                         Some(title) => title.to_owned(),
                         None => capitalized(name),
                     };
-                    let place =
-                        Place { path: &path, name: &type_name, preserves_unknown: place.preserves_unknown };
+                    let place = Place {
+                        path: &path,
+                        name: &type_name,
+                        preserves_unknown: place.preserves_unknown,
+                    };
                     let schema = self.read(property, &place)?;
                     let is_required = required.contains(&name.as_str());
                     let omit = Omit::of(&schema, is_required);
-                    fields.push(Field { name: name.clone(), schema, is_required, omit });
+                    fields.push(Field {
+                        name: name.clone(),
+                        schema,
+                        is_required,
+                        omit,
+                    });
                 }
             }
             Some(_) => return Err(place.keyword("properties")),
         }
         let path = place.path_to("*");
-        let value_place = Place { path: &path, name: place.name, preserves_unknown: place.preserves_unknown };
+        let value_place = Place {
+            path: &path,
+            name: place.name,
+            preserves_unknown: place.preserves_unknown,
+        };
         let additional = match schema.get("additionalProperties") {
             None if fields.is_empty() => Some(Structural::any()),
             None | Some(Value::Bool(false)) => None,
@@ -457,7 +538,10 @@ impl Shape {
             Self::List(list) => list.items.has_defaults,
             Self::Object(object) => {
                 object.fields.iter().any(|field| field.schema.has_defaults)
-                    || object.additional.as_ref().is_some_and(|values| values.has_defaults)
+                    || object
+                        .additional
+                        .as_ref()
+                        .is_some_and(|values| values.has_defaults)
             }
             _ => false,
         }
@@ -479,14 +563,21 @@ fn list_kind(schema: &Map<String, Value>, place: &Place<'_>) -> Result<ListKind,
     let text = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
     let keys = || {
         let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
-        keys.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        keys.into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
     };
     Ok(match text("x-kubernetes-list-type") {
         Some("atomic") => ListKind::Atomic,
         Some("set") => ListKind::Set,
         Some("map") => ListKind::Map(keys()),
         Some(_) => return Err(place.keyword("x-kubernetes-list-type")),
-        None => match (text("x-kubernetes-patch-strategy"), text("x-kubernetes-patch-merge-key")) {
+        None => match (
+            text("x-kubernetes-patch-strategy"),
+            text("x-kubernetes-patch-merge-key"),
+        ) {
             (Some("merge" | "merge,retainKeys"), Some(key)) => ListKind::Map(vec![key.to_owned()]),
             (Some("merge" | "merge,retainKeys"), None) => ListKind::Set,
             _ => ListKind::Atomic,
@@ -503,7 +594,9 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
         _ => return Err(place.keyword("schema")),
     };
     if flat.contains_key("$ref") {
-        return Err(SchemaError::Reference { path: place.path.to_owned() });
+        return Err(SchemaError::Reference {
+            path: place.path.to_owned(),
+        });
     }
     let mut nullable = flat.remove("nullable") == Some(Value::Bool(true));
     if let Some(Value::Array(types)) = flat.get("type") {
@@ -512,7 +605,11 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
         types.retain(|kind| kind != "null");
         match types.as_slice() {
             [one] => flat.insert("type".to_owned(), one.clone()),
-            [one, other] if [one, other].iter().all(|kind| **kind == "integer" || **kind == "string") => {
+            [one, other]
+                if [one, other]
+                    .iter()
+                    .all(|kind| **kind == "integer" || **kind == "string") =>
+            {
                 flat.remove("type");
                 flat.insert("x-kubernetes-int-or-string".to_owned(), true.into())
             }
@@ -526,7 +623,9 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
         flat.insert("enum".to_owned(), Value::Array(vec![value]));
     }
     for keyword in ["allOf", "anyOf", "oneOf"] {
-        let Some(branches) = flat.remove(keyword) else { continue };
+        let Some(branches) = flat.remove(keyword) else {
+            continue;
+        };
         let mut flattened = Vec::new();
         for branch in branches.as_array().ok_or_else(|| place.keyword("alternatives"))? {
             if branch.get("type").is_some_and(|kind| kind == "null") {
@@ -537,8 +636,9 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
                 flattened.push(branch);
             }
         }
-        let merged =
-            one_shape(flattened).ok_or_else(|| SchemaError::Alternatives { path: place.path.to_owned() })?;
+        let merged = one_shape(flattened).ok_or_else(|| SchemaError::Alternatives {
+            path: place.path.to_owned(),
+        })?;
         for (key, value) in merged {
             flat.entry(key).or_insert(value);
         }
@@ -552,7 +652,10 @@ fn one_shape(mut branches: Vec<Map<String, Value>>) -> Option<Map<String, Value>
         return branches.pop();
     }
     let mut merged = Map::new();
-    let kinds: Vec<_> = branches.iter().filter_map(|branch| branch.get("type")?.as_str()).collect();
+    let kinds: Vec<_> = branches
+        .iter()
+        .filter_map(|branch| branch.get("type")?.as_str())
+        .collect();
     if matches!(kinds.as_slice(), ["integer", "string"] | ["string", "integer"]) && branches.len() == 2 {
         merged.insert("x-kubernetes-int-or-string".to_owned(), true.into());
         return Some(merged);
@@ -573,7 +676,9 @@ mod tests {
     use super::*;
 
     fn shape(schema: &Value) -> Shape {
-        Structural::from_json_schema(schema).expect("a structural schema").shape
+        Structural::from_json_schema(schema)
+            .expect("a structural schema")
+            .shape
     }
 
     #[test]
@@ -582,13 +687,25 @@ mod tests {
             (json!({"type": "string"}), Shape::String),
             (json!({"type": ["string", "null"]}), Shape::String),
             (json!({"type": "string", "format": "date-time"}), Shape::Time),
-            (json!({"type": "integer", "format": "int32"}), Shape::Integer(Width::Int32)),
-            (json!({"type": "integer", "format": "uint16"}), Shape::Integer(Width::Int32)),
-            (json!({"type": "integer", "format": "uint32"}), Shape::Integer(Width::Int64)),
+            (
+                json!({"type": "integer", "format": "int32"}),
+                Shape::Integer(Width::Int32),
+            ),
+            (
+                json!({"type": "integer", "format": "uint16"}),
+                Shape::Integer(Width::Int32),
+            ),
+            (
+                json!({"type": "integer", "format": "uint32"}),
+                Shape::Integer(Width::Int64),
+            ),
             (json!({"type": "integer"}), Shape::Integer(Width::Int64)),
             (json!({"type": "number"}), Shape::Number),
             (json!({"type": "boolean"}), Shape::Boolean),
-            (json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}), Shape::IntOrString),
+            (
+                json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+                Shape::IntOrString,
+            ),
             (json!({"type": ["integer", "string"]}), Shape::IntOrString),
             (json!(true), Shape::Any),
             (json!({"description": "x"}), Shape::Any),
@@ -606,10 +723,14 @@ mod tests {
         assert!(schema.nullable);
         assert_eq!(schema.shape, Shape::String);
         assert_eq!(schema.annotations["enum"], json!(["A", "B"]));
-        let schema = Structural::from_json_schema(&json!({"type": ["string", "null"], "enum": ["A", null]})).unwrap();
+        let schema =
+            Structural::from_json_schema(&json!({"type": ["string", "null"], "enum": ["A", null]})).unwrap();
         assert_eq!(schema.annotations["enum"], json!(["A"]));
         let variants = json!({"oneOf": [{"const": "A", "type": "string", "description": "a"}, {"enum": ["B"], "type": "string"}]});
-        assert_eq!(Structural::from_json_schema(&variants).unwrap().annotations["enum"], json!(["A", "B"]));
+        assert_eq!(
+            Structural::from_json_schema(&variants).unwrap().annotations["enum"],
+            json!(["A", "B"])
+        );
     }
 
     #[test]
@@ -617,16 +738,33 @@ mod tests {
         let items = json!({"type": "object", "properties": {"name": {"type": "string"}}});
         for (extensions, expected) in [
             (json!({}), ListKind::Atomic),
-            (json!({"x-kubernetes-list-type": "atomic", "x-kubernetes-patch-strategy": "merge"}), ListKind::Atomic),
+            (
+                json!({"x-kubernetes-list-type": "atomic", "x-kubernetes-patch-strategy": "merge"}),
+                ListKind::Atomic,
+            ),
             (json!({"x-kubernetes-list-type": "set"}), ListKind::Set),
-            (json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}), ListKind::Map(vec!["name".to_owned()])),
+            (
+                json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+                ListKind::Map(vec!["name".to_owned()]),
+            ),
             (json!({"x-kubernetes-patch-strategy": "merge"}), ListKind::Set),
-            (json!({"x-kubernetes-patch-strategy": "merge,retainKeys", "x-kubernetes-patch-merge-key": "name"}), ListKind::Map(vec!["name".to_owned()])),
-            (json!({"x-kubernetes-patch-strategy": "replace"}), ListKind::Atomic),
+            (
+                json!({"x-kubernetes-patch-strategy": "merge,retainKeys", "x-kubernetes-patch-merge-key": "name"}),
+                ListKind::Map(vec!["name".to_owned()]),
+            ),
+            (
+                json!({"x-kubernetes-patch-strategy": "replace"}),
+                ListKind::Atomic,
+            ),
         ] {
             let mut schema = json!({"type": "array", "items": items});
-            schema.as_object_mut().unwrap().extend(extensions.as_object().unwrap().clone());
-            let Shape::List(list) = shape(&schema) else { panic!("no list") };
+            schema
+                .as_object_mut()
+                .unwrap()
+                .extend(extensions.as_object().unwrap().clone());
+            let Shape::List(list) = shape(&schema) else {
+                panic!("no list")
+            };
             assert_eq!(list.kind, expected, "{schema}");
         }
     }
@@ -634,15 +772,27 @@ mod tests {
     #[test]
     fn schemas_that_no_structure_fits_are_refused() {
         for (schema, expected) in [
-            (json!({"type": "object", "properties": {"a": {"$ref": "#/x"}}}), "a: $ref is not inlined"),
-            (json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "x"}}}}), "a[]: type is not understood"),
-            (json!({"anyOf": [{"type": "object"}, {"type": "string"}]}), ": alternatives without one shape"),
+            (
+                json!({"type": "object", "properties": {"a": {"$ref": "#/x"}}}),
+                "a: $ref is not inlined",
+            ),
+            (
+                json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "x"}}}}),
+                "a[]: type is not understood",
+            ),
+            (
+                json!({"anyOf": [{"type": "object"}, {"type": "string"}]}),
+                ": alternatives without one shape",
+            ),
             (
                 json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]}),
                 ": list of type map needs keys that are fields of its items",
             ),
         ] {
-            assert_eq!(Structural::from_json_schema(&schema).unwrap_err().to_string(), expected);
+            assert_eq!(
+                Structural::from_json_schema(&schema).unwrap_err().to_string(),
+                expected
+            );
         }
     }
 

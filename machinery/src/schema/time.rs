@@ -35,12 +35,18 @@ pub(super) fn normalized(text: &str) -> Result<Option<String>, DecodeError> {
     }
     let offset = reader.zone()?;
     reader.in_range((1..=days_in_month(year, month)).contains(&day), "day")?;
-    let seconds =
-        days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
+    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset;
     let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
     reader.in_range((0..=9_999).contains(&year), "year")?;
     let rest = seconds.rem_euclid(86_400);
-    Ok(Some(written(year, month, day, rest / 3_600, rest / 60 % 60, rest % 60)))
+    Ok(Some(written(
+        year,
+        month,
+        day,
+        rest / 3_600,
+        rest / 60 % 60,
+        rest % 60,
+    )))
 }
 
 fn written(year: i64, month: i64, day: i64, hour: i64, minute: i64, second: i64) -> String {
@@ -59,11 +65,22 @@ impl Reader<'_> {
 
     fn misfit(&self, part: &'static str) -> DecodeError {
         let rest = self.text.get(self.at..).unwrap_or_default();
-        DecodeError::TimeSyntax { text: self.text.to_owned(), rest: rest.to_owned(), part }
+        DecodeError::TimeSyntax {
+            text: self.text.to_owned(),
+            rest: rest.to_owned(),
+            part,
+        }
     }
 
     fn in_range(&self, fits: bool, what: &'static str) -> Result<(), DecodeError> {
-        if fits { Ok(()) } else { Err(DecodeError::TimeRange { text: self.text.to_owned(), what }) }
+        if fits {
+            Ok(())
+        } else {
+            Err(DecodeError::TimeRange {
+                text: self.text.to_owned(),
+                what,
+            })
+        }
     }
 
     fn literal(&mut self, byte: u8, part: &'static str) -> Result<(), DecodeError> {
@@ -75,7 +92,11 @@ impl Reader<'_> {
     }
 
     fn digits(&mut self, count: usize, part: &'static str) -> Result<i64, DecodeError> {
-        let digits = self.text.as_bytes().get(self.at..self.at + count).ok_or_else(|| self.misfit(part))?;
+        let digits = self
+            .text
+            .as_bytes()
+            .get(self.at..self.at + count)
+            .ok_or_else(|| self.misfit(part))?;
         let mut number = 0;
         for digit in digits {
             if !digit.is_ascii_digit() {
@@ -110,7 +131,10 @@ impl Reader<'_> {
                 return if rest.is_empty() {
                     Ok(0)
                 } else {
-                    Err(DecodeError::TimeTrailing { text: self.text.to_owned(), rest })
+                    Err(DecodeError::TimeTrailing {
+                        text: self.text.to_owned(),
+                        rest,
+                    })
                 };
             }
             Some(b'+') => 1,
@@ -130,7 +154,10 @@ impl Reader<'_> {
         self.in_range(minutes < 60, "time zone offset minute")?;
         if self.at < self.text.len() {
             let rest = self.text.get(self.at..).unwrap_or_default().to_owned();
-            return Err(DecodeError::TimeTrailing { text: self.text.to_owned(), rest });
+            return Err(DecodeError::TimeTrailing {
+                text: self.text.to_owned(),
+                rest,
+            });
         }
         Ok(sign * (hours * 3_600 + minutes * 60))
     }
@@ -163,7 +190,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
@@ -192,16 +223,52 @@ mod tests {
     fn other_texts_are_refused_in_the_words_of_the_reference() {
         let layout = "2006-01-02T15:04:05Z07:00";
         for (text, expected) in [
-            ("yesterday", format!("parsing time \"yesterday\" as \"{layout}\": cannot parse \"yesterday\" as \"2006\"")),
-            ("", format!("parsing time \"\" as \"{layout}\": cannot parse \"\" as \"2006\"")),
-            ("2026-01-02", format!("parsing time \"2026-01-02\" as \"{layout}\": cannot parse \"\" as \"T\"")),
-            ("2026-01-02 03:04:05Z", format!("parsing time \"2026-01-02 03:04:05Z\" as \"{layout}\": cannot parse \" 03:04:05Z\" as \"T\"")),
-            ("2026-01-02T03:04:05", format!("parsing time \"2026-01-02T03:04:05\" as \"{layout}\": cannot parse \"\" as \"Z07:00\"")),
-            ("2026-01-02T03:04:05+0200", format!("parsing time \"2026-01-02T03:04:05+0200\" as \"{layout}\": cannot parse \"+0200\" as \"Z07:00\"")),
-            ("2026-13-02T03:04:05Z", "parsing time \"2026-13-02T03:04:05Z\": month out of range".to_owned()),
-            ("2026-02-29T03:04:05Z", "parsing time \"2026-02-29T03:04:05Z\": day out of range".to_owned()),
-            ("2026-01-02T24:04:05Z", "parsing time \"2026-01-02T24:04:05Z\": hour out of range".to_owned()),
-            ("2026-01-02T03:04:05ZZ", "parsing time \"2026-01-02T03:04:05ZZ\": extra text: \"Z\"".to_owned()),
+            (
+                "yesterday",
+                format!("parsing time \"yesterday\" as \"{layout}\": cannot parse \"yesterday\" as \"2006\""),
+            ),
+            (
+                "",
+                format!("parsing time \"\" as \"{layout}\": cannot parse \"\" as \"2006\""),
+            ),
+            (
+                "2026-01-02",
+                format!("parsing time \"2026-01-02\" as \"{layout}\": cannot parse \"\" as \"T\""),
+            ),
+            (
+                "2026-01-02 03:04:05Z",
+                format!(
+                    "parsing time \"2026-01-02 03:04:05Z\" as \"{layout}\": cannot parse \" 03:04:05Z\" as \"T\""
+                ),
+            ),
+            (
+                "2026-01-02T03:04:05",
+                format!(
+                    "parsing time \"2026-01-02T03:04:05\" as \"{layout}\": cannot parse \"\" as \"Z07:00\""
+                ),
+            ),
+            (
+                "2026-01-02T03:04:05+0200",
+                format!(
+                    "parsing time \"2026-01-02T03:04:05+0200\" as \"{layout}\": cannot parse \"+0200\" as \"Z07:00\""
+                ),
+            ),
+            (
+                "2026-13-02T03:04:05Z",
+                "parsing time \"2026-13-02T03:04:05Z\": month out of range".to_owned(),
+            ),
+            (
+                "2026-02-29T03:04:05Z",
+                "parsing time \"2026-02-29T03:04:05Z\": day out of range".to_owned(),
+            ),
+            (
+                "2026-01-02T24:04:05Z",
+                "parsing time \"2026-01-02T24:04:05Z\": hour out of range".to_owned(),
+            ),
+            (
+                "2026-01-02T03:04:05ZZ",
+                "parsing time \"2026-01-02T03:04:05ZZ\": extra text: \"Z\"".to_owned(),
+            ),
         ] {
             assert_eq!(normalized(text).expect_err(text).to_string(), expected);
         }
