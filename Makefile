@@ -37,7 +37,7 @@ cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once
 .PHONY: cluster
 cluster: tools cluster-binaries ## A real control plane on loopback with Drydock registered in it
 	@$(CARGO) build --locked -p drydock-apiserver -p drydock-controller -p drydock-tests
-	@"$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
 
 .PHONY: cluster-down
 cluster-down: ## Ends it

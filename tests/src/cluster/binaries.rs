@@ -27,22 +27,10 @@ impl Binaries {
     /// script's own sentence about it is on standard error.
     pub async fn build(kubernetes_version: &str) -> Result<Self> {
         let script = repository().join("tests/cluster/build.sh");
-        let output = Command::new(&script)
-            .arg(kubernetes_version)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
+        let folder = built_by(&script, &[kubernetes_version])
             .await
-            .with_context(|| format!("run {}", script.display()))?;
-        ensure!(
-            output.status.success(),
-            "the control plane of Kubernetes {kubernetes_version} could not be built: see the message of {}",
-            script.display()
-        );
-        let folder = String::from_utf8(output.stdout).context("read the folder that build.sh prints")?;
-        Ok(Self {
-            folder: PathBuf::from(folder.trim_end()),
-        })
+            .with_context(|| format!("build the control plane of Kubernetes {kubernetes_version}"))?;
+        Ok(Self { folder })
     }
 
     /// The path of one command, such as `kubectl`.
@@ -95,7 +83,15 @@ async fn build_own() -> Result<PathBuf> {
     };
     // Cargo names itself to the tests it runs.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let status = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    if std::env::var_os("ROCKSDB_LIB_DIR").is_none() {
+        // Else cargo would compile RocksDB for a quarter of an hour.
+        let script = repository().join("storage/rocksdb/build.sh");
+        command
+            .env("ROCKSDB_LIB_DIR", built_by(&script, &[]).await?)
+            .env("ROCKSDB_STATIC", "1");
+    }
+    let status = command
         .args([
             "build",
             "--locked",
@@ -121,6 +117,24 @@ async fn build_own() -> Result<PathBuf> {
         "drydock-apiserver and drydock-controller do not build"
     );
     Ok(folder)
+}
+
+/// Runs one of the repository's build scripts, whose only line of output is the folder it filled.
+async fn built_by(script: &Path, arguments: &[&str]) -> Result<PathBuf> {
+    let output = Command::new(script)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .with_context(|| format!("run {}", script.display()))?;
+    ensure!(
+        output.status.success(),
+        "{} failed: its message is on standard error",
+        script.display()
+    );
+    let folder = String::from_utf8(output.stdout).context("read the folder that the script prints")?;
+    Ok(PathBuf::from(folder.trim_end()))
 }
 
 /// The folder of the profile that this program was built in, such as `target/debug`.
