@@ -2,6 +2,7 @@
 //!
 //! - [`kinds`]: the API kinds, their faces, and [`kinds::KINDS`], the one table that discovery, OpenAPI, the
 //!   registry, RBAC manifests and tests iterate.
+//! - [`storage`]: the records of the storage engine.
 //! - [`string_enum`]: how an enumeration of the wire is typed without losing values it does not know.
 //!
 //! What Kubernetes already types is reused from `k8s-openapi`: `ObjectMeta`, `Status`, `Condition`, `Time`,
@@ -10,4 +11,5 @@
 
 pub mod kinds;
 mod schema;
+pub mod storage;
 mod string_enum;

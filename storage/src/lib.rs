@@ -3,16 +3,23 @@
 //! Start at [`Store`], the contract every backend keeps, then [`memory`] (the model: one `BTreeMap` a
 //! revision, the oracle of tests) and `rocks` (the embedded engine).
 
+pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod key;
 pub mod memory;
+pub mod metrics;
+mod options;
+mod record;
 mod revision;
+pub mod rocks;
+pub mod seal;
 mod store;
 
 pub use error::StoreError;
 pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
+pub use options::{Durability, Options};
 pub use revision::Revision;
 pub use store::{
     At, Condition, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page, Scan,

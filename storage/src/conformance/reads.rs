@@ -5,7 +5,10 @@ use crate::{At, Key, KeyRange, Page, Revision, Scan, Store, StoreError};
 
 /// Where the page after this one starts.
 fn last_key(scan: &Scan) -> String {
-    scan.entries.last().map(|(key, _)| key.to_string()).unwrap_or_default()
+    scan.entries
+        .last()
+        .map(|(key, _)| key.to_string())
+        .unwrap_or_default()
 }
 
 /// And holds nothing, now and then.

@@ -1,0 +1,594 @@
+//! How does a change look on disk?
+//!
+//! An envelope byte, then a protobuf message in two parts that protobuf merges: the *body* (value, compressed,
+//! sealed, with its checksum) is made in the task of the request; the *place* (revisions, time, with its own
+//! checksum) is appended by the commit thread, which alone knows it. Checksums cover the value from the task
+//! that wrote it to the one that reads it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use crc32fast::Hasher;
+use drydock_proto::storage::v1::{ChangeKind, Codec, HistoryRecord, Side, StateRecord};
+use prost::Message;
+use thiserror::Error;
+
+use crate::seal::{Seal, SealError};
+use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value};
+
+/// First byte of every record: the version of what follows.
+const ENVELOPE: u8 = 1;
+/// Payloads shorter than this are not worth compressing.
+const COMPRESS_FROM: usize = 64;
+/// How many names of forms are shared between values; there are as many as stored API versions.
+const MAX_FORMS: usize = 64;
+/// No payload of a record decompresses to more: two values.
+const MAX_PLAIN: usize = 2 * Value::MAX_BYTES;
+
+/// Why a record cannot be read.
+#[derive(Debug, Error)]
+pub(crate) enum RecordError {
+    #[error("it is empty")]
+    Empty,
+    #[error("its envelope is {0}, this binary reads {ENVELOPE}")]
+    Envelope(u8),
+    #[error("it is not a protobuf message")]
+    Protobuf(#[source] prost::DecodeError),
+    #[error("its key is malformed")]
+    Key(#[from] KeyError),
+    #[error("its revisions fail their checksum")]
+    Place,
+    #[error("its revision lies beyond that of the store")]
+    Future,
+    #[error("its value fails its checksum")]
+    Content,
+    #[error("its value has another length than recorded")]
+    Length,
+    #[error("its value does not decompress")]
+    Compression,
+    #[error("its codec is not known")]
+    Codec,
+    #[error("its kind of change does not fit its values")]
+    Kind,
+    #[error(transparent)]
+    Seal(#[from] SealError),
+}
+
+/// Encodes records, and opens their values.
+pub(crate) struct Records {
+    seal: Arc<dyn Seal>,
+    forms: RwLock<Vec<Arc<str>>>,
+}
+
+/// A key's place in history, read without its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) created: Revision,
+    pub(crate) modified: Revision,
+}
+
+/// Where and when a change was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub(crate) revision: Revision,
+    pub(crate) index: u16,
+    pub(crate) at_ms: u64,
+}
+
+/// A state record whose place has been checked; the value is still closed.
+#[derive(Debug)]
+pub(crate) struct StoredState {
+    record: StateRecord,
+}
+
+/// A history record whose place has been checked; its values are still closed.
+#[derive(Debug)]
+pub(crate) struct StoredChange {
+    pub(crate) key: Key,
+    pub(crate) kind: EventKind,
+    pub(crate) committed: Committed,
+    /// The revision of the value before, if there was one.
+    pub(crate) previous: Option<Revision>,
+    created: Revision,
+    record: HistoryRecord,
+}
+
+impl StoredChange {
+    /// Reads a history record up to its place.
+    pub(crate) fn decode(place: (Revision, u16), bytes: &[u8]) -> Result<Self, RecordError> {
+        let record = HistoryRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
+        let key = Key::parse(&record.key)?;
+        let change_kind = ChangeKind::try_from(record.kind).map_err(|_| RecordError::Kind)?;
+        let kind = match (change_kind, &record.old, &record.new) {
+            (ChangeKind::Created, None, Some(_)) => EventKind::Created,
+            (ChangeKind::Updated, Some(_), Some(_)) => EventKind::Updated,
+            (ChangeKind::Deleted, Some(_), None) => EventKind::Deleted,
+            _ => return Err(RecordError::Kind),
+        };
+        let (revision, index) = place;
+        let committed = Committed {
+            revision,
+            index,
+            at_ms: record.committed_ms,
+        };
+        let created = Revision(record.created);
+        if record.place_crc != place_crc_of_change(&key, kind, created, record.previous, committed) {
+            return Err(RecordError::Place);
+        }
+        Ok(Self {
+            key,
+            kind,
+            committed,
+            previous: (record.previous != 0).then_some(Revision(record.previous)),
+            created,
+            record,
+        })
+    }
+
+    /// The place of the key after the change; of a deletion, where the key would be.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            created: self.created,
+            modified: self.committed.revision,
+        }
+    }
+}
+
+impl StoredState {
+    /// Reads a state record up to its place.
+    pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Self, RecordError> {
+        let record = StateRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
+        let stored = Self { record };
+        if stored.record.place_crc != place_crc_of_state(key, stored.place()) {
+            return Err(RecordError::Place);
+        }
+        Ok(stored)
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            created: Revision(self.record.created),
+            modified: Revision(self.record.modified),
+        }
+    }
+}
+
+impl Records {
+    pub(crate) fn new(seal: Arc<dyn Seal>) -> Self {
+        Self {
+            seal,
+            forms: RwLock::new(Vec::new()),
+        }
+    }
+
+    /// One shared text per form: values by the hundred thousand name a handful of them.
+    fn form(&self, name: &str) -> Arc<str> {
+        let forms = self.forms.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(form) = forms.iter().find(|form| form.as_ref() == name) {
+            return Arc::clone(form);
+        }
+        drop(forms);
+        let form: Arc<str> = name.into();
+        let mut forms = self.forms.write().unwrap_or_else(PoisonError::into_inner);
+        if forms.len() < MAX_FORMS && !forms.contains(&form) {
+            forms.push(Arc::clone(&form));
+        }
+        form
+    }
+
+    /// The body of a state record.
+    pub(crate) fn state_body(&self, key: &Key, value: &Value) -> Result<Vec<u8>, RecordError> {
+        let (codec, compressed) = compress(&value.bytes);
+        let sealed = self.seal.seal(key.as_str(), compressed)?;
+        let record = StateRecord {
+            form: value.form.as_ref().to_owned(),
+            splice_offset: value.splice_offset,
+            codec: codec.into(),
+            seal_key_id: sealed.key_id,
+            plain_length: length(&value.bytes),
+            content_crc: content_crc(key, value),
+            payload: sealed.bytes.into(),
+            ..StateRecord::default()
+        };
+        Ok(enveloped(&record))
+    }
+
+    /// The body of a history record.
+    pub(crate) fn history_body(
+        &self,
+        key: &Key,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Result<Vec<u8>, RecordError> {
+        let mut plain = Vec::with_capacity([old, new].iter().flatten().map(|value| value.bytes.len()).sum());
+        for value in [old, new].into_iter().flatten() {
+            plain.extend_from_slice(&value.bytes);
+        }
+        let (codec, compressed) = compress(&plain);
+        let sealed = self.seal.seal(key.as_str(), compressed)?;
+        let record = HistoryRecord {
+            key: key.as_str().to_owned(),
+            codec: codec.into(),
+            seal_key_id: sealed.key_id,
+            old: old.map(|value| side(key, value)),
+            new: new.map(|value| side(key, value)),
+            payload: sealed.bytes.into(),
+            ..HistoryRecord::default()
+        };
+        Ok(enveloped(&record))
+    }
+
+    /// Opens a state record's value and checks it.
+    pub(crate) fn value(&self, key: &Key, stored: StoredState) -> Result<Value, RecordError> {
+        let record = stored.record;
+        let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
+        let expected = usize::try_from(record.plain_length).map_err(|_| RecordError::Length)?;
+        let opened = self
+            .seal
+            .open(key.as_str(), &record.seal_key_id, record.payload.into())?;
+        let value = Value {
+            bytes: decompress(codec, opened, expected)?.into(),
+            form: self.form(&record.form),
+            splice_offset: record.splice_offset,
+        };
+        if content_crc(key, &value) != record.content_crc {
+            return Err(RecordError::Content);
+        }
+        Ok(value)
+    }
+
+    /// Reads a state record whole.
+    #[cfg(test)]
+    pub(crate) fn entry(&self, key: &Key, bytes: &[u8]) -> Result<Entry, RecordError> {
+        let stored = StoredState::decode(key, bytes)?;
+        let Place { created, modified } = stored.place();
+        let value = self.value(key, stored)?;
+        Ok(Entry {
+            value,
+            created,
+            modified,
+        })
+    }
+
+    /// Opens a history record's values and checks them.
+    pub(crate) fn event(&self, stored: StoredChange) -> Result<Event, RecordError> {
+        let StoredChange {
+            key,
+            kind,
+            committed,
+            previous,
+            created,
+            record,
+        } = stored;
+        let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
+        let lengths = [&record.old, &record.new].map(|side| {
+            let length = side.as_ref().map_or(0, |side| side.plain_length);
+            usize::try_from(length).unwrap_or(usize::MAX)
+        });
+        let [old_length, new_length] = lengths;
+        let opened = self
+            .seal
+            .open(key.as_str(), &record.seal_key_id, record.payload.into())?;
+        let mut plain = Bytes::from(decompress(codec, opened, old_length.saturating_add(new_length))?);
+        let new_bytes = plain.split_off(old_length);
+        let old = self.opened_side(&key, record.old, plain)?;
+        let new = self.opened_side(&key, record.new, new_bytes)?;
+        Ok(Event {
+            key,
+            kind,
+            new: new.map(|value| Entry {
+                value,
+                created,
+                modified: committed.revision,
+            }),
+            old: old.map(|value| Entry {
+                value,
+                created,
+                modified: previous.unwrap_or(created),
+            }),
+        })
+    }
+
+    fn opened_side(&self, key: &Key, side: Option<Side>, bytes: Bytes) -> Result<Option<Value>, RecordError> {
+        let Some(side) = side else {
+            return Ok(None);
+        };
+        let value = Value {
+            bytes,
+            form: self.form(&side.form),
+            splice_offset: side.splice_offset,
+        };
+        if content_crc(key, &value) != side.content_crc {
+            return Err(RecordError::Content);
+        }
+        Ok(Some(value))
+    }
+}
+
+/// Appends a key's place to the body of its state record.
+pub(crate) fn finish_state(mut body: Vec<u8>, key: &Key, place: Place) -> Vec<u8> {
+    let record = StateRecord {
+        created: place.created.0,
+        modified: place.modified.0,
+        place_crc: place_crc_of_state(key, place),
+        ..StateRecord::default()
+    };
+    append(&record, &mut body);
+    body
+}
+
+/// Appends a change's place to the body of its history record.
+pub(crate) fn finish_change(
+    mut body: Vec<u8>,
+    key: &Key,
+    kind: EventKind,
+    created: Revision,
+    previous: Option<Revision>,
+    committed: Committed,
+) -> Vec<u8> {
+    let previous = previous.map_or(0, |revision| revision.0);
+    let change_kind = match kind {
+        EventKind::Created => ChangeKind::Created,
+        EventKind::Updated => ChangeKind::Updated,
+        EventKind::Deleted => ChangeKind::Deleted,
+    };
+    let record = HistoryRecord {
+        kind: change_kind.into(),
+        created: created.0,
+        previous,
+        committed_ms: committed.at_ms,
+        place_crc: place_crc_of_change(key, kind, created, previous, committed),
+        ..HistoryRecord::default()
+    };
+    append(&record, &mut body);
+    body
+}
+
+fn enveloped(record: &impl Message) -> Vec<u8> {
+    // Room for the place, so that appending it does not move the body.
+    let mut bytes = Vec::with_capacity(1 + record.encoded_len() + 64);
+    bytes.push(ENVELOPE);
+    append(record, &mut bytes);
+    bytes
+}
+
+fn append(record: &impl Message, bytes: &mut Vec<u8>) {
+    #[expect(
+        clippy::expect_used,
+        reason = "a vector grows as needed, which is all that can fail"
+    )]
+    record.encode(bytes).expect("a vector has room");
+}
+
+fn body(bytes: &[u8]) -> Result<&[u8], RecordError> {
+    match bytes.split_first() {
+        None => Err(RecordError::Empty),
+        Some((&ENVELOPE, body)) => Ok(body),
+        Some((&other, _)) => Err(RecordError::Envelope(other)),
+    }
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+fn side(key: &Key, value: &Value) -> Side {
+    Side {
+        form: value.form.as_ref().to_owned(),
+        splice_offset: value.splice_offset,
+        plain_length: length(&value.bytes),
+        content_crc: content_crc(key, value),
+    }
+}
+
+fn compress(plain: &[u8]) -> (Codec, Vec<u8>) {
+    if plain.len() >= COMPRESS_FROM {
+        let compressed = lz4_flex::block::compress(plain);
+        if compressed.len() < plain.len() {
+            return (Codec::Lz4, compressed);
+        }
+    }
+    (Codec::Plain, plain.to_vec())
+}
+
+fn decompress(codec: Codec, bytes: Vec<u8>, expected: usize) -> Result<Vec<u8>, RecordError> {
+    if expected > MAX_PLAIN {
+        return Err(RecordError::Length);
+    }
+    let plain = match codec {
+        Codec::Plain => bytes,
+        Codec::Lz4 => lz4_flex::block::decompress(&bytes, expected).map_err(|_| RecordError::Compression)?,
+    };
+    if plain.len() != expected {
+        return Err(RecordError::Length);
+    }
+    Ok(plain)
+}
+
+fn content_crc(key: &Key, value: &Value) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(key.as_str().as_bytes());
+    hasher.update(&[0]);
+    hasher.update(value.form.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(&value.splice_offset.to_le_bytes());
+    hasher.update(&value.bytes);
+    hasher.finalize()
+}
+
+fn place_crc_of_state(key: &Key, place: Place) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(key.as_str().as_bytes());
+    hasher.update(&place.created.0.to_le_bytes());
+    hasher.update(&place.modified.0.to_le_bytes());
+    hasher.finalize()
+}
+
+fn place_crc_of_change(
+    key: &Key,
+    kind: EventKind,
+    created: Revision,
+    previous: u64,
+    committed: Committed,
+) -> u32 {
+    let kind = match kind {
+        EventKind::Created => 1,
+        EventKind::Updated => 2,
+        EventKind::Deleted => 3,
+    };
+    let mut hasher = Hasher::new();
+    hasher.update(key.as_str().as_bytes());
+    hasher.update(&[0, kind]);
+    hasher.update(&created.0.to_le_bytes());
+    hasher.update(&previous.to_le_bytes());
+    hasher.update(&committed.revision.0.to_le_bytes());
+    hasher.update(&committed.index.to_le_bytes());
+    hasher.update(&committed.at_ms.to_le_bytes());
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::seal::{Sealed, Unsealed};
+
+    fn key() -> Key {
+        Key::new("g", "r", "n", "name").unwrap()
+    }
+
+    fn value(text: &str) -> Value {
+        Value {
+            bytes: Bytes::copy_from_slice(text.as_bytes()),
+            form: "g/v1".into(),
+            splice_offset: 3,
+        }
+    }
+
+    const COMMITTED: Committed = Committed {
+        revision: Revision(9),
+        index: 2,
+        at_ms: 77,
+    };
+
+    fn state(records: &Records, value: &Value) -> Vec<u8> {
+        let place = Place {
+            created: Revision(4),
+            modified: Revision(9),
+        };
+        finish_state(records.state_body(&key(), value).unwrap(), &key(), place)
+    }
+
+    fn updated(records: &Records, old: &Value, new: &Value) -> Vec<u8> {
+        let body = records.history_body(&key(), Some(old), Some(new)).unwrap();
+        finish_change(
+            body,
+            &key(),
+            EventKind::Updated,
+            Revision(4),
+            Some(Revision(7)),
+            COMMITTED,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_state_record_is_read_as_written(text in ".{0,300}") {
+            let records = Records::new(Arc::new(Unsealed));
+            let entry = records.entry(&key(), &state(&records, &value(&text))).unwrap();
+            prop_assert_eq!(entry, Entry { value: value(&text), created: Revision(4), modified: Revision(9) });
+        }
+
+        #[test]
+        fn a_history_record_is_read_as_written(old in ".{0,300}", new in ".{0,300}") {
+            let records = Records::new(Arc::new(Unsealed));
+            let stored = StoredChange::decode((Revision(9), 2), &updated(&records, &value(&old), &value(&new))).unwrap();
+            prop_assert_eq!(stored.committed, COMMITTED);
+            let event = records.event(stored).unwrap();
+            prop_assert_eq!(event, Event {
+                key: key(),
+                kind: EventKind::Updated,
+                new: Some(Entry { value: value(&new), created: Revision(4), modified: Revision(9) }),
+                old: Some(Entry { value: value(&old), created: Revision(4), modified: Revision(7) }),
+            });
+        }
+
+        #[test]
+        fn no_flipped_bit_goes_unnoticed(text in "[a-c]{0,200}", at in any::<prop::sample::Index>(), bit in 0..8) {
+            let records = Records::new(Arc::new(Unsealed));
+            let good = state(&records, &value(&text));
+            let mut bad = good.clone();
+            let index = at.index(bad.len());
+            bad[index] ^= 1_u8 << bit;
+            if let Ok(entry) = records.entry(&key(), &bad) {
+                // A bit of an unknown or repeated field may not matter; then nothing else may differ.
+                prop_assert_eq!(entry, records.entry(&key(), &good).unwrap());
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let records = Records::new(Arc::new(Unsealed));
+            let mut enveloped = vec![ENVELOPE];
+            enveloped.extend(bytes);
+            drop(records.entry(&key(), &enveloped));
+            if let Ok(stored) = StoredChange::decode((Revision(1), 0), &enveloped) {
+                drop(records.event(stored));
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_moved_to_another_key_is_refused() {
+        let records = Records::new(Arc::new(Unsealed));
+        let bytes = state(&records, &value("x"));
+        let other = Key::new("g", "r", "n", "other").unwrap();
+        assert!(matches!(records.entry(&other, &bytes), Err(RecordError::Place)));
+        let bytes = updated(&records, &value("a"), &value("b"));
+        assert!(matches!(
+            StoredChange::decode((Revision(9), 3), &bytes),
+            Err(RecordError::Place)
+        ));
+        assert!(matches!(
+            StoredChange::decode((Revision(8), 2), &bytes),
+            Err(RecordError::Place)
+        ));
+    }
+
+    #[test]
+    fn both_records_of_a_write_are_sealed_and_bound_to_their_key() {
+        /// Stands for an AEAD: adds the key's length to every byte.
+        struct Shift;
+        impl Seal for Shift {
+            fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
+                let shift = u8::try_from(key.len()).unwrap();
+                let bytes = plain.into_iter().map(|byte| byte.wrapping_add(shift)).collect();
+                Ok(Sealed {
+                    key_id: "k1".to_owned(),
+                    bytes,
+                })
+            }
+
+            fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+                assert_eq!(key_id, "k1");
+                let shift = u8::try_from(key.len()).unwrap();
+                Ok(sealed.into_iter().map(|byte| byte.wrapping_sub(shift)).collect())
+            }
+        }
+        let records = Records::new(Arc::new(Shift));
+        let secret = value("secret-secret-secret");
+        let bytes = [state(&records, &secret), updated(&records, &secret, &secret)];
+        for bytes in &bytes {
+            assert!(!bytes.windows(6).any(|window| window == b"secret"));
+        }
+        assert_eq!(records.entry(&key(), &bytes[0]).unwrap().value, secret);
+        let stored = StoredChange::decode((Revision(9), 2), &bytes[1]).unwrap();
+        assert_eq!(records.event(stored).unwrap().old.unwrap().value, secret);
+        let plain = Records::new(Arc::new(Unsealed));
+        assert!(matches!(
+            plain.entry(&key(), &bytes[0]),
+            Err(RecordError::Seal(_))
+        ));
+    }
+}

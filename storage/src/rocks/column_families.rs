@@ -1,0 +1,436 @@
+//! Which bytes lie where?
+//!
+//! | family | key | value |
+//! | --- | --- | --- |
+//! | `state` | object key | `StateRecord`: the newest value |
+//! | `history` | revision, index in the transaction; big-endian | `HistoryRecord`: one change, self-contained |
+//! | `meta` | short names | numbers, big-endian; the store's uuid |
+//! | `default` | | kept empty |
+//!
+//! Everything that names RocksDB's own types in a commit or an open stands here.
+
+use std::path::Path;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, DB, DBRawIterator, DBRecoveryMode, Env, Options,
+    ReadOptions, Snapshot, WriteBatch, WriteOptions,
+};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::error::{EngineError, OpenError};
+use super::lock::FolderLock;
+use crate::{Key, Revision};
+
+/// Newest value of each key.
+pub(crate) const STATE: &str = "state";
+/// Changes by revision.
+pub(crate) const HISTORY: &str = "history";
+/// Facts about the store.
+pub(crate) const META: &str = "meta";
+/// All families with content.
+pub(crate) const FAMILIES: [&str; 3] = [STATE, HISTORY, META];
+
+const MIB: usize = 1 << 20;
+/// Options that have no setter. A start fails when the engine refuses one.
+const OPTIONS_WITHOUT_SETTER: &str =
+    "paranoid_file_checks=true;memtable_protection_bytes_per_key=8;max_bgerror_resume_count=0";
+
+/// A number kept in `meta`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meta {
+    /// The last committed revision, written in every batch that takes one.
+    Revision,
+    /// Oldest revision that can be listed.
+    ListableFrom,
+    /// Oldest revision that can be watched from.
+    WatchableFrom,
+    /// The revision the store began or was restored at; no history record belongs to it.
+    Origin,
+    /// Relaxed mode: no revision beyond it has been handed out; 0 = not in use.
+    Ceiling,
+    /// The format of records.
+    Format,
+}
+
+impl Meta {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Revision => "revision",
+            Self::ListableFrom => "listable_from",
+            Self::WatchableFrom => "watchable_from",
+            Self::Origin => "origin",
+            Self::Ceiling => "ceiling",
+            Self::Format => "format",
+        }
+    }
+}
+
+const STORE_UUID: &str = "store";
+
+/// One step of an atomic batch.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    PutState(Key, Vec<u8>),
+    DeleteState(Key),
+    PutHistory(Revision, u16, Vec<u8>),
+    /// Removes history below a revision.
+    DropHistory(Revision),
+    PutMeta(Meta, u64),
+    PutStore(Uuid),
+}
+
+/// The key of a history record.
+pub(crate) fn history_key(revision: Revision, index: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    let (high, low) = key.split_at_mut(8);
+    high.copy_from_slice(&revision.0.to_be_bytes());
+    low.copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+/// Reads a key as written by [`history_key`].
+pub(crate) fn parse_history_key(key: &[u8]) -> Option<(Revision, u16)> {
+    let (revision, index) = key.split_first_chunk::<8>()?;
+    let index: [u8; 2] = index.try_into().ok()?;
+    Some((Revision(u64::from_be_bytes(*revision)), u16::from_be_bytes(index)))
+}
+
+/// How the engine treats the end of its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// Refuse doubt; only a record cut short at the very end is passed over.
+    Strict,
+    /// Take everything up to the first doubt.
+    PointInTime,
+}
+
+/// The open engine, the lock of its folder, and a signal that it is gone.
+pub(crate) struct Engine {
+    // Fields are dropped in this order: the engine first, the signal last.
+    db: DB,
+    _lock: Option<FolderLock>,
+    _gone: Option<oneshot::Sender<()>>,
+}
+
+/// Whether opening may create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Create,
+    Existing,
+    ReadOnly,
+}
+
+impl Engine {
+    /// Opens the engine's folder.
+    pub(crate) fn open(folder: &Path, access: Access, recovery: Recovery) -> Result<Self, OpenError> {
+        let options = database_options(recovery, access == Access::Create)?;
+        let cache = Cache::new_lru_cache(32 * MIB);
+        let mut families = Vec::new();
+        for name in FAMILIES {
+            families.push((name, family_options(name, &cache)?));
+        }
+        let db = if access == Access::ReadOnly {
+            DB::open_cf_with_opts_for_read_only(&options, folder, families, false)
+        } else {
+            DB::open_cf_with_opts(&options, folder, families)
+        };
+        Ok(Self {
+            db: db.map_err(EngineError::from)?,
+            _lock: None,
+            _gone: None,
+        })
+    }
+
+    /// Keeps the lock for as long as the engine is open, and tells `gone` when it is not any more.
+    pub(crate) fn guarded(self, lock: FolderLock, gone: oneshot::Sender<()>) -> Self {
+        Self {
+            _lock: Some(lock),
+            _gone: Some(gone),
+            ..self
+        }
+    }
+
+    fn family(&self, name: &'static str) -> Result<&ColumnFamily, EngineError> {
+        self.db.cf_handle(name).ok_or(EngineError::MissingFamily(name))
+    }
+
+    /// Writes all steps or none, in the log and in memory; durable when `sync`. Answers the size of the batch.
+    pub(crate) fn write(&self, steps: &[Step], sync: bool) -> Result<usize, EngineError> {
+        fail::fail_point!("engine-write", |reason| {
+            Err(match reason.as_deref() {
+                Some("stalled") => EngineError::Stalled,
+                _ => EngineError::Failed("injected by a failpoint".to_owned()),
+            })
+        });
+        let state = self.family(STATE)?;
+        let history = self.family(HISTORY)?;
+        let meta = self.family(META)?;
+        let mut batch = WriteBatch::default();
+        for step in steps {
+            match step {
+                Step::PutState(key, record) => batch.put_cf(state, key.as_str(), record),
+                Step::DeleteState(key) => batch.delete_cf(state, key.as_str()),
+                Step::PutHistory(revision, index, record) => {
+                    batch.put_cf(history, history_key(*revision, *index), record);
+                }
+                Step::DropHistory(below) => {
+                    batch.delete_range_cf(history, history_key(Revision(0), 0), history_key(*below, 0));
+                }
+                Step::PutMeta(name, value) => batch.put_cf(meta, name.name(), value.to_be_bytes()),
+                Step::PutStore(uuid) => batch.put_cf(meta, STORE_UUID, uuid.as_bytes()),
+            }
+        }
+        let size = batch.size_in_bytes();
+        let mut options = WriteOptions::default();
+        options.set_sync(sync);
+        options.set_no_slowdown(true);
+        self.db.write_opt(batch, &options)?;
+        Ok(size)
+    }
+
+    /// Makes everything written so far durable.
+    pub(crate) fn sync_log(&self) -> Result<(), EngineError> {
+        Ok(self.db.flush_wal(true)?)
+    }
+
+    /// Writes the memtables out, so that the next start has no log to replay.
+    pub(crate) fn flush(&self) -> Result<(), EngineError> {
+        for name in FAMILIES {
+            self.db.flush_cf(self.family(name)?)?;
+        }
+        Ok(())
+    }
+
+    /// Removes whole files of history below a revision.
+    pub(crate) fn drop_history_files(&self, below: Revision) -> Result<(), EngineError> {
+        let history = self.family(HISTORY)?;
+        let (from, to) = (history_key(Revision(0), 0), history_key(below, 0));
+        Ok(self.db.delete_file_in_range_cf(history, from, to)?)
+    }
+
+    /// A consistent view of now.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            engine: self,
+            snapshot: self.db.snapshot(),
+        }
+    }
+
+    /// Hard links of everything, in a new folder.
+    pub(crate) fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        let checkpoint = rocksdb::checkpoint::Checkpoint::new(&self.db)?;
+        Ok(checkpoint.create_checkpoint(folder)?)
+    }
+
+    /// Whether the engine takes no writes at the moment, and how many bytes wait for compaction.
+    pub(crate) fn pressure(&self) -> Result<(bool, u64), EngineError> {
+        let is_stopped = self
+            .db
+            .property_int_value("rocksdb.is-write-stopped")?
+            .unwrap_or(0)
+            != 0;
+        let pending = self
+            .db
+            .property_int_value("rocksdb.estimate-pending-compaction-bytes")?
+            .unwrap_or(0);
+        Ok((is_stopped, pending))
+    }
+}
+
+/// A consistent view of all families.
+pub(crate) struct View<'a> {
+    engine: &'a Engine,
+    snapshot: Snapshot<'a>,
+}
+
+impl View<'_> {
+    /// A number of `meta`.
+    pub(crate) fn meta(&self, name: Meta) -> Result<Option<u64>, EngineError> {
+        let found = self.snapshot.get_cf(self.engine.family(META)?, name.name())?;
+        found
+            .map(|bytes| {
+                let bytes: [u8; 8] = bytes
+                    .try_into()
+                    .map_err(|_| EngineError::Corruption(format!("meta/{} is not a number", name.name())))?;
+                Ok(u64::from_be_bytes(bytes))
+            })
+            .transpose()
+    }
+
+    /// The identity of the store.
+    pub(crate) fn store(&self) -> Result<Option<Uuid>, EngineError> {
+        let found = self.snapshot.get_cf(self.engine.family(META)?, STORE_UUID)?;
+        found
+            .map(|bytes| {
+                Uuid::from_slice(&bytes)
+                    .map_err(|_| EngineError::Corruption("meta/store is not a uuid".to_owned()))
+            })
+            .transpose()
+    }
+
+    /// Walks `state` from the text `start` up to, not including, `end`; an empty `end` is unbounded.
+    pub(crate) fn state(&self, start: &str, end: &str) -> Result<Rows<'_>, EngineError> {
+        let mut options = ReadOptions::default();
+        if !end.is_empty() {
+            options.set_iterate_upper_bound(end.as_bytes());
+        }
+        let rows = self
+            .snapshot
+            .raw_iterator_cf_opt(self.engine.family(STATE)?, options);
+        Ok(Rows::from(rows, start.as_bytes()))
+    }
+
+    /// Walks `history` from the first record of a revision through the last one of another.
+    pub(crate) fn history(&self, from: Revision, through: Revision) -> Result<Rows<'_>, EngineError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(history_key(through.next(), 0));
+        let rows = self
+            .snapshot
+            .raw_iterator_cf_opt(self.engine.family(HISTORY)?, options);
+        Ok(Rows::from(rows, &history_key(from, 0)))
+    }
+
+    /// The newest revision with a history record.
+    pub(crate) fn last_history(&self) -> Result<Option<Revision>, EngineError> {
+        let mut rows = self.snapshot.raw_iterator_cf(self.engine.family(HISTORY)?);
+        rows.seek_to_last();
+        let last = rows
+            .key()
+            .and_then(parse_history_key)
+            .map(|(revision, _)| revision);
+        rows.status()?;
+        Ok(last)
+    }
+}
+
+/// Key and value.
+pub(crate) type Row<'a> = (&'a [u8], &'a [u8]);
+
+/// A walk over a family, row by row, without copying.
+pub(crate) struct Rows<'a> {
+    rows: DBRawIterator<'a>,
+    is_fresh: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn from(mut rows: DBRawIterator<'a>, start: &[u8]) -> Self {
+        rows.seek(start);
+        Self { rows, is_fresh: true }
+    }
+
+    /// The next row, or none at the end.
+    pub(crate) fn next(&mut self) -> Result<Option<Row<'_>>, EngineError> {
+        if !self.is_fresh && self.rows.valid() {
+            self.rows.next();
+        }
+        self.is_fresh = false;
+        if !self.rows.valid() {
+            self.rows.status()?;
+            return Ok(None);
+        }
+        Ok(self.rows.item())
+    }
+}
+
+fn base_options() -> Result<Options, OpenError> {
+    let mut plain = Options::default();
+    plain
+        .get_options_from_string(OPTIONS_WITHOUT_SETTER)
+        .map_err(|error| OpenError::Options {
+            reason: error.into_string(),
+        })
+}
+
+fn database_options(recovery: Recovery, create: bool) -> Result<Options, OpenError> {
+    let mut options = base_options()?;
+    options.create_if_missing(create);
+    options.create_missing_column_families(create);
+    options.set_wal_recovery_mode(match recovery {
+        Recovery::Strict => DBRecoveryMode::TolerateCorruptedTailRecords,
+        Recovery::PointInTime => DBRecoveryMode::PointInTime,
+    });
+    options.set_paranoid_checks(true);
+    options.set_track_and_verify_wals_in_manifest(true);
+    // Strict recovery and recycled logs exclude each other.
+    options.set_recycle_log_file_num(0);
+    options.set_manual_wal_flush(false);
+    options.set_unordered_write(false);
+    options.set_enable_pipelined_write(false);
+    // One writer: nothing to run in parallel, and no spinning on two cores.
+    options.set_allow_concurrent_memtable_write(false);
+    options.set_enable_write_thread_adaptive_yield(false);
+    // Bounds the replay of the log to about a second.
+    options.set_max_total_wal_size(128 << 20);
+    options.set_db_write_buffer_size(128 * MIB);
+    options.set_max_background_jobs(2);
+    options.set_max_subcompactions(1);
+    // Opens every file, so that each footer is checked at the start.
+    options.set_max_open_files(-1);
+    // Charges flushes and compactions, never the log: they must not starve it.
+    options.set_auto_tuned_ratelimiter(64 << 20, 100_000, 10);
+    options.set_keep_log_file_num(4);
+    options.set_max_log_file_size(4 * MIB);
+    options.set_stats_dump_period_sec(0);
+    let mut env = Env::new().map_err(|error| OpenError::Options {
+        reason: error.into_string(),
+    })?;
+    // Background work yields to the commit thread.
+    env.lower_thread_pool_cpu_priority();
+    env.lower_high_priority_thread_pool_cpu_priority();
+    options.set_env(&env);
+    Ok(options)
+}
+
+fn family_options(name: &str, cache: &Cache) -> Result<Options, OpenError> {
+    let mut options = base_options()?;
+    let buffers = match name {
+        HISTORY => 4,
+        _ => 3,
+    };
+    options.set_write_buffer_size(if name == META { MIB } else { 32 * MIB });
+    options.set_max_write_buffer_number(buffers);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    // Values are compressed by us, before they are sealed.
+    options.set_compression_type(rocksdb::DBCompressionType::None);
+    options.set_bottommost_compression_type(rocksdb::DBCompressionType::None);
+    options.set_level_zero_slowdown_writes_trigger(20);
+    options.set_level_zero_stop_writes_trigger(36);
+    options.set_soft_pending_compaction_bytes_limit(2 << 30);
+    options.set_hard_pending_compaction_bytes_limit(8 << 30);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(16 << 10);
+    table.set_block_cache(cache);
+    table.set_checksum_type(ChecksumType::XXH3);
+    // Pinned, so that older binaries can open what newer ones wrote.
+    table.set_format_version(6);
+    options.set_block_based_table_factory(&table);
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_keys_sort_as_revisions_do() {
+        let places = [(1, 0), (1, 1), (1, 256), (2, 0), (256, 0), (u64::MAX, u16::MAX)];
+        let keys = places.map(|(revision, index)| history_key(Revision(revision), index));
+        assert!(keys.is_sorted());
+        for (place, key) in places.iter().zip(keys) {
+            assert_eq!(parse_history_key(&key), Some((Revision(place.0), place.1)));
+        }
+        assert_eq!(parse_history_key(b"short"), None);
+        assert_eq!(parse_history_key(b"much too long"), None);
+    }
+
+    #[test]
+    fn the_engine_takes_every_option() {
+        database_options(Recovery::Strict, true).unwrap();
+        assert!(
+            Options::default()
+                .get_options_from_string("no_such_option=1")
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,497 @@
+//! How do concurrent transactions become one ordered, durable history?
+//!
+//! ```text
+//! request tasks: encode, compress, checksum ──▶ bounded queue ──▶ commit thread
+//!   1 wait for one message, take what is queued (a batch)
+//!   2 per transaction, in order: check conditions against index + pending changes, assign the revision
+//!   3 one atomic write, synced
+//!   4 overwrite the commit mark
+//!   5 fold the pending changes into the index, publish events and the revision, then answer
+//! ```
+//!
+//! While one sync runs the next batch gathers: no timer, no artificial delay. Conflicts wait for the sync too, since
+//! they may show a pending change. Any failure of step 3 or 4 leaves the outcome in doubt: the batch is answered
+//! with [`StoreError::Unknown`] and the store is poisoned.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::column_families::{Engine, Meta, Step};
+use super::error::EngineError;
+use super::index::{Index, Slot, conflict, damaged};
+use super::mark::Mark;
+use super::prepare::{Prepared, PreparedWrite, cannot_encode};
+use super::queue::Weight;
+use super::tail::Change;
+use crate::clock::Stopwatch;
+use crate::metrics::{EndedAs, Stage, gauge_value};
+use crate::options::Durability;
+use crate::record::{Committed, Place, finish_change, finish_state};
+use crate::{Entry, Event, EventKind, Floors, Key, Outcome, Revision, StoreError};
+
+/// The most one batch takes.
+pub(crate) const BATCH: Weight = Weight {
+    writes: 1024,
+    bytes: 1 << 20,
+};
+/// How often a stalled batch is tried again.
+const STALL_PAUSE: Duration = Duration::from_millis(5);
+/// How many revisions relaxed mode may hand out between two durable ceilings.
+pub(crate) const CEILING_STEP: u64 = 1_000_000;
+
+/// The answers to the transactions of one message, in their order.
+pub(crate) type Answers = Vec<Result<Outcome, StoreError>>;
+
+/// What the commit thread is asked for.
+pub(crate) enum Message {
+    /// Independent transactions, each at a revision of its own.
+    Transactions {
+        prepared: Vec<Prepared>,
+        queued: Stopwatch,
+        reply: oneshot::Sender<Answers>,
+    },
+    /// Raise the floors and let go of history below them.
+    Compact {
+        wanted: Floors,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+}
+
+/// Why the outcome of a write is not known.
+#[derive(Debug, Clone, Error)]
+#[error("{0}")]
+struct Doubt(String);
+
+fn unknown(reason: &str) -> StoreError {
+    StoreError::Unknown {
+        source: Some(Box::new(Doubt(reason.to_owned()))),
+    }
+}
+
+/// The one writer.
+pub(crate) struct CommitThread {
+    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    /// Commit times never go back, whatever the clock does.
+    last_ms: u64,
+    /// Relaxed mode: no revision beyond it is handed out before a higher one is durable.
+    ceiling: Revision,
+}
+
+/// Changes of a batch that are not durable yet.
+struct Pending {
+    changed: HashMap<Key, Option<Slot>>,
+    steps: Vec<Step>,
+    changes: Vec<Change>,
+    revision: Revision,
+    at_ms: u64,
+    writes: usize,
+}
+
+enum Reply {
+    Transactions(oneshot::Sender<Answers>, Answers),
+    Compact(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
+}
+
+impl Reply {
+    fn send(self) {
+        // Whoever asked may have gone away; what happened has happened.
+        match self {
+            Self::Transactions(reply, answers) => drop(reply.send(answers)),
+            Self::Compact(reply, answer) => drop(reply.send(answer)),
+        }
+    }
+
+    /// Nothing of a doubtful batch is shown, not even a conflict with one of its changes.
+    fn in_doubt(self, reason: &str) -> Self {
+        match self {
+            Self::Transactions(reply, answers) => {
+                let answers = answers.into_iter().map(|answer| match answer {
+                    Ok(_) => Err(unknown(reason)),
+                    refused => refused,
+                });
+                Self::Transactions(reply, answers.collect())
+            }
+            Self::Compact(reply, _) => Self::Compact(reply, Err(unknown(reason))),
+        }
+    }
+}
+
+impl CommitThread {
+    pub(crate) fn new(shared: Arc<Shared>, engine: Arc<Engine>, last_ms: u64, ceiling: Revision) -> Self {
+        Self {
+            shared,
+            engine,
+            last_ms,
+            ceiling,
+        }
+    }
+
+    /// Works until the queue is closed and empty. A panic is doubt.
+    pub(crate) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let ended = catch_unwind(AssertUnwindSafe(move || {
+            while let Some(messages) = self.shared.queue.take(BATCH) {
+                self.commit(messages);
+            }
+            self.finish();
+        }));
+        if ended.is_err() {
+            shared.poison.poison("the commit thread panicked");
+            shared.queue.close();
+            // Dropping what waits answers it: nobody knows.
+            while shared.queue.take(BATCH).is_some() {}
+        }
+    }
+
+    /// Leaves a log that is synced and a mark that says so.
+    fn finish(&mut self) {
+        if self.shared.poison.is_poisoned() {
+            return;
+        }
+        let revision = self.shared.current();
+        let done = self
+            .engine
+            .write(&[Step::PutMeta(Meta::Ceiling, 0)], true)
+            .map_err(|error| error.to_string())
+            .and_then(|_| self.write_mark(revision, true).map_err(|error| error.to_string()))
+            .and_then(|()| self.shared.mark_file.sync().map_err(|error| error.to_string()));
+        if let Err(reason) = done {
+            tracing::error!(reason, "the store was not closed in order");
+        }
+    }
+
+    fn commit(&mut self, messages: Vec<Message>) {
+        let whole = Stopwatch::start();
+        self.observe_queue(&messages);
+        let (pending, replies) = self.prepare(messages);
+        self.stage("prepare", whole);
+        if pending.steps.is_empty() {
+            replies.into_iter().for_each(Reply::send);
+            return;
+        }
+        if let Err(reason) = self.make_durable(&pending) {
+            self.shared.poison.poison(&reason);
+            self.count("unknown", 1);
+            replies
+                .into_iter()
+                .map(|reply| reply.in_doubt(&reason))
+                .for_each(Reply::send);
+            return;
+        }
+        let writes = pending.writes;
+        fail::fail_point!("commit-before-publish");
+        let publishing = Stopwatch::start();
+        self.publish(pending);
+        self.stage("publish", publishing);
+        fail::fail_point!("commit-before-reply");
+        replies.into_iter().for_each(Reply::send);
+        self.shared.queue.observe(writes, whole.elapsed());
+    }
+
+    /// Step 2.
+    fn prepare(&mut self, messages: Vec<Message>) -> (Pending, Vec<Reply>) {
+        let shared = Arc::clone(&self.shared);
+        let index = shared.index();
+        self.last_ms = self.last_ms.max(shared.clock.now_ms());
+        let mut pending = Pending {
+            changed: HashMap::new(),
+            steps: Vec::new(),
+            changes: Vec::new(),
+            revision: index.revision(),
+            at_ms: self.last_ms,
+            writes: 0,
+        };
+        let mut replies = Vec::with_capacity(messages.len());
+        for message in messages {
+            replies.push(match message {
+                Message::Transactions { prepared, reply, .. } => {
+                    let prepared = prepared.into_iter();
+                    let answers = prepared
+                        .map(|prepared| self.apply(&index, &mut pending, prepared))
+                        .collect();
+                    Reply::Transactions(reply, answers)
+                }
+                Message::Compact { wanted, reply } => {
+                    let answer = self.raise_floors(&index, &mut pending, wanted);
+                    Reply::Compact(reply, answer)
+                }
+            });
+        }
+        drop(index);
+        if !pending.changes.is_empty() {
+            pending
+                .steps
+                .push(Step::PutMeta(Meta::Revision, pending.revision.0));
+        }
+        (pending, replies)
+    }
+
+    /// Checks one transaction and appends its writes.
+    fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Result<Outcome, StoreError> {
+        let result = self.checked(index, pending, prepared);
+        self.count(
+            match &result {
+                Ok(Outcome::Committed { .. }) => "committed",
+                Ok(Outcome::Conflict { .. }) => "conflict",
+                Err(_) => "refused",
+            },
+            1,
+        );
+        if matches!(result, Ok(Outcome::Conflict { .. })) {
+            self.shared.metrics.conflicts.inc();
+        }
+        result
+    }
+
+    fn checked(
+        &self,
+        index: &Index,
+        pending: &mut Pending,
+        prepared: Prepared,
+    ) -> Result<Outcome, StoreError> {
+        let lookup = |key: &Key| pending.slot(index, key);
+        if let Some(conflict) = conflict(&prepared.conditions, pending.revision, lookup)? {
+            return Ok(conflict);
+        }
+        if prepared.writes.is_empty() {
+            return Ok(Outcome::Committed {
+                revision: pending.revision,
+            });
+        }
+        self.shared.poison.check_writable()?;
+        for write in &prepared.writes {
+            match (pending.slot(index, &write.key), &write.value) {
+                (None, None) => {
+                    return Err(StoreError::Malformed {
+                        reason: "it removes a key that is absent",
+                    });
+                }
+                (Some(Slot::Damaged(_)), _) => return Err(damaged(&write.key)),
+                _ => {}
+            }
+        }
+        let revision = pending.revision.next();
+        let mut events = Vec::with_capacity(prepared.writes.len());
+        let mut steps = Vec::with_capacity(prepared.writes.len() * 2);
+        for (position, write) in prepared.writes.into_iter().enumerate() {
+            let before = match pending.slot(index, &write.key) {
+                Some(Slot::Whole(entry)) => Some(entry.clone()),
+                _ => None,
+            };
+            let committed = Committed {
+                revision,
+                index: u16::try_from(position).unwrap_or(u16::MAX),
+                at_ms: pending.at_ms,
+            };
+            events.push(self.append(&mut steps, write, before, committed)?);
+        }
+        for event in &events {
+            pending
+                .changed
+                .insert(event.key.clone(), event.new.clone().map(Slot::Whole));
+        }
+        pending.writes += events.len();
+        pending.steps.append(&mut steps);
+        pending.changes.push(Change { revision, events });
+        pending.revision = revision;
+        Ok(Outcome::Committed { revision })
+    }
+
+    /// Appends the records of one write.
+    fn append(
+        &self,
+        steps: &mut Vec<Step>,
+        write: PreparedWrite,
+        before: Option<Entry>,
+        committed: Committed,
+    ) -> Result<Event, StoreError> {
+        let PreparedWrite {
+            key,
+            value,
+            state_body,
+            mut history_body,
+            assumed,
+        } = write;
+        let previous = before.as_ref().map(|entry| entry.modified);
+        if assumed != previous {
+            let old = before.as_ref().map(|entry| &entry.value);
+            let records = &self.shared.records;
+            history_body = records
+                .history_body(&key, old, value.as_ref())
+                .map_err(|error| cannot_encode(&error))?;
+        }
+        let created = before.as_ref().map_or(committed.revision, |entry| entry.created);
+        let place = Place {
+            created,
+            modified: committed.revision,
+        };
+        let (kind, new) = if let Some(value) = value {
+            steps.push(Step::PutState(key.clone(), finish_state(state_body, &key, place)));
+            let Place { created, modified } = place;
+            let entry = Entry {
+                value,
+                created,
+                modified,
+            };
+            let kind = if before.is_some() {
+                EventKind::Updated
+            } else {
+                EventKind::Created
+            };
+            (kind, Some(entry))
+        } else {
+            steps.push(Step::DeleteState(key.clone()));
+            (EventKind::Deleted, None)
+        };
+        let record = finish_change(history_body, &key, kind, created, previous, committed);
+        steps.push(Step::PutHistory(committed.revision, committed.index, record));
+        Ok(Event {
+            key,
+            kind,
+            new,
+            old: before,
+        })
+    }
+
+    /// Raises the published floors, then appends what makes them durable and drops what lies below.
+    fn raise_floors(&self, index: &Index, pending: &mut Pending, wanted: Floors) -> Result<(), StoreError> {
+        self.shared.poison.check_writable()?;
+        let highest = index.revision().next();
+        if wanted.listable_from > highest || wanted.watchable_from > highest {
+            return Err(StoreError::Future {
+                requested: wanted.listable_from.max(wanted.watchable_from).previous(),
+                current: index.revision(),
+            });
+        }
+        let before = self.shared.floors();
+        let floors = self.shared.raise_floors(wanted);
+        if floors == before {
+            return Ok(());
+        }
+        fail::fail_point!("compact-after-floors");
+        pending.steps.extend([
+            Step::PutMeta(Meta::ListableFrom, floors.listable_from.0),
+            Step::PutMeta(Meta::WatchableFrom, floors.watchable_from.0),
+            Step::DropHistory(floors.watchable_from),
+        ]);
+        Ok(())
+    }
+
+    /// Steps 3 and 4. An error says why the outcome is in doubt.
+    fn make_durable(&mut self, pending: &Pending) -> Result<(), String> {
+        let is_strict = self.shared.durability == Durability::Strict;
+        if !is_strict && pending.revision > self.ceiling {
+            self.ceiling = Revision(pending.revision.0.saturating_add(CEILING_STEP));
+            self.write(&[Step::PutMeta(Meta::Ceiling, self.ceiling.0)], true)?;
+        }
+        fail::fail_point!("commit-before-sync");
+        let syncing = Stopwatch::start();
+        let size = self.write(&pending.steps, is_strict)?;
+        self.shared
+            .metrics
+            .sync_seconds
+            .observe(syncing.elapsed().as_secs_f64());
+        self.stage("sync", syncing);
+        fail::fail_point!("commit-after-sync");
+        self.shared.metrics.wal_bytes.inc_by(size as u64);
+        if is_strict {
+            self.write_mark(pending.revision, false)
+                .map_err(|error| format!("the commit mark cannot be written: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a batch, waiting out stalls.
+    fn write(&self, steps: &[Step], sync: bool) -> Result<usize, String> {
+        loop {
+            match self.engine.write(steps, sync) {
+                Ok(size) => return Ok(size),
+                Err(EngineError::Stalled) => {
+                    std::thread::sleep(STALL_PAUSE);
+                    let waited = u64::try_from(STALL_PAUSE.as_millis()).unwrap_or(u64::MAX);
+                    self.shared.metrics.stalls_milliseconds.inc_by(waited);
+                }
+                Err(error) => return Err(format!("a commit failed in doubt: {error}")),
+            }
+        }
+    }
+
+    fn write_mark(&self, synced: Revision, is_clean: bool) -> std::io::Result<()> {
+        fail::fail_point!("mark-write", |_| Err(std::io::Error::other(
+            "injected by a failpoint"
+        )));
+        let mark = Mark {
+            synced,
+            is_clean,
+            ..self.shared.mark_template(self.last_ms)
+        };
+        self.shared.mark_file.write(&mark)
+    }
+
+    /// Step 5, but for the answers.
+    fn publish(&self, pending: Pending) {
+        let bytes = pending.steps.iter().map(|step| match step {
+            Step::PutHistory(_, _, record) => record.len() as u64,
+            _ => 0,
+        });
+        let bytes = bytes.sum();
+        let metrics = &self.shared.metrics;
+        let (objects, object_bytes) = {
+            let mut index = self.shared.index_mut();
+            index.fold(pending.changed, pending.revision);
+            self.shared.set_current(pending.revision);
+            index.size()
+        };
+        if !pending.changes.is_empty() {
+            self.shared
+                .timeline()
+                .note(pending.at_ms, pending.revision, bytes);
+            let writes = u32::try_from(pending.writes).unwrap_or(u32::MAX);
+            metrics.commit_batch_size.observe(f64::from(writes));
+        }
+        self.shared.tail.publish(pending.changes, pending.revision);
+        metrics.revision.set(gauge_value(pending.revision.0));
+        metrics.objects.set(gauge_value(objects));
+        metrics.object_bytes.set(gauge_value(object_bytes));
+    }
+
+    fn observe_queue(&self, messages: &[Message]) {
+        for message in messages {
+            if let Message::Transactions { queued, .. } = message {
+                self.stage("queue", *queued);
+            }
+        }
+    }
+
+    fn stage(&self, stage: &'static str, since: Stopwatch) {
+        let histograms = &self.shared.metrics.commit_seconds;
+        histograms
+            .get_or_create(&Stage { stage })
+            .observe(since.elapsed().as_secs_f64());
+    }
+
+    fn count(&self, outcome: &'static str, by: u64) {
+        self.shared
+            .metrics
+            .commits
+            .get_or_create(&EndedAs { outcome })
+            .inc_by(by);
+    }
+}
+
+impl Pending {
+    /// What a key holds after the changes so far.
+    fn slot<'a>(&'a self, index: &'a Index, key: &Key) -> Option<&'a Slot> {
+        match self.changed.get(key) {
+            Some(slot) => slot.as_ref(),
+            None => index.slot(key),
+        }
+    }
+}

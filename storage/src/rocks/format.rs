@@ -1,0 +1,125 @@
+//! Can this binary read the folder?
+//!
+//! The file `format` names the version on disk and the oldest versions that may read and write it, so that a
+//! binary that is too old refuses with both numbers. Records carry an envelope byte of their own.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::error::OpenError;
+
+/// The format this binary writes.
+pub(crate) const CURRENT: u32 = 1;
+
+/// What the file `format` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Format {
+    /// The version on disk.
+    pub(crate) version: u32,
+    /// The oldest binary format that can read it.
+    pub(crate) oldest_reader: u32,
+    /// The oldest binary format that can write it.
+    pub(crate) oldest_writer: u32,
+    /// The identity of the store.
+    pub(crate) store: Uuid,
+}
+
+impl Format {
+    /// The format of a new store.
+    pub(crate) fn new(store: Uuid) -> Self {
+        Self {
+            version: CURRENT,
+            oldest_reader: CURRENT,
+            oldest_writer: CURRENT,
+            store,
+        }
+    }
+
+    /// Reads the file and refuses what this binary cannot work with. None when there is no such file.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>, OpenError> {
+        let path = folder.join("format");
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(OpenError::Io { path, source }),
+        };
+        let format: Self = serde_json::from_slice(&text).map_err(|error| OpenError::Damaged {
+            what: format!("the file {} does not parse: {error}", path.display()),
+        })?;
+        if format.oldest_reader > CURRENT || format.oldest_writer > CURRENT {
+            return Err(OpenError::TooNew {
+                found: format.version,
+                needed: format.oldest_reader.max(format.oldest_writer),
+                supported: CURRENT,
+            });
+        }
+        Ok(Some(format))
+    }
+
+    /// Writes the file durably.
+    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(self)?;
+        write_durably(&folder.join("format"), &text)
+    }
+}
+
+/// Replaces a file so that after any crash it holds the old bytes or the new ones.
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Makes the names in a folder durable.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_is_read_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Format::read(folder.path()).unwrap(), None);
+        let format = Format::new(Uuid::from_u128(3));
+        format.write(folder.path()).unwrap();
+        assert_eq!(Format::read(folder.path()).unwrap(), Some(format));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_both_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let newer = Format {
+            version: 9,
+            oldest_reader: 1,
+            oldest_writer: 8,
+            store: Uuid::nil(),
+        };
+        newer.write(folder.path()).unwrap();
+        let refused = Format::read(folder.path()).unwrap_err().to_string();
+        assert!(
+            refused.contains("needs format 8") && refused.contains("this binary has 1"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_format_that_does_not_parse_is_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("format"), b"{").unwrap();
+        assert!(matches!(
+            Format::read(folder.path()),
+            Err(OpenError::Damaged { .. })
+        ));
+    }
+}

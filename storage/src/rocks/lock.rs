@@ -1,0 +1,109 @@
+//! Is this process the only one, on a disk that can keep promises?
+//!
+//! An advisory lock on the file `lock`, taken before anything is read and held until the engine is closed. The
+//! file says who holds it. File systems that cannot keep a sync's promise are refused by their kind.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock, statfs};
+use rustix::io::Errno;
+
+use super::mark::boot_id;
+use crate::clock::Stopwatch;
+
+/// How often a held lock is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// The lock; letting go of it is dropping it.
+#[derive(Debug)]
+pub(crate) struct FolderLock {
+    _file: File,
+}
+
+/// Why the lock was not taken.
+#[derive(Debug)]
+pub(crate) enum LockError {
+    /// Another process holds it; what it wrote about itself.
+    Held(String),
+    /// The file cannot be used.
+    Io(io::Error),
+}
+
+impl FolderLock {
+    /// Takes the lock of a folder, waiting for at most `wait`.
+    pub(crate) fn take(folder: &Path, wait: Duration) -> Result<Self, LockError> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(folder.join("lock"))
+            .map_err(LockError::Io)?;
+        let since = Stopwatch::start();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if since.elapsed() < wait => std::thread::sleep(TRY_EVERY),
+                Err(Errno::WOULDBLOCK) => {
+                    let mut holder = String::new();
+                    file.read_to_string(&mut holder).map_err(LockError::Io)?;
+                    return Err(LockError::Held(holder.trim().to_owned()));
+                }
+                Err(error) => return Err(LockError::Io(error.into())),
+            }
+        }
+        describe_holder(&mut file).map_err(LockError::Io)?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn describe_holder(file: &mut File) -> io::Result<()> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let pod = std::env::var("POD_UID").unwrap_or_default();
+    let holder = format!(
+        "host={host} pod={pod} pid={} boot={}\n",
+        std::process::id(),
+        boot_id()
+    );
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(holder.as_bytes())
+}
+
+/// The name of a file system that cannot keep the promises of a store, if `folder` lies on one.
+pub(crate) fn unfit_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
+    // The type of the number differs between platforms; its low 32 bits are the magic everywhere.
+    let kind = statfs(folder)?.f_type.cast_unsigned() & 0xffff_ffff;
+    Ok(match kind {
+        0x6969 => Some("NFS"),
+        0x517B | 0xFF53_4D42 | 0xFE53_4D42 => Some("SMB"),
+        0x0102_1997 => Some("9p"),
+        0x794C_7630 => Some("overlayfs"),
+        0x0102_1994 => Some("tmpfs"),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_names_its_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = FolderLock::take(folder.path(), Duration::ZERO).unwrap();
+        let Err(LockError::Held(holder)) = FolderLock::take(folder.path(), Duration::ZERO) else {
+            panic!("the lock is held");
+        };
+        assert!(
+            holder.contains(&format!("pid={}", std::process::id())),
+            "{holder}"
+        );
+        drop(held);
+        FolderLock::take(folder.path(), Duration::ZERO).unwrap();
+    }
+}

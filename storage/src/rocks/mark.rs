@@ -1,0 +1,216 @@
+//! What was durable once, whatever the log says?
+//!
+//! The commit mark: a small file with two alternating, checksummed slots, overwritten after each sync of the log
+//! and before the answers. Everything up to its revision was durable; a store that comes up below it has lost
+//! acknowledged writes. It catches what the engine cannot: a log cut exactly at the end of a record opens cleanly.
+//! The file itself is synced once a second and at shutdown, which only makes the mark older, never wrong.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crc32fast::hash;
+use uuid::Uuid;
+
+use crate::Revision;
+
+/// Size of the file; one block, so that a slot is never split over two.
+const FILE_BYTES: u64 = 4096;
+/// Where the two slots start.
+const SLOTS: [u64; 2] = [0, 2048];
+/// First bytes of a slot.
+const MAGIC: [u8; 8] = *b"ddmark01";
+/// Magic, count, uuid, boot id, revision, time, flags, checksum.
+const SLOT_BYTES: usize = 8 + 8 + 16 + 16 + 8 + 8 + 4 + 4;
+
+/// What a slot says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The store it belongs to.
+    pub(crate) store: Uuid,
+    /// The boot of the machine during which it was written.
+    pub(crate) boot: Uuid,
+    /// The newest revision that is known to be synced.
+    pub(crate) synced: Revision,
+    /// When it was written, in milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    /// Whether the store was closed in order.
+    pub(crate) is_clean: bool,
+    /// Whether the log was synced by interval only.
+    pub(crate) is_relaxed: bool,
+}
+
+/// The open file. Written by the commit thread, synced by the housekeeping thread.
+#[derive(Debug)]
+pub(crate) struct MarkFile {
+    file: File,
+    count: Mutex<u64>,
+}
+
+impl MarkFile {
+    /// Makes the file for a new store and syncs it.
+    pub(crate) fn create(path: &Path, mark: &Mark) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        file.set_len(FILE_BYTES)?;
+        let file = Self {
+            file,
+            count: Mutex::new(0),
+        };
+        file.write(mark)?;
+        file.write(mark)?;
+        file.file.sync_all()?;
+        Ok(file)
+    }
+
+    /// Opens the file of an existing store; no mark when neither slot is whole.
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<Mark>)> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let newest = newest_slot(&file)?;
+        let count = newest.map_or(0, |(count, _)| count);
+        let file = Self {
+            file,
+            count: Mutex::new(count),
+        };
+        Ok((file, newest.map(|(_, mark)| mark)))
+    }
+
+    /// Reads the mark without opening the file for writing.
+    pub(crate) fn read(path: &Path) -> io::Result<Option<Mark>> {
+        Ok(newest_slot(&File::open(path)?)?.map(|(_, mark)| mark))
+    }
+
+    /// Overwrites the older slot.
+    pub(crate) fn write(&self, mark: &Mark) -> io::Result<()> {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        let slot = encode(*count, mark);
+        let at = if count.is_multiple_of(2) {
+            SLOTS[0]
+        } else {
+            SLOTS[1]
+        };
+        self.file.write_all_at(&slot, at)
+    }
+
+    /// Syncs what was written.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+fn newest_slot(file: &File) -> io::Result<Option<(u64, Mark)>> {
+    let mut newest: Option<(u64, Mark)> = None;
+    for at in SLOTS {
+        let mut slot = [0; SLOT_BYTES];
+        match file.read_exact_at(&mut slot, at) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+            Err(error) => return Err(error),
+        }
+        if let Some((count, mark)) = decode(&slot)
+            && newest.is_none_or(|(best, _)| count > best)
+        {
+            newest = Some((count, mark));
+        }
+    }
+    Ok(newest)
+}
+
+fn encode(count: u64, mark: &Mark) -> Vec<u8> {
+    let mut slot = Vec::with_capacity(SLOT_BYTES);
+    slot.extend_from_slice(&MAGIC);
+    slot.extend_from_slice(&count.to_le_bytes());
+    slot.extend_from_slice(mark.store.as_bytes());
+    slot.extend_from_slice(mark.boot.as_bytes());
+    slot.extend_from_slice(&mark.synced.0.to_le_bytes());
+    slot.extend_from_slice(&mark.at_ms.to_le_bytes());
+    slot.extend_from_slice(&(u32::from(mark.is_clean) | u32::from(mark.is_relaxed) << 1).to_le_bytes());
+    let checksum = hash(&slot);
+    slot.extend_from_slice(&checksum.to_le_bytes());
+    slot
+}
+
+fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Mark)> {
+    let (content, checksum) = slot.split_last_chunk::<4>()?;
+    if hash(content) != u32::from_le_bytes(*checksum) {
+        return None;
+    }
+    let (magic, rest) = content.split_first_chunk::<8>()?;
+    let (count, rest) = rest.split_first_chunk::<8>()?;
+    let (store, rest) = rest.split_first_chunk::<16>()?;
+    let (boot, rest) = rest.split_first_chunk::<16>()?;
+    let (synced, rest) = rest.split_first_chunk::<8>()?;
+    let (at_ms, rest) = rest.split_first_chunk::<8>()?;
+    let (flags, _) = rest.split_first_chunk::<4>()?;
+    if *magic != MAGIC {
+        return None;
+    }
+    let flags = u32::from_le_bytes(*flags);
+    let mark = Mark {
+        store: Uuid::from_bytes(*store),
+        boot: Uuid::from_bytes(*boot),
+        synced: Revision(u64::from_le_bytes(*synced)),
+        at_ms: u64::from_le_bytes(*at_ms),
+        is_clean: flags & 1 != 0,
+        is_relaxed: flags & 2 != 0,
+    };
+    Some((u64::from_le_bytes(*count), mark))
+}
+
+/// The id of this boot of the machine; all zero where the system has none.
+pub(crate) fn boot_id() -> Uuid {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Uuid::parse_str(text.trim()).unwrap_or(Uuid::nil())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(synced: u64) -> Mark {
+        Mark {
+            store: Uuid::from_u128(7),
+            boot: boot_id(),
+            synced: Revision(synced),
+            at_ms: 99,
+            is_clean: synced % 2 == 1,
+            is_relaxed: synced % 3 == 1,
+        }
+    }
+
+    #[test]
+    fn the_newest_slot_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        MarkFile::create(&path, &mark(1)).unwrap();
+        for synced in 2..7 {
+            let (file, _) = MarkFile::open(&path).unwrap();
+            file.write(&mark(synced)).unwrap();
+            file.sync().unwrap();
+            assert_eq!(MarkFile::read(&path).unwrap(), Some(mark(synced)));
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES);
+    }
+
+    #[test]
+    fn a_torn_slot_leaves_the_older_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        let file = MarkFile::create(&path, &mark(4)).unwrap();
+        file.write(&mark(5)).unwrap();
+        // The third write went to the second slot.
+        file.file.write_all_at(&[0xff; 8], SLOTS[1] + 40).unwrap();
+        assert_eq!(MarkFile::read(&path).unwrap(), Some(mark(4)));
+        file.file.write_all_at(&[0xff; 8], SLOTS[0] + 40).unwrap();
+        assert_eq!(MarkFile::read(&path).unwrap(), None);
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(MarkFile::read(&path).unwrap(), None);
+    }
+}

@@ -1,0 +1,575 @@
+//! The embedded engine: RocksDB under one commit thread.
+//!
+//! Start at [`RocksStore::open`]. The parts, in the order of a write:
+//! `prepare` (encode in the task of the request) → `queue` → `commit` (the one writer) → `column_families` (bytes on
+//! disk) → `mark` (what was durable once) → `index` and `tail` (what is published). Reads: `read` (scans), `watch`
+//! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `checkpoint`, `transfer`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, oneshot};
+
+use self::column_families::Engine;
+use self::commit::{Answers, BATCH, CommitThread, Message};
+use self::compact::{Keep, Timeline};
+use self::disk::Room;
+use self::housekeeping::{Housekeeping, Stop};
+use self::index::{Index, conflict};
+use self::mark::{Mark, MarkFile};
+use self::poison::{Poison, closed};
+use self::prepare::{Prepared, prepare, values_before};
+use self::queue::{Queue, Refused, Weight};
+use self::tail::Tail;
+use crate::clock::{Clock, Stopwatch};
+use crate::metrics::{EndedAs, Metrics, gauge_value};
+use crate::options::{Durability, Options};
+use crate::record::Records;
+use crate::{
+    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
+    Write,
+};
+
+mod column_families;
+mod commit;
+mod compact;
+mod disk;
+mod error;
+mod format;
+mod history;
+mod housekeeping;
+mod index;
+mod lock;
+mod mark;
+mod open;
+mod poison;
+mod prepare;
+mod queue;
+mod read;
+mod recover;
+mod tail;
+mod watch;
+
+pub use error::OpenError;
+pub use open::Opened;
+pub use watch::RocksEvents;
+
+/// How many watches may read history from disk at once.
+const MAX_REPLAYS: usize = 4;
+/// Transactions larger than this are encoded off the async workers.
+const LARGE: Weight = Weight {
+    writes: 64,
+    bytes: 256 << 10,
+};
+
+/// A store in a folder. Clones share it; when the last one is dropped the store is closed.
+#[derive(Clone)]
+pub struct RocksStore {
+    shared: Arc<Shared>,
+    owner: Arc<Owner>,
+}
+
+/// What all parts share.
+pub(crate) struct Shared {
+    folder: PathBuf,
+    durability: Durability,
+    keep: Keep,
+    clock: Arc<dyn Clock>,
+    records: Records,
+    metrics: Metrics,
+    poison: Poison,
+    queue: Queue<Message>,
+    tail: Tail,
+    index: RwLock<Index>,
+    /// The newest published revision; changes while `index` is held for writing.
+    current: AtomicU64,
+    listable_from: AtomicU64,
+    watchable_from: AtomicU64,
+    /// Where history begins: no record belongs to this revision.
+    origin: Revision,
+    timeline: Mutex<Timeline>,
+    room: AtomicU8,
+    /// None once the store is closed.
+    engine: Mutex<Option<Arc<Engine>>>,
+    replays: Arc<Semaphore>,
+    mark_file: MarkFile,
+    /// What every mark of this process has in common.
+    mark: Mark,
+}
+
+/// What a start hands to the parts that run.
+pub(crate) struct Started {
+    index: Index,
+    timeline: Timeline,
+    last_ms: u64,
+    floors: Floors,
+    origin: Revision,
+    ceiling: Option<Revision>,
+    mark: Mark,
+}
+
+/// The threads, and how they end.
+struct Owner {
+    shared: Arc<Shared>,
+    stop: Arc<Stop>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    engine_is_gone: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Shared {
+    fn new(
+        options: Options,
+        records: Records,
+        engine: Arc<Engine>,
+        mark_file: MarkFile,
+        mark: Mark,
+        started: Started,
+    ) -> Self {
+        let metrics = Metrics::default();
+        let revision = started.revision();
+        let floors = started.floors();
+        let (objects, object_bytes) = started.index.size();
+        metrics.revision.set(gauge_value(revision.0));
+        metrics.objects.set(gauge_value(objects));
+        metrics.object_bytes.set(gauge_value(object_bytes));
+        metrics.listable_from.set(gauge_value(floors.listable_from.0));
+        metrics.watchable_from.set(gauge_value(floors.watchable_from.0));
+        metrics
+            .durability
+            .set(i64::from(options.durability != Durability::Strict));
+        Self {
+            folder: options.path,
+            durability: options.durability,
+            keep: Keep {
+                window: options.window,
+                minimum_window: options.minimum_window,
+                watchable_revisions: options.watchable_revisions,
+                history_bytes: options.history_bytes,
+            },
+            clock: options.clock,
+            records,
+            poison: Poison::new(metrics.health.clone()),
+            metrics,
+            queue: Queue::new(Weight {
+                writes: options.queue_writes,
+                bytes: options.queue_bytes,
+            }),
+            tail: Tail::at(revision),
+            index: RwLock::new(started.index),
+            current: AtomicU64::new(revision.0),
+            listable_from: AtomicU64::new(floors.listable_from.0),
+            watchable_from: AtomicU64::new(floors.watchable_from.0),
+            origin: started.origin,
+            timeline: Mutex::new(started.timeline),
+            room: AtomicU8::new(Room::Plenty as u8),
+            engine: Mutex::new(Some(engine)),
+            replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
+            mark_file,
+            mark,
+        }
+    }
+
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timeline(&self) -> MutexGuard<'_, Timeline> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Revision {
+        Revision(self.current.load(Ordering::Acquire))
+    }
+
+    /// Called by the commit thread while it holds the index for writing.
+    fn set_current(&self, revision: Revision) {
+        self.current.store(revision.0, Ordering::Release);
+    }
+
+    fn floors(&self) -> Floors {
+        Floors {
+            listable_from: Revision(self.listable_from.load(Ordering::Acquire)),
+            watchable_from: Revision(self.watchable_from.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Raises the published floors; what they are then. Called by the commit thread.
+    fn raise_floors(&self, wanted: Floors) -> Floors {
+        self.listable_from
+            .fetch_max(wanted.listable_from.0, Ordering::AcqRel);
+        self.watchable_from
+            .fetch_max(wanted.watchable_from.0, Ordering::AcqRel);
+        let floors = self.floors();
+        self.metrics
+            .listable_from
+            .set(gauge_value(floors.listable_from.0));
+        self.metrics
+            .watchable_from
+            .set(gauge_value(floors.watchable_from.0));
+        self.tail.tick();
+        floors
+    }
+
+    fn room(&self) -> Room {
+        match self.room.load(Ordering::Relaxed) {
+            0 => Room::Plenty,
+            1 => Room::Short,
+            _ => Room::Critical,
+        }
+    }
+
+    /// Notes how much room there is; what was noted before.
+    fn set_room(&self, room: Room) -> Room {
+        let before = self.room();
+        self.room.store(room as u8, Ordering::Relaxed);
+        before
+    }
+
+    /// The open engine. Callers let go of it soon: closing waits for them.
+    fn engine(&self) -> Result<Arc<Engine>, StoreError> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().map(Arc::clone).ok_or_else(closed)
+    }
+
+    /// A mark of this process at a time.
+    fn mark_template(&self, at_ms: u64) -> Mark {
+        Mark { at_ms, ..self.mark }
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.metrics.commits.get_or_create(&EndedAs { outcome }).inc();
+    }
+}
+
+impl Owner {
+    fn spawn(
+        shared: &Arc<Shared>,
+        commit: CommitThread,
+        with_housekeeping: bool,
+        engine_is_gone: oneshot::Receiver<()>,
+    ) -> std::io::Result<Self> {
+        let owner = Self {
+            shared: Arc::clone(shared),
+            stop: Arc::new(Stop::default()),
+            threads: Mutex::new(Vec::new()),
+            engine_is_gone: Mutex::new(Some(engine_is_gone)),
+        };
+        owner.thread("storage-commit", move || commit.run())?;
+        if with_housekeeping {
+            let housekeeping = owner.housekeeping();
+            owner.thread("storage-house", move || housekeeping.run())?;
+        }
+        Ok(owner)
+    }
+
+    fn thread(&self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        self.threads().push(thread);
+        Ok(())
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn housekeeping(&self) -> Housekeeping {
+        Housekeeping {
+            shared: Arc::clone(&self.shared),
+            stop: Arc::clone(&self.stop),
+        }
+    }
+
+    /// Takes no more work; the threads end when they have done what waits.
+    fn stop(&self) {
+        self.shared.queue.close();
+        self.stop.set();
+    }
+
+    /// Lets go of the engine and ends watches.
+    fn let_go(&self) -> Option<Arc<Engine>> {
+        self.shared.poison.close();
+        self.shared.tail.close();
+        self.shared
+            .engine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Ends everything in order. Blocks.
+    fn close(&self) -> Result<(), StoreError> {
+        self.stop();
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads {
+            // A panic there has poisoned the store already.
+            drop(thread.join());
+        }
+        let was_poisoned = self.shared.poison.is_poisoned();
+        let Some(engine) = self.let_go() else {
+            return Ok(());
+        };
+        let flushed = if was_poisoned { Ok(()) } else { engine.flush() };
+        drop(engine);
+        flushed.map_err(|error| read::engine_failed(&error))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.stop();
+        self.let_go();
+    }
+}
+
+impl RocksStore {
+    /// What can be seen of the store from outside.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// The identity of the store.
+    #[must_use]
+    pub fn uuid(&self) -> uuid::Uuid {
+        self.shared.mark.store
+    }
+
+    /// Does the periodic work once: syncs the mark, looks at the disk, lets go of old history. Blocks.
+    pub fn keep_house(&self) {
+        self.owner.housekeeping().once();
+    }
+
+    /// Encodes transactions and hands them to the commit thread as one message.
+    async fn submit(&self, transactions: Vec<Transaction>) -> Answers {
+        let mut prepared = Vec::with_capacity(transactions.len());
+        if weight(&transactions).fits(LARGE) {
+            prepared.extend(
+                transactions
+                    .into_iter()
+                    .map(|transaction| self.shared.prepare(transaction)),
+            );
+        } else {
+            let shared = Arc::clone(&self.shared);
+            let encode = move || transactions.into_iter().map(|one| shared.prepare(one)).collect();
+            match tokio::task::spawn_blocking(encode).await {
+                Ok(encoded) => prepared = encoded,
+                Err(_) => return vec![Err(closed())],
+            }
+        }
+        let mut accepted = Vec::with_capacity(prepared.len());
+        let mut answers: Vec<Option<Result<Outcome, StoreError>>> = Vec::with_capacity(prepared.len());
+        for prepared in prepared {
+            match prepared {
+                Ok(prepared) => {
+                    accepted.push(prepared);
+                    answers.push(None);
+                }
+                Err(refused) => answers.push(Some(Err(refused))),
+            }
+        }
+        let mut replies = self.shared.commit(accepted).await.into_iter();
+        let answers = answers.into_iter();
+        let unknown = || Err(StoreError::Unknown { source: None });
+        answers
+            .map(|answer| answer.or_else(|| replies.next()).unwrap_or_else(unknown))
+            .collect()
+    }
+}
+
+/// How much encoding transactions take.
+fn weight(transactions: &[Transaction]) -> Weight {
+    let bytes = |write: &Write| match write {
+        Write::Put(_, value) => value.bytes.len(),
+        Write::Delete(_) => 0,
+    };
+    let writes = transactions.iter().flat_map(|transaction| &transaction.writes);
+    Weight {
+        writes: writes.clone().count(),
+        bytes: writes.map(bytes).sum(),
+    }
+}
+
+impl Shared {
+    fn prepare(&self, transaction: Transaction) -> Result<Prepared, StoreError> {
+        transaction.check_form()?;
+        let before = values_before(&self.index(), &transaction);
+        let may_grow = self.room() < Room::Critical;
+        let prepared = prepare(&self.records, transaction, before, may_grow)?;
+        let (found, limit) = (prepared.weight().bytes, self.queue.limit().bytes);
+        if found > limit {
+            return Err(StoreError::TooLarge { found, limit });
+        }
+        Ok(prepared)
+    }
+
+    /// What a transaction would be answered now, if it needs no commit: a conflict, or a check that holds.
+    fn answer_now(&self, transaction: &Transaction) -> Result<Option<Outcome>, StoreError> {
+        self.poison.check_readable()?;
+        transaction.check_form()?;
+        let index = self.index();
+        let revision = index.revision();
+        let conflict = conflict(&transaction.conditions, revision, |key| index.slot(key))?;
+        if conflict.is_some() {
+            self.metrics.conflicts.inc();
+            self.count("conflict");
+            return Ok(conflict);
+        }
+        if transaction.writes.is_empty() {
+            self.count("checked");
+            return Ok(Some(Outcome::Committed { revision }));
+        }
+        self.poison.check_writable()?;
+        Ok(None)
+    }
+
+    /// Waits for the commit thread's answers, one each.
+    async fn commit(&self, prepared: Vec<Prepared>) -> Answers {
+        let count = prepared.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        let weight = prepared
+            .iter()
+            .map(Prepared::weight)
+            .fold(Weight::default(), Weight::plus);
+        let (reply, answers) = oneshot::channel();
+        let message = Message::Transactions {
+            prepared,
+            queued: Stopwatch::start(),
+            reply,
+        };
+        if let Err(refused) = self.queue.push(message, weight) {
+            self.count("busy");
+            let refusal = || match refused {
+                Refused::Full { retry_after } => StoreError::Busy { retry_after },
+                Refused::Closed => self.poison.check_writable().err().unwrap_or_else(closed),
+            };
+            return (0..count).map(|_| Err(refusal())).collect();
+        }
+        // The thread answers all of a message, or died with it: then nobody knows.
+        answers.await.unwrap_or_default()
+    }
+}
+
+impl Store for RocksStore {
+    type Events = RocksEvents;
+
+    async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
+        if let Some(outcome) = self.shared.answer_now(&transaction)? {
+            return Ok(outcome);
+        }
+        let mut answers = self.submit(vec![transaction]).await;
+        answers
+            .pop()
+            .unwrap_or_else(|| Err(StoreError::Unknown { source: None }))
+    }
+
+    async fn transact_many(&self, transactions: Vec<Transaction>) -> Vec<Result<Outcome, StoreError>> {
+        let mut answers = Vec::with_capacity(transactions.len());
+        let mut waiting = transactions.into_iter().peekable();
+        while waiting.peek().is_some() {
+            let mut part = Vec::new();
+            let mut size = Weight::default();
+            while let Some(next) = waiting.next_if(|next| {
+                size = size.plus(weight(std::slice::from_ref(next)));
+                part.is_empty() || size.fits(BATCH)
+            }) {
+                part.push(next);
+            }
+            answers.extend(self.submit(part).await);
+        }
+        answers
+    }
+
+    async fn get(&self, key: &Key) -> Result<Found, StoreError> {
+        self.shared.poison.check_readable()?;
+        let index = self.shared.index();
+        Ok(Found {
+            revision: index.revision(),
+            entry: index.entry(key)?.cloned(),
+        })
+    }
+
+    async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
+        self.shared.poison.check_readable()?;
+        let engine = self.shared.engine()?;
+        let shared = Arc::clone(&self.shared);
+        let range = range.clone();
+        let read = tokio::task::spawn_blocking(move || read::scan(&shared, &engine, &range, at, &page));
+        read.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn watch(&self, range: &KeyRange, first: Revision) -> Result<RocksEvents, StoreError> {
+        self.shared.poison.check_readable()?;
+        let events = RocksEvents::new(Arc::clone(&self.shared), range.clone(), first);
+        self.shared
+            .floors()
+            .check_watchable(first, self.shared.current())?;
+        Ok(events)
+    }
+
+    async fn current_revision(&self) -> Result<Revision, StoreError> {
+        self.shared.poison.check_readable()?;
+        Ok(self.shared.current())
+    }
+
+    fn request_progress(&self) {
+        self.shared.tail.request_progress();
+    }
+
+    async fn compact(&self, through: Revision) -> Result<(), StoreError> {
+        self.shared.poison.check_writable()?;
+        let wanted = Floors {
+            listable_from: through.next(),
+            watchable_from: through.next(),
+        };
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Compact { wanted, reply };
+        match self.shared.queue.push(message, Weight { writes: 1, bytes: 0 }) {
+            Ok(()) => answer
+                .await
+                .unwrap_or_else(|_| Err(StoreError::Unknown { source: None })),
+            Err(Refused::Full { retry_after }) => Err(StoreError::Busy { retry_after }),
+            Err(Refused::Closed) => Err(closed()),
+        }
+    }
+
+    fn floors(&self) -> Floors {
+        self.shared.floors()
+    }
+
+    fn health(&self) -> Health {
+        self.shared.poison.health()
+    }
+
+    async fn close(&self, grace: Duration) -> Result<(), StoreError> {
+        let late = || StoreError::Closed {
+            reason: "it did not close in time".to_owned(),
+        };
+        let closing = async {
+            let owner = Arc::clone(&self.owner);
+            let closed = tokio::task::spawn_blocking(move || owner.close()).await;
+            let is_gone = self
+                .owner
+                .engine_is_gone
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(is_gone) = is_gone {
+                // The sender is dropped with the engine; nothing is ever sent.
+                drop(is_gone.await);
+            }
+            closed.unwrap_or_else(|_| Err(late()))
+        };
+        tokio::time::timeout(grace, closing)
+            .await
+            .unwrap_or_else(|_| Err(late()))
+    }
+}

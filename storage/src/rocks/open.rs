@@ -1,0 +1,360 @@
+//! What must hold before the first read?
+//!
+//! In order: the folder's lock, the file system, the format, the mark, the engine ([`recover`]), the threads. A
+//! folder without a store gets one: its files are made so that a crash in between leaves a folder that is taken as
+//! empty again, or a whole store.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::column_families::{Access, Engine, Meta, Recovery, Step};
+use super::commit::CommitThread;
+use super::error::OpenError;
+use super::format::{CURRENT, Format, sync_folder};
+use super::index::Index;
+use super::lock::{FolderLock, LockError, unfit_file_system};
+use super::mark::{Mark, MarkFile, boot_id};
+use super::recover;
+use super::{Owner, RocksStore, Shared, Started};
+use crate::clock::Stopwatch;
+use crate::options::{Durability, Options};
+use crate::record::Records;
+use crate::{Floors, Revision};
+
+/// A disk whose syncs take longer than this is called slow.
+const SLOW_SYNC: Duration = Duration::from_millis(10);
+
+/// What a start found.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Opened {
+    /// The identity of the store.
+    pub store: Uuid,
+    /// Whether the store was made by this start.
+    pub is_new: bool,
+    /// The newest revision.
+    pub revision: u64,
+    /// Oldest revision that can be listed.
+    pub listable_from: u64,
+    /// Oldest revision that can be watched from.
+    pub watchable_from: u64,
+    /// Keys that hold a value.
+    pub objects: u64,
+    /// Bytes of all values, uncompressed.
+    pub object_bytes: u64,
+    /// History records that were checked.
+    pub history_records: u64,
+    /// The log ended in a write that was never acknowledged; it was dropped.
+    pub had_torn_tail: bool,
+    /// After a loss of power in relaxed mode: the store went on at its ceiling, every reader starts over.
+    pub resumed_at_ceiling: bool,
+    /// Keys whose value fails its checksum. Reads of them fail until they are removed or restored.
+    pub damaged: Vec<String>,
+    /// What one sync takes, in microseconds (median); none if it was not measured.
+    pub sync_micros: Option<u64>,
+    /// How long the start took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// Where the parts of a store lie in its folder.
+pub(crate) fn engine_folder(folder: &Path) -> PathBuf {
+    folder.join("db")
+}
+
+pub(crate) fn mark_path(folder: &Path) -> PathBuf {
+    folder.join("mark")
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + '_ {
+    |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+impl RocksStore {
+    /// Opens the store in a folder, or makes one. Blocks while it loads: seconds for 100,000 objects.
+    ///
+    /// # Errors
+    /// Whatever would make an answer wrong later is refused here; each message names the remedy.
+    pub fn open(options: Options) -> Result<(Self, Opened), OpenError> {
+        let since = Stopwatch::start();
+        let folder = options.path.clone();
+        std::fs::create_dir_all(&folder).map_err(io_error(&folder))?;
+        let lock = lock_folder(&folder, options.lock_wait)?;
+        if !options.any_file_system
+            && let Some(kind) = unfit_file_system(&folder).map_err(io_error(&folder))?
+        {
+            return Err(OpenError::FileSystem { path: folder, kind });
+        }
+        let records = Records::new(Arc::clone(&options.seal));
+        let is_new = Format::read(&folder)?.is_none();
+        if is_new {
+            refuse_leftovers(&folder)?;
+            create(&folder, &options, Revision::INITIAL)?;
+        }
+        let format = Format::read(&folder)?.ok_or_else(|| OpenError::Missing { path: folder.clone() })?;
+        let mark_path = mark_path(&folder);
+        let (mark_file, mark) = MarkFile::open(&mark_path).map_err(|error| no_mark(&mark_path, error))?;
+        let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;
+        check_identity("the commit mark", mark.store, format.store)?;
+        let recovered = recover::open_engine(&engine_folder(&folder), &mark)?;
+        let engine = recovered.engine;
+        let mut position = recover::position(&engine.view())?;
+        check_identity("the engine", position.store, format.store)?;
+        let loaded = recover::load(&engine.view(), &records, &position)?;
+        let mut index = loaded.index;
+        let resumed_at_ceiling = match position.ceiling {
+            Some(ceiling) if !mark.is_clean && mark.boot != boot_id() => {
+                position = recover::resume_at_ceiling(&engine, &position, ceiling)?;
+                index.fold([], ceiling);
+                true
+            }
+            _ => false,
+        };
+        let (free, _) = super::disk::measure(&folder).map_err(io_error(&folder))?;
+        let sync_micros = probe(&folder, options.probe_syncs).map_err(io_error(&folder))?;
+        make_ballast(&folder, options.ballast_bytes).map_err(io_error(&folder))?;
+        let (objects, object_bytes) = index.size();
+        let opened = Opened {
+            store: format.store,
+            is_new,
+            revision: position.revision.0,
+            listable_from: position.floors.listable_from.0,
+            watchable_from: position.floors.watchable_from.0,
+            objects,
+            object_bytes,
+            history_records: loaded.history_records,
+            had_torn_tail: recovered.had_torn_tail,
+            resumed_at_ceiling,
+            damaged: index.damaged().map(ToString::to_string).collect(),
+            sync_micros,
+            took_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        };
+        let started = Started {
+            index,
+            timeline: loaded.timeline,
+            last_ms: loaded.last_ms,
+            floors: position.floors,
+            origin: position.origin,
+            ceiling: position.ceiling,
+            mark: Mark {
+                is_clean: false,
+                ..mark
+            },
+        };
+        let store = start(options, records, engine, lock, mark_file, started, &opened)?;
+        if free < super::disk::NO_ROOM_BYTES {
+            store.shared.poison.forbid_writes("the disk is full");
+        }
+        Ok((store, opened))
+    }
+}
+
+fn no_mark(path: &Path, error: io::Error) -> OpenError {
+    if error.kind() == io::ErrorKind::NotFound {
+        OpenError::damaged("the commit mark is missing, so nobody can tell whether acknowledged writes are")
+    } else {
+        OpenError::Io {
+            path: path.to_owned(),
+            source: error,
+        }
+    }
+}
+
+/// Builds the parts that run.
+fn start(
+    options: Options,
+    records: Records,
+    engine: Engine,
+    lock: FolderLock,
+    mark_file: MarkFile,
+    started: Started,
+    opened: &Opened,
+) -> Result<RocksStore, OpenError> {
+    let folder = options.path.clone();
+    let (gone, is_gone) = oneshot::channel();
+    let engine = Arc::new(engine.guarded(lock, gone));
+    let is_strict = options.durability == Durability::Strict;
+    let ceiling = match (is_strict, started.ceiling) {
+        // Left over from relaxed mode.
+        (true, Some(_)) => {
+            engine.write(&[Step::PutMeta(Meta::Ceiling, 0)], true)?;
+            Revision::default()
+        }
+        (true, None) => Revision::default(),
+        (false, ceiling) => ceiling.unwrap_or_default(),
+    };
+    let mark = Mark {
+        boot: boot_id(),
+        is_relaxed: !is_strict,
+        ..started.mark
+    };
+    mark_file
+        .write(&mark)
+        .and_then(|()| mark_file.sync())
+        .map_err(io_error(&mark_path(&folder)))?;
+    let last_ms = started.last_ms;
+    let with_housekeeping = options.background_work;
+    let shared = Arc::new(Shared::new(
+        options,
+        records,
+        Arc::clone(&engine),
+        mark_file,
+        mark,
+        started,
+    ));
+    if opened.had_torn_tail {
+        shared.metrics.recovered_tail.inc();
+    }
+    shared
+        .metrics
+        .checksum_failures
+        .inc_by(opened.damaged.len() as u64);
+    let commit = CommitThread::new(Arc::clone(&shared), engine, last_ms, ceiling);
+    let owner = Owner::spawn(&shared, commit, with_housekeeping, is_gone).map_err(io_error(&folder))?;
+    Ok(RocksStore {
+        shared,
+        owner: Arc::new(owner),
+    })
+}
+
+pub(crate) fn lock_folder(folder: &Path, wait: Duration) -> Result<FolderLock, OpenError> {
+    FolderLock::take(folder, wait).map_err(|error| match error {
+        LockError::Held(holder) => OpenError::Locked { holder },
+        LockError::Io(source) => OpenError::Io {
+            path: folder.to_owned(),
+            source,
+        },
+    })
+}
+
+fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(OpenError::damaged(format!(
+        "{whose} belongs to the store {found}, the folder to {expected}"
+    )))
+}
+
+/// Without a format file the folder must not hold a store: the format file is written last.
+fn refuse_leftovers(folder: &Path) -> Result<(), OpenError> {
+    let mark = match MarkFile::read(&mark_path(folder)) {
+        Ok(mark) => mark,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(io_error(folder)(error)),
+    };
+    let has_writes = mark.is_some_and(|mark| mark.synced > Revision::INITIAL || mark.is_clean);
+    let has_engine = engine_folder(folder).join("CURRENT").exists();
+    if has_writes || (has_engine && mark.is_none()) {
+        return Err(OpenError::damaged(
+            "the file format is missing, though there is a store",
+        ));
+    }
+    // A start that was cut short before it was done: begin again.
+    if has_engine {
+        std::fs::remove_dir_all(engine_folder(folder)).map_err(io_error(folder))?;
+    }
+    Ok(())
+}
+
+/// Makes a store whose history begins at `origin`. The folder's lock is held.
+pub(crate) fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, OpenError> {
+    let store = Uuid::new_v4();
+    let mark = Mark {
+        store,
+        boot: boot_id(),
+        synced: Revision::INITIAL,
+        at_ms: options.clock.now_ms(),
+        is_clean: false,
+        is_relaxed: false,
+    };
+    MarkFile::create(&mark_path(folder), &mark).map_err(io_error(folder))?;
+    sync_folder(folder).map_err(io_error(folder))?;
+    let engine = Engine::open(&engine_folder(folder), Access::Create, Recovery::Strict)?;
+    engine.write(
+        &[
+            Step::PutMeta(Meta::Format, u64::from(CURRENT)),
+            Step::PutStore(store),
+            Step::PutMeta(Meta::Revision, origin.0),
+            Step::PutMeta(Meta::ListableFrom, origin.0),
+            Step::PutMeta(Meta::WatchableFrom, origin.0),
+            Step::PutMeta(Meta::Origin, origin.0),
+            Step::PutMeta(Meta::Ceiling, 0),
+        ],
+        true,
+    )?;
+    drop(engine);
+    Format::new(store).write(folder).map_err(io_error(folder))?;
+    Ok(store)
+}
+
+/// Times syncs of 4 KiB; the median in microseconds.
+fn probe(folder: &Path, syncs: u32) -> io::Result<Option<u64>> {
+    if syncs == 0 {
+        return Ok(None);
+    }
+    let path = folder.join("probe");
+    let file = File::create(&path)?;
+    let block = [0x5a; 4096];
+    let mut micros = Vec::new();
+    for position in 0..u64::from(syncs) {
+        let since = Stopwatch::start();
+        file.write_all_at(&block, position * 4096)?;
+        file.sync_data()?;
+        micros.push(u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    drop(file);
+    std::fs::remove_file(&path)?;
+    micros.sort_unstable();
+    let median = micros.get(micros.len() / 2).copied();
+    if median.is_some_and(|median| Duration::from_micros(median) > SLOW_SYNC) {
+        tracing::warn!(?median, "the disk is slow: a sync takes so many microseconds");
+    }
+    Ok(median)
+}
+
+/// Keeps room that people can free by hand when the disk is full. A disk without room for it gets none.
+fn make_ballast(folder: &Path, bytes: u64) -> io::Result<()> {
+    let path = folder.join("ballast");
+    if bytes == 0 || path.exists() {
+        return Ok(());
+    }
+    let (free, _) = super::disk::measure(folder)?;
+    if free < bytes.saturating_mul(20) {
+        tracing::warn!(free, "no room for ballast");
+        return Ok(());
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    let block = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let part = block
+            .get(..usize::try_from(left).unwrap_or(usize::MAX).min(block.len()))
+            .unwrap_or(&block);
+        file.write_all(part)?;
+        left = left.saturating_sub(part.len() as u64);
+    }
+    file.sync_all()
+}
+
+impl Started {
+    /// The revision of the index.
+    pub(crate) fn revision(&self) -> Revision {
+        Index::revision(&self.index)
+    }
+
+    /// The floors as they were found.
+    pub(crate) fn floors(&self) -> Floors {
+        self.floors
+    }
+}

@@ -1,0 +1,254 @@
+//! What did a range hold, exactly, at a revision?
+//!
+//! A snapshot of `state`, undone by the `history` records between the wanted revision and the snapshot's: the first
+//! record of a key says what the key held before. The newest state is read in the same way at the published
+//! revision, so that nothing is shown before its writer is answered. Bytes that the index holds already are shared,
+//! not read twice.
+
+use std::collections::BTreeMap;
+
+use super::Shared;
+use super::column_families::{Engine, Meta, View};
+use super::error::EngineError;
+use super::history::{Density, HistoryError, walk};
+use super::index::{Slot, damaged};
+use crate::record::{Place, StoredState};
+use crate::{At, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
+
+/// The most history records one read undoes.
+const MAX_UNDONE: usize = 200_000;
+
+/// Keys of a range that changed after a revision, and what they held at it.
+type Undone = BTreeMap<Key, Option<Entry>>;
+
+/// How an attempt to read ended.
+enum Attempt {
+    Done(Scan),
+    /// History below was let go of while the newest state was read.
+    Overtaken,
+}
+
+/// Reads a page. Blocks on the disk.
+pub(crate) fn scan(
+    shared: &Shared,
+    engine: &Engine,
+    range: &KeyRange,
+    at: At,
+    page: &Page,
+) -> Result<Scan, StoreError> {
+    if let Some(key) = shared.index().first_damaged(range) {
+        return Err(damaged(key));
+    }
+    loop {
+        let revision = match at {
+            At::Latest => shared.current(),
+            At::Exactly(revision) => revision,
+        };
+        let view = engine.view();
+        if at != At::Latest {
+            // After the snapshot: floors rise before history goes, so what passes here is in the snapshot.
+            shared.floors().check_listable(revision, shared.current())?;
+        }
+        match attempt(shared, &view, range, revision, page)? {
+            Attempt::Done(scan) => return Ok(scan),
+            Attempt::Overtaken if at == At::Latest => {}
+            Attempt::Overtaken => {
+                return Err(StoreError::Compacted {
+                    requested: revision,
+                    floor: shared.floors().listable_from,
+                });
+            }
+        }
+    }
+}
+
+fn attempt(
+    shared: &Shared,
+    view: &View<'_>,
+    range: &KeyRange,
+    revision: Revision,
+    page: &Page,
+) -> Result<Attempt, StoreError> {
+    let newest = view.meta(Meta::Revision).map_err(|error| engine_failed(&error))?;
+    let newest = newest.map(Revision).ok_or_else(|| StoreError::Corrupt {
+        key: "meta/revision".to_owned(),
+        reason: "it is missing".to_owned(),
+    })?;
+    let Some(undone) = undo(shared, view, range, page, revision, newest)? else {
+        return Ok(Attempt::Overtaken);
+    };
+    collect(shared, view, range, revision, page, undone).map(Attempt::Done)
+}
+
+/// What the keys of the range that changed in (`revision`, `newest`] held at `revision`.
+fn undo(
+    shared: &Shared,
+    view: &View<'_>,
+    range: &KeyRange,
+    page: &Page,
+    revision: Revision,
+    newest: Revision,
+) -> Result<Option<Undone>, StoreError> {
+    let mut undone = Undone::new();
+    if newest <= revision {
+        return Ok(Some(undone));
+    }
+    let floor = view
+        .meta(Meta::WatchableFrom)
+        .map_err(|error| engine_failed(&error))?;
+    if floor.is_some_and(|floor| floor > revision.next().0) {
+        return Ok(None);
+    }
+    let mut walked = 0;
+    let mut density = Density::after(revision);
+    walk(view, revision.next(), newest, |stored, _| {
+        walked += 1;
+        density.follow(&stored)?;
+        let text = stored.key.as_str();
+        if walked <= MAX_UNDONE
+            && range.contains(text)
+            && text > page.after.as_str()
+            && !undone.contains_key(text)
+        {
+            let revision = stored.committed.revision;
+            let event = shared
+                .records
+                .event(stored)
+                .map_err(|error| HistoryError::Damaged {
+                    revision,
+                    reason: error.to_string(),
+                })?;
+            undone.insert(event.key, event.old);
+        }
+        Ok(walked <= MAX_UNDONE)
+    })
+    .map_err(|error| history_failed(shared, &error))?;
+    if walked > MAX_UNDONE {
+        return Err(StoreError::Compacted {
+            requested: revision,
+            floor: Revision(newest.0.saturating_sub(MAX_UNDONE as u64)),
+        });
+    }
+    density
+        .end(newest)
+        .map_err(|error| history_failed(shared, &error))?;
+    Ok(Some(undone))
+}
+
+/// Merges the rows of `state` with what was undone, in key order.
+fn collect(
+    shared: &Shared,
+    view: &View<'_>,
+    range: &KeyRange,
+    revision: Revision,
+    page: &Page,
+    undone: Undone,
+) -> Result<Scan, StoreError> {
+    let mut scan = Scan {
+        revision,
+        entries: Vec::new(),
+        more: false,
+    };
+    if range.bounds_after(&page.after).is_none() {
+        return Ok(scan);
+    }
+    let start = range.start.as_str().max(page.after.as_str());
+    let mut rows = view
+        .state(start, &range.end)
+        .map_err(|error| engine_failed(&error))?;
+    let mut undone = undone.into_iter().peekable();
+    let full = |scan: &mut Scan, key: Key, entry: Entry| {
+        let is_full = page.limit != 0 && scan.entries.len() == page.limit;
+        if is_full {
+            scan.more = true;
+        } else {
+            scan.entries.push((key, entry));
+        }
+        is_full
+    };
+    while let Some((key, record)) = rows.next().map_err(|error| engine_failed(&error))? {
+        let key = parse_key(key)?;
+        if key.as_str() <= page.after.as_str() && !page.after.is_empty() {
+            continue;
+        }
+        while let Some((past_key, past)) = undone.next_if(|(past_key, _)| *past_key < key) {
+            if let Some(entry) = past
+                && full(&mut scan, past_key, entry)
+            {
+                return Ok(scan);
+            }
+        }
+        let entry = match undone.next_if(|(past_key, _)| *past_key == key) {
+            Some((_, None)) => continue,
+            Some((_, Some(entry))) => entry,
+            None => entry(shared, &key, record)?,
+        };
+        if full(&mut scan, key, entry) {
+            return Ok(scan);
+        }
+    }
+    for (key, past) in undone {
+        if let Some(entry) = past
+            && full(&mut scan, key, entry)
+        {
+            break;
+        }
+    }
+    Ok(scan)
+}
+
+fn parse_key(bytes: &[u8]) -> Result<Key, StoreError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| StoreError::Corrupt {
+        key: String::from_utf8_lossy(bytes).into_owned(),
+        reason: "its key is not text".to_owned(),
+    })?;
+    Ok(Key::parse(text)?)
+}
+
+/// The entry of a row, shared with the index where it holds the same one.
+fn entry(shared: &Shared, key: &Key, record: &[u8]) -> Result<Entry, StoreError> {
+    let corrupt = |error: &crate::record::RecordError| {
+        shared.metrics.checksum_failures.inc();
+        StoreError::Corrupt {
+            key: key.to_string(),
+            reason: error.to_string(),
+        }
+    };
+    let stored = StoredState::decode(key, record).map_err(|error| corrupt(&error))?;
+    let place = stored.place();
+    if let Some(Slot::Whole(entry)) = shared.index().slot(key)
+        && entry.modified == place.modified
+    {
+        return Ok(entry.clone());
+    }
+    let value = shared
+        .records
+        .value(key, stored)
+        .map_err(|error| corrupt(&error))?;
+    let Place { created, modified } = place;
+    Ok(Entry {
+        value,
+        created,
+        modified,
+    })
+}
+
+pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
+    StoreError::Corrupt {
+        key: "the engine's files".to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+pub(crate) fn history_failed(shared: &Shared, error: &HistoryError) -> StoreError {
+    match error {
+        HistoryError::Engine(error) => engine_failed(error),
+        HistoryError::Damaged { revision, reason } => {
+            shared.metrics.checksum_failures.inc();
+            StoreError::Corrupt {
+                key: format!("history of revision {revision}"),
+                reason: reason.clone(),
+            }
+        }
+    }
+}

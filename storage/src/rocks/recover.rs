@@ -1,0 +1,269 @@
+//! After a stop of any kind: is everything that was acknowledged here, and does it agree with itself?
+//!
+//! The story of an open, once the lock is held and the format is known:
+//! 1. open strictly; where only the end of the log is torn and the mark says that it was never acknowledged, open
+//!    up to the tear;
+//! 2. compare with the mark: below it, acknowledged writes are missing;
+//! 3. the numbers in `meta` must fit each other and the newest history record;
+//! 4. load `state` into the index, every value checked;
+//! 5. walk `history` once: dense, and in agreement with `state` on every key.
+//!
+//! A fault of structure refuses the start. A value that fails its checksum while the structure holds is set apart.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use super::column_families::{Access, Engine, Meta, Recovery, Step, View};
+use super::compact::Timeline;
+use super::error::OpenError;
+use super::history::{Density, HistoryError, walk};
+use super::index::{Index, Slot};
+use super::mark::Mark;
+use crate::record::{Place, RecordError, Records, StoredState};
+use crate::{Entry, EventKind, Floors, Key, Revision};
+
+/// The numbers of `meta`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) store: Uuid,
+    pub(crate) revision: Revision,
+    pub(crate) floors: Floors,
+    pub(crate) origin: Revision,
+    /// Relaxed mode of the last run: no revision beyond it was handed out.
+    pub(crate) ceiling: Option<Revision>,
+}
+
+/// An engine that lost nothing it acknowledged.
+pub(crate) struct Recovered {
+    pub(crate) engine: Engine,
+    /// The log ended in a write that was never acknowledged.
+    pub(crate) had_torn_tail: bool,
+}
+
+/// What was loaded.
+pub(crate) struct Loaded {
+    pub(crate) index: Index,
+    pub(crate) timeline: Timeline,
+    pub(crate) history_records: u64,
+    /// The newest commit time seen.
+    pub(crate) last_ms: u64,
+}
+
+/// Steps 1 and 2.
+pub(crate) fn open_engine(folder: &Path, mark: &Mark) -> Result<Recovered, OpenError> {
+    if mark.is_relaxed && !mark.is_clean {
+        // Torn tails of several batches are normal there.
+        let engine = Engine::open(folder, Access::Existing, Recovery::PointInTime)?;
+        check_mark(folder, &engine.view(), mark)?;
+        return Ok(Recovered {
+            engine,
+            had_torn_tail: false,
+        });
+    }
+    let strict = match Engine::open(folder, Access::Existing, Recovery::Strict) {
+        Ok(engine) => {
+            check_mark(folder, &engine.view(), mark)?;
+            return Ok(Recovered {
+                engine,
+                had_torn_tail: false,
+            });
+        }
+        Err(error @ OpenError::Damaged { .. }) => error,
+        Err(error) => return Err(error),
+    };
+    // Reading only changes no byte: whatever is found, the evidence stays.
+    let Ok(reader) = Engine::open(folder, Access::ReadOnly, Recovery::PointInTime) else {
+        return Err(strict);
+    };
+    check_mark(folder, &reader.view(), mark)?;
+    drop(reader);
+    tracing::warn!(error = %strict, "the log ends in a write that was never acknowledged: it is dropped");
+    let engine = Engine::open(folder, Access::Existing, Recovery::PointInTime)?;
+    check_mark(folder, &engine.view(), mark)?;
+    Ok(Recovered {
+        engine,
+        had_torn_tail: true,
+    })
+}
+
+fn check_mark(folder: &Path, view: &View<'_>, mark: &Mark) -> Result<(), OpenError> {
+    let recovered = Revision(view.meta(Meta::Revision)?.unwrap_or_default());
+    if recovered < mark.synced {
+        return Err(OpenError::AcknowledgedLost {
+            recovered,
+            acknowledged: mark.synced,
+            path: folder.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Step 3.
+pub(crate) fn position(view: &View<'_>) -> Result<Position, OpenError> {
+    let number = |name: Meta| -> Result<Revision, OpenError> {
+        let found = view.meta(name)?;
+        found
+            .map(Revision)
+            .ok_or_else(|| OpenError::damaged(format!("the number {name:?} is missing")))
+    };
+    let store = view
+        .store()?
+        .ok_or_else(|| OpenError::damaged("the identity of the store is missing"))?;
+    let ceiling = view
+        .meta(Meta::Ceiling)?
+        .filter(|ceiling| *ceiling != 0)
+        .map(Revision);
+    let position = Position {
+        store,
+        revision: number(Meta::Revision)?,
+        floors: Floors {
+            listable_from: number(Meta::ListableFrom)?,
+            watchable_from: number(Meta::WatchableFrom)?,
+        },
+        origin: number(Meta::Origin)?,
+        ceiling,
+    };
+    let Position { revision, floors, .. } = position;
+    let highest = floors.listable_from.max(floors.watchable_from);
+    if position.origin > revision || highest > revision.next() || floors.watchable_from > floors.listable_from
+    {
+        return Err(OpenError::damaged(format!(
+            "its revisions contradict each other: {position:?}"
+        )));
+    }
+    if let Some(last) = view.last_history()?
+        && last != revision
+        && last >= floors.watchable_from
+    {
+        let what = format!("the newest history record is of revision {last}, the store is at {revision}");
+        return Err(OpenError::damaged(what));
+    }
+    Ok(position)
+}
+
+/// Steps 4 and 5.
+pub(crate) fn load(view: &View<'_>, records: &Records, position: &Position) -> Result<Loaded, OpenError> {
+    let index = load_state(view, records, position.revision)?;
+    let mut loaded = Loaded {
+        index,
+        timeline: Timeline::default(),
+        history_records: 0,
+        last_ms: 0,
+    };
+    walk_history(view, position, &mut loaded)?;
+    Ok(loaded)
+}
+
+fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<Index, OpenError> {
+    let mut index = Index::at(revision);
+    let mut rows = view.state("", "")?;
+    while let Some((key, record)) = rows.next()? {
+        let text =
+            std::str::from_utf8(key).map_err(|_| OpenError::damaged("a key of the state is not text"))?;
+        let fault = |error: RecordError| OpenError::damaged(format!("the record of {text}: {error}"));
+        let key = Key::parse(text).map_err(|error| fault(error.into()))?;
+        let stored = StoredState::decode(&key, record).map_err(fault)?;
+        let place = stored.place();
+        if place.modified > revision || place.created > place.modified {
+            return Err(fault(RecordError::Future));
+        }
+        let slot = match records.value(&key, stored) {
+            Ok(value) => Slot::Whole(Entry {
+                value,
+                created: place.created,
+                modified: place.modified,
+            }),
+            // A key service that does not answer says nothing about the data.
+            Err(error @ RecordError::Seal(_)) => return Err(fault(error)),
+            Err(error) => {
+                tracing::error!(%key, %error, "a value is damaged and set apart");
+                Slot::Damaged(place)
+            }
+        };
+        index.set(key, Some(slot));
+    }
+    Ok(index)
+}
+
+fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Result<(), OpenError> {
+    let before_first = position.origin.max(position.floors.watchable_from.previous());
+    let mut density = Density::after(before_first);
+    // What each key holds according to the newest record about it.
+    let mut newest: HashMap<Key, Option<Place>> = HashMap::new();
+    let from = before_first.next();
+    walk(view, from, position.revision, |stored, size| {
+        density.follow(&stored)?;
+        let revision = stored.committed.revision;
+        let damaged = |reason: &str| HistoryError::Damaged {
+            revision,
+            reason: reason.to_owned(),
+        };
+        let place = stored.place();
+        if let Some(before) = newest.get(&stored.key)
+            && before.map(|place| place.modified) != stored.previous
+        {
+            return Err(damaged("it does not follow the record before it of the same key"));
+        }
+        loaded.history_records += 1;
+        loaded.last_ms = loaded.last_ms.max(stored.committed.at_ms);
+        loaded
+            .timeline
+            .note(stored.committed.at_ms, revision, size as u64);
+        let is_present = stored.kind != EventKind::Deleted;
+        newest.insert(stored.key, is_present.then_some(place));
+        Ok(true)
+    })
+    .and_then(|()| density.end(position.revision))
+    .map_err(|error| match error {
+        HistoryError::Engine(error) => error.into(),
+        HistoryError::Damaged { revision, reason } => {
+            OpenError::damaged(format!("the history of revision {revision}: {reason}"))
+        }
+    })?;
+    for (key, expected) in &newest {
+        if loaded.index.slot(key).map(Slot::place) != *expected {
+            return Err(OpenError::damaged(format!("state and history disagree on {key}")));
+        }
+    }
+    for (key, slot) in loaded.index.iter() {
+        if slot.place().modified >= from && !newest.contains_key(key) {
+            return Err(OpenError::damaged(format!(
+                "history knows nothing of the newest value of {key}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Relaxed mode after a loss of power: revisions up to the ceiling may have been seen, so the store goes on there
+/// and every reader starts over.
+pub(crate) fn resume_at_ceiling(
+    engine: &Engine,
+    position: &Position,
+    ceiling: Revision,
+) -> Result<Position, OpenError> {
+    let resumed = Position {
+        revision: ceiling,
+        floors: Floors {
+            listable_from: ceiling,
+            watchable_from: ceiling,
+        },
+        origin: ceiling,
+        ceiling: None,
+        ..*position
+    };
+    engine.write(
+        &[
+            Step::PutMeta(Meta::Revision, ceiling.0),
+            Step::PutMeta(Meta::ListableFrom, ceiling.0),
+            Step::PutMeta(Meta::WatchableFrom, ceiling.0),
+            Step::PutMeta(Meta::Origin, ceiling.0),
+            Step::PutMeta(Meta::Ceiling, 0),
+            Step::DropHistory(ceiling),
+        ],
+        true,
+    )?;
+    Ok(resumed)
+}

@@ -1,0 +1,161 @@
+//! How does a reader follow the store?
+//!
+//! A watch is a cursor. It takes changes from the tail in memory; behind the tail it reads history from disk, a few
+//! such readers at a time, until it has caught up. It never holds up the commit thread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::Shared;
+use super::history::{HistoryError, read_after};
+use super::tail::{Change, Read};
+use crate::{Event, Events, KeyRange, Revision, Signal};
+
+/// The watch of a [`RocksStore`](super::RocksStore).
+pub struct RocksEvents {
+    shared: Arc<Shared>,
+    pulse: watch::Receiver<u64>,
+    range: KeyRange,
+    /// Taken from tail or disk, not looked at yet.
+    taken: VecDeque<Arc<Change>>,
+    /// Every change up to this revision has been looked at.
+    looked: Revision,
+    /// Every change up to this revision has been told.
+    told: Revision,
+    seen_requests: u64,
+    has_ended: bool,
+}
+
+impl RocksEvents {
+    pub(crate) fn new(shared: Arc<Shared>, range: KeyRange, first: Revision) -> Self {
+        shared.metrics.watches.inc();
+        Self {
+            pulse: shared.tail.pulse(),
+            seen_requests: shared.tail.progress_requests(),
+            // No record belongs to the revision a store began at.
+            looked: first.previous().max(shared.origin),
+            shared,
+            range,
+            taken: VecDeque::new(),
+            told: first.previous(),
+            has_ended: false,
+        }
+    }
+
+    /// The next of the changes that were taken, as far as it concerns the range.
+    fn next_taken(&mut self) -> Option<Signal> {
+        while let Some(change) = self.taken.pop_front() {
+            self.looked = change.revision;
+            let events = change
+                .events
+                .iter()
+                .filter(|event| self.range.contains(event.key.as_str()));
+            let events: Vec<Event> = events.cloned().collect();
+            if !events.is_empty() {
+                self.told = change.revision;
+                return Some(Signal::Changes {
+                    revision: change.revision,
+                    events,
+                });
+            }
+        }
+        None
+    }
+
+    /// Tells how far the store is, if that is news or was asked for.
+    fn progress(&mut self, current: Revision) -> Option<Signal> {
+        let requests = self.shared.tail.progress_requests();
+        if self.told >= current && self.seen_requests >= requests {
+            return None;
+        }
+        self.seen_requests = requests;
+        self.told = self.told.max(current);
+        Some(Signal::Progress(self.told))
+    }
+
+    fn end(&mut self, floor: Revision) -> Signal {
+        self.has_ended = true;
+        self.taken.clear();
+        Signal::Compacted(floor)
+    }
+
+    /// Takes what follows from the disk. A signal if the watch ends here.
+    async fn replay(&mut self, through: Revision) -> Option<Signal> {
+        let Ok(_permit) = Arc::clone(&self.shared.replays).acquire_owned().await else {
+            self.has_ended = true;
+            return None;
+        };
+        let Ok(engine) = self.shared.engine() else {
+            self.has_ended = true;
+            return None;
+        };
+        self.shared.metrics.replays.inc();
+        let (shared, seen) = (Arc::clone(&self.shared), self.looked);
+        let read =
+            tokio::task::spawn_blocking(move || read_after(&engine, &shared.records, seen, through)).await;
+        let floor = self.shared.floors().watchable_from;
+        if seen.next() < floor {
+            return Some(self.end(floor));
+        }
+        match read {
+            Ok(Ok(changes)) => {
+                self.taken.extend(changes);
+                None
+            }
+            Ok(Err(HistoryError::Damaged { revision, reason })) => {
+                self.shared.metrics.checksum_failures.inc();
+                tracing::error!(%revision, reason, "history is damaged: the watch starts over behind it");
+                Some(self.end(through.next()))
+            }
+            Ok(Err(HistoryError::Engine(error))) => {
+                tracing::error!(%error, "history cannot be read");
+                Some(self.end(through.next()))
+            }
+            Err(_) => {
+                self.has_ended = true;
+                None
+            }
+        }
+    }
+}
+
+impl Events for RocksEvents {
+    async fn next(&mut self) -> Option<Signal> {
+        while !self.has_ended {
+            if let Some(signal) = self.next_taken() {
+                return Some(signal);
+            }
+            self.pulse.borrow_and_update();
+            let floor = self.shared.floors().watchable_from;
+            if self.looked.next() < floor && !self.shared.poison.is_closed() {
+                return Some(self.end(floor));
+            }
+            match self.shared.tail.read(self.looked) {
+                Read::Closed => self.has_ended = true,
+                Read::Behind(through) => {
+                    if let Some(signal) = self.replay(through).await {
+                        return Some(signal);
+                    }
+                }
+                Read::Next(changes, current) if changes.is_empty() => {
+                    if let Some(signal) = self.progress(current) {
+                        return Some(signal);
+                    }
+                    if self.pulse.changed().await.is_err() {
+                        self.has_ended = true;
+                    }
+                }
+                Read::Next(changes, _) => self.taken.extend(changes),
+            }
+        }
+        None
+    }
+}
+
+impl Drop for RocksEvents {
+    fn drop(&mut self) {
+        self.shared.metrics.watches.dec();
+    }
+}
