@@ -1,0 +1,364 @@
+//! Who wants to hear of an event?
+//!
+//! Watches that select the same by the same words form a class; a thousand identical informers are one. Classes
+//! are found through indexes, asked once per event, and what concerns them is noted in their log: 16 bytes that
+//! say where in the event history it is and what it is to them. Watchers are cursors in these logs.
+//!
+//! Positions of the event history are the common coordinate. A class log is complete from `covered_from` on;
+//! what lies before is read off the history itself. Since both sides speak of positions, going from one to the
+//! other leaves no gap and repeats nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_storage::Revision;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::encode_once::{EncoderId, WatchKind};
+use super::history::CacheEvent;
+use super::object::Term;
+use super::selection::{Scope, Selection};
+
+/// How long a class without watchers is kept, for informers that come back.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Wake-ups of a class keep this distance for each of its watchers, so that events gather while waking them all
+/// would cost more than the events. Far below what anybody notices: 1 ms for 50 watchers.
+const PACE_PER_WATCHER: Duration = Duration::from_micros(20);
+
+/// The longest distance between wake-ups.
+const SLOWEST_PACE: Duration = Duration::from_millis(50);
+
+/// How many packed buffers a class keeps for its watchers to share.
+const SHARED_CHUNKS: usize = 4;
+
+/// An event of the class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) position: u64,
+    pub(super) kind: WatchKind,
+}
+
+/// Frames packed for one encoder, for whoever of the class comes to the same place.
+#[derive(Debug, Clone)]
+pub(super) struct Chunk {
+    pub(super) encoder: EncoderId,
+    /// The position of the first event in it.
+    pub(super) from: u64,
+    pub(super) first_revision: Revision,
+    /// The position of the last event in it.
+    pub(super) last: u64,
+    pub(super) last_revision: Revision,
+    /// How many of its events are of the last revision.
+    pub(super) of_last_revision: usize,
+    pub(super) bytes: Bytes,
+}
+
+/// What a class log holds for a cursor.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// Entries at and after the cursor; never empty.
+    Entries(Vec<Entry>),
+    /// The same, packed by another watcher.
+    Chunk(Chunk),
+    /// The cursor is at the head.
+    Nothing,
+    /// The log begins after the cursor, at this position.
+    CoveredFrom(u64),
+}
+
+/// Watches with one selection. See the module.
+#[derive(Debug)]
+pub(super) struct Class {
+    pub(super) selection: Selection,
+    log: Mutex<Log>,
+    wake: watch::Sender<u64>,
+    watchers: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Log {
+    covered_from: u64,
+    entries: VecDeque<Entry>,
+    chunks: VecDeque<Chunk>,
+    /// Entries were added that nobody was woken for.
+    is_touched: bool,
+    woken_at: Option<Instant>,
+    idle_since: Option<Instant>,
+}
+
+impl Class {
+    fn new(selection: Selection, covered_from: u64) -> Self {
+        Self {
+            selection,
+            log: Mutex::new(Log {
+                covered_from,
+                entries: VecDeque::new(),
+                chunks: VecDeque::new(),
+                is_touched: false,
+                woken_at: None,
+                idle_since: None,
+            }),
+            wake: watch::Sender::new(0),
+            watchers: AtomicUsize::new(0),
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is for a cursor at `next`; at most `most` entries.
+    pub(super) fn take(&self, next: u64, encoder: EncoderId, most: usize) -> Taken {
+        let log = self.log();
+        if next < log.covered_from {
+            return Taken::CoveredFrom(log.covered_from);
+        }
+        let start = log.entries.partition_point(|entry| entry.position < next);
+        let Some(first) = log.entries.get(start) else {
+            return Taken::Nothing;
+        };
+        let mut chunks = log.chunks.iter();
+        if let Some(chunk) = chunks.find(|chunk| chunk.encoder == encoder && chunk.from == first.position) {
+            return Taken::Chunk(chunk.clone());
+        }
+        Taken::Entries(log.entries.range(start..).take(most).copied().collect())
+    }
+
+    /// Lets other watchers of the class have a packed buffer.
+    pub(super) fn share(&self, chunk: Chunk) {
+        if self.watchers.load(Ordering::Relaxed) < 2 {
+            return;
+        }
+        let mut log = self.log();
+        log.chunks
+            .retain(|other| other.encoder != chunk.encoder || other.from != chunk.from);
+        if log.chunks.len() >= SHARED_CHUNKS {
+            log.chunks.pop_front();
+        }
+        log.chunks.push_back(chunk);
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.wake.subscribe()
+    }
+
+    /// Wakes all watchers, whatever the pace.
+    pub(super) fn poke(&self) {
+        self.wake.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes the watchers if the last time is long enough ago; else says when it will be.
+    pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
+        let watchers = u32::try_from(self.watchers.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let pace = PACE_PER_WATCHER.saturating_mul(watchers).min(SLOWEST_PACE);
+        {
+            let mut log = self.log();
+            if let Some(due) = log.woken_at.map(|at| at + pace).filter(|due| *due > now) {
+                return Some(due);
+            }
+            log.woken_at = Some(now);
+            log.is_touched = false;
+        }
+        self.poke();
+        None
+    }
+
+    /// Notes an event. Returns whether the class was untouched since its watchers were woken.
+    fn note(&self, entry: Entry) -> bool {
+        let mut log = self.log();
+        log.entries.push_back(entry);
+        !std::mem::replace(&mut log.is_touched, true)
+    }
+
+    /// Lets go of entries whose events are gone, and of packed buffers.
+    fn trim(&self, history_first: u64) {
+        let mut log = self.log();
+        while let Some(entry) = log.entries.front()
+            && entry.position < history_first
+        {
+            log.covered_from = entry.position + 1;
+            log.entries.pop_front();
+        }
+        if log.entries.capacity() > 64 && log.entries.len() < log.entries.capacity() / 4 {
+            let twice = log.entries.len() * 2;
+            log.entries.shrink_to(twice);
+        }
+        log.chunks.clear();
+    }
+
+    fn restart(&self, position: u64) {
+        {
+            let mut log = self.log();
+            log.entries.clear();
+            log.chunks.clear();
+            log.covered_from = position;
+        }
+        self.poke();
+    }
+
+    fn is_abandoned(&self, now: Instant) -> bool {
+        let is_idle = self.watchers.load(Ordering::Relaxed) == 0;
+        let mut log = self.log();
+        if !is_idle {
+            log.idle_since = None;
+            return false;
+        }
+        let since = *log.idle_since.get_or_insert(now);
+        now.duration_since(since) >= IDLE
+    }
+}
+
+/// A watcher's membership of a class.
+#[derive(Debug)]
+pub(super) struct Member(Arc<Class>);
+
+impl std::ops::Deref for Member {
+    type Target = Class;
+
+    fn deref(&self) -> &Class {
+        &self.0
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All classes of a resource, found by what an event must have to concern them.
+#[derive(Debug, Default)]
+pub(super) struct Classes {
+    /// The position of the next event to be matched.
+    matched: u64,
+    by_identity: HashMap<String, Arc<Class>>,
+    by_key: HashMap<String, Vec<Arc<Class>>>,
+    by_term: HashMap<Term, Vec<Arc<Class>>>,
+    by_namespace: HashMap<String, Vec<Arc<Class>>>,
+    others: Vec<Arc<Class>>,
+}
+
+impl Classes {
+    /// Joins the class of a selection, which begins at the next event if it is new.
+    pub(super) fn join(&mut self, selection: &Selection) -> Member {
+        let class = match self.by_identity.get(selection.identity()) {
+            Some(class) => Arc::clone(class),
+            None => self.add(selection),
+        };
+        class.watchers.fetch_add(1, Ordering::Relaxed);
+        Member(class)
+    }
+
+    fn add(&mut self, selection: &Selection) -> Arc<Class> {
+        let class = Arc::new(Class::new(selection.clone(), self.matched));
+        self.by_identity
+            .insert(selection.identity().to_owned(), Arc::clone(&class));
+        self.place(selection).push(Arc::clone(&class));
+        class
+    }
+
+    /// Where classes like this one are found: by the rarest thing an event of theirs must have.
+    fn place(&mut self, selection: &Selection) -> &mut Vec<Arc<Class>> {
+        match (selection.scope(), selection.equalities().first()) {
+            (Scope::Name { .. }, _) => {
+                let key = selection.range().start.clone();
+                self.by_key.entry(key).or_default()
+            }
+            (_, Some(term)) => self.by_term.entry(term.clone()).or_default(),
+            (Scope::Namespace(namespace), None) => {
+                self.by_namespace.entry(namespace.clone()).or_default()
+            }
+            (Scope::All, None) => &mut self.others,
+        }
+    }
+
+    /// Notes events, in order, with all classes they concern. Returns the classes that were untouched before.
+    pub(super) fn dispatch(&mut self, events: &[Arc<CacheEvent>]) -> Vec<Arc<Class>> {
+        let mut touched = Vec::new();
+        for event in events {
+            self.dispatch_one(event, &mut touched);
+            self.matched = event.position + 1;
+        }
+        touched
+    }
+
+    fn dispatch_one(&self, event: &CacheEvent, touched: &mut Vec<Arc<Class>>) {
+        let Some(object) = event.new.as_ref().or(event.old.as_ref()) else {
+            return;
+        };
+        let mut note = |classes: &[Arc<Class>]| {
+            for class in classes {
+                if let Some(kind) = event.kind_for(&class.selection) {
+                    let position = event.position;
+                    if class.note(Entry { position, kind }) {
+                        touched.push(Arc::clone(class));
+                    }
+                }
+            }
+        };
+        note(&self.others);
+        if let Some(classes) = self.by_namespace.get(object.key().namespace()) {
+            note(classes);
+        }
+        if let Some(classes) = self.by_key.get(object.key().as_str()) {
+            note(classes);
+        }
+        if self.by_term.is_empty() {
+            return;
+        }
+        let terms = |object: &Option<Arc<super::object::CachedObject>>| {
+            object.as_ref().map_or_else(Vec::new, |object| object.terms().to_vec())
+        };
+        let (mut all, new) = (terms(&event.old), terms(&event.new));
+        // A class is noted once: it is found under one term, and that is looked up once.
+        all.extend(new);
+        all.sort_unstable();
+        all.dedup();
+        for term in &all {
+            if let Some(classes) = self.by_term.get(term) {
+                note(classes);
+            }
+        }
+    }
+
+    /// Lets go of what the history has let go of, and of classes nobody came back to.
+    pub(super) fn sweep(&mut self, history_first: u64, now: Instant) {
+        let mut abandoned = Vec::new();
+        for class in self.by_identity.values() {
+            class.trim(history_first);
+            if class.is_abandoned(now) {
+                abandoned.push(Arc::clone(class));
+            }
+        }
+        for class in abandoned {
+            self.by_identity.remove(class.selection.identity());
+            self.place(&class.selection)
+                .retain(|other| !Arc::ptr_eq(other, &class));
+        }
+        self.by_key.retain(|_, classes| !classes.is_empty());
+        self.by_term.retain(|_, classes| !classes.is_empty());
+        self.by_namespace.retain(|_, classes| !classes.is_empty());
+    }
+
+    /// Starts over behind a gap: all cursors before `position` have missed something.
+    pub(super) fn restart(&mut self, position: u64) {
+        self.matched = position;
+        for class in self.by_identity.values() {
+            class.restart(position);
+        }
+    }
+
+    /// Wakes every watcher.
+    pub(super) fn poke_all(&self) {
+        self.by_identity.values().for_each(|class| class.poke());
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.by_identity.len()
+    }
+}

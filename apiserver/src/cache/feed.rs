@@ -1,0 +1,365 @@
+//! How does what happens in the store reach those who read and watch?
+//!
+//! One task per resource. It reads everything once, then applies the store's events in batches: tree, event
+//! history, class logs; publishes the new root; wakes who is concerned. Events are in all logs before the root is
+//! published, so whoever sees a revision can find all of its events.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use drydock_storage::{At, Event, Events as _, Key, Page as ScanPage, Revision, Signal, Store, StoreError};
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::class::Class;
+use super::history::CacheEvent;
+use super::metrics::CheckResult;
+use super::object::{CachedObject, Interner};
+use super::snapshot::Root;
+use super::tree::Builder;
+use super::watch_cache::{SCAN_PAGE, Shared};
+
+/// The most events applied before they are published.
+const BATCH: usize = 512;
+
+/// How often old things are let go of.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// The first and the longest wait after the store failed.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Consistency checks lie this far apart, plus up to half of it at random.
+const CHECK_PERIOD: Duration = Duration::from_secs(300);
+
+/// The task that feeds a cache. It must be run for the cache to become ready.
+pub struct Feeder<S: Store> {
+    shared: Arc<Shared<S>>,
+    interner: Interner,
+    /// Classes that have news and were woken too recently.
+    paced: Vec<Arc<Class>>,
+    pace: Option<Instant>,
+}
+
+/// Why following the store ended.
+enum Unfollowed {
+    /// The stream ended; what comes next may still be had.
+    Resume,
+    /// Something was missed, or the cache is wrong.
+    Reload,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Store> Feeder<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+        Self {
+            shared,
+            interner: Interner::default(),
+            paced: Vec::new(),
+            pace: None,
+        }
+    }
+
+    /// Feeds the cache until `shutdown`; then ends all watches that are still open.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let shared = Arc::clone(&self.shared);
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = self.feed() => {}
+            () = check_consistency(&shared) => {}
+        }
+        shared.end_watches(Duration::ZERO);
+    }
+
+    async fn feed(&mut self) {
+        let mut back_off = BACK_OFF.0;
+        loop {
+            match self.load().await {
+                Ok(root) => {
+                    back_off = BACK_OFF.0;
+                    self.follow(root).await;
+                    self.shared.metrics.rebuilds.inc();
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        resource = self.shared.config.resource,
+                        error = &error as &dyn std::error::Error,
+                        "the cache cannot be filled from the store"
+                    );
+                    tokio::time::sleep(back_off).await;
+                    back_off = (back_off * 2).min(BACK_OFF.1);
+                }
+            }
+        }
+    }
+
+    /// Reads everything, and publishes it as a new beginning.
+    async fn load(&mut self) -> Result<Root, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let interner = &mut self.interner;
+        let mut builder = Builder::default();
+        let revision = shared
+            .scan(At::Latest, |key, entry| {
+                let object = CachedObject::interned(key, entry, &*shared.config.extract, None, interner);
+                builder.push(Arc::new(object));
+            })
+            .await?;
+        let position = shared.history.restart(revision);
+        let root = Root::build(revision, position, builder.finish(), Arc::clone(&shared.indexed));
+        lock(&shared.past).clear();
+        let is_first = shared.newest.load().is_none();
+        *lock(&shared.restarted) = (!is_first).then(Instant::now);
+        self.publish(&root);
+        // Cursors are sent off last: where they then look, the new beginning is in place.
+        lock(&shared.classes).restart(position);
+        Ok(root)
+    }
+
+    /// Applies what happens after `root` until that is no longer possible.
+    async fn follow(&mut self, mut root: Root) {
+        let mut back_off = BACK_OFF.0;
+        loop {
+            let first = root.revision.next();
+            match self.shared.store.watch(&self.shared.range, first).await {
+                Ok(events) => {
+                    let before = root.revision;
+                    if let Unfollowed::Reload = self.drain(events, &mut root).await {
+                        return;
+                    }
+                    if root.revision > before {
+                        back_off = BACK_OFF.0;
+                    }
+                }
+                Err(StoreError::Compacted { .. }) => return,
+                Err(error) => tracing::warn!(
+                    resource = self.shared.config.resource,
+                    error = &error as &dyn std::error::Error,
+                    "the store cannot be watched"
+                ),
+            }
+            tokio::time::sleep(back_off).await;
+            back_off = (back_off * 2).min(BACK_OFF.1);
+        }
+    }
+
+    async fn drain(&mut self, mut events: S::Events, root: &mut Root) -> Unfollowed {
+        let shared = Arc::clone(&self.shared);
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let pace = self.pace;
+            tokio::select! {
+                signal = events.next() => {
+                    if let ControlFlow::Break(end) = self.apply_batch(signal, &mut events, root) {
+                        return end;
+                    }
+                }
+                () = tokio::time::sleep_until(pace.unwrap_or_else(Instant::now)), if pace.is_some() => {
+                    self.pace = None;
+                    let paced = std::mem::take(&mut self.paced);
+                    self.wake(paced);
+                }
+                _ = housekeeping.tick() => self.keep_house(),
+                () = shared.rebuild.notified() => return Unfollowed::Reload,
+            }
+        }
+    }
+
+    /// Applies a signal and those that are there already, then publishes.
+    fn apply_batch(
+        &mut self,
+        first: Option<Signal>,
+        events: &mut S::Events,
+        root: &mut Root,
+    ) -> ControlFlow<Unfollowed> {
+        let mut batch = Vec::new();
+        let mut flow = ControlFlow::Continue(());
+        let before = root.revision;
+        let mut signal = Some(first);
+        while let Some(next) = signal {
+            match next {
+                Some(Signal::Changes { revision, events }) if revision > root.revision => {
+                    root.revision = revision;
+                    batch.extend(events.into_iter().filter_map(|event| self.apply(event, root)));
+                }
+                // Told before: a resumed stream may overlap.
+                Some(Signal::Changes { .. }) => {}
+                Some(Signal::Progress(revision)) => root.revision = root.revision.max(revision),
+                Some(Signal::Compacted(_)) => flow = ControlFlow::Break(Unfollowed::Reload),
+                None => flow = ControlFlow::Break(Unfollowed::Resume),
+            }
+            let is_full = batch.len() >= BATCH || flow.is_break();
+            signal = if is_full { None } else { events.next().now_or_never() };
+        }
+        if root.revision > before {
+            self.shared.history.append(&batch);
+            let touched = lock(&self.shared.classes).dispatch(&batch);
+            self.publish(root);
+            self.wake(touched);
+        }
+        flow
+    }
+
+    fn apply(&mut self, event: Event, root: &mut Root) -> Option<Arc<CacheEvent>> {
+        let Event { key, new, .. } = event;
+        let metrics = &self.shared.metrics;
+        let new = new.map(|entry| {
+            let before = root.objects.get(key.as_str());
+            let before = before.map(AsRef::as_ref);
+            let extract = &*self.shared.config.extract;
+            let object = CachedObject::interned(key.clone(), entry, extract, before, &mut self.interner);
+            Arc::new(object)
+        });
+        let old = root.set(&key, new.clone());
+        match (&old, &new) {
+            (None, None) => return None,
+            (None, Some(_)) => metrics.created.inc(),
+            (Some(_), Some(_)) => metrics.updated.inc(),
+            (Some(_), None) => metrics.deleted.inc(),
+        };
+        let history = &self.shared.history;
+        let event = history.event(root.position, root.revision, old, new, Instant::now());
+        root.position += 1;
+        Some(event)
+    }
+
+    fn publish(&self, root: &Root) {
+        let root = Arc::new(root.clone());
+        lock(&self.shared.past).retain(&root, Instant::now());
+        let revision = root.revision;
+        self.shared.newest.store(Some(root));
+        self.shared.applied.send_replace(revision);
+    }
+
+    fn wake(&mut self, classes: Vec<Arc<Class>>) {
+        let now = Instant::now();
+        for class in classes {
+            if let Some(due) = class.wake(now) {
+                self.pace = Some(self.pace.map_or(due, |pace| pace.min(due)));
+                self.paced.push(class);
+            }
+        }
+    }
+
+    fn keep_house(&self) {
+        let shared = &self.shared;
+        let now = Instant::now();
+        shared.history.trim(now);
+        lock(&shared.past).thin(now, shared.history.floor());
+        let first = shared.history.first();
+        let mut classes = lock(&shared.classes);
+        classes.sweep(first, now);
+        let metrics = &shared.metrics;
+        metrics.classes.set(as_gauge(classes.count()));
+        drop(classes);
+        metrics.roots.set(as_gauge(lock(&shared.past).count()));
+        metrics.history_bytes.set(as_gauge(shared.history.bytes()));
+        metrics.history_seconds.set(as_gauge(shared.history.age(now).as_secs()));
+        if let Some(root) = &*shared.newest.load() {
+            metrics.objects.set(as_gauge(root.objects.count()));
+            metrics.object_bytes.set(as_gauge(root.objects.bytes()));
+        }
+    }
+}
+
+fn as_gauge(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+/// Compares the cache with the store from time to time, for ever, and asks for a rebuild when they differ.
+async fn check_consistency<S: Store>(shared: &Shared<S>) {
+    loop {
+        let random = lock(&shared.random).f64();
+        tokio::time::sleep(CHECK_PERIOD.mul_f64(1.0 + random / 2.0)).await;
+        let Some(root) = shared.newest.load_full() else {
+            continue;
+        };
+        match first_difference(shared, &root).await {
+            Ok(None) => shared.metrics.checked(CheckResult::Equal),
+            Ok(Some(difference)) => {
+                shared.metrics.checked(CheckResult::Different);
+                tracing::error!(
+                    resource = shared.config.resource,
+                    revision = %root.revision,
+                    key = %difference.key,
+                    cached = ?difference.cached,
+                    stored = ?difference.stored,
+                    "the cache differs from the store and is read anew"
+                );
+                shared.rebuild.notify_one();
+            }
+            Err(error) => {
+                shared.metrics.checked(CheckResult::Skipped);
+                tracing::info!(
+                    resource = shared.config.resource,
+                    error = &error as &dyn std::error::Error,
+                    "the cache could not be compared with the store"
+                );
+            }
+        }
+    }
+}
+
+/// A key and when it was last written, according to both sides.
+#[derive(Debug)]
+struct Difference {
+    key: Key,
+    cached: Option<Revision>,
+    stored: Option<Revision>,
+}
+
+async fn first_difference<S: Store>(shared: &Shared<S>, root: &Root) -> Result<Option<Difference>, StoreError> {
+    let mut cached = root.objects.cursor().peekable();
+    let mut after = String::new();
+    loop {
+        let page = ScanPage {
+            after,
+            limit: SCAN_PAGE,
+        };
+        let scan = shared
+            .store
+            .scan(&shared.range, At::Exactly(root.revision), page)
+            .await?;
+        for (key, entry) in &scan.entries {
+            let stored = Some(entry.modified);
+            match cached.next_if(|object| object.key() <= key) {
+                Some(object) if object.key() == key && Some(object.modified()) == stored => {}
+                Some(object) if object.key() == key => {
+                    return Ok(Some(Difference {
+                        key: key.clone(),
+                        cached: Some(object.modified()),
+                        stored,
+                    }));
+                }
+                Some(object) => {
+                    return Ok(Some(Difference {
+                        key: object.key().clone(),
+                        cached: Some(object.modified()),
+                        stored: None,
+                    }));
+                }
+                None => {
+                    return Ok(Some(Difference {
+                        key: key.clone(),
+                        cached: None,
+                        stored,
+                    }));
+                }
+            }
+        }
+        match scan.entries.last() {
+            Some((key, _)) if scan.more => after = key.as_str().to_owned(),
+            _ => {
+                return Ok(cached.next().map(|object| Difference {
+                    key: object.key().clone(),
+                    cached: Some(object.modified()),
+                    stored: None,
+                }));
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What happened lately, for watchers that are behind and for lists of the past?
+//!
+//! A log of events addressed by position, from 0 in the order of revisions. It has a budget in bytes and in
+//! time; the oldest go first. What went is still on disk for a while.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use drydock_storage::Revision;
+use tokio::time::Instant;
+
+use super::encode_once::{EncodeError, Encodings, EventEncoder, WatchKind};
+use super::object::CachedObject;
+use super::selection::Selection;
+
+/// What an event weighs without payloads: itself, its places in logs, the attributes of its old object.
+const EVENT_BYTES: u64 = 384;
+
+/// One change of one object.
+#[derive(Debug)]
+pub(super) struct CacheEvent {
+    pub(super) position: u64,
+    pub(super) revision: Revision,
+    pub(super) old: Option<Arc<CachedObject>>,
+    pub(super) new: Option<Arc<CachedObject>>,
+    /// When it entered the cache.
+    pub(super) at: Instant,
+    encodings: Encodings,
+}
+
+impl CacheEvent {
+    /// What the event is to those who see only `selection`; none when it is nothing to them.
+    pub(super) fn kind_for(&self, selection: &Selection) -> Option<WatchKind> {
+        kind_for(selection, self.old.as_deref(), self.new.as_deref())
+    }
+
+    /// The object to show and its resourceVersion. A deletion shows the last state with the event's revision.
+    fn shown(&self, kind: WatchKind) -> Option<&CachedObject> {
+        match kind {
+            WatchKind::Added | WatchKind::Modified => self.new.as_deref(),
+            WatchKind::Deleted => self.old.as_deref(),
+        }
+    }
+
+    /// The frame for `encoder`, and whether it had been made before.
+    pub(super) fn frame(
+        &self,
+        kind: WatchKind,
+        encoder: &dyn EventEncoder,
+    ) -> (Result<Bytes, EncodeError>, bool) {
+        self.encodings.get(encoder.id(), kind, || {
+            let mut out = BytesMut::new();
+            if let Some(object) = self.shown(kind) {
+                encoder.event(kind, object, self.revision, &mut out)?;
+            }
+            Ok(out.freeze())
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        EVENT_BYTES + self.old.as_ref().map_or(0, |old| old.payload_bytes())
+    }
+}
+
+/// How a change looks through a selection: by whether the old and the new state match.
+pub(super) fn kind_for(
+    selection: &Selection,
+    old: Option<&CachedObject>,
+    new: Option<&CachedObject>,
+) -> Option<WatchKind> {
+    let matches = |object: Option<&CachedObject>| object.is_some_and(|object| selection.matches(object));
+    match (matches(old), matches(new)) {
+        (false, true) => Some(WatchKind::Added),
+        (true, true) => Some(WatchKind::Modified),
+        (true, false) => Some(WatchKind::Deleted),
+        (false, false) => None,
+    }
+}
+
+/// The event log of a resource. See the module.
+#[derive(Debug)]
+pub(super) struct History {
+    log: RwLock<Log>,
+    /// Bytes held by encodings of events that are alive.
+    encoded: Arc<AtomicU64>,
+    budget: u64,
+    window: Duration,
+}
+
+#[derive(Debug)]
+struct Log {
+    /// The position of the first event held.
+    first: u64,
+    events: VecDeque<Arc<CacheEvent>>,
+    bytes: u64,
+    /// Every event after this revision is held.
+    floor: Revision,
+}
+
+impl Log {
+    fn end(&self) -> u64 {
+        self.first + u64::try_from(self.events.len()).unwrap_or(u64::MAX)
+    }
+
+    fn index(&self, position: u64) -> Option<usize> {
+        usize::try_from(position.checked_sub(self.first)?).ok()
+    }
+}
+
+impl History {
+    pub(super) fn new(budget: u64, window: Duration) -> Self {
+        Self {
+            log: RwLock::new(Log {
+                first: 0,
+                events: VecDeque::new(),
+                bytes: 0,
+                floor: Revision(0),
+            }),
+            encoded: Arc::default(),
+            budget,
+            window,
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Log> {
+        self.log.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts over behind a gap: nothing up to `floor` is held. Returns the position of the next event, which no
+    /// event had before.
+    pub(super) fn restart(&self, floor: Revision) -> u64 {
+        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+        let next = log.end() + 1;
+        *log = Log {
+            first: next,
+            events: VecDeque::new(),
+            bytes: 0,
+            floor,
+        };
+        next
+    }
+
+    /// An event to be appended next at `position`.
+    pub(super) fn event(
+        &self,
+        position: u64,
+        revision: Revision,
+        old: Option<Arc<CachedObject>>,
+        new: Option<Arc<CachedObject>>,
+        at: Instant,
+    ) -> Arc<CacheEvent> {
+        Arc::new(CacheEvent {
+            position,
+            revision,
+            old,
+            new,
+            at,
+            encodings: Encodings::new(Arc::clone(&self.encoded)),
+        })
+    }
+
+    /// Appends events in order and lets go of the oldest where the budget asks for it.
+    pub(super) fn append(&self, events: &[Arc<CacheEvent>]) {
+        let gone = {
+            let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+            log.bytes += events.iter().map(|event| event.bytes()).sum::<u64>();
+            log.events.extend(events.iter().cloned());
+            self.shrink(&mut log, None)
+        };
+        // Freeing objects takes its time; nobody has to wait for it.
+        drop(gone);
+    }
+
+    /// Lets go of what is older than the window or over the budget.
+    pub(super) fn trim(&self, now: Instant) {
+        let gone = {
+            let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+            self.shrink(&mut log, Some(now))
+        };
+        drop(gone);
+    }
+
+    fn shrink(&self, log: &mut Log, now: Option<Instant>) -> Vec<Arc<CacheEvent>> {
+        let mut gone = Vec::new();
+        let mut encoded = self.encoded.load(Ordering::Relaxed);
+        while let Some(oldest) = log.events.front() {
+            let is_old = now.is_some_and(|now| now.duration_since(oldest.at) >= self.window);
+            if !is_old && log.bytes + encoded <= self.budget {
+                break;
+            }
+            let Some(event) = log.events.pop_front() else { break };
+            log.first += 1;
+            log.bytes -= event.bytes();
+            encoded = encoded.saturating_sub(event.encodings.bytes());
+            log.floor = event.revision;
+            gone.push(event);
+        }
+        gone
+    }
+
+    /// Up to `most` events from `position` on, but before `end`; none when the first of them is gone.
+    pub(super) fn range(&self, position: u64, end: u64, most: usize) -> Option<Vec<Arc<CacheEvent>>> {
+        let log = self.read();
+        let start = log.index(position)?;
+        let end = log.index(end.min(log.end()))?.max(start);
+        Some(log.events.range(start..end.min(start + most)).cloned().collect())
+    }
+
+    /// The events at `positions`, ascending, up to the first that is not held.
+    pub(super) fn at(&self, positions: impl Iterator<Item = u64>) -> Vec<Arc<CacheEvent>> {
+        let log = self.read();
+        positions
+            .map_while(|position| log.events.get(log.index(position)?).cloned())
+            .collect()
+    }
+
+    /// The position of the first event after `revision`; none when some of those are gone.
+    pub(super) fn position_after(&self, revision: Revision) -> Option<u64> {
+        let log = self.read();
+        if revision < log.floor {
+            return None;
+        }
+        let index = log.events.partition_point(|event| event.revision <= revision);
+        Some(log.first + u64::try_from(index).unwrap_or(u64::MAX))
+    }
+
+    /// The position of the oldest event held.
+    pub(super) fn first(&self) -> u64 {
+        self.read().first
+    }
+
+    /// Every event after this revision is held.
+    pub(super) fn floor(&self) -> Revision {
+        self.read().floor
+    }
+
+    /// What the log weighs, with encodings.
+    pub(super) fn bytes(&self) -> u64 {
+        self.read().bytes + self.encoded.load(Ordering::Relaxed)
+    }
+
+    /// The age of the oldest event held.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        let log = self.read();
+        let oldest = log.events.front();
+        oldest.map_or(Duration::ZERO, |oldest| now.duration_since(oldest.at))
+    }
+}

@@ -1,0 +1,446 @@
+//! What does the cache keep of an object, so that it can be found, filtered and served without parsing it?
+//!
+//! Its payload as stored, and its attributes, read once: uid, labels and the fields that selectors may name.
+//! Versions of an object share their attributes as long as these stay the same, and equal labels of many
+//! objects share one allocation.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use drydock_storage::{Entry, Key, Revision, Value};
+
+use super::tree::Item;
+
+/// What is read off a stored object once, when it enters the cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.labels`.
+    pub labels: Vec<(String, String)>,
+    /// The fields a field selector may name, apart from `metadata.name` and `metadata.namespace`.
+    pub fields: Vec<(String, String)>,
+}
+
+/// Reads the attributes off a payload; the kind's registry knows how.
+pub type Extract = dyn Fn(&Key, &[u8]) -> Attributes + Send + Sync;
+
+/// Whether a term stems from a label or a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TermKind {
+    /// A label of the object.
+    Label,
+    /// A declared field of the object.
+    Field,
+}
+
+impl TermKind {
+    fn tag(self) -> char {
+        match self {
+            Self::Label => 'l',
+            Self::Field => 'f',
+        }
+    }
+}
+
+/// A label or field with its value, as one shared text: tag, name, NUL, value. Names never hold NUL.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term(Arc<str>);
+
+impl Term {
+    /// The term of a name and a value.
+    #[must_use]
+    pub fn new(kind: TermKind, name: &str, value: &str) -> Self {
+        Self(Self::text(kind, name, value).into())
+    }
+
+    fn text(kind: TermKind, name: &str, value: &str) -> String {
+        format!("{}{name}\0{value}", kind.tag())
+    }
+
+    /// The whole text, which gives the order.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it stems from a label or a field.
+    #[must_use]
+    pub fn kind(&self) -> TermKind {
+        if self.0.starts_with(TermKind::Label.tag()) {
+            TermKind::Label
+        } else {
+            TermKind::Field
+        }
+    }
+
+    /// The name of the label or field.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let text = self.0.get(1..).unwrap_or_default();
+        text.split_once('\0').map_or(text, |(name, _)| name)
+    }
+
+    /// Its value.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        self.0.split_once('\0').map_or("", |(_, value)| value)
+    }
+
+    fn value_if(&self, kind: TermKind, name: &str) -> Option<&str> {
+        self.0
+            .strip_prefix(kind.tag())?
+            .strip_prefix(name)?
+            .strip_prefix('\0')
+    }
+}
+
+impl Borrow<str> for Term {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({}={})", self.kind(), self.name(), self.value())
+    }
+}
+
+/// The terms in use, so that equal ones share one allocation. Owned by the task that feeds the cache.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    terms: HashSet<Term>,
+    sweep_at: usize,
+}
+
+impl Interner {
+    const SMALLEST_SWEEP: usize = 4096;
+
+    fn intern(&mut self, kind: TermKind, name: &str, value: &str) -> Term {
+        let text = Term::text(kind, name, value);
+        if let Some(term) = self.terms.get(text.as_str()) {
+            return term.clone();
+        }
+        if self.terms.len() >= self.sweep_at.max(Self::SMALLEST_SWEEP) {
+            self.terms.retain(|term| Arc::strong_count(&term.0) > 1);
+            self.sweep_at = self.terms.len() * 2;
+        }
+        let term = Term(text.into());
+        self.terms.insert(term.clone());
+        term
+    }
+}
+
+/// Attributes in their kept form: terms sorted, shared between versions of an object.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    uid: Box<str>,
+    terms: Box<[Term]>,
+}
+
+/// An object as the cache holds it.
+pub struct CachedObject {
+    key: Key,
+    value: Value,
+    created: Revision,
+    modified: Revision,
+    kept: Arc<Kept>,
+}
+
+impl CachedObject {
+    /// Reads an entry of the store.
+    #[must_use]
+    pub fn new(key: Key, entry: Entry, extract: &Extract) -> Self {
+        Self::interned(key, entry, extract, None, &mut Interner::default())
+    }
+
+    /// As [`CachedObject::new`], sharing what it can with the object's version before and with other objects.
+    pub(super) fn interned(
+        key: Key,
+        entry: Entry,
+        extract: &Extract,
+        before: Option<&Self>,
+        interner: &mut Interner,
+    ) -> Self {
+        let attributes = extract(&key, &entry.value.bytes);
+        let kept = match before {
+            Some(before) if before.has(&attributes) => Arc::clone(&before.kept),
+            _ => Arc::new(Kept::new(&attributes, interner)),
+        };
+        // Sharing the key's allocation too: the store may have made it anew.
+        let key = before.map_or(key, |before| before.key.clone());
+        Self {
+            key,
+            value: entry.value,
+            created: entry.created,
+            modified: entry.modified,
+            kept,
+        }
+    }
+
+    fn has(&self, attributes: &Attributes) -> bool {
+        let has = |kind, pairs: &[(String, String)]| {
+            pairs
+                .iter()
+                .all(|(name, value)| self.value_of(kind, name) == Some(value))
+        };
+        *self.kept.uid == *attributes.uid
+            && self.kept.terms.len() == attributes.labels.len() + attributes.fields.len()
+            && has(TermKind::Label, &attributes.labels)
+            && has(TermKind::Field, &attributes.fields)
+    }
+
+    /// Where it is stored.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// `metadata.uid`.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.kept.uid
+    }
+
+    /// The stored payload, which lacks the resourceVersion, and where that goes.
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The revision at which the object came to be.
+    #[must_use]
+    pub fn created(&self) -> Revision {
+        self.created
+    }
+
+    /// The revision of its last write: its resourceVersion.
+    #[must_use]
+    pub fn modified(&self) -> Revision {
+        self.modified
+    }
+
+    /// As the store tells it.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        Entry {
+            value: self.value.clone(),
+            created: self.created,
+            modified: self.modified,
+        }
+    }
+
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.value_of(TermKind::Label, name)
+    }
+
+    /// The labels, ordered by name.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        let terms = self.kept.terms.iter();
+        terms
+            .filter(|term| term.kind() == TermKind::Label)
+            .map(|term| (term.name(), term.value()))
+    }
+
+    /// The value of a field that selectors may name; every object has `metadata.name` and `metadata.namespace`.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        match name {
+            "metadata.name" => Some(self.key.name()),
+            "metadata.namespace" => Some(self.key.namespace()),
+            _ => self.value_of(TermKind::Field, name),
+        }
+    }
+
+    fn value_of(&self, kind: TermKind, name: &str) -> Option<&str> {
+        self.kept.terms.iter().find_map(|term| term.value_if(kind, name))
+    }
+
+    pub(super) fn terms(&self) -> &[Term] {
+        &self.kept.terms
+    }
+
+    pub(super) fn has_terms_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.kept, &other.kept) || self.kept.terms == other.kept.terms
+    }
+
+    /// Writes the served form: the payload with its resourceVersion spliced in.
+    pub fn write_into(&self, out: &mut BytesMut) {
+        self.write_at(self.modified, out);
+    }
+
+    /// As [`CachedObject::write_into`] with another resourceVersion, for deletions.
+    pub fn write_at(&self, revision: Revision, out: &mut BytesMut) {
+        let (head, tail) = self.halves();
+        out.reserve(self.value.bytes.len() + SPLICE_BYTES);
+        out.extend_from_slice(head);
+        // Writing into a buffer that grows cannot fail.
+        let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
+        out.extend_from_slice(tail);
+    }
+
+    /// The served form in three parts, of which the first and last are shared, not copied.
+    #[must_use]
+    pub fn parts(&self, revision: Revision) -> (Bytes, Bytes, Bytes) {
+        let at = self.splice_offset();
+        let digits = format!("\"resourceVersion\":\"{revision}\",");
+        (
+            self.value.bytes.slice(..at),
+            digits.into(),
+            self.value.bytes.slice(at..),
+        )
+    }
+
+    fn splice_offset(&self) -> usize {
+        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
+        offset.min(self.value.bytes.len())
+    }
+
+    fn halves(&self) -> (&[u8], &[u8]) {
+        self.value.bytes.split_at(self.splice_offset())
+    }
+
+    /// The payload's weight in bytes.
+    #[must_use]
+    pub fn payload_bytes(&self) -> u64 {
+        u64::try_from(self.value.bytes.len()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Room for `"resourceVersion":"<20 digits>",`.
+const SPLICE_BYTES: usize = 42;
+
+impl Kept {
+    fn new(attributes: &Attributes, interner: &mut Interner) -> Self {
+        let labels = attributes.labels.iter().map(|pair| (TermKind::Label, pair));
+        let fields = attributes.fields.iter().map(|pair| (TermKind::Field, pair));
+        let mut terms: Vec<Term> = labels
+            .chain(fields)
+            .map(|(kind, (name, value))| interner.intern(kind, name, value))
+            .collect();
+        terms.sort_unstable();
+        Self {
+            uid: attributes.uid.as_str().into(),
+            terms: terms.into(),
+        }
+    }
+}
+
+impl fmt::Debug for CachedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachedObject")
+            .field("key", &self.key)
+            .field("modified", &self.modified)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Item for Arc<CachedObject> {
+    type Separator = Key;
+    type Probe<'a> = &'a str;
+
+    fn probe(&self) -> &str {
+        self.key.as_str()
+    }
+
+    fn separator(&self) -> Key {
+        self.key.clone()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.payload_bytes()
+    }
+
+    fn compare(&self, probe: &str) -> Ordering {
+        self.key.as_str().cmp(probe)
+    }
+
+    fn compare_separator(separator: &Key, probe: &str) -> Ordering {
+        separator.as_str().cmp(probe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(payload: &'static str, splice_offset: u32) -> CachedObject {
+        let entry = Entry {
+            value: Value {
+                bytes: Bytes::from_static(payload.as_bytes()),
+                form: "v1".into(),
+                splice_offset,
+            },
+            created: Revision(2),
+            modified: Revision(7),
+        };
+        let extract = |_: &Key, _: &[u8]| Attributes {
+            uid: "u".to_owned(),
+            labels: vec![("b".to_owned(), "2".to_owned()), ("a".to_owned(), String::new())],
+            fields: vec![("spec.x".to_owned(), "1".to_owned())],
+        };
+        CachedObject::new(Key::new("g", "r", "ns", "n").unwrap(), entry, &extract)
+    }
+
+    fn text(write: impl Fn(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        write(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_resource_version_is_spliced_in() {
+        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 23);
+        let expected = r#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#;
+        assert_eq!(text(|out| object.write_into(out)), expected);
+        assert_eq!(
+            text(|out| object.write_at(Revision(9), out)),
+            expected.replace('7', "9")
+        );
+        let (head, digits, tail) = object.parts(Revision(7));
+        assert_eq!([head, digits, tail].concat(), expected.as_bytes());
+    }
+
+    #[test]
+    fn an_offset_beyond_the_payload_does_not_panic() {
+        assert!(text(|out| object("{}", 99).write_into(out)).starts_with("{}"));
+    }
+
+    #[test]
+    fn attributes_are_found_by_kind_and_name() {
+        let object = object("{}", 1);
+        assert_eq!(object.label("a"), Some(""));
+        assert_eq!(object.label("b"), Some("2"));
+        assert_eq!(object.label("spec.x"), None);
+        assert_eq!(object.label(""), None);
+        assert_eq!(object.field("spec.x"), Some("1"));
+        assert_eq!(object.field("spec"), None);
+        assert_eq!(object.field("metadata.name"), Some("n"));
+        assert_eq!(object.field("metadata.namespace"), Some("ns"));
+        assert_eq!(object.labels().collect::<Vec<_>>(), [("a", ""), ("b", "2")]);
+    }
+
+    #[test]
+    fn versions_share_attributes_that_stay() {
+        let mut interner = Interner::default();
+        let first = object("{}", 1);
+        let same = |_: &Key, _: &[u8]| Attributes {
+            uid: "u".to_owned(),
+            labels: vec![("a".to_owned(), String::new()), ("b".to_owned(), "2".to_owned())],
+            fields: vec![("spec.x".to_owned(), "1".to_owned())],
+        };
+        let second =
+            CachedObject::interned(first.key.clone(), first.entry(), &same, Some(&first), &mut interner);
+        assert!(Arc::ptr_eq(&first.kept, &second.kept));
+        let fewer = |_: &Key, _: &[u8]| Attributes::default();
+        let third =
+            CachedObject::interned(first.key.clone(), first.entry(), &fewer, Some(&second), &mut interner);
+        assert!(!third.has_terms_of(&second));
+    }
+}

@@ -1,0 +1,180 @@
+//! Which objects does a list or watch ask for?
+//!
+//! A scope, which is a range of keys, and selectors that filter what lies in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use drydock_storage::KeyRange;
+
+use super::object::{CachedObject, Term, TermKind};
+
+/// The part of a resource that a request reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// All objects.
+    All,
+    /// Those of a namespace.
+    Namespace(String),
+    /// One object; the namespace is empty for cluster-scoped resources.
+    Name {
+        /// Its namespace, or nothing.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A selector as the cache needs it.
+pub trait Predicate: fmt::Display + Send + Sync {
+    /// Whether what `lookup` finds is selected.
+    fn matches<'a>(&self, lookup: &dyn Fn(&str) -> Option<&'a str>) -> bool;
+    /// Names and the one value each must have; all of them hold for whatever matches.
+    fn equalities(&self) -> Vec<(String, String)>;
+    /// Whether everything matches.
+    fn is_empty(&self) -> bool;
+}
+
+/// A scope with selectors. Cloning is cheap.
+#[derive(Clone)]
+pub struct Selection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// What all keys of the scope begin with; continue tokens are relative to it.
+    prefix: String,
+    /// The keys that may match: the scope, narrowed by what selectors say of name and namespace.
+    range: KeyRange,
+    scope: Scope,
+    labels: Option<Box<dyn Predicate>>,
+    fields: Option<Box<dyn Predicate>>,
+    equalities: Vec<Term>,
+    identity: String,
+}
+
+impl Selection {
+    /// The objects of `group` and `resource` within `scope` that both selectors let through.
+    #[must_use]
+    pub fn new(
+        group: &str,
+        resource: &str,
+        scope: Scope,
+        labels: Option<Box<dyn Predicate>>,
+        fields: Option<Box<dyn Predicate>>,
+    ) -> Self {
+        let labels = labels.filter(|labels| !labels.is_empty());
+        let fields = fields.filter(|fields| !fields.is_empty());
+        let prefix = match &scope {
+            Scope::All | Scope::Name { .. } => format!("{group}/{resource}/"),
+            Scope::Namespace(namespace) => format!("{group}/{resource}/{namespace}/"),
+        };
+        let label_terms = labels.iter().flat_map(|labels| labels.equalities());
+        let field_terms = fields.iter().flat_map(|fields| fields.equalities());
+        let label_terms = label_terms.map(|(name, value)| Term::new(TermKind::Label, &name, &value));
+        let (places, field_terms): (Vec<_>, Vec<_>) =
+            field_terms.partition(|(name, _)| name == "metadata.name" || name == "metadata.namespace");
+        let field_terms = field_terms
+            .iter()
+            .map(|(name, value)| Term::new(TermKind::Field, name, value));
+        let equalities = label_terms.chain(field_terms).collect();
+        let scope = narrow(scope, &places);
+        let range = range(group, resource, &scope);
+        let text = |selector: &Option<Box<dyn Predicate>>| selector.as_ref().map(ToString::to_string);
+        let identity = format!("{range:?} {:?} {:?}", text(&labels), text(&fields));
+        Self {
+            inner: Arc::new(Inner {
+                prefix,
+                range,
+                scope,
+                labels,
+                fields,
+                equalities,
+                identity,
+            }),
+        }
+    }
+
+    /// Whether the object is within the scope and let through by both selectors.
+    #[must_use]
+    pub fn matches(&self, object: &CachedObject) -> bool {
+        self.inner.range.contains(object.key().as_str()) && self.selects(object)
+    }
+
+    /// Whether an object of the scope is let through by both selectors.
+    pub(super) fn selects(&self, object: &CachedObject) -> bool {
+        let labels = self.inner.labels.as_ref();
+        let fields = self.inner.fields.as_ref();
+        labels.is_none_or(|labels| labels.matches(&|name: &str| object.label(name)))
+            && fields.is_none_or(|fields| fields.matches(&|name: &str| object.field(name)))
+    }
+
+    /// Whether there is a label or field selector.
+    #[must_use]
+    pub fn has_selectors(&self) -> bool {
+        self.inner.labels.is_some() || self.inner.fields.is_some()
+    }
+
+    /// What the keys of the request's scope begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.inner.prefix
+    }
+
+    /// The keys that may match.
+    #[must_use]
+    pub fn range(&self) -> &KeyRange {
+        &self.inner.range
+    }
+
+    pub(super) fn scope(&self) -> &Scope {
+        &self.inner.scope
+    }
+
+    /// Terms that whatever matches has.
+    pub(super) fn equalities(&self) -> &[Term] {
+        &self.inner.equalities
+    }
+
+    /// Equal for selections that select the same by the same words.
+    pub(super) fn identity(&self) -> &str {
+        &self.inner.identity
+    }
+}
+
+impl fmt::Debug for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Selection").field(&self.inner.identity).finish()
+    }
+}
+
+/// Uses what a field selector says of name and namespace. That it may contradict the scope does not matter:
+/// the selector itself is asked as well.
+fn narrow(mut scope: Scope, places: &[(String, String)]) -> Scope {
+    let place = |field: &str| {
+        let mut found = places.iter().filter(|(name, _)| name == field);
+        found.next().map(|(_, value)| value.clone())
+    };
+    if let (Scope::All, Some(namespace)) = (&scope, place("metadata.namespace")) {
+        scope = Scope::Namespace(namespace);
+    }
+    if let (Scope::Namespace(namespace), Some(name)) = (&scope, place("metadata.name")) {
+        scope = Scope::Name {
+            namespace: namespace.clone(),
+            name,
+        };
+    }
+    scope
+}
+
+fn range(group: &str, resource: &str, scope: &Scope) -> KeyRange {
+    match scope {
+        Scope::All => KeyRange::resource(group, resource),
+        Scope::Namespace(namespace) => KeyRange::namespace(group, resource, namespace),
+        Scope::Name { namespace, name } => {
+            let start = format!("{group}/{resource}/{namespace}/{name}");
+            let end = format!("{start}\0");
+            KeyRange { start, end }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! How is a resource read and watched without asking the store each time?
+//!
+//! ```text
+//! store.scan, store.watch ──► Feeder ──► tree ──► root ──► lists (Snapshot)
+//!                               │                   └────► initial events ─┐
+//!                               ├──► event history ──────► replays ────────┤
+//!                               └──► class logs ─────────► cursors ────────┴──► Watcher
+//! ```
+//!
+//! One [`Feeder`] applies what happens, revision by revision; everybody else reads what it published. Start at
+//! [`WatchCache::new`].
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use drydock_storage::{At, Key, KeyRange, Page as ScanPage, Revision, Scan, Store, StoreError};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
+
+use super::class::Classes;
+use super::error::ReadError;
+use super::feed::Feeder;
+use super::history::History;
+use super::metrics::{CacheMetrics, ResourceMetrics};
+use super::object::{CachedObject, Extract};
+use super::past::Past;
+use super::snapshot::{IndexedLabels, Root, Snapshot};
+use super::tree::Builder;
+use super::watcher::{WatchRequest, Watcher};
+
+/// How many entries are read from the store at a time.
+pub(super) const SCAN_PAGE: usize = 1000;
+
+/// How often the store is asked for news while a read waits for it.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
+
+/// What a cache holds and how.
+#[derive(Clone)]
+pub struct CacheConfig {
+    /// The API group of the stored objects.
+    pub group: String,
+    /// Their plural resource.
+    pub resource: String,
+    /// Reads labels and fields off a payload.
+    pub extract: Arc<Extract>,
+    /// Which labels get a secondary index.
+    pub indexed_labels: IndexedLabels,
+    /// Bounds in memory and time.
+    pub limits: CacheLimits,
+    /// Where to count; shared by all caches.
+    pub metrics: CacheMetrics,
+    /// The seed of jitter.
+    pub seed: u64,
+}
+
+/// Bounds of a cache in memory and time.
+#[derive(Debug, Clone)]
+pub struct CacheLimits {
+    /// The most the event history may hold, in bytes, with encodings and old values.
+    pub history_bytes: u64,
+    /// How long events and past states are kept at most.
+    pub window: Duration,
+    /// How long a read waits for a revision.
+    pub read_wait: Duration,
+    /// How many watches may be replayed from the store at the same time.
+    pub replays: usize,
+    /// Over how long watches are ended when all must end at once.
+    pub stagger: Duration,
+}
+
+impl Default for CacheLimits {
+    fn default() -> Self {
+        Self {
+            history_bytes: 256 << 20,
+            window: Duration::from_secs(300),
+            read_wait: Duration::from_secs(3),
+            replays: 8,
+            stagger: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The cache of one resource. Clones share it.
+pub struct WatchCache<S: Store> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S: Store> Clone for WatchCache<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+/// What the feeder publishes and readers use.
+pub(super) struct Shared<S: Store> {
+    pub(super) store: S,
+    pub(super) config: CacheConfig,
+    pub(super) range: KeyRange,
+    pub(super) indexed: Arc<IndexedLabels>,
+    /// The newest state; none until the first load.
+    pub(super) newest: ArcSwapOption<Root>,
+    /// The newest revision that readers can see.
+    pub(super) applied: watch::Sender<Revision>,
+    pub(super) past: Arc<Mutex<Past>>,
+    pub(super) history: History,
+    pub(super) classes: Mutex<Classes>,
+    pub(super) replays: Arc<Semaphore>,
+    /// Asks the feeder to read everything anew.
+    pub(super) rebuild: Notify,
+    /// From when on, and over how long, watches end because the server does.
+    pub(super) ending: OnceLock<(Instant, Duration)>,
+    /// When the cache was last read anew behind a gap.
+    pub(super) restarted: Mutex<Option<Instant>>,
+    pub(super) random: Mutex<fastrand::Rng>,
+    pub(super) metrics: ResourceMetrics,
+    started: Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Store> WatchCache<S> {
+    /// A cache over `store`, empty until its feeder runs.
+    #[must_use]
+    pub fn new(store: S, config: CacheConfig) -> (Self, Feeder<S>) {
+        let limits = &config.limits;
+        let shared = Arc::new(Shared {
+            range: KeyRange::resource(&config.group, &config.resource),
+            indexed: Arc::new(config.indexed_labels.clone()),
+            newest: ArcSwapOption::empty(),
+            applied: watch::Sender::new(Revision(0)),
+            past: Arc::new(Mutex::new(Past::new(limits.window))),
+            history: History::new(limits.history_bytes, limits.window),
+            classes: Mutex::default(),
+            replays: Arc::new(Semaphore::new(limits.replays)),
+            rebuild: Notify::new(),
+            ending: OnceLock::new(),
+            restarted: Mutex::default(),
+            random: Mutex::new(fastrand::Rng::with_seed(config.seed)),
+            metrics: config.metrics.of(&config.resource),
+            started: Instant::now(),
+            store,
+            config,
+        });
+        let feeder = Feeder::new(Arc::clone(&shared));
+        (Self { shared }, feeder)
+    }
+
+    /// The store below.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.shared.store
+    }
+
+    /// Whether the cache has been filled.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.shared.newest.load().is_some()
+    }
+
+    /// Waits until the cache has been filled.
+    pub async fn ready(&self) {
+        let mut applied = self.shared.applied.subscribe();
+        // The sender lives as long as the cache.
+        let _closed = applied.wait_for(|revision| revision.0 > 0).await.is_err();
+    }
+
+    /// The newest revision readers can see, once there is one.
+    #[must_use]
+    pub fn revision(&self) -> Option<Revision> {
+        self.shared.newest.load().as_ref().map(|root| root.revision)
+    }
+
+    /// The newest state, as it is: for lists with resourceVersion 0.
+    ///
+    /// # Errors
+    /// [`ReadError::NotReady`].
+    pub fn newest(&self) -> Result<Snapshot, ReadError> {
+        self.shared.newest()
+    }
+
+    /// A state that holds every write answered before this call: for lists without resourceVersion.
+    ///
+    /// # Errors
+    /// [`ReadError::NotReady`]; [`ReadError::Busy`] when the cache does not catch up in time; the store's errors.
+    pub async fn fresh(&self) -> Result<Snapshot, ReadError> {
+        self.shared.fresh().await
+    }
+
+    /// A state of `revision` or later.
+    ///
+    /// # Errors
+    /// [`ReadError::NotReady`]; [`ReadError::TooLargeResourceVersion`] when it is not reached in time.
+    pub async fn not_older_than(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        self.shared.not_older_than(revision).await
+    }
+
+    /// The state right after `revision`.
+    ///
+    /// # Errors
+    /// As [`WatchCache::not_older_than`]; [`ReadError::Expired`] when it is not kept any more;
+    /// [`ReadError::Busy`] when too many old states are being read from the store.
+    pub async fn exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        self.shared.exactly(revision).await
+    }
+
+    /// The state that the first page of a list was read from, at `revision`. It may be kept a little longer than
+    /// [`WatchCache::exactly`] allows.
+    ///
+    /// # Errors
+    /// As [`WatchCache::exactly`].
+    pub async fn continued(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        if let Some(root) = lock(&self.shared.past).pinned(revision) {
+            return Ok(self.shared.snapshot(root));
+        }
+        self.shared.exactly(revision).await
+    }
+
+    /// Begins a watch.
+    ///
+    /// # Errors
+    /// Only what must be answered instead of a stream: [`ReadError::NotReady`], [`ReadError::Busy`] and the
+    /// store's errors. Whatever a client must learn inside the stream is the watcher's first answer.
+    pub async fn subscribe(&self, request: WatchRequest) -> Result<Watcher<S>, ReadError> {
+        Watcher::begin(Arc::clone(&self.shared), request).await
+    }
+
+    /// Ends all watches, spread over `over`, each with a last bookmark. Watches begun later end too.
+    pub fn end_watches(&self, over: Duration) {
+        self.shared.end_watches(over);
+    }
+
+    /// Counts payload bytes that a list has read.
+    pub fn count_list_bytes(&self, bytes: u64) {
+        self.shared.metrics.list_bytes.inc_by(bytes);
+    }
+}
+
+impl<S: Store> Shared<S> {
+    pub(super) fn snapshot(&self, root: Arc<Root>) -> Snapshot {
+        Snapshot::new(root, Arc::clone(&self.past))
+    }
+
+    pub(super) fn newest(&self) -> Result<Snapshot, ReadError> {
+        match self.newest.load_full() {
+            Some(root) => Ok(self.snapshot(root)),
+            None => Err(ReadError::NotReady {
+                retry_after: self.retry_after(),
+            }),
+        }
+    }
+
+    /// Grows from 1 to 30 s with the time it takes to become ready.
+    fn retry_after(&self) -> Duration {
+        let waited = self.started.elapsed().as_secs();
+        Duration::from_secs(waited.clamp(1, 30))
+    }
+
+    pub(super) async fn fresh(&self) -> Result<Snapshot, ReadError> {
+        self.newest()?;
+        let current = self.store.current_revision().await?;
+        if self.reach(current).await {
+            self.newest()
+        } else {
+            Err(ReadError::Busy {
+                retry_after: Duration::from_secs(1),
+            })
+        }
+    }
+
+    pub(super) async fn not_older_than(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        self.newest()?;
+        if self.reach(revision).await {
+            return self.newest();
+        }
+        Err(ReadError::TooLargeResourceVersion {
+            requested: revision,
+            current: self.newest()?.revision(),
+        })
+    }
+
+    /// Waits until `revision` can be read; says whether it can.
+    async fn reach(&self, revision: Revision) -> bool {
+        if *self.applied.borrow() >= revision {
+            return true;
+        }
+        let since = Instant::now();
+        let mut applied = self.applied.subscribe();
+        let reached = tokio::time::timeout(self.config.limits.read_wait, async {
+            loop {
+                tokio::select! {
+                    _ = applied.wait_for(|applied| *applied >= revision) => break,
+                    () = tokio::time::sleep(PROGRESS_PERIOD) => self.store.request_progress(),
+                }
+            }
+        });
+        let reached = reached.await.is_ok();
+        self.metrics.read_wait_seconds.observe(since.elapsed().as_secs_f64());
+        reached
+    }
+
+    pub(super) async fn exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        let newest = self.not_older_than(revision).await?;
+        let oldest = self.store.floors().listable_from;
+        if revision < oldest {
+            self.metrics.expired.inc();
+            return Err(ReadError::Expired {
+                requested: revision,
+                oldest,
+            });
+        }
+        if newest.revision() == revision {
+            return Ok(newest);
+        }
+        match self.recall(revision) {
+            Some(root) => Ok(self.snapshot(Arc::new(root))),
+            None => self.load_exactly(revision).await,
+        }
+    }
+
+    /// The state at `revision`, from the nearest root that is kept and the events between.
+    fn recall(&self, revision: Revision) -> Option<Root> {
+        let (before, after) = lock(&self.past).around(revision);
+        // Read after the past: what is newest now may not be kept there yet.
+        let newest = self.newest.load_full()?;
+        let after = after.unwrap_or(newest);
+        let wanted = self.history.position_after(revision);
+        let forward = before.and_then(|root| Some((self.history.position_after(root.revision)?, root)));
+        match (forward, wanted) {
+            (Some((from, root)), Some(wanted)) if wanted - from <= after.position.saturating_sub(wanted) => {
+                self.redo(&root, from, wanted, revision)
+            }
+            (_, Some(wanted)) if after.revision >= revision => self.undo(&after, wanted, revision),
+            (Some((from, root)), Some(wanted)) => self.redo(&root, from, wanted, revision),
+            _ => None,
+        }
+    }
+
+    fn redo(&self, root: &Root, from: u64, until: u64, revision: Revision) -> Option<Root> {
+        let mut root = root.clone();
+        for event in self.history.range(from, until, usize::MAX)? {
+            if let Some(object) = event.new.as_ref().or(event.old.as_ref()) {
+                root.set(object.key(), event.new.clone());
+            }
+        }
+        root.revision = revision;
+        root.position = until;
+        Some(root)
+    }
+
+    fn undo(&self, root: &Root, from: u64, revision: Revision) -> Option<Root> {
+        let events = self.history.range(from, root.position, usize::MAX)?;
+        let mut root = root.clone();
+        for event in events.iter().rev() {
+            if let Some(object) = event.old.as_ref().or(event.new.as_ref()) {
+                root.set(object.key(), event.old.clone());
+            }
+        }
+        root.revision = revision;
+        root.position = from;
+        Some(root)
+    }
+
+    /// The state at `revision`, from the store.
+    async fn load_exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+        let _permit = self.replays.try_acquire().map_err(|_| ReadError::Busy {
+            retry_after: Duration::from_secs(1),
+        })?;
+        let extract = Arc::clone(&self.config.extract);
+        let mut builder = Builder::default();
+        let scanned = self
+            .scan(At::Exactly(revision), |key, entry| {
+                builder.push(Arc::new(CachedObject::new(key, entry, &*extract)));
+            })
+            .await;
+        match scanned {
+            Ok(_) => {}
+            Err(StoreError::Compacted { requested, floor }) => {
+                self.metrics.expired.inc();
+                return Err(ReadError::Expired {
+                    requested,
+                    oldest: floor,
+                });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let root = Arc::new(Root::build(revision, 0, builder.finish(), Arc::clone(&self.indexed)));
+        lock(&self.past).keep_loaded(&root);
+        Ok(self.snapshot(root))
+    }
+
+    /// Reads all entries of the resource at one revision, in key order and pages.
+    pub(super) async fn scan(
+        &self,
+        at: At,
+        mut each: impl FnMut(Key, drydock_storage::Entry),
+    ) -> Result<Revision, StoreError> {
+        let page = |after: String| ScanPage {
+            after,
+            limit: SCAN_PAGE,
+        };
+        let mut scan: Scan = self.store.scan(&self.range, at, page(String::new())).await?;
+        loop {
+            let last = scan.entries.last().map(|(key, _)| key.as_str().to_owned());
+            for (key, entry) in scan.entries {
+                each(key, entry);
+            }
+            let Some(last) = last.filter(|_| scan.more) else {
+                return Ok(scan.revision);
+            };
+            let at = At::Exactly(scan.revision);
+            scan = self.store.scan(&self.range, at, page(last)).await?;
+        }
+    }
+
+    pub(super) fn end_watches(&self, over: Duration) {
+        // Whoever says it first decides.
+        let _later = self.ending.set((Instant::now(), over)).is_err();
+        lock(&self.classes).poke_all();
+    }
+}
