@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 /// The metrics of all caches of the process; one set of series per resource.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct CacheMetrics {
     events: Family<EventLabels, Counter>,
     history_bytes: Family<ResourceLabel, Gauge>,
@@ -72,7 +72,7 @@ pub(super) enum CheckResult {
     Skipped,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Seconds;
 
 impl MetricConstructor<Histogram> for Seconds {
@@ -81,12 +81,37 @@ impl MetricConstructor<Histogram> for Seconds {
     }
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Revisions;
 
 impl MetricConstructor<Histogram> for Revisions {
     fn new_metric(&self) -> Histogram {
         Histogram::new(exponential_buckets(1.0, 4.0, 10))
+    }
+}
+
+impl Default for CacheMetrics {
+    fn default() -> Self {
+        Self {
+            events: Family::default(),
+            history_bytes: Family::default(),
+            history_seconds: Family::default(),
+            objects: Family::default(),
+            object_bytes: Family::default(),
+            roots: Family::default(),
+            watchers: Family::default(),
+            watchers_lagging: Family::default(),
+            watcher_lag_revisions: Family::new_with_constructor(Revisions),
+            classes: Family::default(),
+            encodings: Family::default(),
+            expired: Family::default(),
+            initial_events: Family::default(),
+            read_wait_seconds: Family::new_with_constructor(Seconds),
+            list_bytes: Family::default(),
+            consistency_checks: Family::default(),
+            rebuilds: Family::default(),
+            publish_to_socket_seconds: Family::new_with_constructor(Seconds),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Sleep};
 
 use super::bookmark::Bookmarks;
-use super::class::{Chunk, Entry, Member, Taken};
+use super::class::{Chunk, Member, Taken};
 use super::encode_once::{EncodeError, EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
 use super::history::{CacheEvent, kind_for};
