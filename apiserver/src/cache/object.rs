@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_resource_version_is_spliced_in() {
-        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 23);
+        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 24);
         let expected = r#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#;
         assert_eq!(text(|out| object.write_into(out)), expected);
         assert_eq!(

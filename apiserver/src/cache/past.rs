@@ -104,17 +104,18 @@ impl Past {
         };
         self.pinned.retain(|(at, root)| is_kept(*at, root));
         self.loaded.retain(|(at, _)| now.duration_since(*at) < window);
-        let mut newer: Option<Instant> = None;
-        let mut kept = VecDeque::with_capacity(self.roots.len());
-        for (at, root) in self.roots.drain(..).rev() {
-            let spacing = spacing(now.duration_since(at));
-            let is_apart = newer.is_none_or(|newer| newer.duration_since(at) >= spacing);
-            if is_apart && is_kept(at, &root) {
-                newer = Some(at);
-                kept.push_front((at, root));
+        // From the oldest on: whether a root stays depends on those that are older, and so never changes its mind
+        // about them.
+        let mut older: Option<Instant> = None;
+        self.roots.retain(|(at, root)| {
+            let spacing = spacing(now.duration_since(*at));
+            let is_apart = older.is_none_or(|older| at.duration_since(older) >= spacing);
+            let stays = is_apart && is_kept(*at, root);
+            if stays {
+                older = Some(*at);
             }
-        }
-        self.roots = kept;
+            stays
+        });
     }
 
     /// Forgets everything: what was kept can no longer be trusted, or lies before a gap.
