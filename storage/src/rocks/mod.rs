@@ -33,6 +33,8 @@ use crate::{
     Write,
 };
 
+mod accept_loss;
+mod checkpoint;
 mod column_families;
 mod commit;
 mod compact;
@@ -47,14 +49,20 @@ mod mark;
 mod open;
 mod poison;
 mod prepare;
+mod progress;
 mod queue;
 mod read;
 mod recover;
 mod tail;
+mod transfer;
 mod watch;
 
+pub use accept_loss::{RecoverReport, VerifyReport, recover, verify};
+pub use checkpoint::{BackupFile, BackupReport, Manifest, verify_backup};
 pub use error::OpenError;
 pub use open::Opened;
+pub use progress::{LifeError, Progress};
+pub use transfer::{ExportReport, ImportReport, import, restore};
 pub use watch::RocksEvents;
 
 /// How many watches may read history from disk at once.

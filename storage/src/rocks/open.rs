@@ -15,6 +15,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::accept_loss::is_cut_short;
 use super::column_families::{Access, Engine, Meta, Recovery, Step};
 use super::commit::CommitThread;
 use super::error::OpenError;
@@ -248,6 +249,9 @@ fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenEr
 
 /// Without a format file the folder must not hold a store: the format file is written last.
 fn refuse_leftovers(folder: &Path) -> Result<(), OpenError> {
+    if is_cut_short(folder) {
+        return Err(OpenError::damaged("a recovery was cut short, repeat it"));
+    }
     let mark = match MarkFile::read(&mark_path(folder)) {
         Ok(mark) => mark,
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -268,7 +272,7 @@ fn refuse_leftovers(folder: &Path) -> Result<(), OpenError> {
 }
 
 /// Makes a store whose history begins at `origin`. The folder's lock is held.
-pub(crate) fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, OpenError> {
+fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, OpenError> {
     let store = Uuid::new_v4();
     let mark = Mark {
         store,
@@ -280,7 +284,7 @@ pub(crate) fn create(folder: &Path, options: &Options, origin: Revision) -> Resu
     };
     MarkFile::create(&mark_path(folder), &mark).map_err(io_error(folder))?;
     sync_folder(folder).map_err(io_error(folder))?;
-    let engine = Engine::open(&engine_folder(folder), Access::Create, Recovery::Strict)?;
+    let engine = new_engine(folder)?;
     engine.write(
         &[
             Step::PutMeta(Meta::Format, u64::from(CURRENT)),
@@ -296,6 +300,11 @@ pub(crate) fn create(folder: &Path, options: &Options, origin: Revision) -> Resu
     drop(engine);
     Format::new(store).write(folder).map_err(io_error(folder))?;
     Ok(store)
+}
+
+/// Makes the engine of a new store.
+pub(crate) fn new_engine(folder: &Path) -> Result<Engine, OpenError> {
+    Engine::open(&engine_folder(folder), Access::Create, Recovery::Strict)
 }
 
 /// Times syncs of 4 KiB; the median in microseconds.

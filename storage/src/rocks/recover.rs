@@ -88,7 +88,7 @@ pub(crate) fn open_engine(folder: &Path, mark: &Mark) -> Result<Recovered, OpenE
     })
 }
 
-fn check_mark(folder: &Path, view: &View<'_>, mark: &Mark) -> Result<(), OpenError> {
+pub(crate) fn check_mark(folder: &Path, view: &View<'_>, mark: &Mark) -> Result<(), OpenError> {
     let recovered = Revision(view.meta(Meta::Revision)?.unwrap_or_default());
     if recovered < mark.synced {
         return Err(OpenError::AcknowledgedLost {

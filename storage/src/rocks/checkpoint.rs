@@ -1,0 +1,261 @@
+//! How is a backup taken from a running store, and is it whole?
+//!
+//! A checkpoint (hard links; the memtables are flushed first; writers go on), opened and read before it counts, a
+//! manifest with the fingerprint of every file, everything synced, then renamed into place.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::RocksStore;
+use super::column_families::{Access, Engine, Recovery};
+use super::format::{CURRENT, sync_folder, write_durably};
+use super::progress::{ContentHash, LifeError, Progress, TELL_EVERY, at, hex};
+use super::recover::{self, Position};
+use crate::Key;
+use crate::record::StoredState;
+
+const MANIFEST: &str = "manifest.json";
+const ENGINE: &str = "db";
+/// A backup that is not whole yet.
+const UNFINISHED: &str = "unfinished";
+
+/// A file of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupFile {
+    /// Its size.
+    pub bytes: u64,
+    /// Its SHA-256, as hexadecimal digits.
+    pub sha256: String,
+}
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// The format of the records.
+    pub format: u32,
+    /// The identity of the store it was taken from.
+    pub store: Uuid,
+    /// The revision it shows.
+    pub revision: u64,
+    /// How many keys hold a value.
+    pub objects: u64,
+    /// SHA-256 over key and revision of every value, in key order.
+    pub content: String,
+    /// When it was taken, in milliseconds since 1970.
+    pub taken_ms: u64,
+    /// Its files by path.
+    pub files: BTreeMap<String, BackupFile>,
+}
+
+/// A backup that was taken.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupReport {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What it holds.
+    #[serde(flatten)]
+    pub manifest: Manifest,
+    /// Older backups that were removed.
+    pub removed: Vec<PathBuf>,
+}
+
+impl RocksStore {
+    /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks; writers
+    /// do not wait.
+    ///
+    /// # Errors
+    /// The disk, or damage found while the backup is read: then there is no backup.
+    pub fn backup(
+        &self,
+        folder: &Path,
+        keep: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<BackupReport, LifeError> {
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        let unfinished = folder.join(UNFINISHED);
+        if unfinished.exists() {
+            std::fs::remove_dir_all(&unfinished).map_err(at(&unfinished))?;
+        }
+        std::fs::create_dir(&unfinished).map_err(at(&unfinished))?;
+        fail::fail_point!("backup-before-checkpoint");
+        self.shared.engine()?.checkpoint(&unfinished.join(ENGINE))?;
+        fail::fail_point!("backup-after-checkpoint");
+        let content = read_content(&unfinished, progress)?;
+        let manifest = Manifest {
+            format: CURRENT,
+            store: content.position.store,
+            revision: content.position.revision.0,
+            objects: content.objects,
+            content: content.hash,
+            taken_ms: self.shared.clock.now_ms(),
+            files: fingerprint_files(&unfinished, progress)?,
+        };
+        let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&unfinished)(error.into()))?;
+        let manifest_path = unfinished.join(MANIFEST);
+        write_durably(&manifest_path, &text).map_err(at(&manifest_path))?;
+        let path = folder.join(format!(
+            "backup-{:020}-{:013}",
+            manifest.revision, manifest.taken_ms
+        ));
+        std::fs::rename(&unfinished, &path).map_err(at(&path))?;
+        sync_folder(folder).map_err(at(folder))?;
+        let removed = remove_old(folder, keep)?;
+        Ok(BackupReport {
+            path,
+            manifest,
+            removed,
+        })
+    }
+}
+
+/// Reads a backup whole and compares it with its manifest.
+///
+/// # Errors
+/// Anything that differs.
+pub fn verify_backup(folder: &Path, progress: &dyn Fn(Progress)) -> Result<Manifest, LifeError> {
+    let manifest_path = folder.join(MANIFEST);
+    let damaged = |what: String| LifeError::Damaged {
+        path: folder.to_owned(),
+        what,
+    };
+    let text = std::fs::read(&manifest_path).map_err(at(&manifest_path))?;
+    let manifest: Manifest = serde_json::from_slice(&text)
+        .map_err(|error| damaged(format!("its manifest does not parse: {error}")))?;
+    if manifest.format > CURRENT {
+        return Err(damaged(format!(
+            "it has format {}, this binary reads {CURRENT}",
+            manifest.format
+        )));
+    }
+    let found = fingerprint_files(folder, progress)?;
+    for (name, expected) in &manifest.files {
+        match found.get(name) {
+            None => return Err(damaged(format!("the file {name} is missing"))),
+            Some(file) if file != expected => return Err(damaged(format!("the file {name} has changed"))),
+            Some(_) => {}
+        }
+    }
+    let content = read_content(folder, progress)?;
+    if content.hash != manifest.content || content.position.revision.0 != manifest.revision {
+        return Err(damaged("its content is not what the manifest says".to_owned()));
+    }
+    Ok(manifest)
+}
+
+struct Content {
+    position: Position,
+    objects: u64,
+    hash: String,
+}
+
+/// Opens the engine of a backup for reading.
+pub(crate) fn open_engine(backup: &Path) -> Result<Engine, LifeError> {
+    Ok(Engine::open(
+        &backup.join(ENGINE),
+        Access::ReadOnly,
+        Recovery::Strict,
+    )?)
+}
+
+fn read_content(backup: &Path, progress: &dyn Fn(Progress)) -> Result<Content, LifeError> {
+    let engine = open_engine(backup)?;
+    let view = engine.view();
+    let position = recover::position(&view)?;
+    let mut hash = ContentHash::default();
+    let mut objects = 0;
+    let mut rows = view.state("", "")?;
+    while let Some((key, record)) = rows.next()? {
+        let text = String::from_utf8_lossy(key).into_owned();
+        let damaged = |what: String| LifeError::Damaged {
+            path: backup.to_owned(),
+            what: format!("the record of {text}: {what}"),
+        };
+        let key = Key::parse(&text).map_err(|error| damaged(error.to_string()))?;
+        let stored = StoredState::decode(&key, record).map_err(|error| damaged(error.to_string()))?;
+        hash.add(&text, stored.place().modified.0);
+        objects += 1;
+        if objects % TELL_EVERY == 0 {
+            progress(Progress {
+                step: "read",
+                done: objects,
+                total: None,
+            });
+        }
+    }
+    Ok(Content {
+        position,
+        objects,
+        hash: hash.finish(),
+    })
+}
+
+/// Syncs and fingerprints the engine's files. What reading wrote there (logs of the engine, its lock) is no part.
+fn fingerprint_files(
+    backup: &Path,
+    progress: &dyn Fn(Progress),
+) -> Result<BTreeMap<String, BackupFile>, LifeError> {
+    let folder = backup.join(ENGINE);
+    let mut files = BTreeMap::new();
+    for found in std::fs::read_dir(&folder).map_err(at(&folder))? {
+        let found = found.map_err(at(&folder))?;
+        let name = found.file_name().to_string_lossy().into_owned();
+        if name.starts_with("LOG") || name == "LOCK" {
+            continue;
+        }
+        let path = found.path();
+        let mut file = File::open(&path).map_err(at(&path))?;
+        file.sync_all().map_err(at(&path))?;
+        let (bytes, sha256) = fingerprint(&mut file).map_err(at(&path))?;
+        files.insert(format!("{ENGINE}/{name}"), BackupFile { bytes, sha256 });
+        progress(Progress {
+            step: "verify",
+            done: files.len() as u64,
+            total: None,
+        });
+    }
+    sync_folder(&folder).map_err(at(&folder))?;
+    Ok(files)
+}
+
+fn fingerprint(file: &mut File) -> io::Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    let mut block = vec![0; 1 << 16];
+    let mut bytes = 0;
+    loop {
+        let read = file.read(&mut block)?;
+        if read == 0 {
+            return Ok((bytes, hex(&hash.finalize())));
+        }
+        bytes += read as u64;
+        hash.update(block.get(..read).unwrap_or_default());
+    }
+}
+
+fn remove_old(folder: &Path, keep: usize) -> Result<Vec<PathBuf>, LifeError> {
+    if keep == 0 {
+        return Ok(Vec::new());
+    }
+    let mut backups = Vec::new();
+    for found in std::fs::read_dir(folder).map_err(at(folder))? {
+        let found = found.map_err(at(folder))?;
+        if found.file_name().to_string_lossy().starts_with("backup-") {
+            backups.push(found.path());
+        }
+    }
+    // Names sort by revision.
+    backups.sort_unstable();
+    let old = backups.len().saturating_sub(keep);
+    let removed: Vec<PathBuf> = backups.into_iter().take(old).collect();
+    for path in &removed {
+        std::fs::remove_dir_all(path).map_err(at(path))?;
+    }
+    Ok(removed)
+}

@@ -1,0 +1,97 @@
+//! How far is a long operation, and why did it end?
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::error::{EngineError, OpenError};
+use crate::StoreError;
+
+/// A step of a long operation. Told every so many objects or files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done, for people: `read`, `write`, `copy`, `verify`.
+    pub step: &'static str,
+    /// How much of it is done.
+    pub done: u64,
+    /// How much there is, when known.
+    pub total: Option<u64>,
+}
+
+/// Why a backup, restore, export, import, verification or recovery ended.
+#[derive(Debug, Error)]
+pub enum LifeError {
+    /// The store or the folder is not fit for it.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store could not be read.
+    #[error("the store cannot be read")]
+    Store(#[from] StoreError),
+    /// A file cannot be read or written.
+    #[error("cannot use {path}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A backup or an export is not what it was when it was written.
+    #[error("{path} is damaged: {what}. Use another one")]
+    Damaged {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// Loss must be accepted in so many words.
+    #[error("{what}: nothing was changed. Restore a backup, or repeat the command with --accept-loss")]
+    LossNotAccepted {
+        /// What would be lost.
+        what: String,
+    },
+}
+
+impl From<EngineError> for LifeError {
+    fn from(error: EngineError) -> Self {
+        Self::Open(error.into())
+    }
+}
+
+/// Puts the path into an I/O error.
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> LifeError + '_ {
+    |source| LifeError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// How often progress is told.
+pub(crate) const TELL_EVERY: u64 = 1000;
+
+/// A fingerprint as text.
+pub(crate) fn hex(digest: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    let digits = digest
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    digits.collect()
+}
+
+/// The fingerprint of what a store holds: every key and the revision of its value, in key order.
+#[derive(Clone, Default)]
+pub(crate) struct ContentHash(Sha256);
+
+impl ContentHash {
+    pub(crate) fn add(&mut self, key: &str, modified: u64) {
+        self.0.update(key.as_bytes());
+        self.0.update([0]);
+        self.0.update(modified.to_be_bytes());
+    }
+
+    pub(crate) fn finish(self) -> String {
+        hex(&self.0.finalize())
+    }
+}

@@ -1,0 +1,369 @@
+//! Backup, restore, export, import, recovery: nothing is lost unsaid, and no time runs backwards.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_storage::rocks::{
+    LifeError, OpenError, Progress, RocksStore, import, recover, restore, verify, verify_backup,
+};
+use drydock_storage::{
+    At, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError, Transaction, Value,
+};
+use tempfile::TempDir;
+
+const GRACE: Duration = Duration::from_secs(10);
+/// Far beyond what any test writes.
+const JUMP: u64 = 1_000_000_000;
+
+fn quiet(_: Progress) {}
+
+fn options(folder: &Path) -> Options {
+    Options {
+        clock: Arc::new(|| 1_000_000_u64),
+        background_work: false,
+        ..Options::for_tests(folder)
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new("example.com", "things", "a", name).unwrap()
+}
+
+fn value(text: &str) -> Value {
+    Value {
+        bytes: Bytes::copy_from_slice(text.as_bytes()),
+        form: "example.com/v1".into(),
+        splice_offset: 2,
+    }
+}
+
+fn open(folder: &Path) -> RocksStore {
+    RocksStore::open(options(folder)).unwrap().0
+}
+
+async fn put(store: &RocksStore, name: &str, text: &str) -> Revision {
+    let found = store.get(&key(name)).await.unwrap().entry;
+    let transaction = match found {
+        None => Transaction::create(key(name), value(text)),
+        Some(entry) => Transaction::update(key(name), entry.modified, value(text)),
+    };
+    match store.transact(transaction).await.unwrap() {
+        Outcome::Committed { revision } => revision,
+        Outcome::Conflict { current, .. } => panic!("{current:?}"),
+    }
+}
+
+async fn delete(store: &RocksStore, name: &str) {
+    let entry = store.get(&key(name)).await.unwrap().entry.unwrap();
+    store
+        .transact(Transaction::delete(key(name), entry.modified))
+        .await
+        .unwrap();
+}
+
+/// Names and values, and the least and greatest revision of a value.
+async fn content(store: &RocksStore) -> (Vec<(String, String)>, u64, u64) {
+    let scan = store
+        .scan(&KeyRange::all(), At::Latest, Page::default())
+        .await
+        .unwrap();
+    let revisions = || scan.entries.iter().map(|(_, entry)| entry.modified.0);
+    let (least, most) = (revisions().min().unwrap_or(0), revisions().max().unwrap_or(0));
+    let text = |value: &Value| String::from_utf8(value.bytes.to_vec()).unwrap();
+    let entries = scan
+        .entries
+        .iter()
+        .map(|(key, entry)| (key.name().to_owned(), text(&entry.value)));
+    (entries.collect(), least, most)
+}
+
+async fn filled(folder: &Path) -> RocksStore {
+    let store = open(folder);
+    for name in ["one", "two", "three"] {
+        put(&store, name, &format!("{name} of the first kind")).await;
+    }
+    put(&store, "two", "two again").await;
+    delete(&store, "three").await;
+    store
+}
+
+fn expected() -> Vec<(String, String)> {
+    [("one", "one of the first kind"), ("two", "two again")]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()))
+        .to_vec()
+}
+
+fn file_of(folder: &Path, suffix: &str) -> std::path::PathBuf {
+    let mut found: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.to_string_lossy().ends_with(suffix))
+        .collect();
+    found.sort();
+    found.pop().expect("there is such a file")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_holds_everything_at_higher_revisions() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let report = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    assert_eq!((report.manifest.objects, report.manifest.revision), (2, 6));
+    // Written after the backup, and lost by restoring it.
+    let shown = put(&store, "late", "x").await;
+    assert_eq!(verify_backup(&report.path, &quiet).unwrap(), report.manifest);
+
+    let target = root.path().join("restored");
+    let restored = restore(&report.path, &options(&target), &quiet).unwrap();
+    assert_eq!((restored.objects, restored.source), (2, store.uuid()));
+    let new = open(&target);
+    assert_ne!(new.uuid(), store.uuid());
+    let (entries, least, most) = content(&new).await;
+    assert_eq!(entries, expected());
+    assert!(least > shown.0 + JUMP - 10, "an object went back to {least}");
+    assert_eq!(
+        (most, restored.revision),
+        (new.current_revision().await.unwrap().0, most)
+    );
+    let resumed = new.watch(&KeyRange::all(), shown.next()).await.map(|_| ());
+    assert!(
+        matches!(resumed, Err(StoreError::Compacted { .. })),
+        "{resumed:?}"
+    );
+    let past = new
+        .scan(&KeyRange::all(), At::Exactly(Revision(most)), Page::default())
+        .await
+        .unwrap();
+    assert_eq!(past.entries.len(), 2);
+    assert_eq!(put(&new, "next", "x").await, Revision(most + 1));
+    new.close(GRACE).await.unwrap();
+    let (reopened, opened) = RocksStore::open(options(&target)).unwrap();
+    assert_eq!((opened.revision, opened.objects), (most + 1, 3));
+    reopened.close(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_backup_jumps_further() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let report = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    let target = root.path().join("restored");
+    let month_ms = 30 * 24 * 3600 * 1000;
+    let later = Options {
+        clock: Arc::new(move || 1_000_000 + month_ms),
+        ..options(&target)
+    };
+    let restored = restore(&report.path, &later, &quiet).unwrap();
+    assert!(
+        restored.revision > 6 + month_ms / 1000 * 20_000,
+        "{}",
+        restored.revision
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_backup_is_refused() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let report = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    let table = file_of(&report.path.join("db"), ".sst");
+    let mut bytes = std::fs::read(&table).unwrap();
+    let middle = bytes.len() / 2;
+    *bytes.get_mut(middle).unwrap() ^= 1;
+    std::fs::write(&table, bytes).unwrap();
+    let refused = restore(&report.path, &options(&root.path().join("new")), &quiet).unwrap_err();
+    assert!(refused.to_string().contains("has changed"), "{refused}");
+    std::fs::remove_file(&table).unwrap();
+    let refused = verify_backup(&report.path, &quiet).unwrap_err();
+    assert!(refused.to_string().contains("is missing"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_restored_over_something() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let report = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    store.close(GRACE).await.unwrap();
+    let refused = restore(&report.path, &options(&root.path().join("store")), &quiet).unwrap_err();
+    assert!(
+        matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_backups_are_kept() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let backups = root.path().join("backups");
+    let mut paths = Vec::new();
+    for round in 0..4 {
+        put(&store, "one", &round.to_string()).await;
+        paths.push(store.backup(&backups, 2, &quiet).unwrap().path);
+    }
+    let exist: Vec<bool> = paths.iter().map(|path| path.exists()).collect();
+    assert_eq!(exist, [false, false, true, true]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_imported_whole() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let path = root.path().join("all.export");
+    let report = store.export(&path, &quiet).unwrap();
+    assert_eq!(
+        (report.objects, report.bytes),
+        (2, std::fs::metadata(&path).unwrap().len())
+    );
+    let target = root.path().join("imported");
+    import(&path, &options(&target), &quiet).unwrap();
+    let new = open(&target);
+    let (entries, least, _) = content(&new).await;
+    assert_eq!(entries, expected());
+    assert!(least > JUMP);
+    let found = new.get(&key("one")).await.unwrap().entry.unwrap();
+    assert_eq!(found.value, value("one of the first kind"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_was_changed_or_cut_is_refused() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let path = root.path().join("all.export");
+    store.export(&path, &quiet).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let changed = |at: usize| {
+        let mut bytes = whole.clone();
+        *bytes.get_mut(at).unwrap() ^= 4;
+        bytes
+    };
+    let cut = whole.get(..whole.len() - 7).unwrap().to_vec();
+    let inside_a_value = whole.windows(5).position(|window| window == b"again").unwrap();
+    for (number, bytes) in [changed(3), changed(inside_a_value), cut].into_iter().enumerate() {
+        std::fs::write(&path, bytes).unwrap();
+        let target = root.path().join(format!("imported-{number}"));
+        import(&path, &options(&target), &quiet).unwrap_err();
+        let opened = RocksStore::open(options(&target));
+        // Nothing was begun, or what was begun is no store.
+        if let Ok((store, opened)) = opened {
+            assert!(opened.is_new);
+            store.close(GRACE).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_store_is_verified_and_not_recovered() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    let missing = verify(&options(&folder), &quiet).unwrap_err();
+    assert!(
+        matches!(missing, LifeError::Open(OpenError::Missing { .. })),
+        "{missing}"
+    );
+    let store = filled(&folder).await;
+    let held = verify(&options(&folder), &quiet).unwrap_err();
+    assert!(
+        matches!(held, LifeError::Open(OpenError::Locked { .. })),
+        "{held}"
+    );
+    store.close(GRACE).await.unwrap();
+    let report = verify(&options(&folder), &quiet).unwrap();
+    assert_eq!((report.revision, report.acknowledged, report.objects), (6, 6, 2));
+    assert_eq!(report.history_records, 5);
+    let report = recover(&options(&folder), true, &quiet).unwrap();
+    assert_eq!(
+        (report.fault, report.revision, report.kept_aside),
+        (None, 6, None)
+    );
+}
+
+/// A store whose log was cut exactly after its fourth revision: no engine can tell, the mark can.
+async fn cut_store(folder: &Path) {
+    let store = open(folder);
+    for name in ["one", "two", "three"] {
+        put(&store, name, name).await;
+    }
+    let log = file_of(&folder.join("db"), ".log");
+    let kept = std::fs::read(&log).unwrap();
+    for name in ["four", "five"] {
+        put(&store, name, name).await;
+    }
+    // Dropped without closing: nothing is flushed, the log stays.
+    drop(store);
+    while matches!(
+        verify(&options(folder), &quiet),
+        Err(LifeError::Open(OpenError::Locked { .. }))
+    ) {
+        tokio::task::yield_now().await;
+    }
+    let mut cut = std::fs::read(&log).unwrap();
+    cut.truncate(kept.len());
+    assert_eq!(cut, kept);
+    std::fs::write(&log, cut).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loss_is_refused_until_it_is_accepted() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    cut_store(&folder).await;
+    let Err(refused) = RocksStore::open(options(&folder)) else {
+        panic!("it opened without two acknowledged writes");
+    };
+    assert!(
+        matches!(
+            refused,
+            OpenError::AcknowledgedLost {
+                recovered: Revision(4),
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    assert!(
+        refused.to_string().contains("storage recover --accept-loss"),
+        "{refused}"
+    );
+    let refused = recover(&options(&folder), false, &quiet).unwrap_err();
+    assert!(matches!(refused, LifeError::LossNotAccepted { .. }), "{refused}");
+
+    let report = recover(&options(&folder), true, &quiet).unwrap();
+    assert_eq!(
+        (report.recovered, report.missing_revisions, report.objects),
+        (4, report.acknowledged.unwrap() - 4, 3)
+    );
+    assert!(report.kept_aside.unwrap().join("db").exists());
+    let (store, opened) = RocksStore::open(options(&folder)).unwrap();
+    let (entries, least, most) = content(&store).await;
+    assert_eq!(entries.len(), 3);
+    assert!(least > 6 + JUMP - 10, "{least}");
+    assert_eq!(opened.revision, most);
+    assert_eq!(opened.listable_from, most);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_was_cut_short_is_repeated_never_an_empty_store() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    cut_store(&folder).await;
+    recover(&options(&folder), true, &quiet).unwrap();
+    // As after a crash in the middle of the swap: the format has not come back yet.
+    let fresh = folder.join("recovering");
+    std::fs::create_dir(&fresh).unwrap();
+    std::fs::rename(folder.join("format"), fresh.join("format")).unwrap();
+    std::fs::rename(folder.join("mark"), fresh.join("mark")).unwrap();
+    let Err(refused) = RocksStore::open(options(&folder)) else {
+        panic!("it opened in the middle of a recovery");
+    };
+    assert!(
+        refused.to_string().contains("recovery was cut short"),
+        "{refused}"
+    );
+    let report = recover(&options(&folder), true, &quiet).unwrap();
+    assert_eq!((report.fault, report.objects), (None, 3));
+    assert_eq!(content(&open(&folder)).await.0.len(), 3);
+}
