@@ -552,3 +552,6 @@ fn is_equal_but_for(left: &Value, right: &Value, ignored: &[&str]) -> bool {
     let counted = |(key, _): &(&String, &Value)| !ignored.contains(&key.as_str());
     left.iter().filter(counted).eq(right.iter().filter(counted))
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,13 +41,10 @@ pub fn check_manager(name: &str) -> Result<(), Vec<ManagerNameError>> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// The name of the writer of a request: `field_manager` when given, else the `User-Agent` up to the first slash without
-/// characters that do not print, cut to 128 bytes; else `unknown`.
+/// The name of a writer that gives no `fieldManager`: its `User-Agent` up to the first slash, without characters that do
+/// not print, cut to 128 bytes; `unknown` when nothing is left.
 #[must_use]
-pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
-    if !field_manager.is_empty() {
-        return field_manager.to_owned();
-    }
+pub fn default_manager(user_agent: &str) -> String {
     let agent = user_agent.split('/').next().unwrap_or_default();
     let mut name = String::new();
     for character in agent.chars().filter(|character| is_printable(*character)) {
@@ -125,18 +122,17 @@ mod tests {
 
     #[test]
     fn names_default_to_the_user_agent() {
-        for (field_manager, user_agent, expected) in [
-            ("me", "kubectl/v1", "me"),
-            ("", "kubectl/v1.37 (linux/amd64)", "kubectl"),
-            ("", "Mozilla 5.0 x", "Mozilla 5.0 x"),
-            ("", "a\u{7}b\u{a0}c/1", "abc"),
-            ("", "/x", "unknown"),
-            ("", "", "unknown"),
-            ("", &"x".repeat(200), &"x".repeat(128)),
+        for (user_agent, expected) in [
+            ("kubectl/v1.37 (linux/amd64)", "kubectl"),
+            ("Mozilla 5.0 x", "Mozilla 5.0 x"),
+            ("a\u{7}b\u{a0}c/1", "abc"),
+            ("/x", "unknown"),
+            ("", "unknown"),
+            (&"x".repeat(200), &"x".repeat(128)),
         ] {
-            assert_eq!(manager_name(field_manager, user_agent), expected);
+            assert_eq!(default_manager(user_agent), expected);
         }
         let wide = "\u{4e2d}".repeat(50);
-        assert_eq!(manager_name("", &wide), "\u{4e2d}".repeat(42));
+        assert_eq!(default_manager(&wide), "\u{4e2d}".repeat(42));
     }
 }

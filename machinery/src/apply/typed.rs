@@ -402,3 +402,328 @@ impl<'k, 'v> Iterator for Groups<'k, 'v> {
         Some(Group { element, items })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema() -> Structural {
+        let item = |properties: &Value, extra: &[(&str, Value)]| {
+            let mut item = json!({"type": "object", "properties": properties});
+            item.as_object_mut().unwrap().extend(
+                extra
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), value.clone())),
+            );
+            item
+        };
+        let spec = json!({"type": "object", "properties": {
+            "priority": {"type": "integer"},
+            "enabled": {"type": "boolean"},
+            "requesters": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": item(&json!({"name": {"type": "string"}, "intent": {"type": "string"}}), &[("x-kubernetes-map-type", json!("atomic"))])},
+            "granular": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": item(&json!({"name": {"type": "string"}, "intent": {"type": "string"}, "reason": {"type": "string"}}), &[])},
+            "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+                "items": item(&json!({"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}, "note": {"type": "string"}}), &[])},
+            "active": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "atomicList": {"type": "array", "items": {"type": "string"}},
+            "target": {"type": "object", "properties": {"pod": item(&json!({"name": {"type": "string"}, "uid": {"type": "string"}}), &[("x-kubernetes-map-type", json!("atomic"))])}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+        }});
+        Structural::from_json_schema(&spec).unwrap()
+    }
+
+    fn texts(set: &FieldSet) -> Vec<String> {
+        set.paths().iter().map(ToString::to_string).collect()
+    }
+
+    fn check(left: &Value, right: &Value, added: &[&str], modified: &[&str], removed: &[&str]) {
+        let comparison = compare(&schema(), left, right).unwrap();
+        assert_eq!(texts(&comparison.added), added, "added: {left} to {right}");
+        assert_eq!(
+            texts(&comparison.modified),
+            modified,
+            "modified: {left} to {right}"
+        );
+        assert_eq!(texts(&comparison.removed), removed, "removed: {left} to {right}");
+        // The way back: what was added is removed.
+        let back = compare(&schema(), right, left).unwrap();
+        assert_eq!(
+            (back.added, back.modified, back.removed),
+            (comparison.removed, comparison.modified, comparison.added)
+        );
+    }
+
+    #[test]
+    fn leaves_are_added_modified_and_removed() {
+        check(&json!({}), &json!({"priority": 1}), &[".priority"], &[], &[]);
+        check(
+            &json!({"priority": 1}),
+            &json!({"priority": 2, "enabled": true}),
+            &[".enabled"],
+            &[".priority"],
+            &[],
+        );
+        check(&json!({"priority": 1}), &json!({"priority": 1.0}), &[], &[], &[]);
+    }
+
+    #[test]
+    fn containers_are_added_with_their_content() {
+        check(
+            &json!({}),
+            &json!({"requesters": [{"name": "a", "intent": "E"}]}),
+            &[".requesters", ".requesters[name=\"a\"]"],
+            &[],
+            &[],
+        );
+        check(
+            &json!({}),
+            &json!({"granular": [{"name": "a"}]}),
+            &[".granular", ".granular[name=\"a\"]", ".granular[name=\"a\"].name"],
+            &[],
+            &[],
+        );
+        check(
+            &json!({"granular": [{"name": "a"}]}),
+            &json!({"granular": [{"name": "b", "reason": "r"}, {"name": "a", "intent": "E"}]}),
+            &[
+                ".granular[name=\"a\"].intent",
+                ".granular[name=\"b\"]",
+                ".granular[name=\"b\"].name",
+                ".granular[name=\"b\"].reason",
+            ],
+            &[],
+            &[],
+        );
+        check(
+            &json!({}),
+            &json!({"target": {"pod": {"name": "p"}}}),
+            &[".target", ".target.pod"],
+            &[],
+            &[],
+        );
+    }
+
+    #[test]
+    fn atomic_values_are_single_leaves() {
+        check(
+            &json!({"target": {"pod": {"name": "p"}}}),
+            &json!({"target": {"pod": {"name": "p", "uid": "u"}}}),
+            &[],
+            &[".target.pod"],
+            &[],
+        );
+        check(
+            &json!({"atomicList": ["p", "q"]}),
+            &json!({"atomicList": ["q", "p"]}),
+            &[],
+            &[".atomicList"],
+            &[],
+        );
+        check(
+            &json!({"requesters": [{"name": "a", "intent": "E"}, {"name": "b"}]}),
+            &json!({"requesters": [{"name": "b"}, {"name": "a", "intent": "W"}]}),
+            &[],
+            &[".requesters[name=\"a\"]"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn sets_change_by_their_items() {
+        check(
+            &json!({"active": ["a", "b"]}),
+            &json!({"active": ["c", "a"]}),
+            &[".active[=\"c\"]"],
+            &[],
+            &[".active[=\"b\"]"],
+        );
+        check(
+            &json!({"active": ["a", "b"]}),
+            &json!({"active": ["b", "a"]}),
+            &[],
+            &[],
+            &[],
+        );
+    }
+
+    #[test]
+    fn defaults_identify_items() {
+        check(
+            &json!({"ports": [{"port": 80}]}),
+            &json!({"ports": [{"port": 80, "protocol": "TCP"}, {"port": 80, "protocol": "UDP"}]}),
+            &[
+                ".ports[port=80,protocol=\"TCP\"].protocol",
+                ".ports[port=80,protocol=\"UDP\"]",
+                ".ports[port=80,protocol=\"UDP\"].port",
+                ".ports[port=80,protocol=\"UDP\"].protocol",
+            ],
+            &[],
+            &[],
+        );
+    }
+
+    #[test]
+    fn empty_containers_are_leaves() {
+        check(
+            &json!({"active": null}),
+            &json!({"active": []}),
+            &[],
+            &[".active"],
+            &[],
+        );
+        check(
+            &json!({"active": []}),
+            &json!({"active": ["a"]}),
+            &[".active[=\"a\"]"],
+            &[],
+            &[],
+        );
+        check(
+            &json!({"target": {}}),
+            &json!({"target": null}),
+            &[],
+            &[".target"],
+            &[],
+        );
+        check(&json!({}), &json!({"target": {}}), &[".target"], &[], &[]);
+    }
+
+    #[test]
+    fn values_without_a_schema_are_maps_of_leaves() {
+        check(
+            &json!({"free": {"m": {"a": 1}, "l": [1]}}),
+            &json!({"free": {"m": {"a": 2, "b": {"c": 1}}, "l": [1, 2]}}),
+            &[".free.m.b", ".free.m.b.c"],
+            &[".free.l", ".free.m.a"],
+            &[],
+        );
+        check(
+            &json!({"free": {"x": 1}}),
+            &json!({"free": {"x": {"a": 1}}}),
+            &[".free.x.a"],
+            &[".free.x"],
+            &[],
+        );
+        check(
+            &json!({"free": {"x": null}}),
+            &json!({"free": {"x": {"a": 1}}}),
+            &[".free.x.a"],
+            &[],
+            &[],
+        );
+        check(
+            &json!({"free": {"x": [1]}}),
+            &json!({"free": {"x": "a"}}),
+            &[],
+            &[".free.x"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn items_that_stand_twice_are_tolerated() {
+        let twice = |intent: &str| json!({"granular": [{"name": "a"}, {"name": "a", "intent": intent}, {"name": "b"}]});
+        let once = json!({"granular": [{"name": "a"}, {"name": "b"}]});
+        let item = ".granular[name=\"a\"]";
+        let name = ".granular[name=\"a\"].name";
+        check(&twice("E"), &twice("W"), &[], &[item], &[]);
+        check(&twice("E"), &twice("E"), &[], &[], &[]);
+        check(&twice("E"), &once, &[item, name], &[], &[item]);
+        check(
+            &json!({"granular": [{"name": "b"}]}),
+            &twice("E"),
+            &[item],
+            &[],
+            &[],
+        );
+        check(
+            &json!({"active": []}),
+            &json!({"active": ["a", "a"]}),
+            &[".active[=\"a\"]"],
+            &[],
+            &[],
+        );
+    }
+
+    #[test]
+    fn lists_that_cannot_be_taken_apart_are_refused() {
+        for (value, expected) in [
+            (
+                json!({"granular": [{"name": "a"}, {"intent": "E"}]}),
+                ".granular: element 1: associative list with keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)",
+            ),
+            (
+                json!({"granular": [null]}),
+                ".granular: element 0: associative list with keys may not have a null element",
+            ),
+            (
+                json!({"granular": [1]}),
+                ".granular: element 0: associative list with keys may not have non-map elements",
+            ),
+            (
+                json!({"active": [{}]}),
+                ".active: element 0: associative list without keys has an element that's a map type",
+            ),
+            (
+                json!({"active": [null]}),
+                ".active: element 0: associative list without keys has an element that's an explicit null",
+            ),
+            (
+                json!({"active": [[]]}),
+                ".active: element 0: not supported: associative list with lists as elements",
+            ),
+        ] {
+            for (left, right) in [(&json!({}), &value), (&value, &json!({})), (&value, &value)] {
+                assert_eq!(compare(&schema(), left, right).unwrap_err().to_string(), expected);
+            }
+        }
+    }
+
+    fn any_object() -> impl Strategy<Value = Value> {
+        let item = ("[abc]", proptest::option::of("[EW]")).prop_map(|(name, intent)| match intent {
+            Some(intent) => json!({"name": name, "intent": intent}),
+            None => json!({"name": name}),
+        });
+        let members = (
+            proptest::option::of(0..3),
+            proptest::option::of(prop::collection::vec(item.clone(), 0..4)),
+            proptest::option::of(prop::collection::vec(item, 0..4)),
+            proptest::option::of(prop::collection::vec("[abc]", 0..4)),
+            proptest::option::of(prop::collection::vec("[abc]", 0..3)),
+            proptest::option::of(prop::collection::btree_map("[ab]", 0..2, 0..3)),
+        );
+        members.prop_map(|(priority, requesters, granular, active, atomic, free)| {
+            let mut object = json!({"priority": priority, "requesters": requesters, "granular": granular, "active": active,
+                "atomicList": atomic, "free": free});
+            object.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            object
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn equal_values_compare_equal(value in any_object()) {
+            prop_assert_eq!(compare(&schema(), &value, &value).unwrap(), Comparison::default());
+        }
+
+        #[test]
+        fn comparison_is_symmetric_and_covers_every_difference(left in any_object(), right in any_object()) {
+            let there = compare(&schema(), &left, &right).unwrap();
+            let back = compare(&schema(), &right, &left).unwrap();
+            prop_assert_eq!(&there.added, &back.removed);
+            prop_assert_eq!(&there.removed, &back.added);
+            prop_assert_eq!(&there.modified, &back.modified);
+            prop_assert!(there.modified.intersection(&there.added).is_empty());
+            prop_assert!(there.modified.intersection(&there.removed).is_empty());
+            let (all_left, all_right) = (everything(&schema(), &left).unwrap(), everything(&schema(), &right).unwrap());
+            prop_assert!(there.removed.clone().difference(&all_left).is_empty());
+            prop_assert!(there.added.clone().difference(&all_right).is_empty());
+            prop_assert_eq!(all_right.clone().difference(&all_left).difference(&there.added), FieldSet::new());
+        }
+    }
+}

@@ -73,28 +73,25 @@ pub enum StrictError {
 /// The errors of one request as they are reported: what the decoder found, then what the schema found; each text
 /// once, nothing below an unknown field, at most 100.
 #[must_use]
-pub fn strict_errors(duplicates: &[StrictError], unknown: &[StrictError]) -> Vec<StrictError> {
-    if duplicates.is_empty() && unknown.is_empty() {
-        return Vec::new();
-    }
-    let skipped: Vec<&str> = unknown
+pub fn strict_errors(duplicates: Vec<StrictError>, unknown: Vec<StrictError>) -> Vec<StrictError> {
+    let skipped: Vec<String> = unknown
         .iter()
         .filter_map(|error| match error {
-            StrictError::UnknownField { path } => Some(path.as_str()),
+            StrictError::UnknownField { path } => Some(path.clone()),
             _ => None,
         })
         .collect();
-    let inside_skipped = |path: &str| {
-        skipped.iter().any(|skipped| {
-            path.strip_prefix(skipped)
+    let is_skipped = |error: &StrictError| match error {
+        StrictError::DuplicateField { path } => skipped.iter().any(|skipped| {
+            path.strip_prefix(skipped.as_str())
                 .is_some_and(|rest| rest.starts_with(['.', '[']))
-        })
+        }),
+        _ => false,
     };
     let mut errors: Vec<StrictError> = Vec::new();
-    for error in duplicates.iter().chain(unknown) {
-        let dropped = matches!(error, StrictError::DuplicateField { path } if inside_skipped(path));
-        if !dropped && errors.len() < MOST_ERRORS && !errors.contains(error) {
-            errors.push(error.clone());
+    for error in duplicates.into_iter().chain(unknown) {
+        if errors.len() < MOST_ERRORS && !is_skipped(&error) && !errors.contains(&error) {
+            errors.push(error);
         }
     }
     errors
@@ -162,9 +159,9 @@ mod tests {
         let many: Vec<_> = (0..150)
             .map(|index| unknown(&format!("spec.x{}", index / 2)))
             .collect();
-        assert_eq!(strict_errors(&[], &many).len(), 75);
+        assert_eq!(strict_errors(Vec::new(), many).len(), 75);
         let many: Vec<_> = (0..150).map(|index| unknown(&format!("spec.x{index}"))).collect();
-        let kept = strict_errors(&[], &many);
+        let kept = strict_errors(Vec::new(), many);
         assert_eq!(kept.len(), 100);
         assert_eq!(kept[99], unknown("spec.x99"));
     }
@@ -172,13 +169,13 @@ mod tests {
     #[test]
     fn content_of_unknown_fields_is_not_inspected() {
         let errors = strict_errors(
-            &[
+            vec![
                 duplicate("spec.x.y"),
                 duplicate("spec.x"),
                 duplicate("spec.xy"),
                 duplicate("spec.x[0].a"),
             ],
-            &[unknown("spec.x")],
+            vec![unknown("spec.x")],
         );
         assert_eq!(
             errors,

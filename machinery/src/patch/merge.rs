@@ -14,13 +14,14 @@ use crate::codec::{DecodeError, FieldValidation, json};
 ///
 /// [`PatchError::NotJson`], [`PatchError::NotAnObject`] for `null` and, when validation is ignored, scalars, and
 /// [`PatchError::Decode`] for anything else that is no object.
-pub fn apply(mut document: Value, patch: &[u8], validation: FieldValidation) -> Result<Patched, PatchError> {
+pub fn apply(document: &Value, patch: &[u8], validation: FieldValidation) -> Result<Patched, PatchError> {
     let decoded = json::decode(patch).map_err(|_| PatchError::NotJson)?;
     let found = match &decoded.value {
         Value::Object(_) => {
-            merge(&mut document, decoded.value);
+            let mut value = document.clone();
+            merge(&mut value, decoded.value);
             return Ok(Patched {
-                value: document,
+                value,
                 strict: decoded.duplicates,
             });
         }
@@ -83,7 +84,7 @@ fn prune(value: &mut Value) {
 /// When a patch makes an object something else, which is a bug.
 pub fn fuzz_apply(patch: &[u8]) {
     let document = serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"});
-    if let Ok(patched) = apply(document, patch, FieldValidation::Warn) {
+    if let Ok(patched) = apply(&document, patch, FieldValidation::Warn) {
         assert!(patched.value.is_object());
     }
 }
@@ -95,12 +96,7 @@ mod tests {
     use super::*;
 
     fn check(document: &Value, patch: &Value, expected: &Value) {
-        let patched = apply(
-            document.clone(),
-            patch.to_string().as_bytes(),
-            FieldValidation::Warn,
-        )
-        .unwrap();
+        let patched = apply(document, patch.to_string().as_bytes(), FieldValidation::Warn).unwrap();
         assert_eq!(&patched.value, expected, "{document} patched with {patch}");
     }
 
@@ -147,7 +143,7 @@ mod tests {
     #[test]
     fn only_objects_are_patches() {
         let refuse = |patch: &str, validation| {
-            apply(json!({}), patch.as_bytes(), validation)
+            apply(&json!({}), patch.as_bytes(), validation)
                 .unwrap_err()
                 .to_string()
         };
@@ -170,14 +166,14 @@ mod tests {
         );
         assert_eq!(refuse("1", FieldValidation::Ignore), "Invalid JSON Patch");
         assert_eq!(
-            apply(json!({}), b"[1]", FieldValidation::Ignore).unwrap().value,
+            apply(&json!({}), b"[1]", FieldValidation::Ignore).unwrap().value,
             json!([1])
         );
     }
 
     #[test]
     fn repeated_keys_are_reported() {
-        let patched = apply(json!({}), br#"{"spec":{"a":1,"a":2}}"#, FieldValidation::Warn).unwrap();
+        let patched = apply(&json!({}), br#"{"spec":{"a":1,"a":2}}"#, FieldValidation::Warn).unwrap();
         assert_eq!(patched.value, json!({"spec": {"a": 2}}));
         assert_eq!(patched.strict[0].to_string(), r#"duplicate field "spec.a""#);
     }

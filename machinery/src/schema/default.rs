@@ -9,7 +9,7 @@ impl Structural {
     ///
     /// Filled-in values are completed by the defaults inside them. Values that do not have the expected shape are left
     /// alone.
-    pub fn apply_defaults(&self, value: &mut Value) {
+    pub fn default(&self, value: &mut Value) {
         if !self.has_defaults {
             return;
         }
@@ -17,22 +17,22 @@ impl Structural {
             (Shape::Object(object), Value::Object(members)) => {
                 for field in object.fields.iter().filter(|field| field.schema.has_defaults) {
                     if let Some(present) = members.get_mut(&field.name) {
-                        field.schema.apply_defaults(present);
+                        field.schema.default(present);
                     } else if let Some(default) = &field.schema.default {
                         let mut filled = default.clone();
-                        field.schema.apply_defaults(&mut filled);
+                        field.schema.default(&mut filled);
                         members.insert(field.name.clone(), filled);
                     }
                 }
                 if let Some(values) = object.additional.as_ref().filter(|values| values.has_defaults) {
                     for (_, member) in members.iter_mut().filter(|(key, _)| object.field(key).is_none()) {
-                        values.apply_defaults(member);
+                        values.default(member);
                     }
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
                 for item in items {
-                    list.items.apply_defaults(item);
+                    list.items.default(item);
                 }
             }
             _ => {}
@@ -61,7 +61,7 @@ mod tests {
             "plain": {"type": "object", "properties": {"x": {"type": "string"}}}
         }}))
         .unwrap();
-        schema.apply_defaults(&mut value);
+        schema.default(&mut value);
         assert_eq!(&value, expected);
     }
 

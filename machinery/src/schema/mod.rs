@@ -3,7 +3,7 @@
 //! ```text
 //! JSON schema ── Structural::from_json_schema / for_kind ──► Structural ──► openapi::v2, openapi::v3
 //!                                                               │
-//! decoded body ── conform ── apply_defaults ──► object          └──► apply::typed (list kinds, atoms)
+//! decoded body ── conform ── default ──► object                 └──► apply::typed (list kinds, atoms)
 //! ```
 //!
 //! One schema feeds decoding, defaulting, field ownership and the published documents, so they cannot disagree. Start

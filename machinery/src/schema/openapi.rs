@@ -8,7 +8,19 @@ use serde_json::{Map, Value, json};
 use super::structural::{ObjectShape, Shape, Structural};
 
 /// What the upstream names of the shared types begin with.
-pub const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// The name of `DeleteOptions`.
+pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+/// The name of `ListMeta`.
+pub const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+/// The name of `ObjectMeta`.
+pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+/// The name of `Patch`.
+pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+/// The name of `Status`.
+pub const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+/// The name of `WatchEvent`.
+pub const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
 
 /// Which document a schema is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +238,7 @@ fn structural(schema: &Value) -> Structural {
 fn list_meta() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": format!("{META_V1}.ListMeta"),
+        "x-drydock-definition": LIST_META,
         "description": "About the list.",
         "properties": {
             "continue": { "type": "string", "description": "With it the next part of the list can be asked for." },
@@ -246,7 +258,7 @@ fn list_meta() -> Structural {
 fn delete_options() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": format!("{META_V1}.DeleteOptions"),
+        "x-drydock-definition": DELETE_OPTIONS,
         "description": "How an object is to be deleted.",
         "properties": {
             "apiVersion": { "type": "string", "description": "The group and version of the options." },
@@ -288,7 +300,7 @@ fn delete_options() -> Structural {
 fn status() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": format!("{META_V1}.Status"),
+        "x-drydock-definition": STATUS,
         "description": "The outcome of a request that returns no object.",
         "properties": {
             "apiVersion": { "type": "string", "description": "The group and version of the status." },
@@ -327,7 +339,7 @@ fn status() -> Structural {
             "message": { "type": "string", "description": "What happened, for people." },
             "metadata": {
                 "type": "object",
-                "x-drydock-definition": format!("{META_V1}.ListMeta"),
+                "x-drydock-definition": LIST_META,
                 "description": "About the answer.",
             },
             "reason": { "type": "string", "description": "What happened, for programs." },
@@ -339,7 +351,7 @@ fn status() -> Structural {
 fn watch_event() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": format!("{META_V1}.WatchEvent"),
+        "x-drydock-definition": WATCH_EVENT,
         "description": "A change seen by a watch.",
         "required": ["type", "object"],
         "properties": {
@@ -355,7 +367,7 @@ fn watch_event() -> Structural {
 fn patch() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": format!("{META_V1}.Patch"),
+        "x-drydock-definition": PATCH,
         "description": "A change to an object, in the form its media type names.",
     }))
 }
