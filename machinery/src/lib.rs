@@ -7,6 +7,7 @@
 //! - [`patch`]: JSON patch and merge patch.
 //! - [`field_error`]: paths, faults and lists of faults: what every validation returns.
 //! - [`clock`]: the time as an argument.
+//! - [`expression`]: CEL conditions, compiled and evaluated under limits.
 //! - [`names`]: which names are well formed, and which may be used.
 //! - [`object_meta`]: the rules of metadata that every kind shares.
 //! - [`selector`]: labels, fields and nodes that a request speaks of.
@@ -16,6 +17,7 @@ pub mod apply;
 pub mod clock;
 pub mod codec;
 pub mod duration;
+pub mod expression;
 pub mod field_error;
 pub mod names;
 pub mod object_meta;
