@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::path::{ElementError, Path, PathElement};
+use crate::schema::{ListKind, Shape, Structural};
 
 /// A set of paths below the root of an object.
 ///
@@ -228,6 +229,30 @@ impl FieldSet {
     pub fn difference(mut self, other: &Self) -> Self {
         self.subtract(other);
         self
+    }
+
+    /// Replaces what lies below atomic values by the values themselves, for sets written when the values were not atomic
+    /// yet. `schema` is that of the object the paths lead into.
+    pub fn reconcile(&mut self, schema: &Structural) {
+        for node in &mut self.nodes {
+            let below = match (&schema.shape, &node.element) {
+                (Shape::Object(object), PathElement::Field(name)) => object.child(name),
+                (Shape::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(&list.items),
+                _ => None,
+            };
+            let Some(below) = below.filter(|_| !node.below.is_empty()) else { continue };
+            let is_atomic = match &below.shape {
+                Shape::Object(object) => object.is_atomic,
+                Shape::List(list) => list.kind == ListKind::Atomic,
+                _ => false,
+            };
+            if is_atomic {
+                node.is_member = true;
+                node.below = Self::new();
+            } else {
+                node.below.reconcile(below);
+            }
+        }
     }
 
     /// The members that have no members below them.

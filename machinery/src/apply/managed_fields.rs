@@ -333,11 +333,13 @@ fn recorded(
     for entry in entries {
         let mut entry = entry.clone();
         if entry.api_version == writer.api_version {
+            entry.fields.reconcile(endpoint.schema);
             changes.dispossess(&mut entry);
         } else {
             let Some(schema) = endpoint.versions.schema(&entry.api_version) else {
                 continue;
             };
+            entry.fields.reconcile(schema);
             if let Some(changes) = elsewhere.get(&entry.api_version) {
                 changes.dispossess(&mut entry);
             } else {

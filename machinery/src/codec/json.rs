@@ -1,6 +1,7 @@
 //! Decoding JSON into sorted maps, and noticing keys that stand twice.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -49,6 +50,122 @@ fn explain(text: &str, error: &serde_json::Error) -> DecodeError {
         // Grammatical, and yet refused: nesting or a number no float can hold.
         None if error.to_string().starts_with("recursion limit exceeded") => DecodeError::TooDeep,
         None => DecodeError::Syntax(error.to_string()),
+    }
+}
+
+/// Brings strict errors of a JSON body into the order in which a reader of the body meets them.
+///
+/// The body is read once more, so this is for requests that have errors. Errors that are not found keep their order at
+/// the end.
+#[must_use]
+pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<StrictError> {
+    if errors.len() < 2 {
+        return errors;
+    }
+    let mut order = Order::default();
+    for (index, error) in errors.iter().enumerate() {
+        match error {
+            StrictError::UnknownField { path } => order.unknown.entry(path.clone()).or_insert(index),
+            StrictError::DuplicateField { path } => order.duplicates.entry(path.clone()).or_insert(index),
+            _ => continue,
+        };
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let walk = Walk { location: None, order: &mut order };
+    // A body that cannot be read has no errors of this kind, so there is nothing to put in order.
+    let _read = walk.deserialize(&mut serde_json::Deserializer::from_str(&text));
+    let mut ranked: Vec<_> = errors
+        .into_iter()
+        .enumerate()
+        .map(|(index, error)| (order.met.get(&index).copied().unwrap_or(usize::MAX), error))
+        .collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, error)| error).collect()
+}
+
+/// Which errors have been met, and when.
+#[derive(Default)]
+struct Order {
+    unknown: HashMap<String, usize>,
+    duplicates: HashMap<String, usize>,
+    seen_once: HashSet<String>,
+    met: HashMap<usize, usize>,
+}
+
+impl Order {
+    /// Takes note of a key.
+    fn meet(&mut self, path: &str) {
+        let duplicate = self.duplicates.get(path).filter(|_| !self.seen_once.insert(path.to_owned()));
+        for index in self.unknown.get(path).into_iter().chain(duplicate) {
+            let rank = self.met.len();
+            self.met.entry(*index).or_insert(rank);
+        }
+    }
+}
+
+/// A walk over a body that only looks at keys.
+struct Walk<'a, 'o> {
+    location: Option<&'a Location<'a>>,
+    order: &'o mut Order,
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        for index in 0.. {
+            let location = Location::below(self.location, Segment::Index(index));
+            let walk = Walk { location: Some(&location), order: self.order };
+            if seq.next_element_seed(walk)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+        while let Some(key) = access.next_key::<String>()? {
+            let location = Location::below(self.location, Segment::Key(&key));
+            self.order.meet(&location.to_string());
+            access.next_value_seed(Walk { location: Some(&location), order: self.order })?;
+        }
+        Ok(())
     }
 }
 
@@ -186,6 +303,21 @@ mod tests {
             "[null, true, -1, 1.5, 18446744073709551615]",
             &json!([null, true, -1, 1.5, u64::MAX]),
             &[],
+        );
+    }
+
+    #[test]
+    fn strict_errors_are_told_in_the_order_of_the_body() {
+        let unknown = |path: &str| StrictError::UnknownField { path: path.to_owned() };
+        let duplicate = |path: &str| StrictError::DuplicateField { path: path.to_owned() };
+        let body = br#"{"z":1,"spec":{"x":{"b":1},"y":1,"l":[0,{"q":1}],"y":2,"a":1}}"#;
+        let ordered = in_order_of_discovery(
+            body,
+            vec![duplicate("spec.y"), unknown("lost"), unknown("spec.a"), unknown("spec.l[1].q"), unknown("spec.x"), unknown("z")],
+        );
+        assert_eq!(
+            ordered,
+            [unknown("z"), unknown("spec.x"), unknown("spec.l[1].q"), duplicate("spec.y"), unknown("spec.a"), unknown("lost")]
         );
     }
 

@@ -72,8 +72,24 @@ pub enum StrictError {
 
 /// The errors of one request as they are reported: what the decoder found, then what the schema found; each text
 /// once, nothing below an unknown field, at most 100.
+///
+/// For bodies in JSON, [`strict_errors_in`] gives the order of the body instead.
 #[must_use]
 pub fn strict_errors(duplicates: Vec<StrictError>, unknown: Vec<StrictError>) -> Vec<StrictError> {
+    reported(duplicates, unknown, |errors| errors)
+}
+
+/// [`strict_errors`] of a JSON body, in the order in which they stand there.
+#[must_use]
+pub fn strict_errors_in(body: &[u8], duplicates: Vec<StrictError>, unknown: Vec<StrictError>) -> Vec<StrictError> {
+    reported(duplicates, unknown, |errors| super::json::in_order_of_discovery(body, errors))
+}
+
+fn reported(
+    mut found: Vec<StrictError>,
+    mut unknown: Vec<StrictError>,
+    order: impl FnOnce(Vec<StrictError>) -> Vec<StrictError>,
+) -> Vec<StrictError> {
     let skipped: Vec<String> = unknown
         .iter()
         .filter_map(|error| match error {
@@ -88,8 +104,9 @@ pub fn strict_errors(duplicates: Vec<StrictError>, unknown: Vec<StrictError>) ->
         }),
         _ => false,
     };
+    found.append(&mut unknown);
     let mut errors: Vec<StrictError> = Vec::new();
-    for error in duplicates.into_iter().chain(unknown) {
+    for error in order(found) {
         if errors.len() < MOST_ERRORS && !is_skipped(&error) && !errors.contains(&error) {
             errors.push(error);
         }
@@ -164,6 +181,19 @@ mod tests {
         let kept = strict_errors(Vec::new(), many);
         assert_eq!(kept.len(), 100);
         assert_eq!(kept[99], unknown("spec.x99"));
+    }
+
+    #[test]
+    fn bodies_in_json_give_their_order() {
+        let errors = strict_errors_in(
+            br#"{"spec":{"x":{"a":1,"a":1},"y":1,"y":1}}"#,
+            vec![duplicate("spec.x.a"), duplicate("spec.y")],
+            vec![unknown("spec.x")],
+        );
+        assert_eq!(
+            strict_decoding_error(&errors),
+            r#"strict decoding error: unknown field "spec.x", duplicate field "spec.y""#
+        );
     }
 
     #[test]

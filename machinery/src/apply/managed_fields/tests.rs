@@ -1,5 +1,6 @@
 use std::sync::LazyLock;
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -561,6 +562,18 @@ fn entries_of_other_versions_are_compared_in_their_version() {
 }
 
 #[test]
+fn owners_of_what_is_atomic_now_own_the_whole() {
+    let list = json!([
+        entry("a", "Update", 1, json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:name": {}, "f:intent": {}}}}})),
+        entry("b", "Update", 2, json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:intent": {}}}}})),
+    ]);
+    let members = json!({"spec": {"requesters": [{"name": "r", "intent": "E"}]}});
+    let mut story = Story::with(&list, &members);
+    story.put("c", &members);
+    story.check(&["a Update 01 .spec.requesters[name=\"r\"]", "b Update 02 .spec.requesters[name=\"r\"]"]);
+}
+
+#[test]
 fn lists_without_keys_leave_the_owners_as_they_were() {
     let mut story = Story::new();
     story.put("a", &json!({"spec": {"priority": 1}}));
@@ -597,4 +610,49 @@ fn a_write_that_changes_only_times_gets_the_old_times_back() {
     let before = owned.clone();
     keep_times_of_unchanged(&live, &mut owned);
     assert_eq!(owned, before);
+}
+
+fn any_members() -> impl Strategy<Value = Value> {
+    let items = prop::collection::btree_map("[ab]", "[EW]", 0..3);
+    let members = (
+        prop::option::of(0_i64..3),
+        prop::option::of(items.clone()),
+        prop::option::of(items),
+        prop::option::of(prop::collection::btree_map("[kl]", "[01]", 0..3)),
+        prop::option::of(prop::collection::btree_set("[fg]", 0..3)),
+    );
+    members.prop_map(|(priority, requesters, granular, labels, finalizers)| {
+        let mut spec = json!({});
+        if let Some(priority) = priority {
+            spec["priority"] = priority.into();
+        }
+        if let Some(items) = requesters {
+            spec["requesters"] = items.iter().map(|(name, intent)| json!({"name": name, "intent": intent})).collect();
+        }
+        if let Some(items) = granular {
+            spec["granular"] = items.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect();
+        }
+        json!({"spec": spec, "metadata": {"labels": labels.unwrap_or_default(), "finalizers": finalizers.unwrap_or_default()}})
+    })
+}
+
+proptest! {
+    /// As long as there are only updates and none is merged, every field has exactly one owner.
+    #[test]
+    fn updates_leave_no_field_without_an_owner_and_none_with_two(
+        writes in prop::collection::vec(("[abc]", any_members()), 1..8)
+    ) {
+        let mut story = Story::new();
+        for (manager, members) in &writes {
+            story.put(manager, members);
+            let mut content = everything(&SCHEMA, story.live.as_ref().unwrap()).unwrap();
+            content.subtract(&SYSTEM_FIELDS);
+            let entries = decode_entries(&story.list().unwrap()).unwrap();
+            let owned: usize = entries.iter().map(|entry| entry.fields.len()).sum();
+            let union = entries.into_iter().fold(FieldSet::new(), |all, entry| all.union(entry.fields));
+            prop_assert_eq!(union.len(), owned, "a field has two owners");
+            // A list or map that was emptied and filled again belongs to whoever filled it first.
+            prop_assert_eq!(union, content);
+        }
+    }
 }
