@@ -1,0 +1,72 @@
+//! In which order are the rules of an eviction interceptor asked?
+
+use std::sync::Arc;
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
+use drydock_machinery::names::AllowedNames;
+use drydock_machinery::table::{Cell, Column};
+use drydock_proto::kinds::evictioninterceptor::{EvictionInterceptorSpec, EvictionInterceptorStatus};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{columns, validation};
+use crate::registry::conditions::validate_conditions;
+use crate::registry::strategy::{Strategy, WriteContext};
+use crate::registry::view::{part, text};
+
+/// The rules of an eviction interceptor.
+#[derive(Debug, Clone, Default)]
+pub struct EvictionInterceptorStrategy {
+    names: Arc<AllowedNames>,
+}
+
+impl EvictionInterceptorStrategy {
+    /// Interceptors may have these names.
+    #[must_use]
+    pub const fn new(names: Arc<AllowedNames>) -> Self {
+        Self { names }
+    }
+
+    fn create_errors(&self, object: &Value) -> Result<ErrorList, ErrorList> {
+        let spec: EvictionInterceptorSpec = part(object, "spec")?;
+        let mut errors = validation::validate_names(text(object, "/metadata/name"), &spec, &self.names);
+        errors.extend(validation::validate_rule(&spec, None));
+        Ok(errors)
+    }
+}
+
+impl Strategy for EvictionInterceptorStrategy {
+    fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
+        self.create_errors(object).unwrap_or_else(|fault| fault)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, _: &WriteContext) -> ErrorList {
+        let errors = || -> Result<ErrorList, ErrorList> {
+            let (new, old) = (part::<EvictionInterceptorSpec>(new, "spec")?, part(old, "spec")?);
+            Ok(validation::validate_change(&new, &old))
+        };
+        errors().unwrap_or_else(|fault| fault)
+    }
+
+    fn validate_status_update(&self, new: &Value, _: &Value, _: &WriteContext) -> ErrorList {
+        part(new, "status").map_or_else(|fault| fault, |status| status_errors(&status))
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        &columns::COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
+        columns::cells(object, now)
+    }
+}
+
+fn status_errors(status: &EvictionInterceptorStatus) -> ErrorList {
+    let path = FieldPath::new("status");
+    let mut errors = validate_conditions(&status.conditions, &path.child("conditions"));
+    if let Some(pods) = status.matched_pods.filter(|pods| *pods < 0) {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&path.child("matchedPods"), pods, detail));
+    }
+    errors
+}

@@ -1,0 +1,160 @@
+//! What does `kubectl get evictionrequests` show?
+
+use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of, time_until};
+use drydock_proto::kinds::evictionrequest::{
+    CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::registry::conditions::is_true;
+use crate::registry::view::{part, text};
+
+/// How long an interceptor may be silent after its activation before people should know.
+const UNRESPONSIVE_AFTER: SignedDuration = SignedDuration::from_mins(2);
+
+pub(super) const COLUMNS: [Column; 10] = [
+    Column::NAME,
+    Column::new("Pod", ColumnType::String, "The pod that is asked to leave."),
+    Column::new("Active", ColumnType::String, "The interceptor whose turn it is."),
+    Column::new(
+        "State",
+        ColumnType::String,
+        "Pending, Intercepted, Unresponsive, Evicting, Blocked, Evicted or Canceled.",
+    ),
+    Column::new(
+        "Requesters",
+        ColumnType::Integer,
+        "How many ask for the eviction.",
+    ),
+    Column::new(
+        "Retries",
+        ColumnType::Integer,
+        "How many calls of the pod's eviction API were refused.",
+    ),
+    Column::new(
+        "ETA",
+        ColumnType::String,
+        "When the active interceptor expects to be done.",
+    ),
+    Column::AGE,
+    Column::new("UID", ColumnType::String, "The UID of the pod.").wide(),
+    Column::new(
+        "Message",
+        ColumnType::String,
+        "What the interceptor or the outcome says.",
+    )
+    .wide(),
+];
+
+pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {
+    let status: EvictionRequestStatus = part(object, "status").unwrap_or_default();
+    let active = status.active_interceptors.first().map_or("", String::as_str);
+    let requesters = object
+        .pointer("/spec/requesters")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
+    vec![
+        name_of(object),
+        json!(text(object, "/spec/target/pod/name")),
+        json!(active),
+        json!(state(&status, now).as_str()),
+        json!(requesters),
+        json!(retries(&status)),
+        json!(expected_finish(&status, now)),
+        age_of(object, now),
+        json!(text(object, "/spec/target/pod/uid")),
+        json!(message(&status)),
+    ]
+}
+
+/// How far a request is, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No interceptor is active yet.
+    Pending,
+    /// An interceptor is active.
+    Intercepted,
+    /// The active interceptor has not shown up.
+    Unresponsive,
+    /// The pod's eviction API is called.
+    Evicting,
+    /// The eviction API refused.
+    Blocked,
+    /// The pod is gone.
+    Evicted,
+    /// Nobody asks any more, or the request made no sense.
+    Canceled,
+}
+
+impl State {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Intercepted => "Intercepted",
+            Self::Unresponsive => "Unresponsive",
+            Self::Evicting => "Evicting",
+            Self::Blocked => "Blocked",
+            Self::Evicted => "Evicted",
+            Self::Canceled => "Canceled",
+        }
+    }
+}
+
+fn state(status: &EvictionRequestStatus, now: Timestamp) -> State {
+    if is_true(&status.conditions, EVICTED) {
+        return State::Evicted;
+    }
+    if is_true(&status.conditions, CANCELED) {
+        return State::Canceled;
+    }
+    match status.active_interceptors.first() {
+        None => State::Pending,
+        Some(active) if active == IMPERATIVE_EVICTION && retries(status) > 0 => State::Blocked,
+        Some(active) if active == IMPERATIVE_EVICTION => State::Evicting,
+        Some(_) if active_report(status).is_some_and(|report| is_silent(report, now)) => State::Unresponsive,
+        Some(_) => State::Intercepted,
+    }
+}
+
+/// Whether the interceptor did not say anything since it became active, for too long.
+fn is_silent(report: &InterceptorStatus, now: Timestamp) -> bool {
+    let has_spoken = report.heartbeat_time.is_some() || report.completion_time.is_some();
+    let activated = report.activation_time.as_ref();
+    !has_spoken && activated.is_some_and(|activated| now.duration_since(activated.0) > UNRESPONSIVE_AFTER)
+}
+
+fn active_report(status: &EvictionRequestStatus) -> Option<&InterceptorStatus> {
+    let active = status.active_interceptors.first()?;
+    status.interceptors.iter().find(|report| report.name == *active)
+}
+
+fn retries(status: &EvictionRequestStatus) -> i32 {
+    status
+        .pod_eviction_status
+        .as_ref()
+        .map_or(0, |status| status.failed_api_eviction_counter)
+}
+
+/// Counts down to zero and stays there: an interceptor that is late is not an error of the table.
+fn expected_finish(status: &EvictionRequestStatus, now: Timestamp) -> String {
+    let expected = active_report(status).and_then(|report| report.expected_finish_time.as_ref());
+    time_until(expected.map(|expected| expected.0.max(now)), now)
+}
+
+/// What the outcome says, or the active interceptor, or the last one.
+fn message(status: &EvictionRequestStatus) -> &str {
+    let outcome = status.conditions.iter().find(|condition| {
+        condition.status == "True" && [EVICTED, CANCELED].contains(&condition.type_.as_str())
+    });
+    if let Some(outcome) = outcome {
+        return &outcome.message;
+    }
+    let last = || {
+        let name = status.processed_interceptors.last()?;
+        status.interceptors.iter().find(|report| report.name == *name)
+    };
+    active_report(status)
+        .or_else(last)
+        .map_or("", |report| &report.message)
+}

@@ -1,0 +1,100 @@
+//! In which order are the rules of an eviction request asked?
+
+use std::sync::Arc;
+
+use drydock_machinery::field_error::{ErrorList, quoted};
+use drydock_machinery::names::AllowedNames;
+use drydock_machinery::table::{Cell, Column};
+use drydock_proto::kinds::evictionrequest::{
+    CancellationPolicy, EVICTED, EvictionRequestSpec, EvictionRequestStatus,
+};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::transitions::{StatusRules, validate_spec_change, validate_status_change};
+use super::{columns, validation};
+use crate::registry::conditions::is_true;
+use crate::registry::strategy::{Strategy, WriteContext};
+use crate::registry::view::{part, text};
+
+/// The rules of an eviction request.
+#[derive(Debug, Clone, Default)]
+pub struct EvictionRequestStrategy {
+    names: Arc<AllowedNames>,
+}
+
+impl EvictionRequestStrategy {
+    /// Requesters and interceptors may have these names.
+    #[must_use]
+    pub const fn new(names: Arc<AllowedNames>) -> Self {
+        Self { names }
+    }
+
+    fn create_errors(&self, object: &Value) -> Result<ErrorList, ErrorList> {
+        let spec: EvictionRequestSpec = part(object, "spec")?;
+        let mut errors = validation::validate_name(object, &spec);
+        errors.extend(validation::validate_spec(&spec, &self.names));
+        Ok(errors)
+    }
+
+    fn update_errors(&self, new: &Value, old: &Value) -> Result<ErrorList, ErrorList> {
+        let (new, status) = (part::<EvictionRequestSpec>(new, "spec")?, part(old, "status")?);
+        Ok(validate_spec_change(
+            &new,
+            &part(old, "spec")?,
+            &status,
+            &self.names,
+        ))
+    }
+
+    fn status_errors(&self, new: &Value, old: &Value, now: Timestamp) -> Result<ErrorList, ErrorList> {
+        let spec: EvictionRequestSpec = part(old, "spec")?;
+        let rules = StatusRules::new(&spec, &self.names, now);
+        Ok(validate_status_change(
+            &part(new, "status")?,
+            &part(old, "status")?,
+            &rules,
+        ))
+    }
+}
+
+impl Strategy for EvictionRequestStrategy {
+    fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
+        self.create_errors(object).unwrap_or_else(|fault| fault)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value, _: &WriteContext) -> ErrorList {
+        self.update_errors(new, old).unwrap_or_else(|fault| fault)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList {
+        self.status_errors(new, old, context.now)
+            .unwrap_or_else(|fault| fault)
+    }
+
+    fn refuse_delete(&self, object: &Value, context: &WriteContext) -> Option<String> {
+        // A status that cannot be read forbids nothing: such an object must be removable.
+        let status = part::<EvictionRequestStatus>(object, "status").ok()?;
+        let is_evicted = is_true(&status.conditions, EVICTED);
+        if !is_forbidden(&status) || is_evicted || context.namespace_terminating {
+            return None;
+        }
+        Some(format!(
+            "status.evictionRequestCancellationPolicy is Forbid and the eviction of pod {} has not finished",
+            quoted(text(object, "/spec/target/pod/name"))
+        ))
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        &columns::COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
+        columns::cells(object, now)
+    }
+}
+
+/// Whether requesters may no longer withdraw.
+pub(super) fn is_forbidden(status: &EvictionRequestStatus) -> bool {
+    status.eviction_request_cancellation_policy == Some(CancellationPolicy::Forbid)
+}

@@ -1,0 +1,238 @@
+//! What may follow what in an eviction request, old and new side by side?
+//!
+//! Writes through the main resource change requesters and little else. Writes through `status` come from the
+//! controller and from every interceptor, so the server holds each to its part: [`turns`] says whose turn it may be,
+//! [`reports`] what the one whose turn it is may say.
+
+mod reports;
+mod turns;
+
+use std::collections::BTreeSet;
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
+use drydock_machinery::names::AllowedNames;
+use drydock_proto::kinds::evictionrequest::{
+    CANCELED, CancellationPolicy, EVICTED, EvictionRequestSpec, EvictionRequestStatus, Requester,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::json;
+
+use super::strategy::is_forbidden;
+use super::validation::{heartbeat_deadline_seconds, validate_requesters, validate_ttl};
+use crate::registry::conditions::{is_true, validate_conditions};
+
+const IMMUTABLE: &str = "field is immutable";
+
+/// All faults of a change of the spec. `status` is the stored one.
+pub(super) fn validate_spec_change(
+    new: &EvictionRequestSpec,
+    old: &EvictionRequestSpec,
+    status: &EvictionRequestStatus,
+    names: &AllowedNames,
+) -> ErrorList {
+    let path = FieldPath::new("spec");
+    let mut errors = ErrorList::new();
+    if new.type_ != old.type_ {
+        errors.push(FieldError::invalid(
+            &path.child("type"),
+            new.type_.as_str(),
+            IMMUTABLE,
+        ));
+    }
+    if new.target != old.target {
+        errors.push(FieldError::invalid(
+            &path.child("target"),
+            json!(new.target),
+            IMMUTABLE,
+        ));
+    }
+    let deadline = heartbeat_deadline_seconds(new);
+    if deadline != heartbeat_deadline_seconds(old) {
+        errors.push(FieldError::invalid(
+            &path.child("heartbeatDeadlineSeconds"),
+            deadline,
+            IMMUTABLE,
+        ));
+    }
+    errors.extend(validate_requesters_change(
+        &new.requesters,
+        &old.requesters,
+        status,
+        names,
+    ));
+    if new.ttl_seconds_after_finished != old.ttl_seconds_after_finished {
+        errors.extend(validate_ttl(new));
+    }
+    errors
+}
+
+fn validate_requesters_change(
+    new: &[Requester],
+    old: &[Requester],
+    status: &EvictionRequestStatus,
+    names: &AllowedNames,
+) -> ErrorList {
+    let path = FieldPath::new("spec").child("requesters");
+    let before: BTreeSet<&str> = old.iter().map(|requester| requester.name.as_str()).collect();
+    let after: BTreeSet<&str> = new.iter().map(|requester| requester.name.as_str()).collect();
+    let mut errors = validate_requesters(new, &before, names);
+    if is_forbidden(status) && !is_true(&status.conditions, EVICTED) {
+        if before != after {
+            let detail = "may not change while status.evictionRequestCancellationPolicy is Forbid and the target is not \
+                          evicted";
+            errors.push(FieldError::forbidden(&path, detail));
+        }
+        return errors;
+    }
+    let Some(end) = [EVICTED, CANCELED]
+        .into_iter()
+        .find(|end| is_true(&status.conditions, end))
+    else {
+        return errors;
+    };
+    for (index, requester) in new.iter().enumerate() {
+        if !before.contains(requester.name.as_str()) {
+            let detail = format!("may not be added: the request is final, its condition {end} is True");
+            errors.push(FieldError::forbidden(&path.index(index), &detail));
+        }
+    }
+    errors
+}
+
+/// What the transitions of a status depend on beside old and new.
+#[derive(Debug)]
+pub(super) struct StatusRules<'a> {
+    names: &'a AllowedNames,
+    deadline: SignedDuration,
+    now: Timestamp,
+}
+
+impl<'a> StatusRules<'a> {
+    /// The rules for a request with that spec, at that time.
+    pub(super) fn new(spec: &EvictionRequestSpec, names: &'a AllowedNames, now: Timestamp) -> Self {
+        let deadline = SignedDuration::from_secs(heartbeat_deadline_seconds(spec).into());
+        Self { names, deadline, now }
+    }
+}
+
+/// All faults of a change of the status.
+pub(super) fn validate_status_change(
+    new: &EvictionRequestStatus,
+    old: &EvictionRequestStatus,
+    rules: &StatusRules<'_>,
+) -> ErrorList {
+    let mut errors = ErrorList::new();
+    errors.extend(generation_error(new.observed_generation, old.observed_generation));
+    errors.extend(validate_conditions(
+        &new.conditions,
+        &FieldPath::new("status").child("conditions"),
+    ));
+    errors.extend(final_condition_errors(&new.conditions, &old.conditions));
+    errors.extend(turns::validate(new, old, rules));
+    errors.extend(reports::validate(new, old, rules));
+    errors.extend(policy_errors(new, old));
+    errors.extend(counter_error(new, old));
+    errors
+}
+
+fn generation_error(new: Option<i64>, old: Option<i64>) -> Option<FieldError> {
+    let new = new.unwrap_or_default();
+    let detail = if new < 0 {
+        "must be greater than or equal to 0"
+    } else if new < old.unwrap_or_default() {
+        "must not be decremented"
+    } else {
+        return None;
+    };
+    Some(FieldError::invalid(
+        &FieldPath::new("status").child("observedGeneration"),
+        new,
+        detail,
+    ))
+}
+
+/// Evicted and Canceled never go back and exclude each other.
+fn final_condition_errors(new: &[Condition], old: &[Condition]) -> ErrorList {
+    let path = FieldPath::new("status").child("conditions");
+    let mut errors = ErrorList::new();
+    for end in [EVICTED, CANCELED] {
+        if !is_true(old, end) || is_true(new, end) {
+            continue;
+        }
+        let detail = format!("{end} may not go back from True");
+        errors.push(match new.iter().position(|condition| condition.type_ == end) {
+            None => FieldError::required(&path, &detail),
+            Some(index) => {
+                let status = new.get(index).map(|condition| condition.status.as_str());
+                FieldError::invalid(
+                    &path.index(index).child("status"),
+                    status.unwrap_or_default(),
+                    &detail,
+                )
+            }
+        });
+    }
+    if is_true(new, EVICTED) && is_true(new, CANCELED) {
+        // The fault is the one that came later.
+        let late = if is_true(old, CANCELED) { EVICTED } else { CANCELED };
+        let index = new
+            .iter()
+            .position(|condition| condition.type_ == late)
+            .unwrap_or_default();
+        let detail = "Evicted and Canceled may not both be True";
+        errors.push(FieldError::forbidden(&path.index(index).child("status"), detail));
+    }
+    errors
+}
+
+fn is_final(status: &EvictionRequestStatus) -> bool {
+    is_true(&status.conditions, EVICTED) || is_true(&status.conditions, CANCELED)
+}
+
+fn policy_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> ErrorList {
+    let path = FieldPath::new("status").child("evictionRequestCancellationPolicy");
+    let policy = |status: &EvictionRequestStatus| {
+        status
+            .eviction_request_cancellation_policy
+            .clone()
+            .unwrap_or_default()
+    };
+    let (new_policy, old_policy) = (policy(new), policy(old));
+    let mut errors = ErrorList::new();
+    if let CancellationPolicy::Other(other) = &new_policy {
+        errors.push(FieldError::not_supported(
+            &path,
+            other.as_str(),
+            CancellationPolicy::KNOWN,
+        ));
+    }
+    if new_policy != old_policy && old.active_interceptors.is_empty() && new.active_interceptors.is_empty() {
+        errors.push(FieldError::forbidden(
+            &path,
+            "may change only while an interceptor is active",
+        ));
+    }
+    errors
+}
+
+fn counter_error(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Option<FieldError> {
+    let path = FieldPath::new("status")
+        .child("podEvictionStatus")
+        .child("failedAPIEvictionCounter");
+    let counter = |status: &EvictionRequestStatus| {
+        status
+            .pod_eviction_status
+            .as_ref()
+            .map_or(0, |status| status.failed_api_eviction_counter)
+    };
+    let (new, old) = (counter(new), counter(old));
+    let detail = if new < 0 {
+        "must be greater than or equal to 0"
+    } else if new < old {
+        "must not be decremented"
+    } else {
+        return None;
+    };
+    Some(FieldError::invalid(&path, new, detail))
+}

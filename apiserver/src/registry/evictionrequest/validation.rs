@@ -1,0 +1,148 @@
+//! What is a valid eviction request, field by field?
+
+use std::collections::BTreeSet;
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
+use drydock_machinery::names::{AllowedNames, dns_subdomain_faults};
+use drydock_proto::kinds::evictionrequest::{
+    DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EvictionRequestSpec, EvictionTarget, EvictionType,
+    HEARTBEAT_DEADLINE_SECONDS, MAX_REQUESTERS, Requester,
+};
+use serde_json::Value;
+
+use crate::registry::view::text;
+
+/// The name is the UID of the target, so that there is one request for a pod.
+pub(super) fn validate_name(object: &Value, spec: &EvictionRequestSpec) -> ErrorList {
+    let path = FieldPath::new("metadata");
+    let mut errors = ErrorList::new();
+    if !text(object, "/metadata/generateName").is_empty() {
+        let detail = "may not be set: the name of a request is the UID of its target";
+        errors.push(FieldError::forbidden(&path.child("generateName"), detail));
+    }
+    let name = text(object, "/metadata/name");
+    let uid = spec.target.pod.as_ref().map_or("", |pod| &pod.uid);
+    if !uid.is_empty() && name != uid {
+        let detail = format!("must be the UID of the target: {}", quoted(uid));
+        errors.push(FieldError::invalid(&path.child("name"), name, &detail));
+    }
+    errors
+}
+
+/// All faults of the spec of a new request.
+pub(super) fn validate_spec(spec: &EvictionRequestSpec, names: &AllowedNames) -> ErrorList {
+    let path = FieldPath::new("spec");
+    let mut errors = ErrorList::new();
+    if let EvictionType::Other(other) = &spec.type_ {
+        errors.push(FieldError::not_supported(
+            &path.child("type"),
+            other.as_str(),
+            EvictionType::KNOWN,
+        ));
+    }
+    errors.extend(validate_target(&spec.target, &path.child("target")));
+    if spec.requesters.is_empty() {
+        errors.push(FieldError::required(
+            &path.child("requesters"),
+            "must have at least one requester",
+        ));
+    }
+    errors.extend(validate_requesters(&spec.requesters, &BTreeSet::new(), names));
+    errors.extend(range_error(
+        &path.child("heartbeatDeadlineSeconds"),
+        heartbeat_deadline_seconds(spec),
+        &HEARTBEAT_DEADLINE_SECONDS,
+    ));
+    errors.extend(validate_ttl(spec));
+    errors
+}
+
+fn validate_target(target: &EvictionTarget, path: &FieldPath) -> ErrorList {
+    let Some(pod) = &target.pod else {
+        return FieldError::required(path, "must specify one of: `pod`").into();
+    };
+    let path = path.child("pod");
+    let mut errors = ErrorList::new();
+    if pod.name.is_empty() {
+        errors.push(FieldError::required(&path.child("name"), ""));
+    } else {
+        let faults = dns_subdomain_faults(&pod.name);
+        let path = path.child("name");
+        errors.extend(
+            faults
+                .iter()
+                .map(|fault| FieldError::invalid(&path, pod.name.as_str(), fault)),
+        );
+    }
+    if pod.uid.is_empty() {
+        errors.push(FieldError::required(&path.child("uid"), ""));
+    }
+    errors
+}
+
+/// All faults of a list of requesters. Names that stood in the list before are not judged again: what is allowed may
+/// change with a flag.
+pub(super) fn validate_requesters(
+    requesters: &[Requester],
+    known: &BTreeSet<&str>,
+    names: &AllowedNames,
+) -> ErrorList {
+    let path = FieldPath::new("spec").child("requesters");
+    if requesters.len() > MAX_REQUESTERS {
+        return FieldError::too_many(&path, requesters.len(), MAX_REQUESTERS).into();
+    }
+    let all = requesters.iter().map(|requester| requester.name.as_str());
+    validate_names(all, known, names, |index| path.index(index).child("name"))
+}
+
+/// All faults of names that must be unique and allowed, unless they were known before.
+pub(super) fn validate_names<'a>(
+    all: impl Iterator<Item = &'a str>,
+    known: &BTreeSet<&str>,
+    allowed: &AllowedNames,
+    path: impl Fn(usize) -> FieldPath,
+) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut seen = BTreeSet::new();
+    for (index, name) in all.enumerate() {
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path(index), name));
+        } else if !known.contains(name) {
+            errors.extend(allowed.validate(&path(index), name));
+        }
+    }
+    errors
+}
+
+/// The fault of the time a finished request is kept.
+pub(super) fn validate_ttl(spec: &EvictionRequestSpec) -> Option<FieldError> {
+    let ttl = spec.ttl_seconds_after_finished.filter(|ttl| *ttl < 0)?;
+    let path = FieldPath::new("spec").child("ttlSecondsAfterFinished");
+    Some(FieldError::invalid(
+        &path,
+        ttl,
+        "must be greater than or equal to 0",
+    ))
+}
+
+/// The deadline in force, in seconds.
+pub(super) fn heartbeat_deadline_seconds(spec: &EvictionRequestSpec) -> i32 {
+    spec.heartbeat_deadline_seconds
+        .unwrap_or(DEFAULT_HEARTBEAT_DEADLINE_SECONDS)
+}
+
+/// The fault of a number outside of a range.
+pub(in crate::registry) fn range_error(
+    path: &FieldPath,
+    value: i32,
+    range: &std::ops::RangeInclusive<i32>,
+) -> Option<FieldError> {
+    let detail = if value < *range.start() {
+        format!("must be greater than or equal to {}", range.start())
+    } else if value > *range.end() {
+        format!("must be less than or equal to {}", range.end())
+    } else {
+        return None;
+    };
+    Some(FieldError::invalid(path, value, &detail))
+}

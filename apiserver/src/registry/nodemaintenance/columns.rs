@@ -1,0 +1,54 @@
+//! What does `kubectl get nodemaintenances` show?
+
+use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of};
+use drydock_proto::kinds::nodemaintenance::NodeMaintenanceStatus;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::registry::view::{part, text};
+
+pub(super) const COLUMNS: [Column; 8] = [
+    Column::NAME,
+    Column::new("Stage", ColumnType::String, "How far the maintenance is to go."),
+    Column::new("Nodes", ColumnType::Integer, "How many nodes are selected."),
+    Column::new(
+        "Drained",
+        ColumnType::String,
+        "How many of the selected nodes are drained.",
+    ),
+    Column::new(
+        "Pods Left",
+        ColumnType::Integer,
+        "How many targeted pods are still there.",
+    ),
+    Column::new("Message", ColumnType::String, "What the drain does or waits for."),
+    Column::AGE,
+    Column::new(
+        "Reason",
+        ColumnType::String,
+        "Why the nodes are taken out of service.",
+    )
+    .wide(),
+];
+
+pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {
+    let status: NodeMaintenanceStatus = part(object, "status").unwrap_or_default();
+    let drain = status.drain_status.as_ref();
+    let pods_left = drain.map(|drain| {
+        i64::from(drain.pods_pending_eviction_request) + i64::from(drain.active_eviction_requests)
+    });
+    // Counts that nobody has made yet are empty rather than zero.
+    let drained = status
+        .selected_nodes
+        .map(|nodes| format!("{}/{nodes}", status.drained_nodes.unwrap_or_default()));
+    vec![
+        name_of(object),
+        json!(text(object, "/spec/stage")),
+        json!(status.selected_nodes),
+        json!(drained.unwrap_or_default()),
+        json!(pods_left),
+        json!(drain.map_or("", |drain| &drain.drain_message)),
+        age_of(object, now),
+        json!(text(object, "/spec/reason")),
+    ]
+}

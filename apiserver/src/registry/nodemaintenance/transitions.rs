@@ -1,0 +1,141 @@
+//! What may follow what in a node maintenance, old and new side by side? The stage moves forward, the nodes are fixed
+//! once anything happens to them, and the plan is fixed from the start.
+
+use std::collections::BTreeSet;
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
+use drydock_proto::kinds::nodemaintenance::{NodeMaintenanceSpec, NodeMaintenanceStatus, Stage, StageStatus};
+use serde_json::{Value, json};
+
+use super::validation::{validate_selector, validate_stage};
+use crate::registry::conditions::validate_conditions;
+
+const IMMUTABLE: &str = "field is immutable";
+
+/// All faults of a change of the spec. Plans are complete.
+pub(super) fn validate_spec_change(
+    new: &NodeMaintenanceSpec,
+    old: &NodeMaintenanceSpec,
+    new_plan: &[Value],
+    old_plan: &[Value],
+) -> ErrorList {
+    let path = FieldPath::new("spec");
+    let mut errors = ErrorList::new();
+    if new.node_selector != old.node_selector {
+        if old.stage != Stage::Idle {
+            let detail = format!("may change only while the stage is Idle, and it is {}", old.stage);
+            errors.push(FieldError::forbidden(&path.child("nodeSelector"), &detail));
+        }
+        errors.extend(validate_selector(new));
+    }
+    errors.extend(stage_error(&new.stage, &old.stage, &path.child("stage")));
+    if new_plan != old_plan {
+        errors.push(FieldError::invalid(
+            &path.child("drainPlan"),
+            new_plan.to_vec(),
+            IMMUTABLE,
+        ));
+    }
+    errors
+}
+
+fn stage_error(new: &Stage, old: &Stage, path: &FieldPath) -> Option<FieldError> {
+    if new == old {
+        return None;
+    }
+    validate_stage(new).or_else(|| {
+        (new.rank() < old.rank())
+            .then(|| FieldError::invalid(path, new.as_str(), &format!("must not go back from {old}")))
+    })
+}
+
+/// All faults of a change of the status.
+pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMaintenanceStatus) -> ErrorList {
+    let path = FieldPath::new("status");
+    let mut errors = stage_status_errors(
+        &new.stage_statuses,
+        &old.stage_statuses,
+        &path.child("stageStatuses"),
+    );
+    if let Some(drain) = &new.drain_status {
+        let path = path.child("drainStatus");
+        errors.extend(negative(
+            &path,
+            "podsPendingEvictionRequest",
+            drain.pods_pending_eviction_request,
+        ));
+        errors.extend(negative(
+            &path,
+            "activeEvictionRequests",
+            drain.active_eviction_requests,
+        ));
+    }
+    for (index, node) in new.node_statuses.iter().enumerate() {
+        let path = path.child("nodeStatuses").index(index);
+        if node.node_ref.name.is_empty() {
+            errors.push(FieldError::required(&path.child("nodeRef").child("name"), ""));
+        }
+        errors.extend(negative(
+            &path,
+            "podsPendingEvictionRequest",
+            node.pods_pending_eviction_request,
+        ));
+        errors.extend(negative(
+            &path,
+            "activeEvictionRequests",
+            node.active_eviction_requests,
+        ));
+    }
+    errors.extend(negative(
+        &path,
+        "selectedNodes",
+        new.selected_nodes.unwrap_or_default(),
+    ));
+    errors.extend(negative(
+        &path,
+        "drainedNodes",
+        new.drained_nodes.unwrap_or_default(),
+    ));
+    errors.extend(validate_conditions(&new.conditions, &path.child("conditions")));
+    errors
+}
+
+/// Stages that have started stay in the list, with the time they started.
+fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPath) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut seen = BTreeSet::new();
+    for (index, stage) in new.iter().enumerate() {
+        let path = path.index(index);
+        if let Stage::Other(other) = &stage.name {
+            errors.push(FieldError::not_supported(
+                &path.child("name"),
+                other.as_str(),
+                Stage::KNOWN,
+            ));
+        }
+        if !seen.insert(stage.name.as_str()) {
+            errors.push(FieldError::duplicate(&path.child("name"), stage.name.as_str()));
+        }
+        let before = old.iter().find(|before| before.name == stage.name);
+        let started = before.and_then(|before| before.start_timestamp.as_ref());
+        if started.is_some() && stage.start_timestamp.as_ref() != started {
+            errors.push(FieldError::invalid(
+                &path.child("startTimestamp"),
+                json!(stage.start_timestamp),
+                IMMUTABLE,
+            ));
+        }
+    }
+    for gone in old.iter().filter(|before| !seen.contains(before.name.as_str())) {
+        let detail = format!(
+            "must keep the stage {}, which has started",
+            quoted(gone.name.as_str())
+        );
+        errors.push(FieldError::required(path, &detail));
+    }
+    errors
+}
+
+fn negative(path: &FieldPath, field: &str, count: i32) -> Option<FieldError> {
+    (count < 0).then(|| FieldError::invalid(&path.child(field), count, "must be greater than or equal to 0"))
+}

@@ -1,0 +1,38 @@
+//! What is a valid node maintenance, field by field?
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
+use drydock_machinery::selector::node::validate_node_selector;
+use drydock_proto::kinds::nodemaintenance::{NodeMaintenanceSpec, Stage};
+use serde_json::Value;
+
+use super::drain_plan;
+
+/// All faults of the spec of a new maintenance, whose plan was completed.
+pub(super) fn validate_spec(spec: &NodeMaintenanceSpec, plan: &[Value]) -> ErrorList {
+    let mut errors = validate_selector(spec);
+    errors.extend(validate_stage(&spec.stage));
+    errors.extend(drain_plan::validate(
+        plan,
+        &FieldPath::new("spec").child("drainPlan"),
+    ));
+    errors
+}
+
+/// All faults of the selector.
+pub(super) fn validate_selector(spec: &NodeMaintenanceSpec) -> ErrorList {
+    let path = FieldPath::new("spec").child("nodeSelector");
+    match &spec.node_selector {
+        None => FieldError::required(&path, "").into(),
+        Some(selector) => validate_node_selector(selector, &path),
+    }
+}
+
+/// The fault of a stage that is none.
+pub(super) fn validate_stage(stage: &Stage) -> Option<FieldError> {
+    let Stage::Other(other) = stage else { return None };
+    Some(FieldError::not_supported(
+        &FieldPath::new("spec").child("stage"),
+        other.as_str(),
+        Stage::KNOWN,
+    ))
+}
