@@ -7,6 +7,7 @@
 use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
+use drydock_machinery::field_error::{ErrorList, quoted};
 use http::{HeaderValue, Response, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
@@ -259,28 +260,6 @@ impl fmt::Debug for ApiError {
     }
 }
 
-/// Quotes as Go's `%q` does for what names may hold.
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write as _;
-        f.write_char('"')?;
-        for character in self.0.chars() {
-            match character {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                '\n' => f.write_str("\\n")?,
-                '\r' => f.write_str("\\r")?,
-                '\t' => f.write_str("\\t")?,
-                c if c.is_ascii_control() => write!(f, "\\x{:02x}", u32::from(c))?,
-                c => f.write_char(c)?,
-            }
-        }
-        f.write_char('"')
-    }
-}
-
 /// `&`, `<`, `>` as HTML entities: 403 texts are made safe for browsers that sniff.
 fn escape_html(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>']) {
@@ -337,13 +316,13 @@ impl ApiError {
     /// 404: no such object.
     #[must_use]
     pub fn not_found(resource: GroupResource<'_>, name: &str) -> Self {
-        Self::new(Reason::NotFound, format!("{resource} {} not found", Quoted(name))).about(resource, name)
+        Self::new(Reason::NotFound, format!("{resource} {} not found", quoted(name))).about(resource, name)
     }
 
     /// 409: an object of that name exists.
     #[must_use]
     pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
-        Self::new(Reason::AlreadyExists, format!("{resource} {} already exists", Quoted(name)))
+        Self::new(Reason::AlreadyExists, format!("{resource} {} already exists", quoted(name)))
             .about(resource, name)
     }
 
@@ -352,7 +331,7 @@ impl ApiError {
     pub fn already_exists_deleting(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
             Reason::AlreadyExists,
-            format!("object is being deleted: {resource} {} already exists", Quoted(name)),
+            format!("object is being deleted: {resource} {} already exists", quoted(name)),
         )
         .about(resource, name)
     }
@@ -364,7 +343,7 @@ impl ApiError {
             Reason::AlreadyExists,
             format!(
                 "{resource} {} already exists, the server was not able to generate a unique name for the object",
-                Quoted(name)
+                quoted(name)
             ),
         )
         .about(resource, name)
@@ -376,7 +355,7 @@ impl ApiError {
     pub fn conflict(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         Self::new(
             Reason::Conflict,
-            format!("Operation cannot be fulfilled on {resource} {}: {why}", Quoted(name)),
+            format!("Operation cannot be fulfilled on {resource} {}: {why}", quoted(name)),
         )
         .about(resource, name)
     }
@@ -413,9 +392,22 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        Self::new(Reason::Invalid, format!("{kind} {} is invalid: {list}", Quoted(name)))
+        Self::new(Reason::Invalid, format!("{kind} {} is invalid: {list}", quoted(name)))
             .about(kind, name)
             .causes(causes)
+    }
+
+    /// 422 from the faults a validation found; `kind` carries the Kind, not the plural.
+    #[must_use]
+    pub fn invalid_fields(kind: GroupResource<'_>, name: &str, faults: &ErrorList) -> Self {
+        let causes = faults.iter().map(|fault| StatusCause {
+            reason: Cow::Borrowed(fault.reason()),
+            message: fault.body().to_owned(),
+            field: fault.field().to_owned(),
+        });
+        Self::new(Reason::Invalid, faults.invalid_message(&kind.to_string(), name))
+            .about(kind, name)
+            .causes(causes.collect())
     }
 
     /// 403 of an admission rule: `why` is the rule's own text. `name` may be empty.
@@ -424,7 +416,7 @@ impl ApiError {
         let message = if name.is_empty() {
             format!("{resource} is forbidden: {why}")
         } else {
-            format!("{resource} {} is forbidden: {why}", Quoted(name))
+            format!("{resource} {} is forbidden: {why}", quoted(name))
         };
         Self::new(Reason::Forbidden, message).about(resource, name)
     }
@@ -460,7 +452,7 @@ impl ApiError {
     /// 403 of the authorizer for a path, `verb` being the lower-case HTTP method.
     #[must_use]
     pub fn denied_path(user: &str, verb: &str, path: &str, reason: &str) -> Self {
-        let mut message = format!("forbidden: User {} cannot {verb} path {}", Quoted(user), Quoted(path));
+        let mut message = format!("forbidden: User {} cannot {verb} path {}", quoted(user), quoted(path));
         append_reason(&mut message, reason);
         Self::new(Reason::Forbidden, message).empty_details().escaped().nosniff()
     }
@@ -702,7 +694,7 @@ impl ApiError {
     /// 500 as text: an authorization or authentication dependency failed. `uri` is the request's path and query.
     #[must_use]
     pub fn dependency_failed(uri: &str, error: impl fmt::Display) -> Self {
-        let message = format!("Internal Server Error: {}: {error}\n", Quoted(uri));
+        let message = format!("Internal Server Error: {}: {error}\n", quoted(uri));
         let message = escape_html(&message).into_owned();
         Self::text(StatusCode::INTERNAL_SERVER_ERROR, Some(Reason::InternalError), message)
     }
@@ -853,7 +845,7 @@ pub struct Failure(pub std::sync::Arc<ApiError>);
 /// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` where there is one.
 #[must_use]
 pub fn denial_text(denied: DeniedResource<'_>, reason: &str) -> String {
-    let mut text = format!("User {} cannot {} resource \"{}", Quoted(denied.user), denied.verb, denied.resource);
+    let mut text = format!("User {} cannot {} resource \"{}", quoted(denied.user), denied.verb, denied.resource);
     if !denied.subresource.is_empty() {
         text.push('/');
         text.push_str(denied.subresource);

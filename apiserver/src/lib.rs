@@ -1,10 +1,15 @@
 //! Drydock's API server.
 //!
 //! A request flows `http → filters → handlers → registry → storage`; events flow `storage → cache → handlers`.
-//! [`filters`] holds the chain in order; [`request`] is what the chain learns about a request.
+//! [`filters`] holds the chain in order; [`request`] is what the chain learns about a request; [`host`] is the cluster
+//! we serve for.
 
 pub mod cache;
 pub mod error;
 pub mod filters;
+pub mod health;
+pub mod host;
 pub mod http;
+pub mod metrics;
 pub mod request;
+pub mod version;

@@ -17,6 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::error::{ApiError, BODY_LIMIT};
 
@@ -116,6 +117,23 @@ impl ResponseBody {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
+    /// A stream that is reset when it has not ended by `deadline`; other bodies stay as they are.
+    #[must_use]
+    pub fn cut_at(self, deadline: Instant) -> Self {
+        let content = match self.content {
+            Content::Stream(stream) => Content::Abortable(Box::pin(cut(stream.map(Ok), deadline))),
+            Content::Abortable(stream) => Content::Abortable(Box::pin(cut(stream, deadline))),
+            whole => whole,
+        };
+        Self { content, held: self.held }
+    }
+
+    /// The same body with other bytes; what it holds stays held.
+    #[must_use]
+    pub fn replaced_by(self, bytes: Bytes) -> Self {
+        Self { content: Content::Full(bytes), held: self.held }
+    }
+
     /// Keeps `guard` until the body is sent or dropped. A later guard is dropped after the earlier ones.
     #[must_use]
     pub fn holding(mut self, guard: impl Any + Send) -> Self {
@@ -125,6 +143,19 @@ impl ResponseBody {
         });
         self
     }
+}
+
+fn cut(
+    mut stream: impl Stream<Item = Result<Bytes, Truncated>> + Send + Unpin + 'static,
+    deadline: Instant,
+) -> impl Stream<Item = Result<Bytes, Truncated>> + Send {
+    let mut over = Box::pin(tokio::time::sleep_until(deadline));
+    futures_util::stream::poll_fn(move |context| match stream.poll_next_unpin(context) {
+        Poll::Pending if over.as_mut().poll(context).is_ready() => {
+            Poll::Ready(Some(Err(Truncated("the request's time is over"))))
+        }
+        other => other,
+    })
 }
 
 impl Body for ResponseBody {
@@ -314,6 +345,16 @@ mod tests {
         let stream = ResponseBody::stream(futures_util::stream::iter([Bytes::from("x"), Bytes::from("y")]));
         assert_eq!(stream.size(), None);
         assert_eq!(drain(stream).await, b"xy");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_outlives_its_deadline_is_reset() {
+        let frames = futures_util::stream::iter([Bytes::from("x")]).chain(futures_util::stream::pending());
+        let mut body = ResponseBody::stream(frames).cut_at(Instant::now() + std::time::Duration::from_secs(60));
+        let mut next = async || std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "x");
+        assert!(next().await.unwrap().is_err());
+        assert!(next().await.is_none());
     }
 
     #[tokio::test]

@@ -66,6 +66,8 @@ pub struct RequestInfo {
     pub path: String,
     /// HTTP method.
     pub method: Method,
+    /// Whether a PATCH is a server-side apply, by its Content-Type.
+    pub is_apply: bool,
     /// The resource; absent for paths such as `/apis`, `/healthz`, `/openapi/v3`.
     pub resource: Option<ResourceRequest>,
 }
@@ -118,7 +120,7 @@ impl RequestInfo {
             .map_err(|error| ApiError::bad_request("the path is not UTF-8").because(error))?
             .into_owned();
         let resource = parse_resource(method, &path, query);
-        Ok(Self { path, method: method.clone(), resource })
+        Ok(Self { path, method: method.clone(), is_apply: false, resource })
     }
 
     /// Whether a response may take as long as it likes: watches, and profiles.

@@ -1,0 +1,209 @@
+//! On whose behalf does the request run?
+//!
+//! The aggregator has consumed impersonation headers already, so they arrive on direct connections only. They are
+//! honoured after a review of each part, or refused: running the request as its sender would give it more rights than
+//! it asked for.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use http::{HeaderMap, HeaderName};
+
+use super::authorization::{Authorizer, Decision, denial};
+use crate::{
+    error::ApiError,
+    host::{AccessReview, Attributes, ResourceAttributes, request_header::extra_key},
+    request::{
+        UserInfo,
+        user::{ANONYMOUS, UNAUTHENTICATED},
+    },
+};
+
+const PREFIX: &str = "impersonate-";
+const USER: &str = "impersonate-user";
+const GROUP: &str = "impersonate-group";
+const UID: &str = "impersonate-uid";
+const EXTRA: &str = "impersonate-extra-";
+const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
+
+/// Whom the headers ask to be.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    user: String,
+    groups: Vec<String>,
+    uid: String,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The impersonated user, once `user` is allowed to be that one; none without impersonation. Removes the headers.
+pub(super) async fn impersonate(
+    authorizer: &Authorizer,
+    user: &Arc<UserInfo>,
+    headers: &mut HeaderMap,
+) -> Result<Option<Arc<UserInfo>>, ApiError> {
+    if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
+        return Ok(None);
+    }
+    let asked = take(headers)?;
+    if asked.user.is_empty() {
+        let parts = [
+            (!asked.groups.is_empty(), "groups"),
+            (!asked.uid.is_empty(), "uids"),
+            (!asked.extra.is_empty(), "userextras"),
+        ];
+        let parts: Vec<&str> = parts.into_iter().filter_map(|(asked, part)| asked.then_some(part)).collect();
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        return Err(ApiError::bad_request(format!(
+            "requested [{}] without impersonating a user name",
+            parts.join(" ")
+        )));
+    }
+    for attributes in reviews(&asked) {
+        let review = AccessReview { user: Arc::clone(user), attributes: Attributes::Resource(attributes) };
+        match authorizer.decide(&review).await {
+            Ok(Decision::Allow) => {}
+            Ok(Decision::Forbid(reason)) => return Err(denial(&review, &reason)),
+            Err(error) => return Err(denial(&review, "").because(error)),
+        }
+    }
+    Ok(Some(Arc::new(become_user(asked))))
+}
+
+fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
+    let unreadable = || ApiError::bad_request("an impersonation header is not UTF-8");
+    let mut asked = Asked::default();
+    let mut user = None;
+    for (name, value) in headers.iter() {
+        let name = name.as_str();
+        if !name.starts_with(PREFIX) {
+            continue;
+        }
+        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| unreadable())?.to_owned();
+        if name == USER {
+            user.get_or_insert(value);
+        } else if name == GROUP {
+            asked.groups.push(value);
+        } else if name == UID {
+            if asked.uid.is_empty() {
+                asked.uid = value;
+            }
+        } else if let Some(key) = name.strip_prefix(EXTRA) {
+            asked.extra.entry(extra_key(key)).or_default().push(value);
+        }
+    }
+    asked.user = user.unwrap_or_default();
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+    Ok(asked)
+}
+
+/// Namespace and name of a service account's user name.
+fn service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+}
+
+fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
+    let part = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| ResourceAttributes {
+        verb: "impersonate".to_owned(),
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        resource: resource.to_owned(),
+        subresource: subresource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..ResourceAttributes::default()
+    };
+    let mut parts = vec![match service_account(&asked.user) {
+        Some((namespace, name)) => part("", "serviceaccounts", "", namespace, name),
+        None => part("", "users", "", "", &asked.user),
+    }];
+    parts.extend(asked.groups.iter().map(|group| part("", "groups", "", "", group)));
+    if !asked.uid.is_empty() {
+        parts.push(part(AUTHENTICATION_GROUP, "uids", "", "", &asked.uid));
+    }
+    for (key, values) in &asked.extra {
+        parts.extend(values.iter().map(|value| part(AUTHENTICATION_GROUP, "userextras", key, "", value)));
+    }
+    parts
+}
+
+fn become_user(asked: Asked) -> UserInfo {
+    let mut user = UserInfo { name: asked.user, uid: asked.uid, groups: asked.groups, extra: asked.extra };
+    if user.groups.is_empty()
+        && let Some((namespace, _)) = service_account(&user.name)
+    {
+        user.groups =
+            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+    }
+    if user.name == ANONYMOUS {
+        if !user.in_group(UNAUTHENTICATED) {
+            user.groups.push(UNAUTHENTICATED.to_owned());
+        }
+    } else {
+        user.mark_authenticated();
+    }
+    user
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn asked(lines: &[(&'static str, &'static str)]) -> Asked {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let asked = take(&mut headers).unwrap();
+        assert!(headers.is_empty());
+        asked
+    }
+
+    #[test]
+    fn every_part_is_reviewed() {
+        let asked = asked(&[
+            ("impersonate-user", "system:serviceaccount:ns:robot"),
+            ("impersonate-group", "g"),
+            ("impersonate-uid", "1"),
+            ("impersonate-extra-acme.com%2fa", "v"),
+        ]);
+        let printed: Vec<String> = reviews(&asked)
+            .into_iter()
+            .map(|r| format!("{}/{}/{} {} {}", r.group, r.resource, r.subresource, r.namespace, r.name))
+            .collect();
+        assert_eq!(
+            printed,
+            [
+                "/serviceaccounts/ ns robot",
+                "/groups/  g",
+                "authentication.k8s.io/uids/  1",
+                "authentication.k8s.io/userextras/acme.com/a  v"
+            ]
+        );
+    }
+
+    #[test]
+    fn groups_follow_from_who_is_impersonated() {
+        for (lines, groups) in [
+            (&[("impersonate-user", "u")][..], &["system:authenticated"][..]),
+            (
+                &[("impersonate-user", "system:serviceaccount:ns:robot")],
+                &["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"],
+            ),
+            (&[("impersonate-user", "system:anonymous")], &["system:unauthenticated"]),
+            (
+                &[("impersonate-user", "u"), ("impersonate-group", "system:unauthenticated")],
+                &["system:unauthenticated"],
+            ),
+        ] {
+            assert_eq!(become_user(asked(lines)).groups, groups, "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Which answers of the host may be used again, and for how long?
+//!
+//! Token and access reviews are kept for about 10 s. Concurrent first questions share one call, which outlives a caller
+//! that gives up. Errors are never kept, and never read as yes. Tokens are kept under a keyed hash, never themselves.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use aws_lc_rs::hmac;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, timeout},
+};
+
+use super::{AccessReview, AccessVerdict, Attributes, Host, HostError, TokenVerdict};
+
+/// How long a shared call may take, retries included.
+const SHARED_CALL: Duration = Duration::from_secs(30);
+/// Questions in flight to the host.
+const CALLS_IN_FLIGHT: usize = 100;
+/// Answers kept, per kind of review.
+const CAPACITY: usize = 8192;
+/// Reviews whose caller-chosen parts reach this many bytes are not kept.
+const UNCACHED_BYTES: usize = 10_000;
+
+/// How long answers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReviewTtls {
+    /// Good tokens.
+    pub token: Duration,
+    /// Allowed access.
+    pub authorized: Duration,
+    /// Access that is not allowed.
+    pub unauthorized: Duration,
+}
+
+impl Default for ReviewTtls {
+    fn default() -> Self {
+        let ten = Duration::from_secs(10);
+        Self { token: ten, authorized: ten, unauthorized: ten }
+    }
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Kept from an earlier question.
+    Cache,
+    /// The host, just now.
+    Host,
+}
+
+/// The host's reviews behind caches.
+pub struct Reviews {
+    host: Arc<dyn Host>,
+    ttls: ReviewTtls,
+    token_key: hmac::Key,
+    tokens: Arc<Cache<[u8; 32], TokenVerdict>>,
+    access: Arc<Cache<AccessReview, AccessVerdict>>,
+    calls: Arc<Semaphore>,
+}
+
+impl Reviews {
+    /// Caches in front of `host`.
+    ///
+    /// # Errors
+    /// When the machine has no randomness for the key of token hashes.
+    pub fn new(host: Arc<dyn Host>, ttls: ReviewTtls) -> Result<Self, aws_lc_rs::error::Unspecified> {
+        let random = aws_lc_rs::rand::SystemRandom::new();
+        Ok(Self {
+            host,
+            ttls,
+            token_key: hmac::Key::generate(hmac::HMAC_SHA256, &random)?,
+            tokens: Arc::default(),
+            access: Arc::default(),
+            calls: Arc::new(Semaphore::new(CALLS_IN_FLIGHT)),
+        })
+    }
+
+    /// The host behind the caches.
+    #[must_use]
+    pub fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// Who a bearer token stands for. Only good tokens are kept: a refused one is an error of the authenticator.
+    ///
+    /// # Errors
+    /// When the host has no answer.
+    pub async fn token(&self, token: &str) -> (Result<TokenVerdict, Arc<HostError>>, Source) {
+        let tag = hmac::sign(&self.token_key, token.as_bytes());
+        let mut key = [0; 32];
+        // HMAC-SHA256 has 32 bytes; a shorter tag would only make the key less unique.
+        for (to, from) in key.iter_mut().zip(tag.as_ref()) {
+            *to = *from;
+        }
+        let ttl = self.ttls.token;
+        let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
+        let owned = token.to_owned();
+        let ask = async move {
+            let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
+            host.review_token(&owned).await
+        };
+        self.tokens
+            .get_or_ask(&key, || key, ask, move |verdict| {
+                matches!(verdict, TokenVerdict::Authenticated(_)).then_some(ttl)
+            })
+            .await
+    }
+
+    /// Whether the host lets a user do something.
+    ///
+    /// # Errors
+    /// When the host has no answer; the request must be refused then.
+    pub async fn access(&self, review: &AccessReview) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
+        let (authorized, unauthorized) = (self.ttls.authorized, self.ttls.unauthorized);
+        let keep = caller_chosen_bytes(&review.attributes) < UNCACHED_BYTES;
+        let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
+        let owned = review.clone();
+        let ask = async move {
+            let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
+            host.review_access(&owned).await
+        };
+        let ttl = move |verdict: &AccessVerdict| {
+            keep.then_some(match verdict {
+                AccessVerdict::Allowed(_) => authorized,
+                AccessVerdict::Denied(_) | AccessVerdict::NoOpinion(_) => unauthorized,
+            })
+        };
+        self.access.get_or_ask(review, || review.clone(), ask, ttl).await
+    }
+}
+
+fn caller_chosen_bytes(attributes: &Attributes) -> usize {
+    match attributes {
+        Attributes::Path { verb, path } => verb.len() + path.len(),
+        Attributes::Resource(r) => {
+            // The path holds all of these again.
+            2 * (r.namespace.len() + r.group.len() + r.version.len() + r.resource.len())
+                + 2 * (r.subresource.len() + r.name.len())
+                + r.verb.len()
+        }
+    }
+}
+
+type Answer<V> = Result<V, Arc<HostError>>;
+
+struct Cache<K, V> {
+    state: Mutex<State<K, V>>,
+    capacity: usize,
+}
+
+struct State<K, V> {
+    entries: HashMap<K, Entry<V>>,
+    /// Kept answers in the order they came, with their expiry.
+    kept: VecDeque<(Instant, K)>,
+}
+
+enum Entry<V> {
+    Kept { value: V, until: Instant },
+    Asking(watch::Receiver<Option<Answer<V>>>),
+}
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(State { entries: HashMap::new(), kept: VecDeque::new() }),
+            capacity: CAPACITY,
+        }
+    }
+}
+
+impl<K, V> Cache<K, V>
+where
+    K: Eq + Hash + Clone + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kept answer, the answer of a call in flight, or the answer of a new call, kept as long as `ttl` says.
+    async fn get_or_ask(
+        self: &Arc<Self>,
+        key: &K,
+        owned_key: impl FnOnce() -> K,
+        ask: impl Future<Output = Result<V, HostError>> + Send + 'static,
+        ttl: impl Fn(&V) -> Option<Duration> + Send + 'static,
+    ) -> (Answer<V>, Source) {
+        let mut answer = {
+            let mut state = self.lock();
+            let running = match state.entries.get(key) {
+                Some(Entry::Kept { value, until }) if *until > Instant::now() => {
+                    return (Ok(value.clone()), Source::Cache);
+                }
+                // A call whose task died without an answer is asked anew.
+                Some(Entry::Asking(answer)) if answer.has_changed().is_ok() => Some(answer.clone()),
+                _ => None,
+            };
+            running.unwrap_or_else(|| {
+                let (sender, answer) = watch::channel(None);
+                let key = owned_key();
+                state.entries.insert(key.clone(), Entry::Asking(answer.clone()));
+                tokio::spawn(Arc::clone(self).run(key, ask, ttl, sender));
+                answer
+            })
+        };
+        let answer = match answer.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone().unwrap_or_else(|| Err(Arc::new(HostError::Timeout))),
+            Err(_) => Err(Arc::new(HostError::Timeout)),
+        };
+        (answer, Source::Host)
+    }
+
+    async fn run(
+        self: Arc<Self>,
+        key: K,
+        ask: impl Future<Output = Result<V, HostError>> + Send,
+        ttl: impl Fn(&V) -> Option<Duration>,
+        sender: watch::Sender<Option<Answer<V>>>,
+    ) {
+        let answer = timeout(SHARED_CALL, ask).await.unwrap_or(Err(HostError::Timeout)).map_err(Arc::new);
+        match answer.as_ref().ok().and_then(|value| ttl(value).map(|ttl| (value.clone(), ttl))) {
+            Some((value, ttl)) => self.keep(key, value, ttl),
+            None => {
+                self.lock().entries.remove(&key);
+            }
+        }
+        sender.send_replace(Some(answer));
+    }
+
+    fn keep(&self, key: K, value: V, ttl: Duration) {
+        let now = Instant::now();
+        let until = now + ttl;
+        let mut state = self.lock();
+        state.entries.insert(key.clone(), Entry::Kept { value, until });
+        state.kept.push_back((until, key));
+        while state.kept.front().is_some_and(|(until, _)| *until <= now) || state.kept.len() > self.capacity {
+            let Some((expired, key)) = state.kept.pop_front() else { break };
+            if matches!(state.entries.get(&key), Some(Entry::Kept { until, .. }) if *until == expired) {
+                state.entries.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    struct Asked {
+        cache: Arc<Cache<String, u32>>,
+        calls: Arc<AtomicUsize>,
+    }
+
+    impl Asked {
+        fn new(capacity: usize) -> Self {
+            let cache = Cache { capacity, ..Cache::default() };
+            Self { cache: Arc::new(cache), calls: Arc::default() }
+        }
+
+        async fn ask(&self, key: &str, answer: Result<u32, HostError>) -> Result<u32, String> {
+            let calls = Arc::clone(&self.calls);
+            let ask = async move {
+                tokio::task::yield_now().await;
+                calls.fetch_add(1, Ordering::Relaxed);
+                answer
+            };
+            let key = key.to_owned();
+            let (answer, _) = self.cache.get_or_ask(&key, || key.clone(), ask, |_| Some(TTL)).await;
+            answer.map_err(|error| error.to_string())
+        }
+
+        fn calls(&self) -> usize {
+            self.calls.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_kept_for_their_time() {
+        let asked = Asked::new(10);
+        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
+        assert_eq!(asked.ask("a", Ok(2)).await, Ok(1));
+        tokio::time::advance(TTL).await;
+        assert_eq!(asked.ask("a", Ok(3)).await, Ok(3));
+        assert_eq!(asked.calls(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_are_not_kept() {
+        let asked = Asked::new(10);
+        asked.ask("a", Err(HostError::Timeout)).await.unwrap_err();
+        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_questions_share_one_call() {
+        let asked = Arc::new(Asked::new(10));
+        let all = (0..100).map(|_| {
+            let asked = Arc::clone(&asked);
+            tokio::spawn(async move { asked.ask("a", Ok(7)).await })
+        });
+        for answer in futures_util::future::join_all(all).await {
+            assert_eq!(answer.unwrap(), Ok(7));
+        }
+        assert_eq!(asked.calls(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_gives_up_does_not_cancel_the_call() {
+        let asked = Asked::new(10);
+        {
+            let given_up = asked.ask("a", Ok(7));
+            tokio::pin!(given_up);
+            assert!(futures_util::poll!(&mut given_up).is_pending());
+        }
+        assert_eq!(asked.ask("a", Ok(8)).await, Ok(7));
+        assert_eq!(asked.calls(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_answers_make_room() {
+        let asked = Asked::new(2);
+        for key in ["a", "b", "c"] {
+            asked.ask(key, Ok(1)).await.unwrap();
+        }
+        assert_eq!(asked.cache.lock().entries.len(), 2);
+        assert_eq!(asked.ask("c", Ok(2)).await, Ok(1));
+        assert_eq!(asked.ask("a", Ok(2)).await, Ok(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_dies_is_asked_anew() {
+        let asked = Asked::new(2);
+        let key = "a".to_owned();
+        let dying = async { panic!("the host client is broken") };
+        let (answer, _) = asked.cache.get_or_ask(&key, || key.clone(), dying, |_| Some(TTL)).await;
+        answer.unwrap_err();
+        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
+    }
+}

@@ -1,0 +1,185 @@
+//! What does the certificate a client showed say, and who vouches for it?
+//!
+//! The TLS layer has proved that the client holds the key, nothing more. Who issued the certificate and whether it is
+//! valid is judged per request, with the authorities of that moment; the judgement is kept for a minute per connection
+//! and bundle, since walking a chain costs more than the rest of a request.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use aws_lc_rs::digest;
+use jiff::Timestamp;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::host::TrustBundle;
+
+/// How long a chain once verified is not walked again.
+const JUDGEMENT_KEPT: Duration = Duration::from_secs(60);
+/// Bundles a connection is judged against: users' and the front proxy's.
+const BUNDLES: usize = 2;
+/// Attribute of the subject that holds a user's uid.
+const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
+
+/// The certificates a client showed, leaf first.
+pub struct PeerCertificates {
+    chain: Vec<CertificateDer<'static>>,
+    leaf: Result<Leaf, Unreadable>,
+    judgements: Mutex<Vec<Judgement>>,
+}
+
+/// What the leaf says of its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// The last common name of the subject, or empty.
+    pub common_name: String,
+    /// Every organization of the subject.
+    pub organizations: Vec<String>,
+    /// The uid attribute of the subject, or empty.
+    pub uid: String,
+    /// Lower-case hex SHA-256 of the certificate.
+    pub fingerprint: String,
+    /// Serial number in hex.
+    pub serial: String,
+    /// Start of validity, in seconds since 1970.
+    pub not_before: i64,
+    /// End of validity, in seconds since 1970.
+    pub not_after: i64,
+}
+
+/// The leaf is no X.509 certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client's certificate cannot be read")]
+pub struct Unreadable;
+
+/// Why a certificate does not count.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CertificateError {
+    /// See [`Unreadable`].
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// Expired or not yet valid.
+    #[error("certificate {serial} is not valid now")]
+    OutOfTime {
+        /// Serial number.
+        serial: String,
+    },
+    /// No chain to the authorities, or not for clients.
+    #[error("verifying certificate {serial} failed")]
+    Untrusted {
+        /// Serial number.
+        serial: String,
+        /// What was found.
+        #[source]
+        cause: rustls::Error,
+    },
+}
+
+struct Judgement {
+    bundle: Arc<TrustBundle>,
+    at: Timestamp,
+    verdict: Result<(), rustls::Error>,
+}
+
+impl fmt::Debug for PeerCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerCertificates").field("leaf", &self.leaf).finish_non_exhaustive()
+    }
+}
+
+impl PeerCertificates {
+    /// Takes what the TLS layer received; none when the client showed no certificate.
+    #[must_use]
+    pub fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        let leaf = chain.first()?;
+        Some(Self {
+            leaf: read_leaf(leaf),
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+            judgements: Mutex::new(Vec::with_capacity(BUNDLES)),
+        })
+    }
+
+    /// What the leaf says, once `bundle` vouches for it at `now`.
+    ///
+    /// # Errors
+    /// [`CertificateError`].
+    pub fn verified(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<&Leaf, CertificateError> {
+        let leaf = self.leaf.as_ref().map_err(|unreadable| *unreadable)?;
+        let second = now.as_second();
+        if second < leaf.not_before || second > leaf.not_after {
+            return Err(CertificateError::OutOfTime { serial: leaf.serial.clone() });
+        }
+        self.judge(bundle, now)
+            .map(|()| leaf)
+            .map_err(|cause| CertificateError::Untrusted { serial: leaf.serial.clone(), cause })
+    }
+
+    fn judge(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<(), rustls::Error> {
+        let fresh = |judgement: &Judgement| {
+            let age = now.duration_since(judgement.at);
+            Arc::ptr_eq(&judgement.bundle, bundle)
+                && !age.is_negative()
+                && age.unsigned_abs() < JUDGEMENT_KEPT
+        };
+        let mut judgements = self.judgements.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(judgement) = judgements.iter().find(|judgement| fresh(judgement)) {
+            return judgement.verdict.clone();
+        }
+        let (leaf, intermediates) = match self.chain.split_first() {
+            Some(split) => split,
+            None => return Err(rustls::Error::NoCertificatesPresented),
+        };
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or(0)));
+        let verdict = bundle.verify(leaf, intermediates, time);
+        judgements.retain(fresh);
+        if judgements.len() >= BUNDLES {
+            judgements.remove(0);
+        }
+        judgements.push(Judgement { bundle: Arc::clone(bundle), at: now, verdict: verdict.clone() });
+        verdict
+    }
+}
+
+fn read_leaf(der: &CertificateDer<'_>) -> Result<Leaf, Unreadable> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| Unreadable)?;
+    let subject = certificate.subject();
+    let mut leaf = Leaf {
+        common_name: String::new(),
+        organizations: Vec::new(),
+        uid: String::new(),
+        fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+        serial: certificate.raw_serial_as_string(),
+        not_before: certificate.validity().not_before.timestamp(),
+        not_after: certificate.validity().not_after.timestamp(),
+    };
+    for attribute in subject.iter_attributes() {
+        let oid = attribute.attr_type();
+        let Ok(value) = attribute.as_str() else { continue };
+        if *oid == x509_parser::oid_registry::OID_X509_COMMON_NAME {
+            value.clone_into(&mut leaf.common_name);
+        } else if *oid == x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME {
+            leaf.organizations.push(value.to_owned());
+        } else if oid.to_id_string() == UID_ATTRIBUTE {
+            value.clone_into(&mut leaf.uid);
+        }
+    }
+    Ok(leaf)
+}
+
+/// Lower-case hex.
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _ok = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// When a PEM certificate expires, in seconds since 1970.
+pub(super) fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
+    read_leaf(der).ok().map(|leaf| leaf.not_after)
+}
