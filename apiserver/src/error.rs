@@ -265,7 +265,11 @@ fn escape_html(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>']) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"))
+    Cow::Owned(
+        text.replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;"),
+    )
 }
 
 /// What a refused resource request wanted to do, for the text of its 403.
@@ -293,7 +297,12 @@ impl ApiError {
     }
 
     fn from_status(status: Status) -> Self {
-        Self(Box::new(Inner { status, form: Form::Status, nosniff: false, cause: None }))
+        Self(Box::new(Inner {
+            status,
+            form: Form::Status,
+            nosniff: false,
+            cause: None,
+        }))
     }
 
     fn text(code: StatusCode, reason: Option<Reason>, message: impl Into<Cow<'static, str>>) -> Self {
@@ -322,8 +331,11 @@ impl ApiError {
     /// 409: an object of that name exists.
     #[must_use]
     pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
-        Self::new(Reason::AlreadyExists, format!("{resource} {} already exists", quoted(name)))
-            .about(resource, name)
+        Self::new(
+            Reason::AlreadyExists,
+            format!("{resource} {} already exists", quoted(name)),
+        )
+        .about(resource, name)
     }
 
     /// 409: an object of that name exists and is on its way out.
@@ -331,7 +343,10 @@ impl ApiError {
     pub fn already_exists_deleting(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
             Reason::AlreadyExists,
-            format!("object is being deleted: {resource} {} already exists", quoted(name)),
+            format!(
+                "object is being deleted: {resource} {} already exists",
+                quoted(name)
+            ),
         )
         .about(resource, name)
     }
@@ -355,7 +370,10 @@ impl ApiError {
     pub fn conflict(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         Self::new(
             Reason::Conflict,
-            format!("Operation cannot be fulfilled on {resource} {}: {why}", quoted(name)),
+            format!(
+                "Operation cannot be fulfilled on {resource} {}: {why}",
+                quoted(name)
+            ),
         )
         .about(resource, name)
     }
@@ -392,9 +410,12 @@ impl ApiError {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        Self::new(Reason::Invalid, format!("{kind} {} is invalid: {list}", quoted(name)))
-            .about(kind, name)
-            .causes(causes)
+        Self::new(
+            Reason::Invalid,
+            format!("{kind} {} is invalid: {list}", quoted(name)),
+        )
+        .about(kind, name)
+        .causes(causes)
     }
 
     /// 422 from the faults a validation found; `kind` carries the Kind, not the plural.
@@ -427,7 +448,9 @@ impl ApiError {
         Self::forbidden(
             resource,
             name,
-            format_args!("unable to create new content in namespace {namespace} because it is being terminated"),
+            format_args!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            ),
         )
         .causes(vec![StatusCause {
             reason: Cow::Borrowed("NamespaceTerminating"),
@@ -439,22 +462,40 @@ impl ApiError {
     /// 404: the namespace of a create does not exist.
     #[must_use]
     pub fn namespace_not_found(namespace: &str) -> Self {
-        Self::not_found(GroupResource { group: "", resource: "namespaces" }, namespace)
+        Self::not_found(
+            GroupResource {
+                group: "",
+                resource: "namespaces",
+            },
+            namespace,
+        )
     }
 
     /// 403 of the authorizer for a resource; `reason` is the authorizer's own, or empty.
     #[must_use]
     pub fn denied(denied: DeniedResource<'_>, reason: &str) -> Self {
-        let resource = GroupResource { group: denied.group, resource: denied.resource };
-        Self::forbidden(resource, denied.name, denial_text(denied, reason)).escaped().nosniff()
+        let resource = GroupResource {
+            group: denied.group,
+            resource: denied.resource,
+        };
+        Self::forbidden(resource, denied.name, denial_text(denied, reason))
+            .escaped()
+            .nosniff()
     }
 
     /// 403 of the authorizer for a path, `verb` being the lower-case HTTP method.
     #[must_use]
     pub fn denied_path(user: &str, verb: &str, path: &str, reason: &str) -> Self {
-        let mut message = format!("forbidden: User {} cannot {verb} path {}", quoted(user), quoted(path));
+        let mut message = format!(
+            "forbidden: User {} cannot {verb} path {}",
+            quoted(user),
+            quoted(path)
+        );
         append_reason(&mut message, reason);
-        Self::new(Reason::Forbidden, message).empty_details().escaped().nosniff()
+        Self::new(Reason::Forbidden, message)
+            .empty_details()
+            .escaped()
+            .nosniff()
     }
 
     // === request errors
@@ -474,7 +515,11 @@ impl ApiError {
     /// 404 of the router: unknown resource, version, subresource or scope.
     #[must_use]
     pub fn no_route() -> Self {
-        Self::new(Reason::NotFound, "the server could not find the requested resource").empty_details()
+        Self::new(
+            Reason::NotFound,
+            "the server could not find the requested resource",
+        )
+        .empty_details()
     }
 
     /// 405 of the router.
@@ -502,7 +547,10 @@ impl ApiError {
     pub fn not_acceptable(available: &[&str]) -> Self {
         Self::new(
             Reason::NotAcceptable,
-            format!("only the following media types are accepted: {}", available.join(", ")),
+            format!(
+                "only the following media types are accepted: {}",
+                available.join(", ")
+            ),
         )
     }
 
@@ -529,7 +577,10 @@ impl ApiError {
     pub fn not_acceptable_route(available: &[&str]) -> Self {
         Self::new(
             Reason::NotAcceptable,
-            format!("406: Not Acceptable\n\nAvailable representations: {}", available.join(", ")),
+            format!(
+                "406: Not Acceptable\n\nAvailable representations: {}",
+                available.join(", ")
+            ),
         )
         .empty_details()
     }
@@ -627,13 +678,15 @@ impl ApiError {
     /// 504: the asked resource version lies in the future. The reference retries after 1 s.
     #[must_use]
     pub fn future_resource_version(requested: u64, current: u64) -> Self {
-        Self::timeout(format_args!("Too large resource version: {requested}, current: {current}"))
-            .causes(vec![StatusCause {
-                reason: Cow::Borrowed("ResourceVersionTooLarge"),
-                message: "Too large resource version".to_owned(),
-                field: String::new(),
-            }])
-            .retry_after(1)
+        Self::timeout(format_args!(
+            "Too large resource version: {requested}, current: {current}"
+        ))
+        .causes(vec![StatusCause {
+            reason: Cow::Borrowed("ResourceVersionTooLarge"),
+            message: "Too large resource version".to_owned(),
+            field: String::new(),
+        }])
+        .retry_after(1)
     }
 
     /// 500 with reason `ServerTimeout`: the operation did not finish; retry after 2 s.
@@ -675,8 +728,12 @@ impl ApiError {
     #[must_use]
     pub fn internal(text: impl fmt::Display) -> Self {
         let text = text.to_string();
-        Self::new(Reason::InternalError, format!("Internal error occurred: {text}"))
-            .causes(vec![StatusCause { message: text, ..StatusCause::default() }])
+        Self::new(Reason::InternalError, format!("Internal error occurred: {text}")).causes(vec![
+            StatusCause {
+                message: text,
+                ..StatusCause::default()
+            },
+        ])
     }
 
     /// 500 with an empty reason: what the reference answers for errors it does not classify.
@@ -696,7 +753,11 @@ impl ApiError {
     pub fn dependency_failed(uri: &str, error: impl fmt::Display) -> Self {
         let message = format!("Internal Server Error: {}: {error}\n", quoted(uri));
         let message = escape_html(&message).into_owned();
-        Self::text(StatusCode::INTERNAL_SERVER_ERROR, Some(Reason::InternalError), message)
+        Self::text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Some(Reason::InternalError),
+            message,
+        )
     }
 
     /// 500 as text: a handler panicked.
@@ -810,8 +871,11 @@ impl ApiError {
     /// The Status as JSON with a newline at its end; `pretty` indents by two spaces.
     #[must_use]
     pub fn json(&self, pretty: bool) -> Bytes {
-        let encoded =
-            if pretty { serde_json::to_vec_pretty(self.status()) } else { serde_json::to_vec(self.status()) };
+        let encoded = if pretty {
+            serde_json::to_vec_pretty(self.status())
+        } else {
+            serde_json::to_vec(self.status())
+        };
         // A Status holds only text and numbers, so encoding cannot fail; an empty body is a safe answer anyway.
         let mut body = encoded.unwrap_or_default();
         body.push(b'\n');
@@ -826,14 +890,24 @@ impl ApiError {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         if self.0.nosniff {
-            headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            headers.insert(
+                header::X_CONTENT_TYPE_OPTIONS,
+                HeaderValue::from_static("nosniff"),
+            );
         }
-        let retry = self.0.status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let retry = self
+            .0
+            .status
+            .details
+            .as_ref()
+            .map_or(0, |details| details.retry_after_seconds);
         if retry > 0 {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry));
         }
         // The log and metrics layers read it back; it never reaches the wire.
-        response.extensions_mut().insert(Failure(std::sync::Arc::new(self)));
+        response
+            .extensions_mut()
+            .insert(Failure(std::sync::Arc::new(self)));
         response
     }
 }
@@ -845,7 +919,12 @@ pub struct Failure(pub std::sync::Arc<ApiError>);
 /// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` where there is one.
 #[must_use]
 pub fn denial_text(denied: DeniedResource<'_>, reason: &str) -> String {
-    let mut text = format!("User {} cannot {} resource \"{}", quoted(denied.user), denied.verb, denied.resource);
+    let mut text = format!(
+        "User {} cannot {} resource \"{}",
+        quoted(denied.user),
+        denied.verb,
+        denied.resource
+    );
     if !denied.subresource.is_empty() {
         text.push('/');
         text.push_str(denied.subresource);

@@ -39,7 +39,9 @@ pub struct Health(Arc<[Check]>);
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|check| &check.name)).finish()
+        f.debug_list()
+            .entries(self.0.iter().map(|check| &check.name))
+            .finish()
     }
 }
 
@@ -47,7 +49,9 @@ impl HealthBuilder {
     /// The checks that every server has: `ping`, and `log` after it.
     #[must_use]
     pub fn new() -> Self {
-        Self::default().check("ping", Scope::All, || Ok(())).check("log", Scope::All, || Ok(()))
+        Self::default()
+            .check("ping", Scope::All, || Ok(()))
+            .check("log", Scope::All, || Ok(()))
     }
 
     /// Adds a check. It must answer at once, from what its part of the server already knows. Names that dashboards know:
@@ -59,7 +63,11 @@ impl HealthBuilder {
         scope: Scope,
         probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        self.0.push(Check { name: name.into(), scope, probe: Box::new(probe) });
+        self.0.push(Check {
+            name: name.into(),
+            scope,
+            probe: Box::new(probe),
+        });
         self
     }
 
@@ -70,7 +78,13 @@ impl HealthBuilder {
         self.0.push(Check {
             name: format!("poststarthook/{name}"),
             scope: Scope::All,
-            probe: Box::new(move || if seen.is_set() { Ok(()) } else { Err("not finished".to_owned()) }),
+            probe: Box::new(move || {
+                if seen.is_set() {
+                    Ok(())
+                } else {
+                    Err("not finished".to_owned())
+                }
+            }),
         });
         mark
     }
@@ -121,7 +135,10 @@ impl Endpoint {
 /// Splits `/readyz/etcd` into endpoint and check; none for paths that are not health paths.
 fn endpoint(path: &str) -> Option<(Endpoint, Option<&str>)> {
     for endpoint in [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz] {
-        let Some(rest) = path.strip_prefix('/').and_then(|path| path.strip_prefix(endpoint.as_str())) else {
+        let Some(rest) = path
+            .strip_prefix('/')
+            .and_then(|path| path.strip_prefix(endpoint.as_str()))
+        else {
             continue;
         };
         if rest.is_empty() {
@@ -169,7 +186,9 @@ impl Health {
     }
 
     fn checks(&self, endpoint: Endpoint) -> impl Iterator<Item = &Check> {
-        self.0.iter().filter(move |check| check.scope == Scope::All || endpoint == Endpoint::Readyz)
+        self.0
+            .iter()
+            .filter(move |check| check.scope == Scope::All || endpoint == Endpoint::Readyz)
     }
 
     fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<ResponseBody> {
@@ -178,7 +197,10 @@ impl Health {
         let mut report = String::new();
         let mut failed = Vec::new();
         for check in self.checks(endpoint) {
-            let exclusion = excluded.iter().zip(&mut used).find(|(name, _)| covers(name, &check.name));
+            let exclusion = excluded
+                .iter()
+                .zip(&mut used)
+                .find(|(name, _)| covers(name, &check.name));
             if let Some((name, used)) = exclusion {
                 *used = true;
                 if *name == check.name {
@@ -231,9 +253,15 @@ fn text(code: StatusCode, body: String, nosniff: bool) -> Response<ResponseBody>
     let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
     *response.status_mut() = code;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     if nosniff {
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
     }
     response
 }
@@ -247,7 +275,11 @@ mod tests {
     fn health(storage: &Arc<AtomicBool>) -> Health {
         let storage = Arc::clone(storage);
         let mut builder = HealthBuilder::new().check("etcd", Scope::All, move || {
-            if storage.load(Ordering::Relaxed) { Ok(()) } else { Err("disk full".to_owned()) }
+            if storage.load(Ordering::Relaxed) {
+                Ok(())
+            } else {
+                Err("disk full".to_owned())
+            }
         });
         builder.post_start_hook("a").set();
         builder.post_start_hook("b").set();
@@ -256,8 +288,9 @@ mod tests {
 
     fn check(ok: bool, target: &str, code: u16, body: &str) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let response =
-            health(&Arc::new(AtomicBool::new(ok))).respond(path, &Query::parse(query)).expect("a health path");
+        let response = health(&Arc::new(AtomicBool::new(ok)))
+            .respond(path, &Query::parse(query))
+            .expect("a health path");
         let text: Vec<u8> = response.body().buffers().flatten().copied().collect();
         assert_eq!(String::from_utf8(text).unwrap(), body, "{target}");
         assert_eq!(response.status(), code, "{target}");
@@ -308,7 +341,14 @@ mod tests {
     #[test]
     fn other_paths_and_unknown_checks_are_not_ours() {
         let health = health(&Arc::new(AtomicBool::new(true)));
-        for path in ["/", "/healthz/", "/healthzz", "/readyz/nope", "/healthz/shutdown", "//healthz"] {
+        for path in [
+            "/",
+            "/healthz/",
+            "/healthzz",
+            "/readyz/nope",
+            "/healthz/shutdown",
+            "//healthz",
+        ] {
             assert!(health.respond(path, &Query::default()).is_none(), "{path}");
         }
         assert!(is_health_path("/readyz/nope") && !is_health_path("/healthzz"));

@@ -5,6 +5,7 @@
 //! we serve for.
 
 pub mod cache;
+pub mod config;
 pub mod error;
 pub mod filters;
 pub mod health;
@@ -12,4 +13,8 @@ pub mod host;
 pub mod http;
 pub mod metrics;
 pub mod request;
+pub mod telemetry;
 pub mod version;
+
+#[cfg(test)]
+mod fixtures;

@@ -91,12 +91,11 @@ struct BuildLabels {
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 const REQUEST_SECONDS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
-    30.0, 45.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
 ];
 const RESPONSE_BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-const FILTER_SECONDS: [f64; 11] =
-    [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0];
+const FILTER_SECONDS: [f64; 11] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0];
 const CALL_SECONDS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 /// From expired over minutes, hours and days to a year.
 const CERTIFICATE_SECONDS: [f64; 15] = [
@@ -146,7 +145,9 @@ pub struct Metrics {
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("served", &self.served).finish_non_exhaustive()
+        f.debug_struct("Metrics")
+            .field("served", &self.served)
+            .finish_non_exhaustive()
     }
 }
 
@@ -225,7 +226,11 @@ impl Metrics {
             authorization_call_seconds: Family::new_with_constructor(call_seconds),
         };
         let m = metrics.clone();
-        registry.register("apiserver_request", "Requests by verb, resource and code", m.requests);
+        registry.register(
+            "apiserver_request",
+            "Requests by verb, resource and code",
+            m.requests,
+        );
         registry.register(
             "apiserver_request_duration_seconds",
             "Time to the end of a response",
@@ -236,16 +241,36 @@ impl Metrics {
             "Time to the end of a response without waiting for others",
             m.sli_seconds,
         );
-        registry.register("apiserver_response_sizes", "Response bytes of get and list", m.response_bytes);
-        registry.register("apiserver_longrunning_requests", "Watches now open", m.long_running);
-        registry.register("apiserver_current_inflight_requests", "Requests now handled", m.in_flight);
+        registry.register(
+            "apiserver_response_sizes",
+            "Response bytes of get and list",
+            m.response_bytes,
+        );
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Watches now open",
+            m.long_running,
+        );
+        registry.register(
+            "apiserver_current_inflight_requests",
+            "Requests now handled",
+            m.in_flight,
+        );
         registry.register(
             "apiserver_request_terminations",
             "Requests refused or cut off to protect the server",
             m.terminations,
         );
-        registry.register("apiserver_request_aborts", "Requests that ended in a panic", m.aborts);
-        registry.register("apiserver_request_filter_duration_seconds", "Time in a filter", m.filter_seconds);
+        registry.register(
+            "apiserver_request_aborts",
+            "Requests that ended in a panic",
+            m.aborts,
+        );
+        registry.register(
+            "apiserver_request_filter_duration_seconds",
+            "Time in a filter",
+            m.filter_seconds,
+        );
         registry.register(
             "apiserver_tls_handshake_errors",
             "TLS handshakes that failed",
@@ -261,14 +286,26 @@ impl Metrics {
             "When the serving certificate expires, in seconds since 1970",
             m.serving_certificate_expiry,
         );
-        registry.register("authenticated_user_requests", "Authenticated requests by kind of user", m.users);
-        registry.register("authentication_attempts", "Authentications by result", m.authentications);
+        registry.register(
+            "authenticated_user_requests",
+            "Authenticated requests by kind of user",
+            m.users,
+        );
+        registry.register(
+            "authentication_attempts",
+            "Authentications by result",
+            m.authentications,
+        );
         registry.register(
             "authentication_duration_seconds",
             "Time to authenticate by result",
             m.authentication_seconds,
         );
-        registry.register("authorization_attempts", "Authorizations by result", m.authorizations);
+        registry.register(
+            "authorization_attempts",
+            "Authorizations by result",
+            m.authorizations,
+        );
         registry.register(
             "authorization_duration_seconds",
             "Time to authorize by result",
@@ -316,7 +353,11 @@ impl Metrics {
                 _ => return None,
             };
             return Some(RequestLabels {
-                verb: if info.method == Method::GET { "GET" } else { "other" },
+                verb: if info.method == Method::GET {
+                    "GET"
+                } else {
+                    "other"
+                },
                 dry_run: "",
                 group: "",
                 version: "",
@@ -337,7 +378,11 @@ impl Metrics {
             group: served.group,
             version: served.version,
             resource: served.resource,
-            subresource: if request.subresource == "status" { "status" } else { "" },
+            subresource: if request.subresource == "status" {
+                "status"
+            } else {
+                ""
+            },
             scope: if !request.name.is_empty() || request.verb == Verb::Create {
                 "resource"
             } else if request.namespace.is_empty() {
@@ -369,7 +414,12 @@ impl Metrics {
     #[must_use]
     pub fn long_running(&self, labels: RequestLabels, code: u16, received: Instant) -> LongRunning {
         self.long_running.get_or_create(&labels).inc();
-        LongRunning { metrics: self.clone(), labels, code, received }
+        LongRunning {
+            metrics: self.clone(),
+            labels,
+            code,
+            received,
+        }
     }
 
     /// A request being handled until the returned guard is dropped.
@@ -393,7 +443,9 @@ impl Metrics {
 
     /// Time spent in a filter.
     pub fn filtered(&self, filter: &'static str, took: Duration) {
-        self.filter_seconds.get_or_create(&FilterLabels { filter }).observe(took.as_secs_f64());
+        self.filter_seconds
+            .get_or_create(&FilterLabels { filter })
+            .observe(took.as_secs_f64());
     }
 
     /// A failed TLS handshake.
@@ -414,44 +466,81 @@ impl Metrics {
 
     /// An authentication, with the user's name when it succeeded.
     pub fn authenticated(&self, outcome: Outcome, user: Option<&str>, took: Duration) {
-        let result = ResultLabels { result: outcome.as_str() };
+        let result = ResultLabels {
+            result: outcome.as_str(),
+        };
         self.authentications.get_or_create(&result).inc();
-        self.authentication_seconds.get_or_create(&result).observe(took.as_secs_f64());
+        self.authentication_seconds
+            .get_or_create(&result)
+            .observe(took.as_secs_f64());
         if let Some(user) = user {
-            self.users.get_or_create(&UserLabels { username: user_label(user) }).inc();
+            self.users
+                .get_or_create(&UserLabels {
+                    username: user_label(user),
+                })
+                .inc();
         }
     }
 
     /// An authorization.
     pub fn authorized(&self, outcome: Outcome, took: Duration) {
-        let result = ResultLabels { result: outcome.as_str() };
+        let result = ResultLabels {
+            result: outcome.as_str(),
+        };
         self.authorizations.get_or_create(&result).inc();
-        self.authorization_seconds.get_or_create(&result).observe(took.as_secs_f64());
+        self.authorization_seconds
+            .get_or_create(&result)
+            .observe(took.as_secs_f64());
     }
 
     /// A token review asked of the host; `code` is none without an HTTP answer.
     pub fn token_review(&self, code: Option<u16>, took: Duration) {
         let labels = call_labels(code);
         self.authentication_calls.get_or_create(&labels).inc();
-        self.authentication_call_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        self.authentication_call_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     /// An access review asked of the host; `code` is none without an HTTP answer.
     pub fn access_review(&self, code: Option<u16>, took: Duration) {
         let labels = call_labels(code);
         self.authorization_calls.get_or_create(&labels).inc();
-        self.authorization_call_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        self.authorization_call_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 }
 
 fn call_labels(code: Option<u16>) -> CallLabels {
-    CallLabels { code: code.map_or_else(|| "<error>".to_owned(), |code| code.to_string()) }
+    CallLabels {
+        code: code.map_or_else(|| "<error>".to_owned(), |code| code.to_string()),
+    }
 }
 
 impl RequestLabels {
     fn with_code(&self, code: u16) -> RequestCodeLabels {
-        let Self { verb, dry_run, group, version, resource, subresource, scope, component } = *self;
-        RequestCodeLabels { verb, dry_run, group, version, resource, subresource, scope, component, code }
+        let Self {
+            verb,
+            dry_run,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            component,
+        } = *self;
+        RequestCodeLabels {
+            verb,
+            dry_run,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            component,
+            code,
+        }
     }
 }
 
@@ -494,7 +583,8 @@ pub struct LongRunning {
 impl Drop for LongRunning {
     fn drop(&mut self) {
         self.metrics.long_running.get_or_create(&self.labels).dec();
-        self.metrics.answered(&self.labels, self.code, self.received.elapsed(), None);
+        self.metrics
+            .answered(&self.labels, self.code, self.received.elapsed(), None);
     }
 }
 
@@ -540,13 +630,18 @@ mod tests {
     use super::*;
     use crate::request::Query;
 
-    const SERVED: ServedResource =
-        ServedResource { group: "coordination.k8s.io", version: "v1alpha3", resource: "evictionrequests" };
+    const SERVED: ServedResource = ServedResource {
+        group: "coordination.k8s.io",
+        version: "v1alpha3",
+        resource: "evictionrequests",
+    };
 
     fn labels(method: &Method, path: &str) -> Option<(&'static str, &'static str, &'static str)> {
         let metrics = Metrics::register(&mut Registry::default(), [SERVED]);
         let info = RequestInfo::parse(method, path, &Query::default()).unwrap();
-        metrics.labels(&info, false).map(|labels| (labels.verb, labels.scope, labels.subresource))
+        metrics
+            .labels(&info, false)
+            .map(|labels| (labels.verb, labels.scope, labels.subresource))
     }
 
     #[test]
@@ -554,14 +649,38 @@ mod tests {
         let base = "/apis/coordination.k8s.io/v1alpha3";
         for (method, path, expected) in [
             (Method::GET, "/evictionrequests", Some(("LIST", "cluster", ""))),
-            (Method::GET, "/namespaces/a/evictionrequests", Some(("LIST", "namespace", ""))),
-            (Method::POST, "/namespaces/a/evictionrequests", Some(("POST", "resource", ""))),
-            (Method::PUT, "/namespaces/a/evictionrequests/x/status", Some(("PUT", "resource", "status"))),
-            (Method::PUT, "/namespaces/a/evictionrequests/x/free-text", Some(("PUT", "resource", ""))),
-            (Method::OPTIONS, "/namespaces/a/evictionrequests", Some(("other", "namespace", ""))),
+            (
+                Method::GET,
+                "/namespaces/a/evictionrequests",
+                Some(("LIST", "namespace", "")),
+            ),
+            (
+                Method::POST,
+                "/namespaces/a/evictionrequests",
+                Some(("POST", "resource", "")),
+            ),
+            (
+                Method::PUT,
+                "/namespaces/a/evictionrequests/x/status",
+                Some(("PUT", "resource", "status")),
+            ),
+            (
+                Method::PUT,
+                "/namespaces/a/evictionrequests/x/free-text",
+                Some(("PUT", "resource", "")),
+            ),
+            (
+                Method::OPTIONS,
+                "/namespaces/a/evictionrequests",
+                Some(("other", "namespace", "")),
+            ),
             (Method::GET, "/namespaces/a/others", None),
         ] {
-            assert_eq!(labels(&method, &format!("{base}{path}")), expected, "{method} {path}");
+            assert_eq!(
+                labels(&method, &format!("{base}{path}")),
+                expected,
+                "{method} {path}"
+            );
         }
         assert_eq!(labels(&Method::GET, "/readyz"), Some(("GET", "", "/readyz")));
         assert_eq!(labels(&Method::GET, "/free/text"), None);
@@ -585,7 +704,7 @@ mod tests {
         for line in [
             "# TYPE apiserver_request_total counter".to_owned(),
             format!("apiserver_request_total{{{request},code=\"200\"}} 1"),
-            format!("apiserver_response_sizes_bucket{{{request},le=\"10000.0\"}} 1"),
+            format!("apiserver_response_sizes_bucket{{{request},le=\"10000\"}} 1"),
             "apiserver_current_inflight_requests{request_kind=\"mutating\"} 0".to_owned(),
             "authenticated_user_requests{username=\"email_id\"} 1".to_owned(),
             "apiserver_delegated_authz_request_total{code=\"<error>\"} 1".to_owned(),

@@ -51,7 +51,9 @@ pub fn respond() -> Response<ResponseBody> {
     // A struct of texts always encodes.
     let body = serde_json::to_vec_pretty(&version).unwrap_or_default();
     let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -63,7 +65,12 @@ mod tests {
     fn clients_can_parse_the_version() {
         let body: Vec<u8> = respond().body().buffers().flatten().copied().collect();
         let version: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.37.0-drydock."));
+        assert!(
+            version["gitVersion"]
+                .as_str()
+                .unwrap()
+                .starts_with("v1.37.0-drydock.")
+        );
         assert_eq!(version["major"], "1");
         assert!(body.starts_with(b"{\n  \"major\""));
     }

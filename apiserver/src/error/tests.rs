@@ -1,8 +1,13 @@
 use super::*;
 
-const REQUESTS: GroupResource<'static> =
-    GroupResource { group: "coordination.k8s.io", resource: "evictionrequests" };
-const KIND: GroupResource<'static> = GroupResource { group: "coordination.k8s.io", resource: "EvictionRequest" };
+const REQUESTS: GroupResource<'static> = GroupResource {
+    group: "coordination.k8s.io",
+    resource: "evictionrequests",
+};
+const KIND: GroupResource<'static> = GroupResource {
+    group: "coordination.k8s.io",
+    resource: "EvictionRequest",
+};
 
 fn check(error: &ApiError, code: u16, json: &str) {
     assert_eq!(error.code(), code);
@@ -59,7 +64,10 @@ fn wire_forms_are_exact() {
 
 #[test]
 fn messages_are_those_that_clients_match() {
-    let ten = GroupResource { group: "", resource: "pods" };
+    let ten = GroupResource {
+        group: "",
+        resource: "pods",
+    };
     for (error, code, message) in [
         (
             ApiError::already_exists(REQUESTS, "x"),
@@ -86,7 +94,11 @@ fn messages_are_those_that_clients_match() {
             403,
             r#"evictionrequests.coordination.k8s.io "x" is forbidden: unable to create new content in namespace ns because it is being terminated"#,
         ),
-        (ApiError::namespace_not_found("ns"), 404, r#"namespaces "ns" not found"#),
+        (
+            ApiError::namespace_not_found("ns"),
+            404,
+            r#"namespaces "ns" not found"#,
+        ),
         (
             ApiError::method_not_allowed(),
             405,
@@ -112,8 +124,16 @@ fn messages_are_those_that_clients_match() {
             415,
             "the body of the request was in an unknown format - accepted media types include: application/json",
         ),
-        (ApiError::unsupported_media_type_route(), 415, "415: Unsupported Media Type"),
-        (ApiError::body_too_large(), 413, "Request entity too large: limit is 3145728"),
+        (
+            ApiError::unsupported_media_type_route(),
+            415,
+            "415: Unsupported Media Type",
+        ),
+        (
+            ApiError::body_too_large(),
+            413,
+            "Request entity too large: limit is 3145728",
+        ),
         (
             ApiError::deadline_exceeded(),
             504,
@@ -136,7 +156,10 @@ fn messages_are_those_that_clients_match() {
             "the request has been made before all known HTTP paths have been installed, please try again",
         ),
     ] {
-        assert_eq!((error.code().as_u16(), error.to_string().as_str()), (code, message));
+        assert_eq!(
+            (error.code().as_u16(), error.to_string().as_str()),
+            (code, message)
+        );
         assert_eq!(error.status().code, code);
     }
 }
@@ -180,24 +203,41 @@ fn denials_name_user_verb_and_place() {
         r#"evictionrequests.coordination.k8s.io "x" is forbidden: User "u" cannot delete resource "evictionrequests" in API group "coordination.k8s.io" in the namespace "ns""#,
     );
     check(
-        DeniedResource { name: "", namespace: "", subresource: "status", verb: "", ..denied },
+        DeniedResource {
+            name: "",
+            namespace: "",
+            subresource: "status",
+            verb: "",
+            ..denied
+        },
         "RBAC: gone",
         r#"evictionrequests.coordination.k8s.io is forbidden: User "u" cannot  resource "evictionrequests/status" in API group "coordination.k8s.io" at the cluster scope: RBAC: gone"#,
     );
     check(
-        DeniedResource { user: "<a>&\"", ..denied },
+        DeniedResource {
+            user: "<a>&\"",
+            ..denied
+        },
         "",
         r#"evictionrequests.coordination.k8s.io "x" is forbidden: User "&lt;a&gt;&amp;\"" cannot delete resource "evictionrequests" in API group "coordination.k8s.io" in the namespace "ns""#,
     );
     let path = ApiError::denied_path("u", "get", "/metrics", "");
-    assert_eq!(path.to_string(), r#"forbidden: User "u" cannot get path "/metrics""#);
+    assert_eq!(
+        path.to_string(),
+        r#"forbidden: User "u" cannot get path "/metrics""#
+    );
     assert_eq!(path.status().details, Some(StatusDetails::default()));
 }
 
 #[tokio::test]
 async fn plain_text_answers_carry_their_headers() {
     for (error, code, retry, text) in [
-        (ApiError::overloaded(), 429, Some("1"), "Too many requests, please try again later.\n"),
+        (
+            ApiError::overloaded(),
+            429,
+            Some("1"),
+            "Too many requests, please try again later.\n",
+        ),
         (
             ApiError::shutting_down(),
             429,
@@ -221,7 +261,13 @@ async fn plain_text_answers_carry_their_headers() {
         assert_eq!(response.status(), code);
         assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
         assert_eq!(response.headers()["x-content-type-options"], "nosniff");
-        assert_eq!(response.headers().get("retry-after").map(|value| value.to_str().unwrap()), retry);
+        assert_eq!(
+            response
+                .headers()
+                .get("retry-after")
+                .map(|value| value.to_str().unwrap()),
+            retry
+        );
         let body: Vec<u8> = response.body().buffers().flatten().copied().collect();
         assert_eq!(String::from_utf8(body).unwrap(), text);
     }

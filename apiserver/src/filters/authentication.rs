@@ -4,7 +4,13 @@
 //! who shows nothing is anonymous: a bad credential is 401, never a step down. Identity is found per request, never
 //! kept with a connection.
 
-use std::{collections::HashMap, error::Error, fmt, net::IpAddr, sync::{Arc, Mutex, PoisonError}};
+use std::{
+    collections::HashMap,
+    error::Error,
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use drydock_machinery::clock::Clock;
 use http::{HeaderMap, header};
@@ -58,7 +64,13 @@ impl Authenticator {
     /// An authenticator that believes what `reviews`' host publishes.
     #[must_use]
     pub fn new(reviews: Arc<Reviews>, clock: Arc<dyn Clock>, metrics: Metrics) -> Self {
-        Self { config: reviews.host().authentication(), reviews, clock, metrics, asking: Arc::default() }
+        Self {
+            config: reviews.host().authentication(),
+            reviews,
+            clock,
+            metrics,
+            asking: Arc::default(),
+        }
     }
 
     /// Authenticates and removes every credential and identity header.
@@ -98,7 +110,10 @@ impl Authenticator {
         let mut faults: Vec<Fault> = Vec::new();
         let found = |mut user: UserInfo, by_front_proxy| {
             user.mark_authenticated();
-            Ok(Authenticated { user: Arc::new(user), by_front_proxy })
+            Ok(Authenticated {
+                user: Arc::new(user),
+                by_front_proxy,
+            })
         };
         match self.by_request_header(config, connection, headers) {
             Ok(Some(user)) => return found(user, true),
@@ -112,12 +127,20 @@ impl Authenticator {
         }
         if let Some(token) = bearer_token(headers, warnings) {
             match self.by_token(token, connection.remote.ip()).await {
-                Ok(user) => return Ok(Authenticated { user, by_front_proxy: false }),
+                Ok(user) => {
+                    return Ok(Authenticated {
+                        user,
+                        by_front_proxy: false,
+                    });
+                }
                 Err(fault) => faults.push(fault),
             }
         }
         if faults.is_empty() {
-            return Ok(Authenticated { user: Arc::new(UserInfo::anonymous()), by_front_proxy: false });
+            return Ok(Authenticated {
+                user: Arc::new(UserInfo::anonymous()),
+                by_front_proxy: false,
+            });
         }
         Err(faults)
     }
@@ -128,14 +151,22 @@ impl Authenticator {
         connection: &Connection,
         headers: &HeaderMap,
     ) -> Result<Option<UserInfo>, Fault> {
-        let Some(certificates) = &connection.certificates else { return Ok(None) };
-        let Some(front_proxy) = &config.request_header else { return Ok(None) };
-        let Some(ca) = &front_proxy.ca else { return Ok(None) };
+        let Some(certificates) = &connection.certificates else {
+            return Ok(None);
+        };
+        let Some(front_proxy) = &config.request_header else {
+            return Ok(None);
+        };
+        let Some(ca) = &front_proxy.ca else {
+            return Ok(None);
+        };
         let leaf = certificates.verified(ca, self.clock.now())?;
         if !front_proxy.allows(&leaf.common_name) {
-            return Err(
-                format!("x509: subject with cn={} is not in the allowed list", leaf.common_name).into()
-            );
+            return Err(format!(
+                "x509: subject with cn={} is not in the allowed list",
+                leaf.common_name
+            )
+            .into());
         }
         Ok(front_proxy.user(headers)?)
     }
@@ -145,8 +176,12 @@ impl Authenticator {
         config: &AuthenticationConfig,
         connection: &Connection,
     ) -> Result<Option<UserInfo>, Fault> {
-        let Some(certificates) = &connection.certificates else { return Ok(None) };
-        let Some(ca) = &config.client_ca else { return Ok(None) };
+        let Some(certificates) = &connection.certificates else {
+            return Ok(None);
+        };
+        let Some(ca) = &config.client_ca else {
+            return Ok(None);
+        };
         let now = self.clock.now();
         let leaf = certificates.verified(ca, now)?;
         self.metrics.client_certificate(leaf.not_after - now.as_second());
@@ -159,12 +194,17 @@ impl Authenticator {
             groups: leaf.organizations.clone(),
             ..UserInfo::default()
         };
-        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", leaf.fingerprint)]);
+        user.extra.insert(
+            CREDENTIAL_ID.to_owned(),
+            vec![format!("X509SHA256={}", leaf.fingerprint)],
+        );
         Ok(Some(user))
     }
 
     async fn by_token(&self, token: &str, address: IpAddr) -> Result<Arc<UserInfo>, Fault> {
-        let _asking = self.asking(address).ok_or("too many token reviews in flight for this address")?;
+        let _asking = self
+            .asking(address)
+            .ok_or("too many token reviews in flight for this address")?;
         let (verdict, source) = self.reviews.token(token).await;
         match verdict {
             Ok(TokenVerdict::Authenticated(user)) => {
@@ -185,7 +225,10 @@ impl Authenticator {
             return None;
         }
         *count += 1;
-        Some(Asking { asking: Arc::clone(&self.asking), address })
+        Some(Asking {
+            asking: Arc::clone(&self.asking),
+            address,
+        })
     }
 }
 
@@ -233,4 +276,3 @@ fn chain(error: &(dyn Error + 'static)) -> String {
     }
     text
 }
-

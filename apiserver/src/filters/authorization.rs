@@ -36,7 +36,9 @@ pub struct Authorizer {
 
 impl fmt::Debug for Authorizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorizer").field("always_allow", &self.always_allow).finish_non_exhaustive()
+        f.debug_struct("Authorizer")
+            .field("always_allow", &self.always_allow)
+            .finish_non_exhaustive()
     }
 }
 
@@ -44,7 +46,11 @@ impl Authorizer {
     /// A chain that ends at the host. A path in `always_allow` that ends in `*` stands for every path with that start.
     #[must_use]
     pub fn new(reviews: Arc<Reviews>, always_allow: Vec<String>, metrics: Metrics) -> Self {
-        Self { reviews, always_allow, metrics }
+        Self {
+            reviews,
+            always_allow,
+            metrics,
+        }
     }
 
     /// Decides a review, from the cache where it may.
@@ -84,7 +90,10 @@ impl Authorizer {
         user: &Arc<UserInfo>,
         uri: &str,
     ) -> Result<(), ApiError> {
-        let review = AccessReview { user: Arc::clone(user), attributes: attributes(info, query) };
+        let review = AccessReview {
+            user: Arc::clone(user),
+            attributes: attributes(info, query),
+        };
         match self.decide(&review).await {
             Ok(Decision::Allow) => Ok(()),
             Ok(Decision::Forbid(reason)) => Err(denial(&review, &reason)),
@@ -124,12 +133,18 @@ pub fn denial(review: &AccessReview, reason: &str) -> ApiError {
 #[must_use]
 pub fn attributes(info: &RequestInfo, query: &Query) -> Attributes {
     let Some(r) = &info.resource else {
-        return Attributes::Path { verb: info.review_verb(), path: info.path.clone() };
+        return Attributes::Path {
+            verb: info.review_verb(),
+            path: info.path.clone(),
+        };
     };
-    let selects =
-        matches!(r.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && !r.watch_prefix;
+    let selects = matches!(r.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && !r.watch_prefix;
     let requirements = |parameter: &str, parse: fn(&str) -> Vec<_>| {
-        if selects { query.first(parameter).map(parse).unwrap_or_default() } else { Vec::new() }
+        if selects {
+            query.first(parameter).map(parse).unwrap_or_default()
+        } else {
+            Vec::new()
+        }
     };
     Attributes::Resource(ResourceAttributes {
         verb: r.verb.as_str().to_owned(),

@@ -15,12 +15,16 @@ const LEVEL: Compression = Compression::new(1);
 
 /// Whether the client takes gzip: the token stands in any Accept-Encoding line.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
-    headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-        value.split(',').any(|token| {
-            let (name, quality) = token.split_once(';').unwrap_or((token, ""));
-            name.trim().eq_ignore_ascii_case("gzip") && quality.replace(' ', "") != "q=0"
+    headers
+        .get_all(header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| {
+            value.split(',').any(|token| {
+                let (name, quality) = token.split_once(';').unwrap_or((token, ""));
+                name.trim().eq_ignore_ascii_case("gzip") && quality.replace(' ', "") != "q=0"
+            })
         })
-    })
 }
 
 pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) -> Response<ResponseBody> {
@@ -34,8 +38,12 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
         return response;
     };
     let (mut parts, whole) = response.into_parts();
-    parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    parts.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    parts
+        .headers
+        .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    parts
+        .headers
+        .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(parts, whole.replaced_by(compressed))
 }
@@ -70,11 +78,16 @@ mod tests {
     #[tokio::test]
     async fn only_bodies_over_128_kib_are_compressed() {
         let size = 128 * 1024;
-        assert_eq!(compressed(ResponseBody::full(vec![b'x'; size]), "gzip").await, None);
+        assert_eq!(
+            compressed(ResponseBody::full(vec![b'x'; size]), "gzip").await,
+            None
+        );
         let body = || ResponseBody::chunks([Bytes::from(vec![b'x'; size]), Bytes::from_static(b"y")]);
         let bytes = compressed(body(), "gzip").await.unwrap();
         let mut plain = Vec::new();
-        flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut plain).unwrap();
+        flate2::read::GzDecoder::new(bytes.as_slice())
+            .read_to_end(&mut plain)
+            .unwrap();
         assert_eq!((plain.len(), plain.last()), (size + 1, Some(&b'y')));
         for accept in ["br", "", "gzip;q=0", "xgzip"] {
             assert_eq!(compressed(body(), accept).await, None, "{accept}");

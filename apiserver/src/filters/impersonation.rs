@@ -50,7 +50,10 @@ pub(super) async fn impersonate(
             (!asked.uid.is_empty(), "uids"),
             (!asked.extra.is_empty(), "userextras"),
         ];
-        let parts: Vec<&str> = parts.into_iter().filter_map(|(asked, part)| asked.then_some(part)).collect();
+        let parts: Vec<&str> = parts
+            .into_iter()
+            .filter_map(|(asked, part)| asked.then_some(part))
+            .collect();
         if parts.is_empty() {
             return Ok(None);
         }
@@ -60,7 +63,10 @@ pub(super) async fn impersonate(
         )));
     }
     for attributes in reviews(&asked) {
-        let review = AccessReview { user: Arc::clone(user), attributes: Attributes::Resource(attributes) };
+        let review = AccessReview {
+            user: Arc::clone(user),
+            attributes: Attributes::Resource(attributes),
+        };
         match authorizer.decide(&review).await {
             Ok(Decision::Allow) => {}
             Ok(Decision::Forbid(reason)) => return Err(denial(&review, &reason)),
@@ -79,7 +85,9 @@ fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
         if !name.starts_with(PREFIX) {
             continue;
         }
-        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| unreadable())?.to_owned();
+        let value = std::str::from_utf8(value.as_bytes())
+            .map_err(|_| unreadable())?
+            .to_owned();
         if name == USER {
             user.get_or_insert(value);
         } else if name == GROUP {
@@ -93,8 +101,11 @@ fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
         }
     }
     asked.user = user.unwrap_or_default();
-    let names: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    let names: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(PREFIX))
+        .cloned()
+        .collect();
     for name in names {
         headers.remove(name);
     }
@@ -108,16 +119,17 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
 }
 
 fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
-    let part = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| ResourceAttributes {
-        verb: "impersonate".to_owned(),
-        group: group.to_owned(),
-        version: "v1".to_owned(),
-        resource: resource.to_owned(),
-        subresource: subresource.to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        ..ResourceAttributes::default()
-    };
+    let part =
+        |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| ResourceAttributes {
+            verb: "impersonate".to_owned(),
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            ..ResourceAttributes::default()
+        };
     let mut parts = vec![match service_account(&asked.user) {
         Some((namespace, name)) => part("", "serviceaccounts", "", namespace, name),
         None => part("", "users", "", "", &asked.user),
@@ -127,18 +139,29 @@ fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
         parts.push(part(AUTHENTICATION_GROUP, "uids", "", "", &asked.uid));
     }
     for (key, values) in &asked.extra {
-        parts.extend(values.iter().map(|value| part(AUTHENTICATION_GROUP, "userextras", key, "", value)));
+        parts.extend(
+            values
+                .iter()
+                .map(|value| part(AUTHENTICATION_GROUP, "userextras", key, "", value)),
+        );
     }
     parts
 }
 
 fn become_user(asked: Asked) -> UserInfo {
-    let mut user = UserInfo { name: asked.user, uid: asked.uid, groups: asked.groups, extra: asked.extra };
+    let mut user = UserInfo {
+        name: asked.user,
+        uid: asked.uid,
+        groups: asked.groups,
+        extra: asked.extra,
+    };
     if user.groups.is_empty()
         && let Some((namespace, _)) = service_account(&user.name)
     {
-        user.groups =
-            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        user.groups = vec![
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{namespace}"),
+        ];
     }
     if user.name == ANONYMOUS {
         if !user.in_group(UNAUTHENTICATED) {
@@ -176,7 +199,12 @@ mod tests {
         ]);
         let printed: Vec<String> = reviews(&asked)
             .into_iter()
-            .map(|r| format!("{}/{}/{} {} {}", r.group, r.resource, r.subresource, r.namespace, r.name))
+            .map(|r| {
+                format!(
+                    "{}/{}/{} {} {}",
+                    r.group, r.resource, r.subresource, r.namespace, r.name
+                )
+            })
             .collect();
         assert_eq!(
             printed,
@@ -195,11 +223,21 @@ mod tests {
             (&[("impersonate-user", "u")][..], &["system:authenticated"][..]),
             (
                 &[("impersonate-user", "system:serviceaccount:ns:robot")],
-                &["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"],
+                &[
+                    "system:serviceaccounts",
+                    "system:serviceaccounts:ns",
+                    "system:authenticated",
+                ],
             ),
-            (&[("impersonate-user", "system:anonymous")], &["system:unauthenticated"]),
             (
-                &[("impersonate-user", "u"), ("impersonate-group", "system:unauthenticated")],
+                &[("impersonate-user", "system:anonymous")],
+                &["system:unauthenticated"],
+            ),
+            (
+                &[
+                    ("impersonate-user", "u"),
+                    ("impersonate-group", "system:unauthenticated"),
+                ],
                 &["system:unauthenticated"],
             ),
         ] {

@@ -23,7 +23,10 @@ pub struct InFlightLimits {
 
 impl Default for InFlightLimits {
     fn default() -> Self {
-        Self { reading: 400, mutating: 200 }
+        Self {
+            reading: 400,
+            mutating: 200,
+        }
     }
 }
 
@@ -35,10 +38,12 @@ pub(super) struct MaxInFlight {
 
 impl MaxInFlight {
     pub(super) fn new(limits: InFlightLimits) -> Self {
-        let semaphore = |limit: usize| {
-            (limit > 0).then(|| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))))
-        };
-        Self { reading: semaphore(limits.reading), mutating: semaphore(limits.mutating) }
+        let semaphore =
+            |limit: usize| (limit > 0).then(|| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))));
+        Self {
+            reading: semaphore(limits.reading),
+            mutating: semaphore(limits.mutating),
+        }
     }
 
     /// Takes a place for the request, if it needs one.
@@ -50,9 +55,16 @@ impl MaxInFlight {
         if info.resource.is_none() || info.is_long_running() || user.in_group(MASTERS) {
             return Ok(None);
         }
-        let places = if info.is_mutating() { &self.mutating } else { &self.reading };
+        let places = if info.is_mutating() {
+            &self.mutating
+        } else {
+            &self.reading
+        };
         let Some(places) = places else { return Ok(None) };
-        Arc::clone(places).try_acquire_owned().map(Some).map_err(|_| ApiError::overloaded())
+        Arc::clone(places)
+            .try_acquire_owned()
+            .map(Some)
+            .map_err(|_| ApiError::overloaded())
     }
 }
 
@@ -65,12 +77,24 @@ mod tests {
 
     #[test]
     fn reads_and_writes_have_their_own_places() {
-        let limit = MaxInFlight::new(InFlightLimits { reading: 1, mutating: 1 });
-        let user = UserInfo { name: "u".to_owned(), ..UserInfo::default() };
-        let masters = UserInfo { groups: vec![MASTERS.to_owned()], ..user.clone() };
+        let limit = MaxInFlight::new(InFlightLimits {
+            reading: 1,
+            mutating: 1,
+        });
+        let user = UserInfo {
+            name: "u".to_owned(),
+            ..UserInfo::default()
+        };
+        let masters = UserInfo {
+            groups: vec![MASTERS.to_owned()],
+            ..user.clone()
+        };
         let enter = |method: Method, target: &str, user: &UserInfo| {
             let (path, query) = target.split_once('?').unwrap_or((target, ""));
-            limit.enter(&RequestInfo::parse(&method, path, &Query::parse(query)).unwrap(), user)
+            limit.enter(
+                &RequestInfo::parse(&method, path, &Query::parse(query)).unwrap(),
+                user,
+            )
         };
         let _read = enter(Method::GET, "/apis/g/v/rs", &user).unwrap().unwrap();
         let refused = enter(Method::GET, "/apis/g/v/rs", &user).unwrap_err();

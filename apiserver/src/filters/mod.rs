@@ -21,12 +21,12 @@ use std::{future::Future, sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use tokio::time::{Instant, timeout_at};
 
+use self::max_in_flight::MaxInFlight;
 pub use self::{
     authentication::Authenticator,
     authorization::{Authorizer, DEFAULT_ALWAYS_ALLOW, Decision, attributes, denial},
     max_in_flight::InFlightLimits,
 };
-use self::max_in_flight::MaxInFlight;
 use crate::{
     error::ApiError,
     health::{self, Health, Mark},
@@ -130,12 +130,18 @@ impl<H: Handler> Chain<H> {
         match timeout_at(deadline, self.admitted(seen, connection, request, Some(deadline))).await {
             Ok(response) => response.map(|response| {
                 response.map(|body| {
-                    if body.is_stream() { body.cut_at(deadline).holding(in_flight) } else { body.holding(in_flight) }
+                    if body.is_stream() {
+                        body.cut_at(deadline).holding(in_flight)
+                    } else {
+                        body.holding(in_flight)
+                    }
                 })
             }),
             Err(_) => {
                 if let Some(labels) = &seen.labels {
-                    self.parts.metrics.terminated(labels, StatusCode::GATEWAY_TIMEOUT.as_u16());
+                    self.parts
+                        .metrics
+                        .terminated(labels, StatusCode::GATEWAY_TIMEOUT.as_u16());
                 }
                 Err(ApiError::request_timeout())
             }
@@ -154,8 +160,11 @@ impl<H: Handler> Chain<H> {
         let metrics = &self.parts.metrics;
 
         let before = Instant::now();
-        let found =
-            self.parts.authenticator.authenticate(connection, request.headers_mut(), &seen.warnings).await;
+        let found = self
+            .parts
+            .authenticator
+            .authenticate(connection, request.headers_mut(), &seen.warnings)
+            .await;
         metrics.filtered("authentication", before.elapsed());
         let found = match found {
             Ok(found) => found,
@@ -182,7 +191,10 @@ impl<H: Handler> Chain<H> {
         })?;
 
         let before = Instant::now();
-        let uri = request.uri().path_and_query().map_or("/", |target| target.as_str());
+        let uri = request
+            .uri()
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
         let allowed = self.parts.authorizer.check(info, query, &user, uri).await;
         metrics.filtered("authorization", before.elapsed());
         allowed?;
@@ -210,9 +222,9 @@ impl<H: Handler> Chain<H> {
         };
         let handled = self.parts.handler.handle(context, request);
         match write_deadline {
-            Some(deadline) => {
-                timeout_at(deadline, handled).await.map_err(|_| ApiError::deadline_exceeded())
-            }
+            Some(deadline) => timeout_at(deadline, handled)
+                .await
+                .map_err(|_| ApiError::deadline_exceeded()),
             None => Ok(handled.await),
         }
     }
@@ -242,7 +254,10 @@ impl<H: Handler> Chain<H> {
         warnings.write_headers(headers);
         headers.insert(audit_id::HEADER, audit_id);
         if !headers.contains_key(header::CACHE_CONTROL) {
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+            headers.insert(
+                header::CACHE_CONTROL,
+                HeaderValue::from_static("no-cache, private"),
+            );
         }
         response
     }
@@ -255,13 +270,20 @@ impl<H: Handler> Chain<H> {
             code,
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED
         );
-        let Some(labels) = seen.labels.as_ref().filter(|_| !refused) else { return response };
+        let Some(labels) = seen.labels.as_ref().filter(|_| !refused) else {
+            return response;
+        };
         let metrics = &self.parts.metrics;
         if seen.info.is_long_running() && response.body().is_stream() {
             let open = metrics.long_running(labels.clone(), code.as_u16(), seen.received);
             return response.map(|body| body.holding(open));
         }
-        metrics.answered(labels, code.as_u16(), seen.received.elapsed(), response.body().size());
+        metrics.answered(
+            labels,
+            code.as_u16(),
+            seen.received.elapsed(),
+            response.body().size(),
+        );
         response
     }
 }
@@ -278,13 +300,25 @@ impl<H: Handler> Service for Chain<H> {
         let mut info = match RequestInfo::parse(request.method(), request.uri().path(), &query) {
             Ok(info) => info,
             Err(refused) => {
-                let response = self.finished(refused.into_response(), audit_id, &warnings, false).await;
+                let response = self
+                    .finished(refused.into_response(), audit_id, &warnings, false)
+                    .await;
                 return log.written(response);
             }
         };
         info.is_apply = is_apply(request.headers());
-        let labels = self.parts.metrics.labels(&info, query.first("dryRun") == Some("All"));
-        let seen = Seen { info, query, audit_id, received, warnings, labels };
+        let labels = self
+            .parts
+            .metrics
+            .labels(&info, query.first("dryRun") == Some("All"));
+        let seen = Seen {
+            info,
+            query,
+            audit_id,
+            received,
+            warnings,
+            labels,
+        };
 
         let answer = async {
             let answered = self.bounded(&seen, connection, request).await;
@@ -301,7 +335,9 @@ impl<H: Handler> Service for Chain<H> {
             response = ApiError::not_ready().into_response();
         }
         response = self.counted(&seen, response);
-        response = self.finished(response, seen.audit_id.clone(), &seen.warnings, accepts_gzip).await;
+        response = self
+            .finished(response, seen.audit_id.clone(), &seen.warnings, accepts_gzip)
+            .await;
         log.written(response)
     }
 }
@@ -321,11 +357,16 @@ fn served_while_stopping(info: &RequestInfo, headers: &HeaderMap) -> bool {
 }
 
 fn user_agent(headers: &HeaderMap) -> &str {
-    headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default()
+    headers
+        .get(header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default()
 }
 
 fn is_apply(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     content_type.is_some_and(|value| value.starts_with("application/apply-patch+"))
 }
 
@@ -335,3 +376,5 @@ fn is_bounded_write(info: &RequestInfo) -> bool {
         .is_some_and(|r| matches!(r.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete))
 }
 
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,10 @@ impl Entry {
         id: &HeaderValue,
         received: Instant,
     ) -> Self {
-        let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let agent = request
+            .headers()
+            .get(header::USER_AGENT)
+            .and_then(|agent| agent.to_str().ok());
         let span = tracing::info_span!(
             "request",
             audit_id = audit_id::printable(id),
@@ -41,7 +44,12 @@ impl Entry {
             agent = agent.unwrap_or_default(),
             user = field::Empty,
         );
-        Self { span, method: request.method().clone(), uri: request.uri().clone(), received }
+        Self {
+            span,
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            received,
+        }
     }
 
     /// Runs the request inside its span, so that every line about it carries its id.
@@ -57,7 +65,10 @@ impl Entry {
         let failure = response.extensions_mut().remove::<Failure>();
         if code >= 500 {
             let error = failure.as_ref().map(|failure| failure.0.to_string());
-            let cause = failure.as_ref().and_then(|failure| failure.0.cause()).map(ToString::to_string);
+            let cause = failure
+                .as_ref()
+                .and_then(|failure| failure.0.cause())
+                .map(ToString::to_string);
             tracing::error!(%method, %uri, code, ?took, error, cause, "request failed");
         } else if took >= SLOW && !response.body().is_stream() {
             tracing::warn!(%method, %uri, code, ?took, "slow request");

@@ -35,8 +35,14 @@ pub(super) fn field_requirements(selector: &str) -> Vec<SelectorRequirement> {
         } else {
             return Vec::new();
         };
-        let Some(value) = unescape(value) else { return Vec::new() };
-        requirements.push(SelectorRequirement { key: key.to_owned(), operator, values: vec![value] });
+        let Some(value) = unescape(value) else {
+            return Vec::new();
+        };
+        requirements.push(SelectorRequirement {
+            key: key.to_owned(),
+            operator,
+            values: vec![value],
+        });
     }
     requirements
 }
@@ -61,7 +67,13 @@ fn top_level_terms(selector: &str) -> impl Iterator<Item = &str> {
 
 fn label_requirement(term: &str) -> Option<Parsed> {
     let requirement = |key: &str, operator, values| {
-        is_key(key).then(|| Parsed::Requirement(SelectorRequirement { key: key.to_owned(), operator, values }))
+        is_key(key).then(|| {
+            Parsed::Requirement(SelectorRequirement {
+                key: key.to_owned(),
+                operator,
+                values,
+            })
+        })
     };
     if let Some(key) = term.strip_prefix('!') {
         return requirement(key.trim(), SelectorOperator::DoesNotExist, Vec::new());
@@ -81,9 +93,16 @@ fn label_requirement(term: &str) -> Option<Parsed> {
         let mut values: Vec<String> = list.split(',').map(|value| value.trim().to_owned()).collect();
         values.sort();
         values.dedup();
-        return values.iter().all(|value| is_value(value)).then(|| requirement(key, operator, values))?;
+        return values
+            .iter()
+            .all(|value| is_value(value))
+            .then(|| requirement(key, operator, values))?;
     }
-    for (sign, operator) in [("!=", SelectorOperator::NotIn), ("==", SelectorOperator::In), ("=", SelectorOperator::In)] {
+    for (sign, operator) in [
+        ("!=", SelectorOperator::NotIn),
+        ("==", SelectorOperator::In),
+        ("=", SelectorOperator::In),
+    ] {
         if let Some((key, value)) = term.split_once(sign) {
             let value = value.trim();
             return is_value(value).then(|| requirement(key.trim(), operator, vec![value.to_owned()]))?;
@@ -97,11 +116,17 @@ fn label_requirement(term: &str) -> Option<Parsed> {
 }
 
 fn is_key(key: &str) -> bool {
-    !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+    !key.is_empty()
+        && key
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
 }
 
 fn is_value(value: &str) -> bool {
-    value.len() <= 63 && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    value.len() <= 63
+        && value
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// Terms at commas that no backslash precedes.

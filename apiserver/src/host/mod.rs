@@ -221,13 +221,20 @@ pub trait Host: Send + Sync + 'static {
     fn review_token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<TokenVerdict, HostError>>;
 
     /// Asks whether a user may do something.
-    fn review_access<'a>(&'a self, review: &'a AccessReview) -> BoxFuture<'a, Result<AccessVerdict, HostError>>;
+    fn review_access<'a>(
+        &'a self,
+        review: &'a AccessReview,
+    ) -> BoxFuture<'a, Result<AccessVerdict, HostError>>;
 
     /// Looks a namespace up. A namespace created a moment ago is found.
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Namespace, HostError>>;
 
     /// Reads a pod as the host has it now, unknown fields included.
-    fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, Result<Option<Value>, HostError>>;
+    fn pod<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, HostError>>;
 
     /// Every node, from a cache that is complete.
     fn nodes(&self) -> BoxFuture<'_, Result<Arc<[NodeMetadata]>, HostError>>;

@@ -45,9 +45,15 @@ impl RequestHeaderConfig {
     /// # Errors
     /// [`NotUtf8`].
     pub fn user(&self, headers: &HeaderMap) -> Result<Option<UserInfo>, NotUtf8> {
-        let Some(name) = first_non_empty(headers, &self.username_headers)? else { return Ok(None) };
+        let Some(name) = first_non_empty(headers, &self.username_headers)? else {
+            return Ok(None);
+        };
         let uid = first_non_empty(headers, &self.uid_headers)?.unwrap_or_default();
-        let mut user = UserInfo { name, uid, ..UserInfo::default() };
+        let mut user = UserInfo {
+            name,
+            uid,
+            ..UserInfo::default()
+        };
         for header in &self.group_headers {
             for value in headers.get_all(header) {
                 let group = utf8(value.as_bytes())?;
@@ -58,7 +64,9 @@ impl RequestHeaderConfig {
         }
         for prefix in &self.extra_prefixes {
             for (header, value) in headers {
-                let Some(key) = header.as_str().strip_prefix(prefix.as_str()) else { continue };
+                let Some(key) = header.as_str().strip_prefix(prefix.as_str()) else {
+                    continue;
+                };
                 let value = utf8(value.as_bytes())?.to_owned();
                 user.extra.entry(extra_key(key)).or_default().push(value);
             }
@@ -69,10 +77,19 @@ impl RequestHeaderConfig {
     /// Removes every credential and identity header, so that no handler, log or outgoing call sees one.
     pub fn strip(&self, headers: &mut HeaderMap) {
         strip_standard(headers);
-        for header in self.username_headers.iter().chain(&self.uid_headers).chain(&self.group_headers) {
+        for header in self
+            .username_headers
+            .iter()
+            .chain(&self.uid_headers)
+            .chain(&self.group_headers)
+        {
             headers.remove(header);
         }
-        for prefix in self.extra_prefixes.iter().filter(|prefix| prefix.as_str() != EXTRA_PREFIX) {
+        for prefix in self
+            .extra_prefixes
+            .iter()
+            .filter(|prefix| prefix.as_str() != EXTRA_PREFIX)
+        {
             strip_prefix(headers, prefix);
         }
     }
@@ -95,8 +112,11 @@ pub fn strip_standard(headers: &mut HeaderMap) {
 }
 
 fn strip_prefix(headers: &mut HeaderMap, prefix: &str) {
-    let names: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with(prefix)).cloned().collect();
+    let names: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(prefix))
+        .cloned()
+        .collect();
     for name in names {
         headers.remove(name);
     }
@@ -179,7 +199,10 @@ mod tests {
 
     #[test]
     fn no_user_name_is_no_opinion() {
-        for lines in [&[][..], &[("x-remote-user", &b""[..]), ("x-remote-user", b"rescue")]] {
+        for lines in [
+            &[][..],
+            &[("x-remote-user", &b""[..]), ("x-remote-user", b"rescue")],
+        ] {
             assert_eq!(config().user(&headers(lines)), Ok(None));
         }
         let unconfigured = RequestHeaderConfig::default();
@@ -188,7 +211,10 @@ mod tests {
 
     #[test]
     fn uid_is_ignored_unless_configured_and_stripped_either_way() {
-        let config = RequestHeaderConfig { uid_headers: Vec::new(), ..config() };
+        let config = RequestHeaderConfig {
+            uid_headers: Vec::new(),
+            ..config()
+        };
         let mut headers = headers(&[("x-remote-user", b"a"), ("x-remote-uid", b"u")]);
         assert_eq!(config.user(&headers).unwrap().unwrap().uid, "");
         config.strip(&mut headers);
@@ -204,8 +230,14 @@ mod tests {
             ("X-Remote-Extra-%ff", "%ff"),
             ("X-Remote-Extra-a%252fb", "a%2fb"),
         ] {
-            let user =
-                config().user(&headers(&[("x-remote-user", b"a"), (header, b"v"), (header, b"")])).unwrap().unwrap();
+            let user = config()
+                .user(&headers(&[
+                    ("x-remote-user", b"a"),
+                    (header, b"v"),
+                    (header, b""),
+                ]))
+                .unwrap()
+                .unwrap();
             let expected = [(key.to_owned(), vec!["v".to_owned(), String::new()])];
             assert_eq!(user.extra.into_iter().collect::<Vec<_>>(), expected, "{header}");
         }
@@ -213,7 +245,10 @@ mod tests {
 
     #[test]
     fn values_that_are_not_utf8_are_refused() {
-        assert_eq!(config().user(&headers(&[("x-remote-user", b"\xff")])), Err(NotUtf8));
+        assert_eq!(
+            config().user(&headers(&[("x-remote-user", b"\xff")])),
+            Err(NotUtf8)
+        );
         assert_eq!(
             config().user(&headers(&[("x-remote-user", b"a"), ("x-remote-group", b"\xff")])),
             Err(NotUtf8)
@@ -239,12 +274,18 @@ mod tests {
             ..RequestHeaderConfig::default()
         };
         config.strip(&mut headers);
-        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+        assert_eq!(
+            headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            ["accept"]
+        );
     }
 
     #[test]
     fn allowed_names_are_exact_and_none_means_any() {
-        let named = RequestHeaderConfig { allowed_names: vec!["front".to_owned()], ..config() };
+        let named = RequestHeaderConfig {
+            allowed_names: vec!["front".to_owned()],
+            ..config()
+        };
         assert!(named.allows("front"));
         assert!(!named.allows("Front"));
         assert!(!named.allows(""));

@@ -42,7 +42,11 @@ pub struct ReviewTtls {
 impl Default for ReviewTtls {
     fn default() -> Self {
         let ten = Duration::from_secs(10);
-        Self { token: ten, authorized: ten, unauthorized: ten }
+        Self {
+            token: ten,
+            authorized: ten,
+            unauthorized: ten,
+        }
     }
 }
 
@@ -107,9 +111,12 @@ impl Reviews {
             host.review_token(&owned).await
         };
         self.tokens
-            .get_or_ask(&key, || key, ask, move |verdict| {
-                matches!(verdict, TokenVerdict::Authenticated(_)).then_some(ttl)
-            })
+            .get_or_ask(
+                &key,
+                || key,
+                ask,
+                move |verdict| matches!(verdict, TokenVerdict::Authenticated(_)).then_some(ttl),
+            )
             .await
     }
 
@@ -169,7 +176,10 @@ enum Entry<V> {
 impl<K, V> Default for Cache<K, V> {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State { entries: HashMap::new(), kept: VecDeque::new() }),
+            state: Mutex::new(State {
+                entries: HashMap::new(),
+                kept: VecDeque::new(),
+            }),
             capacity: CAPACITY,
         }
     }
@@ -211,7 +221,9 @@ where
             })
         };
         let answer = match answer.wait_for(Option::is_some).await {
-            Ok(answer) => answer.clone().unwrap_or_else(|| Err(Arc::new(HostError::Timeout))),
+            Ok(answer) => answer
+                .clone()
+                .unwrap_or_else(|| Err(Arc::new(HostError::Timeout))),
             Err(_) => Err(Arc::new(HostError::Timeout)),
         };
         (answer, Source::Host)
@@ -224,8 +236,15 @@ where
         ttl: impl Fn(&V) -> Option<Duration>,
         sender: watch::Sender<Option<Answer<V>>>,
     ) {
-        let answer = timeout(SHARED_CALL, ask).await.unwrap_or(Err(HostError::Timeout)).map_err(Arc::new);
-        match answer.as_ref().ok().and_then(|value| ttl(value).map(|ttl| (value.clone(), ttl))) {
+        let answer = timeout(SHARED_CALL, ask)
+            .await
+            .unwrap_or(Err(HostError::Timeout))
+            .map_err(Arc::new);
+        match answer
+            .as_ref()
+            .ok()
+            .and_then(|value| ttl(value).map(|ttl| (value.clone(), ttl)))
+        {
             Some((value, ttl)) => self.keep(key, value, ttl),
             None => {
                 self.lock().entries.remove(&key);
@@ -241,7 +260,9 @@ where
         state.entries.insert(key.clone(), Entry::Kept { value, until });
         state.kept.push_back((until, key));
         while state.kept.front().is_some_and(|(until, _)| *until <= now) || state.kept.len() > self.capacity {
-            let Some((expired, key)) = state.kept.pop_front() else { break };
+            let Some((expired, key)) = state.kept.pop_front() else {
+                break;
+            };
             if matches!(state.entries.get(&key), Some(Entry::Kept { until, .. }) if *until == expired) {
                 state.entries.remove(&key);
             }
@@ -264,8 +285,14 @@ mod tests {
 
     impl Asked {
         fn new(capacity: usize) -> Self {
-            let cache = Cache { capacity, ..Cache::default() };
-            Self { cache: Arc::new(cache), calls: Arc::default() }
+            let cache = Cache {
+                capacity,
+                ..Cache::default()
+            };
+            Self {
+                cache: Arc::new(cache),
+                calls: Arc::default(),
+            }
         }
 
         async fn ask(&self, key: &str, answer: Result<u32, HostError>) -> Result<u32, String> {
@@ -276,7 +303,10 @@ mod tests {
                 answer
             };
             let key = key.to_owned();
-            let (answer, _) = self.cache.get_or_ask(&key, || key.clone(), ask, |_| Some(TTL)).await;
+            let (answer, _) = self
+                .cache
+                .get_or_ask(&key, || key.clone(), ask, |_| Some(TTL))
+                .await;
             answer.map_err(|error| error.to_string())
         }
 
@@ -343,7 +373,10 @@ mod tests {
         let asked = Asked::new(2);
         let key = "a".to_owned();
         let dying = async { panic!("the host client is broken") };
-        let (answer, _) = asked.cache.get_or_ask(&key, || key.clone(), dying, |_| Some(TTL)).await;
+        let (answer, _) = asked
+            .cache
+            .get_or_ask(&key, || key.clone(), dying, |_| Some(TTL))
+            .await;
         answer.unwrap_err();
         assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
     }

@@ -34,7 +34,9 @@ pub enum TrustError {
 
 impl fmt::Debug for TrustBundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrustBundle").field("subjects", &self.subjects().len()).finish_non_exhaustive()
+        f.debug_struct("TrustBundle")
+            .field("subjects", &self.subjects().len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -54,7 +56,9 @@ impl TrustBundle {
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            roots.add(certificate.map_err(TrustError::Pem)?).map_err(TrustError::Certificate)?;
+            roots
+                .add(certificate.map_err(TrustError::Pem)?)
+                .map_err(TrustError::Certificate)?;
         }
         if roots.is_empty() {
             return Err(TrustError::Empty);
@@ -63,7 +67,10 @@ impl TrustBundle {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(TrustError::Verifier)?;
-        Ok(Self { pem: pem.to_owned(), verifier })
+        Ok(Self {
+            pem: pem.to_owned(),
+            verifier,
+        })
     }
 
     /// Proves that `leaf` was issued by one of the authorities, with the other presented certificates in between, that
@@ -77,7 +84,9 @@ impl TrustBundle {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        self.verifier.verify_client_cert(leaf, intermediates, now).map(|_| ())
+        self.verifier
+            .verify_client_cert(leaf, intermediates, now)
+            .map(|_| ())
     }
 
     /// Names of the authorities, as hints for clients.

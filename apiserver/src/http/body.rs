@@ -51,7 +51,10 @@ impl fmt::Debug for ResponseBody {
             Content::Chunks { .. } => "Chunks",
             Content::Stream(_) | Content::Abortable(_) => "Stream",
         };
-        f.debug_struct("ResponseBody").field("shape", &shape).field("size", &self.size()).finish_non_exhaustive()
+        f.debug_struct("ResponseBody")
+            .field("shape", &shape)
+            .field("size", &self.size())
+            .finish_non_exhaustive()
     }
 }
 
@@ -59,14 +62,21 @@ impl ResponseBody {
     /// No body.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { content: Content::Empty, held: None }
+        Self {
+            content: Content::Empty,
+            held: None,
+        }
     }
 
     /// One buffer.
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        let content = if bytes.is_empty() { Content::Empty } else { Content::Full(bytes) };
+        let content = if bytes.is_empty() {
+            Content::Empty
+        } else {
+            Content::Full(bytes)
+        };
         Self { content, held: None }
     }
 
@@ -75,19 +85,28 @@ impl ResponseBody {
     pub fn chunks(chunks: impl IntoIterator<Item = Bytes>) -> Self {
         let chunks: VecDeque<Bytes> = chunks.into_iter().filter(|chunk| !chunk.is_empty()).collect();
         let remaining = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        Self { content: Content::Chunks { chunks, remaining }, held: None }
+        Self {
+            content: Content::Chunks { chunks, remaining },
+            held: None,
+        }
     }
 
     /// Frames as they come. The end of the stream is a clean end of the body, from which a watch client resumes.
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
-        Self { content: Content::Stream(Box::pin(stream)), held: None }
+        Self {
+            content: Content::Stream(Box::pin(stream)),
+            held: None,
+        }
     }
 
     /// Frames as they come, where an error resets the response: for lists, whose cut would pass for a whole.
     #[must_use]
     pub fn abortable_stream(stream: impl Stream<Item = Result<Bytes, Truncated>> + Send + 'static) -> Self {
-        Self { content: Content::Abortable(Box::pin(stream)), held: None }
+        Self {
+            content: Content::Abortable(Box::pin(stream)),
+            held: None,
+        }
     }
 
     /// Whether the length is unknown before the end.
@@ -125,13 +144,19 @@ impl ResponseBody {
             Content::Abortable(stream) => Content::Abortable(Box::pin(cut(stream, deadline))),
             whole => whole,
         };
-        Self { content, held: self.held }
+        Self {
+            content,
+            held: self.held,
+        }
     }
 
     /// The same body with other bytes; what it holds stays held.
     #[must_use]
     pub fn replaced_by(self, bytes: Bytes) -> Self {
-        Self { content: Content::Full(bytes), held: self.held }
+        Self {
+            content: Content::Full(bytes),
+            held: self.held,
+        }
     }
 
     /// Keeps `guard` until the body is sent or dropped. A later guard is dropped after the earlier ones.
@@ -275,7 +300,11 @@ where
             None if rest.is_empty() => first = Some(data),
             None => rest.extend_from_slice(&data),
             Some(start) => {
-                rest.reserve(usize::try_from(announced).unwrap_or(0).max(start.len() + data.len()));
+                rest.reserve(
+                    usize::try_from(announced)
+                        .unwrap_or(0)
+                        .max(start.len() + data.len()),
+                );
                 rest.extend_from_slice(&start);
                 rest.extend_from_slice(&data);
             }
@@ -309,8 +338,14 @@ mod tests {
     }
 
     async fn read(frames: &[usize], announced: usize) -> Result<usize, u16> {
-        let frames = frames.iter().map(|length| Bytes::from(vec![b'x'; *length])).collect();
-        collect(Frames(frames, announced as u64)).await.map(|bytes| bytes.len()).map_err(|error| error.code().as_u16())
+        let frames = frames
+            .iter()
+            .map(|length| Bytes::from(vec![b'x'; *length]))
+            .collect();
+        collect(Frames(frames, announced as u64))
+            .await
+            .map(|bytes| bytes.len())
+            .map_err(|error| error.code().as_u16())
     }
 
     #[tokio::test]
@@ -328,8 +363,7 @@ mod tests {
 
     async fn drain(mut body: ResponseBody) -> Vec<u8> {
         let mut all = Vec::new();
-        while let Some(frame) =
-            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
         {
             all.extend_from_slice(&frame.unwrap().into_data().unwrap());
         }
@@ -350,7 +384,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_outlives_its_deadline_is_reset() {
         let frames = futures_util::stream::iter([Bytes::from("x")]).chain(futures_util::stream::pending());
-        let mut body = ResponseBody::stream(frames).cut_at(Instant::now() + std::time::Duration::from_secs(60));
+        let mut body =
+            ResponseBody::stream(frames).cut_at(Instant::now() + std::time::Duration::from_secs(60));
         let mut next = async || std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "x");
         assert!(next().await.unwrap().is_err());
@@ -361,8 +396,16 @@ mod tests {
     async fn guards_live_until_the_end_of_the_body() {
         let (guard, mut dropped) = tokio::sync::oneshot::channel::<()>();
         let body = ResponseBody::full("x").holding(guard);
-        assert!(dropped.try_recv().is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Empty));
+        assert!(
+            dropped
+                .try_recv()
+                .is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Empty)
+        );
         drain(body).await;
-        assert!(dropped.try_recv().is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Closed));
+        assert!(
+            dropped
+                .try_recv()
+                .is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Closed)
+        );
     }
 }

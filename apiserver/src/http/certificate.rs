@@ -86,7 +86,9 @@ struct Judgement {
 
 impl fmt::Debug for PeerCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerCertificates").field("leaf", &self.leaf).finish_non_exhaustive()
+        f.debug_struct("PeerCertificates")
+            .field("leaf", &self.leaf)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,7 +99,10 @@ impl PeerCertificates {
         let leaf = chain.first()?;
         Some(Self {
             leaf: read_leaf(leaf),
-            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+            chain: chain
+                .iter()
+                .map(|certificate| certificate.clone().into_owned())
+                .collect(),
             judgements: Mutex::new(Vec::with_capacity(BUNDLES)),
         })
     }
@@ -110,11 +115,16 @@ impl PeerCertificates {
         let leaf = self.leaf.as_ref().map_err(|unreadable| *unreadable)?;
         let second = now.as_second();
         if second < leaf.not_before || second > leaf.not_after {
-            return Err(CertificateError::OutOfTime { serial: leaf.serial.clone() });
+            return Err(CertificateError::OutOfTime {
+                serial: leaf.serial.clone(),
+            });
         }
         self.judge(bundle, now)
             .map(|()| leaf)
-            .map_err(|cause| CertificateError::Untrusted { serial: leaf.serial.clone(), cause })
+            .map_err(|cause| CertificateError::Untrusted {
+                serial: leaf.serial.clone(),
+                cause,
+            })
     }
 
     fn judge(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<(), rustls::Error> {
@@ -138,7 +148,11 @@ impl PeerCertificates {
         if judgements.len() >= BUNDLES {
             judgements.remove(0);
         }
-        judgements.push(Judgement { bundle: Arc::clone(bundle), at: now, verdict: verdict.clone() });
+        judgements.push(Judgement {
+            bundle: Arc::clone(bundle),
+            at: now,
+            verdict: verdict.clone(),
+        });
         verdict
     }
 }
@@ -172,11 +186,13 @@ fn read_leaf(der: &CertificateDer<'_>) -> Result<Leaf, Unreadable> {
 /// Lower-case hex.
 fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ok = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+            // Writing into a String cannot fail.
+            let _ok = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// When a PEM certificate expires, in seconds since 1970.

@@ -80,7 +80,12 @@ impl Connection {
     /// A connection from `remote`.
     #[must_use]
     pub fn new(remote: SocketAddr, http2: bool, certificates: Option<PeerCertificates>) -> Self {
-        Self { remote, http2, certificates, going: CancellationToken::new() }
+        Self {
+            remote,
+            http2,
+            certificates,
+            going: CancellationToken::new(),
+        }
     }
 
     /// Lets the connection end after the responses that are under way.
@@ -124,7 +129,10 @@ enum Stage {
 
 impl Activity {
     fn new(stage: Stage) -> Arc<Self> {
-        Arc::new(Self { requests: AtomicUsize::new(0), stage: Mutex::new(stage) })
+        Arc::new(Self {
+            requests: AtomicUsize::new(0),
+            stage: Mutex::new(stage),
+        })
     }
 
     fn set(&self, next: impl FnOnce(Stage) -> Stage) {
@@ -170,7 +178,10 @@ impl<S: AsyncRead + Unpin> Read for Noticed<S> {
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if !self.http2 && matches!(result, Poll::Ready(Ok(()))) && self.activity.requests.load(Ordering::Acquire) == 0 {
+        if !self.http2
+            && matches!(result, Poll::Ready(Ok(())))
+            && self.activity.requests.load(Ordering::Acquire) == 0
+        {
             self.activity.set(|stage| match stage {
                 Stage::Idle(_) => Stage::Head(Instant::now()),
                 other => other,
@@ -181,7 +192,11 @@ impl<S: AsyncRead + Unpin> Read for Noticed<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Write for Noticed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -215,7 +230,11 @@ where
     let http2 = connection.http2;
     let now = Instant::now();
     let activity = Activity::new(if http2 { Stage::Idle(now) } else { Stage::Head(now) });
-    let io = Noticed { inner: TokioIo::new(stream), activity: Arc::clone(&activity), http2 };
+    let io = Noticed {
+        inner: TokioIo::new(stream),
+        activity: Arc::clone(&activity),
+        http2,
+    };
     let connection = Arc::new(connection);
     let going = connection.going.clone();
     let answer = {
@@ -224,7 +243,9 @@ where
             let busy = activity.begin();
             let (connection, service) = (Arc::clone(&connection), Arc::clone(&service));
             async move {
-                let response = service.serve(&connection, request.map(RequestBody::from_connection)).await;
+                let response = service
+                    .serve(&connection, request.map(RequestBody::from_connection))
+                    .await;
                 Ok::<_, std::convert::Infallible>(response.map(|body| body.holding(busy)))
             }
         })
@@ -245,7 +266,14 @@ where
             .keep_alive_timeout(PING_TIMEOUT);
         let served = builder.serve_connection(io, answer);
         tokio::pin!(served);
-        drive(served, |served| served.graceful_shutdown(), &activity, &going, &closed).await;
+        drive(
+            served,
+            |served| served.graceful_shutdown(),
+            &activity,
+            &going,
+            &closed,
+        )
+        .await;
     } else {
         let mut builder = http1::Builder::new();
         builder
@@ -258,7 +286,14 @@ where
             .keep_alive(true);
         let served = builder.serve_connection(io, answer);
         tokio::pin!(served);
-        drive(served, |served| served.graceful_shutdown(), &activity, &going, &closed).await;
+        drive(
+            served,
+            |served| served.graceful_shutdown(),
+            &activity,
+            &going,
+            &closed,
+        )
+        .await;
     }
 }
 

@@ -6,10 +6,7 @@
 //! 4. Watches end cleanly, so that clients resume elsewhere.
 //! 5. Connections drain; then storage may close.
 
-use std::{
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::{
@@ -79,7 +76,9 @@ impl Stages {
         if self.0.ending.is_cancelled() {
             return None;
         }
-        Some(RequestInFlight { _token: self.0.requests.token() })
+        Some(RequestInFlight {
+            _token: self.0.requests.token(),
+        })
     }
 
     /// The tasks of open connections.
@@ -97,15 +96,24 @@ impl Stages {
         tracing::info!("stopping: no new connections");
         self.0.closed.cancel();
         self.0.requests.close();
-        if timeout_at(Instant::now() + DRAIN, self.0.requests.wait()).await.is_err() {
+        if timeout_at(Instant::now() + DRAIN, self.0.requests.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!(left = self.0.requests.len(), "stopping: requests did not finish");
         }
 
         tracing::info!("stopping: ending watches");
         self.0.ending.cancel();
         self.0.connections.close();
-        if timeout_at(Instant::now() + CLOSE, self.0.connections.wait()).await.is_err() {
-            tracing::warn!(left = self.0.connections.len(), "stopping: connections did not close");
+        if timeout_at(Instant::now() + CLOSE, self.0.connections.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                left = self.0.connections.len(),
+                "stopping: connections did not close"
+            );
         }
         self.0.stopped.cancel();
     }

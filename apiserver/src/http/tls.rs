@@ -97,7 +97,9 @@ pub struct Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("source", &self.source).finish_non_exhaustive()
+        f.debug_struct("Tls")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,7 +115,10 @@ impl CertificateSource {
 }
 
 async fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
-    tokio::fs::read(path).await.map_err(|source| TlsError::Read { path: path.to_owned(), source })
+    tokio::fs::read(path).await.map_err(|source| TlsError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Watches the files and the hints of acceptable authorities. See [`Tls::reloader`].
@@ -136,8 +141,16 @@ impl Tls {
         let pem = source.read().await?;
         let trusted = Arc::clone(&authentication.borrow_and_update());
         let config = server_config(&pem, min_version, &trusted)?;
-        let tls = Arc::new(Self { current: ArcSwap::from_pointee(config), source, min_version });
-        let reloader = Reloader { tls: Arc::clone(&tls), pem, authentication };
+        let tls = Arc::new(Self {
+            current: ArcSwap::from_pointee(config),
+            source,
+            min_version,
+        });
+        let reloader = Reloader {
+            tls: Arc::clone(&tls),
+            pem,
+            authentication,
+        };
         Ok((tls, reloader))
     }
 
@@ -201,7 +214,9 @@ impl Reloader {
     }
 
     fn report_expiry(&self, metrics: &Metrics, clock: &dyn Clock) {
-        let leaf = CertificateDer::pem_slice_iter(&self.pem.0).next().and_then(Result::ok);
+        let leaf = CertificateDer::pem_slice_iter(&self.pem.0)
+            .next()
+            .and_then(Result::ok);
         if let Some(expires) = leaf.as_ref().and_then(expiry) {
             metrics.serving_certificate(expires);
             if expires <= clock.now().as_second() {
@@ -247,7 +262,10 @@ fn server_config(
 
 /// Names of all authorities whose certificates are of use. They are hints: others are let in as well.
 fn hints(trusted: &AuthenticationConfig) -> Vec<DistinguishedName> {
-    let front_proxy = trusted.request_header.as_ref().and_then(|config| config.ca.as_ref());
+    let front_proxy = trusted
+        .request_header
+        .as_ref()
+        .and_then(|config| config.ca.as_ref());
     let mut hints: Vec<DistinguishedName> = Vec::new();
     for bundle in trusted.client_ca.iter().chain(front_proxy) {
         for subject in bundle.subjects() {
@@ -291,7 +309,12 @@ impl ClientCertVerifier for AnyClientCertificate {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            leaf,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -300,10 +323,17 @@ impl ClientCertVerifier for AnyClientCertificate {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, leaf, signature, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            leaf,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

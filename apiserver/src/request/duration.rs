@@ -38,9 +38,13 @@ pub fn parse_go_duration(text: &str) -> Result<i64, DurationError> {
     let mut rest = unsigned;
     let mut total: i128 = 0;
     while !rest.is_empty() {
-        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number_end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
         let (number, after) = rest.split_at(number_end);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let unit_end = after
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -55,10 +59,17 @@ pub fn parse_go_duration(text: &str) -> Result<i64, DurationError> {
             "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
             unit => {
-                return Err(DurationError::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() });
+                return Err(DurationError::UnknownUnit {
+                    unit: unit.to_owned(),
+                    text: text.to_owned(),
+                });
             }
         };
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())?.into() };
+        let whole: i128 = if whole.is_empty() {
+            0
+        } else {
+            whole.parse::<u64>().map_err(|_| invalid())?.into()
+        };
         total += whole * scale;
         let mut place = scale;
         for digit in fraction.bytes() {
@@ -101,7 +112,11 @@ mod tests {
             ("1.2.3s", r#"time: invalid duration "1.2.3s""#),
             ("99999999999h", r#"time: invalid duration "99999999999h""#),
         ] {
-            assert_eq!(parse_go_duration(text).map_err(|error| error.to_string()), Err(words.to_owned()), "{text}");
+            assert_eq!(
+                parse_go_duration(text).map_err(|error| error.to_string()),
+                Err(words.to_owned()),
+                "{text}"
+            );
         }
     }
 }

@@ -120,7 +120,12 @@ impl RequestInfo {
             .map_err(|error| ApiError::bad_request("the path is not UTF-8").because(error))?
             .into_owned();
         let resource = parse_resource(method, &path, query);
-        Ok(Self { path, method: method.clone(), is_apply: false, resource })
+        Ok(Self {
+            path,
+            method: method.clone(),
+            is_apply: false,
+            resource,
+        })
     }
 
     /// Whether a response may take as long as it likes: watches, and profiles.
@@ -161,7 +166,11 @@ fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<Resource
 
     let mut forced = None;
     if matches!(first, "watch" | "proxy") {
-        forced = Some(if first == "watch" { Verb::Watch } else { Verb::Proxy });
+        forced = Some(if first == "watch" {
+            Verb::Watch
+        } else {
+            Verb::Proxy
+        });
         first = segments.next().unwrap_or_default();
     }
 
@@ -182,8 +191,14 @@ fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<Resource
 
     let verb = forced.unwrap_or_else(|| verb_of(method, name, query));
     let selects = matches!(verb, Verb::List | Verb::Watch) && forced.is_none() && name.is_empty();
-    let selected_name =
-        if selects { query.first("fieldSelector").and_then(pinned_name).map(str::to_owned) } else { None };
+    let selected_name = if selects {
+        query
+            .first("fieldSelector")
+            .and_then(pinned_name)
+            .map(str::to_owned)
+    } else {
+        None
+    };
 
     Some(ResourceRequest {
         verb,
@@ -218,13 +233,16 @@ fn verb_of(method: &Method, name: &str, query: &Query) -> Verb {
 fn pinned_name(selector: &str) -> Option<&str> {
     let mut pinned = None;
     for term in selector.split(',') {
-        let Some((field, value)) = term.split_once('=') else { continue };
+        let Some((field, value)) = term.split_once('=') else {
+            continue;
+        };
         if field.ends_with('!') || field != "metadata.name" {
             continue;
         }
         pinned = Some(value.strip_prefix('=').unwrap_or(value));
     }
-    pinned.filter(|name| !name.is_empty() && *name != "." && *name != ".." && !name.contains(['/', '%', '\\']))
+    pinned
+        .filter(|name| !name.is_empty() && *name != "." && *name != ".." && !name.contains(['/', '%', '\\']))
 }
 
 #[cfg(test)]
@@ -262,7 +280,11 @@ mod tests {
             ("GET", "/apis/g/v/rs/x/status", "get|g/v||rs|x|status|0"),
             ("GET", "/apis/g/v/rs/x/status/more/yet", "get|g/v||rs|x|status|2"),
             ("GET", "/apis/g/v/namespaces/ns/rs", "list|g/v|ns|rs|||0"),
-            ("PUT", "/apis/g/v/namespaces/ns/rs/x/status", "update|g/v|ns|rs|x|status|0"),
+            (
+                "PUT",
+                "/apis/g/v/namespaces/ns/rs/x/status",
+                "update|g/v|ns|rs|x|status|0",
+            ),
             ("GET", "/apis/g/v/namespaces/ns", "get|g/v|ns|namespaces|ns||0"),
             ("GET", "/apis/g/v/namespaces", "list|g/v||namespaces|||0"),
             ("GET", "/apis/g/v/rs/a%2Fb", "get|g/v||rs|a|b|0"),
@@ -283,7 +305,11 @@ mod tests {
             ("POST", "/readyz", "post /readyz"),
             ("GET", "/healthz/", "get /healthz/"),
             ("GET", "/api/v1/pods", "get /api/v1/pods"),
-            ("OPTIONS", "/openapi/v3/apis/g/v/x", "options /openapi/v3/apis/g/v/x"),
+            (
+                "OPTIONS",
+                "/openapi/v3/apis/g/v/x",
+                "options /openapi/v3/apis/g/v/x",
+            ),
         ] {
             assert_eq!(describe(method, path), expected, "{method} {path}");
         }
@@ -320,8 +346,14 @@ mod tests {
 
     #[test]
     fn old_prefix_watches_even_one_name() {
-        assert_eq!(describe("GET", "/apis/g/v/watch/namespaces/ns/rs/x"), "watch|g/v|ns|rs|x||0");
-        assert_eq!(describe("GET", "/apis/g/v/watch/rs?fieldSelector=metadata.name=y"), "watch|g/v||rs|||0");
+        assert_eq!(
+            describe("GET", "/apis/g/v/watch/namespaces/ns/rs/x"),
+            "watch|g/v|ns|rs|x||0"
+        );
+        assert_eq!(
+            describe("GET", "/apis/g/v/watch/rs?fieldSelector=metadata.name=y"),
+            "watch|g/v||rs|||0"
+        );
         assert_eq!(describe("DELETE", "/apis/g/v/watch/rs"), "watch|g/v||rs|||0");
         assert_eq!(describe("GET", "/apis/g/v/watch"), "watch|g/v|||||0");
         assert_eq!(describe("GET", "/apis/g/v/proxy/rs/x"), "proxy|g/v||rs|x||0");

@@ -21,10 +21,13 @@ impl Query {
         if query.is_empty() {
             return Self::default();
         }
-        let pairs = query.split('&').filter(|part| !part.is_empty() && !part.contains(';')).filter_map(|part| {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            Some((unescape(name)?, unescape(value)?))
-        });
+        let pairs = query
+            .split('&')
+            .filter(|part| !part.is_empty() && !part.contains(';'))
+            .filter_map(|part| {
+                let (name, value) = part.split_once('=').unwrap_or((part, ""));
+                Some((unescape(name)?, unescape(value)?))
+            });
         Self(pairs.collect())
     }
 
@@ -36,7 +39,10 @@ impl Query {
 
     /// Every value of a parameter in order.
     pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(own, _)| own == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(own, _)| own == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Whether the parameter came at all.
@@ -49,7 +55,8 @@ impl Query {
     /// the empty string too.
     #[must_use]
     pub fn boolean(&self, name: &str) -> Option<bool> {
-        self.first(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
+        self.first(name)
+            .map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// A signed 64-bit number; absent or empty is unset.
@@ -57,7 +64,9 @@ impl Query {
     /// # Errors
     /// 400 with the text of Go's `strconv.ParseInt`.
     pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        let Some(text) = self.first(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        let Some(text) = self.first(name).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
         match text.parse::<i64>() {
             Ok(number) => Ok(Some(number)),
             Err(error) => {
@@ -66,7 +75,9 @@ impl Query {
                     PosOverflow | NegOverflow => "value out of range",
                     _ => "invalid syntax",
                 };
-                Err(ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}")))
+                Err(ApiError::bad_request(format!(
+                    "strconv.ParseInt: parsing {text:?}: {why}"
+                )))
             }
         }
     }
@@ -76,7 +87,9 @@ impl Query {
     /// # Errors
     /// 400 when it is no Go duration.
     pub fn timeout(&self, limit: Duration) -> Result<Duration, ApiError> {
-        let Some(text) = self.first("timeout").filter(|text| !text.is_empty()) else { return Ok(limit) };
+        let Some(text) = self.first("timeout").filter(|text| !text.is_empty()) else {
+            return Ok(limit);
+        };
         match parse_go_duration(text) {
             Ok(nanoseconds) => match u64::try_from(nanoseconds) {
                 Ok(nanoseconds) if nanoseconds > 0 => Ok(Duration::from_nanos(nanoseconds).min(limit)),
@@ -141,8 +154,21 @@ mod tests {
     #[test]
     fn parts_that_do_not_parse_are_dropped() {
         let query = Query::parse("a=1;2&b=%zz&c=x%2Fy&d=p+q&c=second&%65=f&&g=%e4");
-        let seen: Vec<_> = query.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(seen, [("c", "x/y"), ("d", "p q"), ("c", "second"), ("e", "f"), ("g", "\u{fffd}")]);
+        let seen: Vec<_> = query
+            .0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("c", "x/y"),
+                ("d", "p q"),
+                ("c", "second"),
+                ("e", "f"),
+                ("g", "\u{fffd}")
+            ]
+        );
         assert_eq!(query.first("c"), Some("x/y"));
         assert_eq!(query.all("c").collect::<Vec<_>>(), ["x/y", "second"]);
     }
@@ -150,14 +176,19 @@ mod tests {
     #[test]
     fn integers_fail_with_the_text_of_go() {
         let check = |query: &str, expected: Result<Option<i64>, &str>| {
-            let result = Query::parse(query).integer("limit").map_err(|error| error.to_string());
+            let result = Query::parse(query)
+                .integer("limit")
+                .map_err(|error| error.to_string());
             assert_eq!(result, expected.map_err(str::to_owned), "{query}");
         };
         check("", Ok(None));
         check("limit=", Ok(None));
         check("limit=500", Ok(Some(500)));
         check("limit=-1", Ok(Some(-1)));
-        check("limit=abc", Err(r#"strconv.ParseInt: parsing "abc": invalid syntax"#));
+        check(
+            "limit=abc",
+            Err(r#"strconv.ParseInt: parsing "abc": invalid syntax"#),
+        );
         check(
             "limit=9223372036854775808",
             Err(r#"strconv.ParseInt: parsing "9223372036854775808": value out of range"#),
@@ -168,8 +199,14 @@ mod tests {
     fn timeouts_lower_but_never_raise_the_limit() {
         let limit = Duration::from_secs(60);
         let check = |query: &str, expected: Result<u64, &str>| {
-            let result = Query::parse(query).timeout(limit).map(|timeout| timeout.as_secs());
-            assert_eq!(result.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{query}");
+            let result = Query::parse(query)
+                .timeout(limit)
+                .map(|timeout| timeout.as_secs());
+            assert_eq!(
+                result.map_err(|error| error.to_string()),
+                expected.map_err(str::to_owned),
+                "{query}"
+            );
         };
         check("", Ok(60));
         check("timeout=5s", Ok(5));
