@@ -1,8 +1,10 @@
 //! What does the server ask the cluster it serves for?
 //!
-//! [`Host`] is the seam: `kube.rs` speaks to a real kube-apiserver, standalone mode answers from its own storage, and
+//! [`Host`] is the seam: [`kube`] speaks to a real kube-apiserver, standalone mode answers from its own storage, and
 //! tests use a fake. Start at [`Host`].
 
+pub mod kube;
+pub mod published;
 pub mod request_header;
 pub mod reviews;
 pub mod trust;

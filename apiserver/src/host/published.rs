@@ -1,0 +1,220 @@
+//! What does the host publish about authentication, and what of it do we take over?
+//!
+//! The ConfigMap `kube-system/extension-apiserver-authentication` names the authorities and the front proxy's headers.
+//! A header list that disappears becomes empty; an authority that disappears or breaks stays as it was; malformed JSON
+//! leaves everything as it was. So a fault never widens trust by itself.
+
+use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+
+use http::HeaderName;
+
+use super::{AuthenticationConfig, TrustBundle, request_header::RequestHeaderConfig};
+
+/// Namespace of the ConfigMap.
+pub const NAMESPACE: &str = "kube-system";
+/// Name of the ConfigMap.
+pub const NAME: &str = "extension-apiserver-authentication";
+
+const CLIENT_CA: &str = "client-ca-file";
+const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
+
+/// Why the published settings cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishedError {
+    /// A list that is no JSON array of texts.
+    #[error("key {key} is no JSON array of texts")]
+    List {
+        /// Key of the ConfigMap.
+        key: &'static str,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A text that cannot be a header name.
+    #[error("key {key} names {name:?}, which is no header")]
+    Header {
+        /// Key of the ConfigMap.
+        key: &'static str,
+        /// The text.
+        name: String,
+    },
+}
+
+/// The settings after `data` was published, `old` being those in force.
+///
+/// # Errors
+/// [`PublishedError`]; `old` stays in force.
+pub fn take_over(
+    data: &BTreeMap<String, String>,
+    old: &AuthenticationConfig,
+) -> Result<AuthenticationConfig, PublishedError> {
+    let old_front_proxy = old.request_header.as_ref();
+    Ok(AuthenticationConfig {
+        client_ca: bundle(data, CLIENT_CA, old.client_ca.as_ref()),
+        request_header: Some(Arc::new(RequestHeaderConfig {
+            ca: bundle(
+                data,
+                FRONT_PROXY_CA,
+                old_front_proxy.and_then(|config| config.ca.as_ref()),
+            ),
+            allowed_names: list(data, "requestheader-allowed-names")?,
+            username_headers: headers(data, "requestheader-username-headers")?,
+            uid_headers: headers(data, "requestheader-uid-headers")?,
+            group_headers: headers(data, "requestheader-group-headers")?,
+            extra_prefixes: headers(data, "requestheader-extra-headers-prefix")?
+                .iter()
+                .map(|name| name.as_str().to_owned())
+                .collect(),
+        })),
+    })
+}
+
+/// The bundle under `key`. An unchanged text keeps the old bundle itself, and with it what connections know of it.
+fn bundle(
+    data: &BTreeMap<String, String>,
+    key: &'static str,
+    old: Option<&Arc<TrustBundle>>,
+) -> Option<Arc<TrustBundle>> {
+    let Some(pem) = data.get(key) else {
+        if old.is_some() {
+            tracing::warn!(key, "missing content for CA bundle, the old one stays");
+        }
+        return old.cloned();
+    };
+    if let Some(old) = old.filter(|old| old.pem() == pem) {
+        return Some(Arc::clone(old));
+    }
+    match TrustBundle::from_pem(pem) {
+        Ok(bundle) => Some(Arc::new(bundle)),
+        Err(error) => {
+            tracing::error!(key, %error, "a CA bundle is refused, the old one stays");
+            old.cloned()
+        }
+    }
+}
+
+fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PublishedError> {
+    match data.get(key).filter(|text| !text.is_empty()) {
+        None => Ok(Vec::new()),
+        Some(text) => serde_json::from_str(text).map_err(|source| PublishedError::List { key, source }),
+    }
+}
+
+fn headers(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<HeaderName>, PublishedError> {
+    list(data, key)?
+        .into_iter()
+        .map(|name| HeaderName::from_str(&name).map_err(|_| PublishedError::Header { key, name }))
+        .collect()
+}
+
+/// Says loudly what an operator should not have set up: with one authority for users and front proxies and no allowed
+/// names, any user with a certificate can become anybody.
+pub fn warn_of_open_doors(config: &AuthenticationConfig) {
+    let Some(front_proxy) = &config.request_header else {
+        return;
+    };
+    let Some(front_proxy_ca) = &front_proxy.ca else {
+        return;
+    };
+    if !front_proxy.allowed_names.is_empty() {
+        return;
+    }
+    let shared = config.client_ca.as_ref().is_some_and(|clients| {
+        clients.subjects().iter().any(|subject| {
+            front_proxy_ca
+                .subjects()
+                .iter()
+                .any(|other| other.as_ref() == subject.as_ref())
+        })
+    });
+    if shared {
+        tracing::error!(
+            "users and the front proxy share an authority and requestheader-allowed-names is empty: \
+             ANY USER WITH A CLIENT CERTIFICATE CAN BECOME ANYBODY"
+        );
+    } else {
+        tracing::warn!(
+            "requestheader-allowed-names is empty: any certificate of its authority speaks for users"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::Authority;
+
+    fn data(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    fn published(clients: &str, proxies: &str) -> BTreeMap<String, String> {
+        data(&[
+            (CLIENT_CA, clients),
+            (FRONT_PROXY_CA, proxies),
+            ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+            ("requestheader-group-headers", r#"["X-Remote-Group"]"#),
+            ("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#),
+            ("requestheader-allowed-names", r#"["front-proxy-client"]"#),
+        ])
+    }
+
+    #[test]
+    fn settings_are_taken_over_and_names_are_lower_case() {
+        let (clients, proxies) = (Authority::new("clients").pem(), Authority::new("proxies").pem());
+        let config = take_over(&published(&clients, &proxies), &AuthenticationConfig::default()).unwrap();
+        assert_eq!(config.client_ca.as_ref().unwrap().pem(), clients);
+        let front_proxy = config.request_header.as_ref().unwrap();
+        assert_eq!(front_proxy.ca.as_ref().unwrap().pem(), proxies);
+        assert_eq!(front_proxy.allowed_names, ["front-proxy-client"]);
+        assert_eq!(front_proxy.username_headers, ["x-remote-user"]);
+        assert_eq!(front_proxy.uid_headers, [""; 0]);
+        assert_eq!(front_proxy.extra_prefixes, ["x-remote-extra-"]);
+
+        let again = take_over(&published(&clients, &proxies), &config).unwrap();
+        assert!(Arc::ptr_eq(
+            again.client_ca.as_ref().unwrap(),
+            config.client_ca.as_ref().unwrap()
+        ));
+    }
+
+    #[test]
+    fn nothing_published_lets_nobody_in() {
+        let config = take_over(&BTreeMap::new(), &AuthenticationConfig::default()).unwrap();
+        assert_eq!(config.client_ca, None);
+        let front_proxy = config.request_header.unwrap();
+        assert!(front_proxy.ca.is_none() && front_proxy.username_headers.is_empty());
+    }
+
+    #[test]
+    fn broken_authorities_leave_the_old_ones() {
+        let (clients, proxies) = (Authority::new("clients").pem(), Authority::new("proxies").pem());
+        let old = take_over(&published(&clients, &proxies), &AuthenticationConfig::default()).unwrap();
+        for broken in [
+            "",
+            "not PEM",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            assert_eq!(
+                take_over(&published(broken, broken), &old).unwrap(),
+                old,
+                "{broken}"
+            );
+        }
+        let without = take_over(&BTreeMap::new(), &old).unwrap();
+        assert_eq!(without.client_ca, old.client_ca);
+        let front_proxy = without.request_header.unwrap();
+        assert!(front_proxy.ca.is_some() && front_proxy.username_headers.is_empty());
+    }
+
+    #[test]
+    fn malformed_lists_are_errors() {
+        for broken in ["[", r#""X-Remote-User""#, r#"["a b"]"#] {
+            let data = data(&[("requestheader-username-headers", broken)]);
+            take_over(&data, &AuthenticationConfig::default()).unwrap_err();
+        }
+    }
+}
