@@ -260,6 +260,17 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// Tells the person at the terminal, and gives the exit code.
+    #[must_use]
+    pub fn report(&self) -> std::process::ExitCode {
+        match self {
+            // clap knows where help and usage go. There is nowhere to complain when the terminal is gone.
+            Self::Flags(error) => drop(error.print()),
+            other => eprintln!("drydock-apiserver: {other}"),
+        }
+        self.exit_code().into()
+    }
+
     /// The exit code: 0 for help and version, 2 for everything that was typed wrong.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

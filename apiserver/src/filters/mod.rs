@@ -16,9 +16,16 @@ mod panic;
 mod request_log;
 mod selectors;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::time::{Instant, timeout_at};
 
 use self::max_in_flight::MaxInFlight;
@@ -94,6 +101,8 @@ struct Seen {
     received: Instant,
     warnings: Warnings,
     labels: Option<RequestLabels>,
+    /// Whether every filter let the request pass: what a filter refused is no API request to count.
+    passed: AtomicBool,
 }
 
 impl<H: Handler> Chain<H> {
@@ -198,6 +207,7 @@ impl<H: Handler> Chain<H> {
         let allowed = self.parts.authorizer.check(info, query, &user, uri).await;
         metrics.filtered("authorization", before.elapsed());
         allowed?;
+        seen.passed.store(true, Ordering::Relaxed);
 
         if info.resource.is_none()
             && let Some(response) = self.own_path(info, query)
@@ -248,8 +258,12 @@ impl<H: Handler> Chain<H> {
         audit_id: HeaderValue,
         warnings: &Warnings,
         accepts_gzip: bool,
+        head: bool,
     ) -> Response<ResponseBody> {
         response = compression::compress(response, accepts_gzip).await;
+        if head {
+            response = without_body(response);
+        }
         let headers = response.headers_mut();
         warnings.write_headers(headers);
         headers.insert(audit_id::HEADER, audit_id);
@@ -265,12 +279,8 @@ impl<H: Handler> Chain<H> {
     /// Counts the answered request. A stream is counted when it ends.
     fn counted(&self, seen: &Seen, response: Response<ResponseBody>) -> Response<ResponseBody> {
         let code = response.status();
-        // What a filter refused or the router did not find is not an API request to count.
-        let refused = matches!(
-            code,
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED
-        );
-        let Some(labels) = seen.labels.as_ref().filter(|_| !refused) else {
+        let passed = seen.passed.load(Ordering::Relaxed) && code != StatusCode::METHOD_NOT_ALLOWED;
+        let Some(labels) = seen.labels.as_ref().filter(|_| passed) else {
             return response;
         };
         let metrics = &self.parts.metrics;
@@ -294,6 +304,7 @@ impl<H: Handler> Service for Chain<H> {
         let audit_id = audit_id::of(request.headers());
         let warnings = Warnings::default();
         let accepts_gzip = compression::accepts_gzip(request.headers());
+        let head = request.method() == Method::HEAD;
         let log = request_log::Entry::new(connection, &request, &audit_id, received);
 
         let query = Query::parse(request.uri().query().unwrap_or_default());
@@ -301,7 +312,7 @@ impl<H: Handler> Service for Chain<H> {
             Ok(info) => info,
             Err(refused) => {
                 let response = self
-                    .finished(refused.into_response(), audit_id, &warnings, false)
+                    .finished(refused.into_response(), audit_id, &warnings, false, head)
                     .await;
                 return log.written(response);
             }
@@ -318,6 +329,7 @@ impl<H: Handler> Service for Chain<H> {
             received,
             warnings,
             labels,
+            passed: AtomicBool::new(false),
         };
 
         let answer = async {
@@ -336,7 +348,13 @@ impl<H: Handler> Service for Chain<H> {
         }
         response = self.counted(&seen, response);
         response = self
-            .finished(response, seen.audit_id.clone(), &seen.warnings, accepts_gzip)
+            .finished(
+                response,
+                seen.audit_id.clone(),
+                &seen.warnings,
+                accepts_gzip,
+                head,
+            )
             .await;
         log.written(response)
     }
@@ -348,6 +366,17 @@ fn close_stranger(connection: &Connection) {
     if connection.http2 {
         connection.close();
     }
+}
+
+/// The headers of the answer to a HEAD, which has no body.
+fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let (mut parts, body) = response.into_parts();
+    if let Some(size) = body.size() {
+        parts
+            .headers
+            .insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    }
+    Response::from_parts(parts, body.replaced_by(bytes::Bytes::new()))
 }
 
 fn served_while_stopping(info: &RequestInfo, headers: &HeaderMap) -> bool {

@@ -597,3 +597,35 @@ async fn counts_have_the_labels_of_dashboards() {
         assert!(counts.contains(&line), "{line} is not in {counts:?}");
     }
 }
+
+#[tokio::test]
+async fn head_is_answered_without_a_body() {
+    let cluster = Cluster::new();
+    let request = Request::head("/readyz").body("").unwrap();
+    let answer = cluster.server.send(&connection(None), request).await;
+    assert_eq!((answer.code.as_u16(), answer.text.as_str()), (200, ""));
+    assert_eq!(answer.headers["content-length"], "2");
+}
+
+#[tokio::test]
+async fn refusals_of_filters_are_not_counted_as_api_requests() {
+    let cluster = Cluster::new();
+    cluster.server.host.decide_by(|review| match &review.attributes {
+        Attributes::Resource(_) => Ok(AccessVerdict::NoOpinion(String::new())),
+        Attributes::Path { .. } => Ok(AccessVerdict::Allowed(String::new())),
+    });
+    assert_eq!(
+        cluster.server.send(&connection(None), get(PATH, &[])).await.code,
+        403
+    );
+    let text = cluster
+        .server
+        .send(&connection(None), get("/metrics", &[]))
+        .await
+        .text;
+    assert!(!text.contains("apiserver_request_total{"), "{text}");
+    assert!(
+        text.contains("authorization_attempts_total{result=\"no-opinion\"} 1"),
+        "{text}"
+    );
+}

@@ -281,6 +281,7 @@ where
             // Idle time counts here too, so this is only the last line; see `drive` for the time of a header block.
             .header_read_timeout(IDLE + TICK)
             .max_headers(HEADER_LINES)
+            .max_header_size(HEADER_BYTES)
             .max_buf_size(HEADER_BYTES)
             .half_close(false)
             .keep_alive(true);

@@ -8,3 +8,6 @@ pub mod connection;
 pub mod listener;
 pub mod shutdown;
 pub mod tls;
+
+#[cfg(test)]
+mod tests;
