@@ -240,7 +240,9 @@ impl FieldSet {
                 (Shape::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(&list.items),
                 _ => None,
             };
-            let Some(below) = below.filter(|_| !node.below.is_empty()) else { continue };
+            let Some(below) = below.filter(|_| !node.below.is_empty()) else {
+                continue;
+            };
             let is_atomic = match &below.shape {
                 Shape::Object(object) => object.is_atomic,
                 Shape::List(list) => list.kind == ListKind::Atomic,

@@ -277,6 +277,26 @@ pub fn encode_entries(mut entries: Vec<Entry>) -> Option<Value> {
 /// the stored one if it decodes and is not empty; `[]` and `[{}]` on an update stop the tracking; anything else is
 /// ignored. Through a subresource the stored list counts. An object without a list stays without one until somebody
 /// applies. A write never fails for its bookkeeping: if the values cannot be compared, the owners stay as they were.
+///
+/// ```
+/// use drydock_machinery::apply::FieldSet;
+/// use drydock_machinery::apply::managed_fields::{Endpoint, OneVersion, Writer, record_update};
+/// use drydock_machinery::schema::Structural;
+/// use serde_json::json;
+///
+/// let spec = json!({"type": "object", "properties": {"size": {"type": "integer"}}});
+/// let schema = Structural::for_kind("Thing", "v1", "", &[("spec", &spec)])?;
+/// let reset_fields = FieldSet::new();
+/// let endpoint = Endpoint { schema: &schema, reset_fields: &reset_fields, versions: &OneVersion };
+/// let writer =
+///     Writer { manager: "kubectl", api_version: "example.com/v1", subresource: None, time: "2026-01-01T00:00:00Z" };
+/// let mut object = json!({"metadata": {"name": "n"}, "spec": {"size": 1}});
+/// record_update(&endpoint, None, &mut object, &writer);
+/// let entry = &object["metadata"]["managedFields"][0];
+/// assert_eq!(entry["manager"], "kubectl");
+/// assert_eq!(entry["fieldsV1"], json!({"f:spec": {".": {}, "f:size": {}}}));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 pub fn record_update(endpoint: &Endpoint<'_>, live: Option<&Value>, new: &mut Value, writer: &Writer<'_>) {
     let sent = take_list(new);
     let live = live.filter(|live| live.pointer("/metadata/uid").is_some());

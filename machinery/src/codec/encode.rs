@@ -33,6 +33,16 @@ pub fn encode_pretty(value: &Value) -> Vec<u8> {
 /// Encodes an object for storage. `None` when it has no `metadata.uid`, which every stored object has.
 ///
 /// `metadata.resourceVersion` is left out whether or not the object carries it.
+///
+/// ```
+/// use drydock_machinery::codec::encode_stored;
+///
+/// let object = serde_json::json!({"metadata": {"name": "n", "uid": "u"}});
+/// let stored = encode_stored(&object).expect("it has a uid");
+/// let (before, after) = stored.bytes.split_at(stored.resource_version_at);
+/// let seen = [before, br#""resourceVersion":"7","#, after].concat();
+/// assert_eq!(seen, br#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#);
+/// ```
 #[must_use]
 pub fn encode_stored(object: &Value) -> Option<Stored> {
     let members = object.as_object()?;

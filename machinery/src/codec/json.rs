@@ -14,6 +14,13 @@ use super::{DecodeError, Decoded, Location, Segment, StrictError, syntax};
 /// Of a repeated key the last value counts, and [`Decoded::duplicates`] says where it stands. Invalid UTF-8 becomes
 /// U+FFFD. Nesting is limited to 128 levels, so no body can exhaust the stack.
 ///
+/// ```
+/// let decoded = drydock_machinery::codec::json::decode(br#"{"spec":{"y":1,"y":2}}"#)?;
+/// assert_eq!(decoded.value["spec"]["y"], 2);
+/// assert_eq!(decoded.duplicates[0].to_string(), r#"duplicate field "spec.y""#);
+/// # Ok::<_, drydock_machinery::codec::DecodeError>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`DecodeError::Syntax`] with the reference decoder's text when `bytes` are not one JSON document;
@@ -71,7 +78,10 @@ pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<Stri
         };
     }
     let text = String::from_utf8_lossy(bytes);
-    let walk = Walk { location: None, order: &mut order };
+    let walk = Walk {
+        location: None,
+        order: &mut order,
+    };
     // A body that cannot be read has no errors of this kind, so there is nothing to put in order.
     let _read = walk.deserialize(&mut serde_json::Deserializer::from_str(&text));
     let mut ranked: Vec<_> = errors
@@ -95,7 +105,10 @@ struct Order {
 impl Order {
     /// Takes note of a key.
     fn meet(&mut self, path: &str) {
-        let duplicate = self.duplicates.get(path).filter(|_| !self.seen_once.insert(path.to_owned()));
+        let duplicate = self
+            .duplicates
+            .get(path)
+            .filter(|_| !self.seen_once.insert(path.to_owned()));
         for index in self.unknown.get(path).into_iter().chain(duplicate) {
             let rank = self.met.len();
             self.met.entry(*index).or_insert(rank);
@@ -151,7 +164,10 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         for index in 0.. {
             let location = Location::below(self.location, Segment::Index(index));
-            let walk = Walk { location: Some(&location), order: self.order };
+            let walk = Walk {
+                location: Some(&location),
+                order: self.order,
+            };
             if seq.next_element_seed(walk)?.is_none() {
                 break;
             }
@@ -163,7 +179,10 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
         while let Some(key) = access.next_key::<String>()? {
             let location = Location::below(self.location, Segment::Key(&key));
             self.order.meet(&location.to_string());
-            access.next_value_seed(Walk { location: Some(&location), order: self.order })?;
+            access.next_value_seed(Walk {
+                location: Some(&location),
+                order: self.order,
+            })?;
         }
         Ok(())
     }
@@ -308,16 +327,34 @@ mod tests {
 
     #[test]
     fn strict_errors_are_told_in_the_order_of_the_body() {
-        let unknown = |path: &str| StrictError::UnknownField { path: path.to_owned() };
-        let duplicate = |path: &str| StrictError::DuplicateField { path: path.to_owned() };
+        let unknown = |path: &str| StrictError::UnknownField {
+            path: path.to_owned(),
+        };
+        let duplicate = |path: &str| StrictError::DuplicateField {
+            path: path.to_owned(),
+        };
         let body = br#"{"z":1,"spec":{"x":{"b":1},"y":1,"l":[0,{"q":1}],"y":2,"a":1}}"#;
         let ordered = in_order_of_discovery(
             body,
-            vec![duplicate("spec.y"), unknown("lost"), unknown("spec.a"), unknown("spec.l[1].q"), unknown("spec.x"), unknown("z")],
+            vec![
+                duplicate("spec.y"),
+                unknown("lost"),
+                unknown("spec.a"),
+                unknown("spec.l[1].q"),
+                unknown("spec.x"),
+                unknown("z"),
+            ],
         );
         assert_eq!(
             ordered,
-            [unknown("z"), unknown("spec.x"), unknown("spec.l[1].q"), duplicate("spec.y"), unknown("spec.a"), unknown("lost")]
+            [
+                unknown("z"),
+                unknown("spec.x"),
+                unknown("spec.l[1].q"),
+                duplicate("spec.y"),
+                unknown("spec.a"),
+                unknown("lost")
+            ]
         );
     }
 

@@ -81,8 +81,14 @@ pub fn strict_errors(duplicates: Vec<StrictError>, unknown: Vec<StrictError>) ->
 
 /// [`strict_errors`] of a JSON body, in the order in which they stand there.
 #[must_use]
-pub fn strict_errors_in(body: &[u8], duplicates: Vec<StrictError>, unknown: Vec<StrictError>) -> Vec<StrictError> {
-    reported(duplicates, unknown, |errors| super::json::in_order_of_discovery(body, errors))
+pub fn strict_errors_in(
+    body: &[u8],
+    duplicates: Vec<StrictError>,
+    unknown: Vec<StrictError>,
+) -> Vec<StrictError> {
+    reported(duplicates, unknown, |errors| {
+        super::json::in_order_of_discovery(body, errors)
+    })
 }
 
 fn reported(

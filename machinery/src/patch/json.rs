@@ -18,6 +18,14 @@ const MOST_COPIED_BYTES: usize = 3 * 1024 * 1024;
 ///
 /// [`Patched::strict`] lists members that operations do not have, and members that stand twice.
 ///
+/// ```
+/// let document = serde_json::json!({"list": [1, 2]});
+/// let patch = br#"[{"op": "test", "path": "/list/0", "value": 1}, {"op": "remove", "path": "/list/-1"}]"#;
+/// let patched = drydock_machinery::patch::json::apply(&document, patch)?;
+/// assert_eq!(patched.value, serde_json::json!({"list": [1]}));
+/// # Ok::<_, drydock_machinery::patch::PatchError>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`PatchError::NotJson`], [`PatchError::Decode`] when the patch is no list of operations,
@@ -510,15 +518,20 @@ mod tests {
             patched(&json!({}), &many(10_001)).unwrap_err().to_string(),
             "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"
         );
-        let doubling = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 30]);
-        let error = patched(&json!({"a": ["x".repeat(1000)]}), &doubling).unwrap_err();
-        assert!(matches!(
-            error,
-            PatchError::Operation {
-                source: OperationError::CopyTooLarge(_),
-                ..
-            }
-        ));
+        let doubling = vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 30];
+        let many = (0..32)
+            .map(|index| json!({"op": "copy", "from": "/a", "path": format!("/b{index}")}))
+            .collect();
+        for copies in [doubling, many] {
+            let error = patched(&json!({"a": ["x".repeat(100_000)]}), &Value::Array(copies)).unwrap_err();
+            let PatchError::Operation { source, .. } = error else {
+                panic!("{error}")
+            };
+            assert!(
+                matches!(source, OperationError::CopyTooLarge(3_145_729..)),
+                "{source}"
+            );
+        }
     }
 
     #[test]

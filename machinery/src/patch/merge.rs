@@ -10,6 +10,15 @@ use crate::codec::{DecodeError, FieldValidation, json};
 /// Nulls inside added objects delete nothing and are dropped; nulls that are items of lists stay. With
 /// [`FieldValidation::Ignore`] an array replaces the document, as the reference does; otherwise only objects are patches.
 ///
+/// ```
+/// use drydock_machinery::codec::FieldValidation;
+///
+/// let document = serde_json::json!({"a": 1, "b": {"c": 2}});
+/// let patched = drydock_machinery::patch::merge::apply(&document, br#"{"a":null,"b":{"d":3}}"#, FieldValidation::Warn)?;
+/// assert_eq!(patched.value, serde_json::json!({"b": {"c": 2, "d": 3}}));
+/// # Ok::<_, drydock_machinery::patch::PatchError>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`PatchError::NotJson`], [`PatchError::NotAnObject`] for `null` and, when validation is ignored, scalars, and

@@ -14,6 +14,24 @@ impl Structural {
     /// zero) is dropped. A `null` body is an empty object. `metadata.managedFields` keeps `[]` and `[{}]`: they mean
     /// something to [`managed_fields`](crate::apply::managed_fields).
     ///
+    /// ```
+    /// use drydock_machinery::schema::Structural;
+    ///
+    /// let spec = serde_json::json!({"type": "object", "properties": {"ttl": {"type": "integer", "format": "int32"}}});
+    /// let schema = Structural::for_kind("Thing", "v1", "", &[("spec", &spec)])?;
+    /// let mut object = serde_json::json!({"metadata": {"labels": {}}, "spec": {"ttl": null, "x": 1}});
+    /// let unknown = schema.conform(&mut object)?;
+    /// assert_eq!(object, serde_json::json!({"metadata": {}, "spec": {}}));
+    /// assert_eq!(unknown[0].to_string(), r#"unknown field "spec.x""#);
+    ///
+    /// let refused = schema.conform(&mut serde_json::json!({"spec": {"ttl": "1"}})).unwrap_err();
+    /// assert_eq!(
+    ///     refused.to_string(),
+    ///     "json: cannot unmarshal string into Go struct field ThingSpec.spec.ttl of type int32"
+    /// );
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`DecodeError::Type`] for the first value of another JSON type or out of range, the `DecodeError::Time…` kinds for

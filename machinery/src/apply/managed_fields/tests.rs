@@ -366,6 +366,21 @@ fn endpoints_record_only_what_they_do_not_reset() {
 }
 
 #[test]
+fn what_an_endpoint_resets_is_not_lost_by_being_left_out() {
+    let mut story = Story::new();
+    story.put("a", &json!({"spec": {"priority": 1}}));
+    let mut new = story.live.clone().unwrap();
+    new["status"] = json!({"active": ["y"]});
+    story.write("ctl", Some("status"), new);
+    // As a client writes that knows the spec only; the server puts the status back later.
+    story.put("a", &json!({"spec": {"priority": 2}}));
+    story.check(&[
+        "ctl/status Update 02 .status .status.active .status.active[=\"y\"]",
+        "a Update 03 .spec .spec.priority",
+    ]);
+}
+
+#[test]
 fn lists_that_clients_send_are_honoured_on_the_main_resource() {
     let members = json!({"spec": {"priority": 5, "enabled": true}});
     let mut story = Story::new();
@@ -536,6 +551,76 @@ fn the_oldest_of_many_updaters_are_merged() {
     assert!(entries[1].starts_with("u02 "));
 }
 
+/// Caps updaters named by second, subresource and version, and tells what is left.
+fn capped(updaters: &[(u32, &str, &str, &str)]) -> Vec<String> {
+    let mut entries: Vec<_> = updaters
+        .iter()
+        .map(|(second, manager, subresource, version)| Entry {
+            manager: (*manager).to_owned(),
+            operation: Operation::Update,
+            api_version: (*version).to_owned(),
+            subresource: (*subresource).to_owned(),
+            time: Some(format!("2026-01-01T00:00:{second:02}Z")),
+            fields: [Path::fields(&[&format!("f{second}")])].into_iter().collect(),
+        })
+        .collect();
+    cap_updaters(&mut entries);
+    entries
+        .iter()
+        .map(|entry| {
+            let paths: Vec<_> = entry.fields.paths().iter().map(ToString::to_string).collect();
+            format!(
+                "{}/{} {} {}",
+                entry.manager,
+                entry.subresource,
+                &entry.api_version[12..],
+                paths.concat()
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_bucket_of_a_version_has_no_subresource() {
+    let mut updaters = vec![(1, "s", "status", V1), (2, "o", "", V2)];
+    updaters.extend((3..12).map(|second| (second, "u", "status", V1)));
+    let left = capped(&updaters);
+    assert_eq!(left.len(), 10);
+    assert_eq!(
+        left[..3],
+        ["ancient-changes/ v1 .f1.f3", "o/ v2 .f2", "u/status v1 .f4"]
+    );
+}
+
+#[test]
+fn ten_updaters_and_updaters_of_ten_versions_stay() {
+    let ten: Vec<_> = (1..11).map(|second| (second, "u", "", V1)).collect();
+    assert!(capped(&ten).iter().all(|entry| entry.starts_with("u/ v1")));
+    let names: Vec<_> = (1..15).map(|version| format!("example.com/v{version}")).collect();
+    let versions: Vec<_> = names
+        .iter()
+        .zip(1..)
+        .map(|(version, second)| (second, "u", "", version.as_str()))
+        .collect();
+    assert_eq!(capped(&versions).len(), 14);
+}
+
+#[test]
+fn a_bucket_that_exists_is_used_wherever_it_stands() {
+    let mut updaters = vec![
+        (1, "first", "", V1),
+        (2, "second", "", V1),
+        (3, "ancient-changes", "", V1),
+    ];
+    updaters.extend((4..14).map(|second| (second, "u", "", V1)));
+    let left = capped(&updaters);
+    assert_eq!(left.len(), 10);
+    assert_eq!(
+        left[..3],
+        ["first/ v1 .f1", "ancient-changes/ v1 .f2.f3.f4.f5", "u/ v1 .f6"]
+    );
+}
+
 #[test]
 fn entries_of_other_versions_are_compared_in_their_version() {
     let mut other = entry(
@@ -564,13 +649,26 @@ fn entries_of_other_versions_are_compared_in_their_version() {
 #[test]
 fn owners_of_what_is_atomic_now_own_the_whole() {
     let list = json!([
-        entry("a", "Update", 1, json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:name": {}, "f:intent": {}}}}})),
-        entry("b", "Update", 2, json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:intent": {}}}}})),
+        entry(
+            "a",
+            "Update",
+            1,
+            json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:name": {}, "f:intent": {}}}}})
+        ),
+        entry(
+            "b",
+            "Update",
+            2,
+            json!({"f:spec": {"f:requesters": {"k:{\"name\":\"r\"}": {"f:intent": {}}}}})
+        ),
     ]);
     let members = json!({"spec": {"requesters": [{"name": "r", "intent": "E"}]}});
     let mut story = Story::with(&list, &members);
     story.put("c", &members);
-    story.check(&["a Update 01 .spec.requesters[name=\"r\"]", "b Update 02 .spec.requesters[name=\"r\"]"]);
+    story.check(&[
+        "a Update 01 .spec.requesters[name=\"r\"]",
+        "b Update 02 .spec.requesters[name=\"r\"]",
+    ]);
 }
 
 #[test]
