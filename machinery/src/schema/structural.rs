@@ -796,21 +796,57 @@ mod tests {
         }
     }
 
+    fn served(kind: &drydock_proto::kinds::Kind, version: &str) -> Structural {
+        let face = kind.face(version).unwrap();
+        let (spec, status) = ((face.spec)(), (face.status)());
+        Structural::for_kind(
+            kind.kind,
+            version,
+            kind.description,
+            &[("spec", &spec), ("status", &status)],
+        )
+        .unwrap()
+    }
+
     #[test]
     fn every_served_kind_has_a_structural_schema() {
         for kind in drydock_proto::kinds::KINDS {
             for face in kind.faces {
-                let (spec, status) = ((face.spec)(), (face.status)());
-                let schema = Structural::for_kind(
-                    kind.kind,
-                    face.version,
-                    kind.description,
-                    &[("spec", &spec), ("status", &status)],
-                )
-                .unwrap();
+                let schema = served(kind, face.version);
                 assert!(schema.at(&["spec"]).is_some() && schema.at(&["metadata", "labels"]).is_some());
                 assert_eq!(schema.at(&["status", "nothing"]), None);
             }
+        }
+    }
+
+    #[test]
+    fn eviction_requests_are_read_as_their_schema_says() {
+        let schema = served(&drydock_proto::kinds::evictionrequest::KIND, "v1alpha3");
+        let mut request = json!({
+            "apiVersion": "coordination.k8s.io/v1alpha3",
+            "kind": "EvictionRequest",
+            "metadata": {"name": "u", "annotations": {}},
+            "spec": {"target": {"pod": {"name": "p", "uid": "u"}}, "requesters": [{"name": "a.example.com"}], "ttlSecondsAfterFinished": null},
+            "status": {"conditions": [], "podEvictionStatus": {}, "interceptors": [{"name": "b.example.com", "heartbeatTime": "2026-01-01T00:00:00.5Z"}]}
+        });
+        assert_eq!(schema.conform(&mut request).unwrap(), []);
+        schema.default(&mut request);
+        assert_eq!(
+            request,
+            json!({
+                "apiVersion": "coordination.k8s.io/v1alpha3",
+                "kind": "EvictionRequest",
+                "metadata": {"name": "u"},
+                "spec": {"type": "Soft", "target": {"pod": {"name": "p", "uid": "u"}}, "requesters": [{"name": "a.example.com"}], "heartbeatDeadlineSeconds": 1200},
+                "status": {"podEvictionStatus": {"failedAPIEvictionCounter": 0}, "interceptors": [{"name": "b.example.com", "heartbeatTime": "2026-01-01T00:00:00Z"}]}
+            })
+        );
+        for (list, key) in [("requesters", "spec"), ("interceptors", "status")] {
+            let Some(Shape::List(found)) = schema.at(&[key, list]).map(|schema| &schema.shape) else {
+                panic!("{list}")
+            };
+            assert_eq!(found.kind, ListKind::Map(vec!["name".to_owned()]));
+            assert!(matches!(&found.items.shape, Shape::Object(item) if item.is_atomic));
         }
     }
 }

@@ -179,6 +179,7 @@ fn object(members: &Value) -> Value {
     object
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "tables of literals read better")]
 fn entry(manager: &str, operation: &str, second: u32, fields: Value) -> Value {
     json!({"manager": manager, "operation": operation, "apiVersion": V1, "fieldsType": "FieldsV1",
         "time": format!("2026-01-01T00:00:{second:02}Z"), "fieldsV1": fields})
