@@ -1,3 +1,8 @@
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "tables read better without references"
+)]
+
 use drydock_machinery::field_error::FieldError;
 use drydock_machinery::names::AllowedNames;
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! How does a drain plan become complete and ordered?
 //!
 //! A plan names steps: pods of a type, up to a priority, maybe narrowed by a selector. Steps are taken by type
-//! (Default, DaemonSet, Static), then by ascending priority, those with a selector before the one without. Every plan
+//! (Default, `DaemonSet`, Static), then by ascending priority, those with a selector before the one without. Every plan
 //! ends with all pods of a type, so the default steps are added where they are missing. [`complete`] is idempotent.
 
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// Adds the default steps that are missing, and orders all. A plan with faults stays as it is, so that the paths of its
 /// faults are those of what was written.
-pub fn complete(plan: &mut Vec<Value>) {
+pub(super) fn complete(plan: &mut Vec<Value>) {
     if !validate(plan, &FieldPath::root()).is_empty() {
         return;
     }
@@ -51,8 +51,7 @@ fn defaults() -> impl Iterator<Item = DrainPlanEntry> {
 }
 
 /// The order in which two steps are taken; steps that only differ in their selectors keep the order they have.
-#[must_use]
-pub fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
+pub(super) fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
     let key = |entry: &DrainPlanEntry| {
         (
             entry.pod_type.rank(),
@@ -64,8 +63,7 @@ pub fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
 }
 
 /// All faults of a plan, complete or not.
-#[must_use]
-pub fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
+pub(super) fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut seen = HashSet::new();
     for (index, value) in plan.iter().enumerate() {

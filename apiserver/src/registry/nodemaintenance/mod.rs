@@ -1,11 +1,11 @@
 //! The rules of NodeMaintenance. Start at [`NodeMaintenanceStrategy`].
 
 mod columns;
-pub mod drain_plan;
+mod drain_plan;
 mod strategy;
 mod transitions;
 mod validation;
-pub mod warnings;
+mod warnings;
 
 pub use strategy::NodeMaintenanceStrategy;
 

@@ -1,12 +1,8 @@
-use std::collections::BTreeMap;
-
 use drydock_machinery::field_error::{ErrorList, FieldPath};
-use drydock_machinery::selector::NodeMatcher;
 use drydock_proto::kinds::nodemaintenance::DrainPlanEntry;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::warnings::{Node, about_chosen_nodes};
 use super::{NodeMaintenanceStrategy, drain_plan};
 use crate::registry::strategy::{Strategy as _, WriteContext};
 
@@ -375,56 +371,7 @@ fn columns_count_nodes_and_pods() {
 }
 
 #[test]
-fn warnings_name_selectors_that_surprise() {
-    let labels = |control_plane: bool, zone: &str| {
-        let mut labels = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
-        if control_plane {
-            labels.insert("node-role.kubernetes.io/control-plane".to_owned(), String::new());
-        }
-        labels
-    };
-    let nodes = [
-        ("c1", labels(true, "a")),
-        ("c2", labels(true, "b")),
-        ("w1", labels(false, "a")),
-    ];
-    let check = |requirement: Value, own: Option<&str>, expected: &[&str]| {
-        let terms = json!({"nodeSelectorTerms": [{"matchExpressions": [requirement]}]});
-        let matcher = NodeMatcher::try_from(&serde_json::from_value(terms).unwrap()).unwrap();
-        let nodes = nodes.iter().map(|(name, labels)| Node { name, labels });
-        assert_eq!(about_chosen_nodes(&matcher, nodes, own), expected);
-    };
-    let every = "spec.nodeSelector: matches every node of the cluster";
-    let control = "spec.nodeSelector: matches every node of the control plane";
-    let own = "spec.nodeSelector: matches node \"w1\", on which Drydock itself runs";
-    check(
-        json!({"key": "zone", "operator": "Exists"}),
-        Some("w1"),
-        &[every, own],
-    );
-    check(
-        json!({"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}),
-        Some("w1"),
-        &[control],
-    );
-    check(
-        json!({"key": "zone", "operator": "In", "values": ["a"]}),
-        Some("w1"),
-        &[own],
-    );
-    check(
-        json!({"key": "zone", "operator": "In", "values": ["b"]}),
-        Some("w1"),
-        &[],
-    );
-    check(
-        json!({"key": "zone", "operator": "In", "values": ["a"]}),
-        Some("gone"),
-        &[],
-    );
-    let matcher = NodeMatcher::default();
-    assert!(about_chosen_nodes(&matcher, std::iter::empty(), None).is_empty());
-
+fn terms_that_choose_nothing_are_warned_about() {
     let object = maintenance(&json!({"nodeSelector": {"nodeSelectorTerms": [{}]}}));
     assert_eq!(
         STRATEGY.warnings_on_create(&object),

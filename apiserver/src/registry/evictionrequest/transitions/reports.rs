@@ -106,8 +106,8 @@ fn report_errors(
         &path.child("activationTime"),
     ));
     errors.extend(present_error(
-        &new.start_time,
-        &old.start_time,
+        new.start_time.as_ref(),
+        old.start_time.as_ref(),
         rules.now,
         &path.child("startTime"),
     ));
@@ -120,8 +120,8 @@ fn report_errors(
         &path.child("expectedFinishTime"),
     ));
     errors.extend(present_error(
-        &new.completion_time,
-        &old.completion_time,
+        new.completion_time.as_ref(),
+        old.completion_time.as_ref(),
         rules.now,
         &path.child("completionTime"),
     ));
@@ -144,14 +144,19 @@ fn activation_error(
             path,
             "must be set when the interceptor becomes active",
         )),
-        _ => present_error(&new.activation_time, &old.activation_time, now, path),
+        _ => present_error(
+            new.activation_time.as_ref(),
+            old.activation_time.as_ref(),
+            now,
+            path,
+        ),
     }
 }
 
 /// A time that says "now" once and stays.
 fn present_error(
-    new: &Option<Time>,
-    old: &Option<Time>,
+    new: Option<&Time>,
+    old: Option<&Time>,
     now: Timestamp,
     path: &FieldPath,
 ) -> Option<FieldError> {
