@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::field_set::{FieldSet, FieldsError};
 use super::manager_name::UNKNOWN;
+pub use super::manager_name::default_manager;
 use super::path::Path;
 use super::typed::{Comparison, TypedError, compare, everything};
 use crate::schema::Structural;
@@ -41,10 +42,30 @@ pub struct Writer<'a> {
 pub struct Endpoint<'a> {
     /// The schema of the kind in the version of the request.
     pub schema: &'a Structural,
-    /// What the endpoint resets whatever a request says, with everything below; nobody comes to own it here.
+    /// What the endpoint resets whatever a request says, with everything below; nobody comes to own it here. Mostly
+    /// [`reset_by_object`] or [`reset_by_status`].
     pub reset_fields: &'a FieldSet,
     /// The other versions in which entries may be written.
     pub versions: &'a dyn Versions,
+}
+
+/// What the endpoint of an object with a status subresource resets: `status`.
+#[must_use]
+pub fn reset_by_object() -> &'static FieldSet {
+    static STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::from_iter([Path::fields(&["status"])]));
+    &STATUS
+}
+
+/// What the endpoint of a status resets: `spec` and all of `metadata`.
+#[must_use]
+pub fn reset_by_status() -> &'static FieldSet {
+    static ALL_BUT_STATUS: LazyLock<FieldSet> = LazyLock::new(|| {
+        ["metadata", "spec"]
+            .map(|field| Path::fields(&[field]))
+            .into_iter()
+            .collect()
+    });
+    &ALL_BUT_STATUS
 }
 
 /// The versions of a kind, seen from the version of a request.
@@ -279,15 +300,13 @@ pub fn encode_entries(mut entries: Vec<Entry>) -> Option<Value> {
 /// applies. A write never fails for its bookkeeping: if the values cannot be compared, the owners stay as they were.
 ///
 /// ```
-/// use drydock_machinery::apply::FieldSet;
-/// use drydock_machinery::apply::managed_fields::{Endpoint, OneVersion, Writer, record_update};
+/// use drydock_machinery::apply::managed_fields::{Endpoint, OneVersion, Writer, record_update, reset_by_object};
 /// use drydock_machinery::schema::Structural;
 /// use serde_json::json;
 ///
 /// let spec = json!({"type": "object", "properties": {"size": {"type": "integer"}}});
 /// let schema = Structural::for_kind("Thing", "v1", "", &[("spec", &spec)])?;
-/// let reset_fields = FieldSet::new();
-/// let endpoint = Endpoint { schema: &schema, reset_fields: &reset_fields, versions: &OneVersion };
+/// let endpoint = Endpoint { schema: &schema, reset_fields: reset_by_object(), versions: &OneVersion };
 /// let writer =
 ///     Writer { manager: "kubectl", api_version: "example.com/v1", subresource: None, time: "2026-01-01T00:00:00Z" };
 /// let mut object = json!({"metadata": {"name": "n"}, "spec": {"size": 1}});

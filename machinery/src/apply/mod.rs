@@ -10,7 +10,7 @@
 
 pub mod field_set;
 pub mod managed_fields;
-pub mod manager_name;
+mod manager_name;
 pub mod path;
 pub mod typed;
 

@@ -63,10 +63,6 @@ impl Versions for Renamed {
     }
 }
 
-fn reset(fields: &[&str]) -> FieldSet {
-    fields.iter().map(|field| Path::fields(&[field])).collect()
-}
-
 /// An object as it is stored, with writers one after the other.
 struct Story {
     live: Option<Value>,
@@ -114,14 +110,14 @@ impl Story {
             subresource,
             time: &time,
         };
-        let reset_fields = reset(if subresource.is_some() {
-            &["spec", "metadata"]
+        let reset_fields = if subresource.is_some() {
+            reset_by_status()
         } else {
-            &["status"]
-        });
+            reset_by_object()
+        };
         let endpoint = Endpoint {
             schema: &SCHEMA,
-            reset_fields: &reset_fields,
+            reset_fields,
             versions: &Renamed,
         };
         record_update(&endpoint, self.live.as_ref(), &mut new, &writer);
