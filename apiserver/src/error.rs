@@ -512,6 +512,16 @@ impl ApiError {
         Self::new(Reason::BadRequest, message)
     }
 
+    /// 422 of a patch whose operations do not fit the object; clients look at the code alone.
+    #[must_use]
+    pub fn unprocessable() -> Self {
+        Self::new(
+            Reason::Invalid,
+            "the server rejected our request due to an error in our request",
+        )
+        .empty_details()
+    }
+
     /// 404 of the router: unknown resource, version, subresource or scope.
     #[must_use]
     pub fn no_route() -> Self {

@@ -4,14 +4,19 @@
 //! [`filters`] holds the chain in order; [`request`] is what the chain learns about a request; [`host`] is the cluster
 //! we serve for.
 
+pub mod admission;
 pub mod cache;
 pub mod config;
+pub mod discovery;
 pub mod error;
 pub mod filters;
+pub mod handlers;
 pub mod health;
 pub mod host;
 pub mod http;
 pub mod metrics;
+pub mod openapi;
+pub mod registry;
 pub mod request;
 pub mod telemetry;
 pub mod version;

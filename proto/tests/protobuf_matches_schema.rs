@@ -21,10 +21,16 @@ fn messages() -> Messages {
             ["message", name, "{"] => {
                 (*name).clone_into(&mut current);
                 numbers.clear();
-                assert!(found.insert(current.clone(), BTreeMap::new()).is_none(), "{name} stands twice");
+                assert!(
+                    found.insert(current.clone(), BTreeMap::new()).is_none(),
+                    "{name} stands twice"
+                );
             }
             [label @ ("optional" | "repeated"), type_, field, "=", number] => {
-                assert!(!numbers.contains(number), "{current}.{field} reuses number {number}");
+                assert!(
+                    !numbers.contains(number),
+                    "{current}.{field} reuses number {number}"
+                );
                 numbers.push(number);
                 let fields = found.get_mut(&current).expect("a field stands in a message");
                 fields.insert((*field).to_owned(), (*label == "repeated", (*type_).to_owned()));
@@ -37,7 +43,9 @@ fn messages() -> Messages {
 
 fn check(messages: &Messages, message: &str, schema: &Value) {
     let fields = &messages[message];
-    let properties = schema["properties"].as_object().unwrap_or_else(|| panic!("{message} has no properties"));
+    let properties = schema["properties"]
+        .as_object()
+        .unwrap_or_else(|| panic!("{message} has no properties"));
     let names: Vec<&String> = properties.keys().collect();
     assert_eq!(names, fields.keys().collect::<Vec<_>>(), "{message}");
     for (name, property) in properties {
@@ -50,7 +58,10 @@ fn check(messages: &Messages, message: &str, schema: &Value) {
         let types = item["type"].to_string();
         let format = item["format"].as_str().unwrap_or_default();
         match type_.as_str() {
-            "string" => assert!(types.contains("string") || item.get("anyOf").is_some(), "{message}.{name}: {item}"),
+            "string" => assert!(
+                types.contains("string") || item.get("anyOf").is_some(),
+                "{message}.{name}: {item}"
+            ),
             "int32" | "int64" => assert_eq!(format, type_, "{message}.{name}"),
             foreign if foreign.starts_with('.') => {}
             own => {

@@ -85,7 +85,9 @@ mod tests {
         let mut times = Vec::new();
         while bookmarks.next_at() < start + Duration::from_secs(timeout) {
             tokio::time::sleep_until(bookmarks.next_at()).await;
-            bookmarks.promise(Instant::now(), Revision(9), Revision(0)).unwrap();
+            bookmarks
+                .promise(Instant::now(), Revision(9), Revision(0))
+                .unwrap();
             times.push((Instant::now() - start).as_secs_f64().round() as u64);
         }
         times
@@ -97,7 +99,10 @@ mod tests {
         let [first, second, last] = seen[..] else {
             panic!("{seen:?}")
         };
-        assert!((58..=62).contains(&first) && (117..=123).contains(&second), "{seen:?}");
+        assert!(
+            (58..=62).contains(&first) && (117..=123).contains(&second),
+            "{seen:?}"
+        );
         assert_eq!(last, 133);
         assert_eq!(times(bookmarks(1, 10), 10).await, [8]);
         assert!(times(bookmarks(1, 1), 1).await.is_empty());
@@ -110,6 +115,9 @@ mod tests {
         assert_eq!(bookmarks.promise(now, Revision(5), Revision(5)), None);
         assert_eq!(bookmarks.promise(now, Revision(6), Revision(7)), None);
         assert!(bookmarks.next_at() <= now + SOON, "it is made up for soon");
-        assert_eq!(bookmarks.promise(now, Revision(7), Revision(7)), Some(Revision(7)));
+        assert_eq!(
+            bookmarks.promise(now, Revision(7), Revision(7)),
+            Some(Revision(7))
+        );
     }
 }

@@ -270,9 +270,7 @@ impl Classes {
                 self.by_key.entry(key).or_default()
             }
             (_, Some(term)) => self.by_term.entry(term.clone()).or_default(),
-            (Scope::Namespace(namespace), None) => {
-                self.by_namespace.entry(namespace.clone()).or_default()
-            }
+            (Scope::Namespace(namespace), None) => self.by_namespace.entry(namespace.clone()).or_default(),
             (Scope::All, None) => &mut self.others,
         }
     }
@@ -312,7 +310,9 @@ impl Classes {
             return;
         }
         let terms = |object: &Option<Arc<super::object::CachedObject>>| {
-            object.as_ref().map_or_else(Vec::new, |object| object.terms().to_vec())
+            object
+                .as_ref()
+                .map_or_else(Vec::new, |object| object.terms().to_vec())
         };
         let (mut all, new) = (terms(&event.old), terms(&event.new));
         // A class is noted once: it is found under one term, and that is looked up once.

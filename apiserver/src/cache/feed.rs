@@ -193,7 +193,11 @@ impl<S: Store> Feeder<S> {
                 None => flow = ControlFlow::Break(Unfollowed::Resume),
             }
             let is_full = batch.len() >= BATCH || flow.is_break();
-            signal = if is_full { None } else { events.next().now_or_never() };
+            signal = if is_full {
+                None
+            } else {
+                events.next().now_or_never()
+            };
         }
         if root.revision > before {
             self.shared.history.append(&batch);
@@ -258,7 +262,9 @@ impl<S: Store> Feeder<S> {
         drop(classes);
         metrics.roots.set(as_gauge(lock(&shared.past).count()));
         metrics.history_bytes.set(as_gauge(shared.history.bytes()));
-        metrics.history_seconds.set(as_gauge(shared.history.age(now).as_secs()));
+        metrics
+            .history_seconds
+            .set(as_gauge(shared.history.age(now).as_secs()));
         if let Some(root) = &*shared.newest.load() {
             metrics.objects.set(as_gauge(root.objects.count()));
             metrics.object_bytes.set(as_gauge(root.objects.bytes()));
@@ -312,7 +318,10 @@ struct Difference {
     stored: Option<Revision>,
 }
 
-async fn first_difference<S: Store>(shared: &Shared<S>, root: &Root) -> Result<Option<Difference>, StoreError> {
+async fn first_difference<S: Store>(
+    shared: &Shared<S>,
+    root: &Root,
+) -> Result<Option<Difference>, StoreError> {
     let mut cached = root.objects.cursor().peekable();
     let mut after = String::new();
     loop {

@@ -191,7 +191,9 @@ impl History {
             if !is_old && log.bytes + encoded <= self.budget {
                 break;
             }
-            let Some(event) = log.events.pop_front() else { break };
+            let Some(event) = log.events.pop_front() else {
+                break;
+            };
             log.first += 1;
             log.bytes -= event.bytes();
             encoded = encoded.saturating_sub(event.encodings.bytes());

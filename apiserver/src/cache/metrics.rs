@@ -122,21 +122,61 @@ impl CacheMetrics {
         let mut gauge = |name: &str, help: &str, family: &Family<ResourceLabel, Gauge>| {
             cache.register(name, help, family.clone());
         };
-        gauge("history_bytes", "Bytes held by the event history of the cache", &self.history_bytes);
-        gauge("history_seconds", "Age of the oldest event the cache holds", &self.history_seconds);
+        gauge(
+            "history_bytes",
+            "Bytes held by the event history of the cache",
+            &self.history_bytes,
+        );
+        gauge(
+            "history_seconds",
+            "Age of the oldest event the cache holds",
+            &self.history_seconds,
+        );
         gauge("cache_objects", "Objects in the cache", &self.objects);
-        gauge("cache_object_bytes", "Payload bytes in the cache", &self.object_bytes);
+        gauge(
+            "cache_object_bytes",
+            "Payload bytes in the cache",
+            &self.object_bytes,
+        );
         gauge("roots", "Past states held in memory", &self.roots);
         gauge("watchers", "Open watches", &self.watchers);
-        gauge("watchers_lagging", "Watches that are behind the newest event", &self.watchers_lagging);
+        gauge(
+            "watchers_lagging",
+            "Watches that are behind the newest event",
+            &self.watchers_lagging,
+        );
         gauge("classes", "Distinct selections being watched", &self.classes);
         cache.register("events", "Events applied to the cache", self.events.clone());
-        cache.register("encodings", "Frames asked for, by whether they had been made", self.encodings.clone());
-        cache.register("expired", "Watches and lists that came too late", self.expired.clone());
-        cache.register("initial_events", "Objects sent as initial events", self.initial_events.clone());
-        cache.register("list_bytes", "Payload bytes read by lists", self.list_bytes.clone());
-        cache.register("consistency_checks", "Comparisons with the store", self.consistency_checks.clone());
-        cache.register("cache_rebuilds", "Times the cache was read anew", self.rebuilds.clone());
+        cache.register(
+            "encodings",
+            "Frames asked for, by whether they had been made",
+            self.encodings.clone(),
+        );
+        cache.register(
+            "expired",
+            "Watches and lists that came too late",
+            self.expired.clone(),
+        );
+        cache.register(
+            "initial_events",
+            "Objects sent as initial events",
+            self.initial_events.clone(),
+        );
+        cache.register(
+            "list_bytes",
+            "Payload bytes read by lists",
+            self.list_bytes.clone(),
+        );
+        cache.register(
+            "consistency_checks",
+            "Comparisons with the store",
+            self.consistency_checks.clone(),
+        );
+        cache.register(
+            "cache_rebuilds",
+            "Times the cache was read anew",
+            self.rebuilds.clone(),
+        );
         cache.register(
             "watcher_lag_revisions",
             "Revisions a watch was behind when it took events, sampled",
@@ -166,7 +206,9 @@ impl CacheMetrics {
         };
         let encoding = |hit| {
             let resource = resource.clone();
-            self.encodings.get_or_create(&EncodingLabels { resource, hit }).clone()
+            self.encodings
+                .get_or_create(&EncodingLabels { resource, hit })
+                .clone()
         };
         ResourceMetrics {
             created: event(EventLabel::Created),

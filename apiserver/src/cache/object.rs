@@ -435,12 +435,22 @@ mod tests {
             labels: vec![("a".to_owned(), String::new()), ("b".to_owned(), "2".to_owned())],
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
         };
-        let second =
-            CachedObject::interned(first.key.clone(), first.entry(), &same, Some(&first), &mut interner);
+        let second = CachedObject::interned(
+            first.key.clone(),
+            first.entry(),
+            &same,
+            Some(&first),
+            &mut interner,
+        );
         assert!(Arc::ptr_eq(&first.kept, &second.kept));
         let fewer = |_: &Key, _: &[u8]| Attributes::default();
-        let third =
-            CachedObject::interned(first.key.clone(), first.entry(), &fewer, Some(&second), &mut interner);
+        let third = CachedObject::interned(
+            first.key.clone(),
+            first.entry(),
+            &fewer,
+            Some(&second),
+            &mut interner,
+        );
         assert!(!third.has_terms_of(&second));
     }
 }

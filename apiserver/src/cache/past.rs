@@ -50,7 +50,10 @@ impl Past {
     /// Keeps a root just published, unless one was kept within the closest spacing.
     pub(super) fn retain(&mut self, root: &Arc<Root>, now: Instant) {
         let [(_, closest), ..] = SPACING;
-        let is_due = self.roots.back().is_none_or(|(at, _)| now.duration_since(*at) >= closest);
+        let is_due = self
+            .roots
+            .back()
+            .is_none_or(|(at, _)| now.duration_since(*at) >= closest);
         if is_due {
             self.roots.push_back((now, Arc::clone(root)));
         }
@@ -59,7 +62,12 @@ impl Past {
     /// Keeps a root for the next pages of a list.
     pub(super) fn pin(&mut self, root: Arc<Root>) {
         let is_loaded = self.loaded.iter().any(|(_, loaded)| Arc::ptr_eq(loaded, &root));
-        if is_loaded || self.pinned.iter().any(|(_, pinned)| pinned.revision == root.revision) {
+        if is_loaded
+            || self
+                .pinned
+                .iter()
+                .any(|(_, pinned)| pinned.revision == root.revision)
+        {
             return;
         }
         if self.pinned.len() >= MOST_PINNED {
@@ -99,9 +107,8 @@ impl Past {
     /// Lets go of what is too close together, too old, or older than the event history.
     pub(super) fn thin(&mut self, now: Instant, history_floor: Revision) {
         let window = self.window;
-        let is_kept = |at: Instant, root: &Root| {
-            now.duration_since(at) < window && root.revision >= history_floor
-        };
+        let is_kept =
+            |at: Instant, root: &Root| now.duration_since(at) < window && root.revision >= history_floor;
         self.pinned.retain(|(at, root)| is_kept(*at, root));
         self.loaded.retain(|(at, _)| now.duration_since(*at) < window);
         // From the oldest on: whether a root stays depends on those that are older, and so never changes its mind
@@ -160,9 +167,17 @@ mod tests {
             past.thin(Instant::now(), Revision(0));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        let ages: Vec<u64> = past.roots.iter().rev().map(|(_, root)| 599 - root.revision.0).collect();
+        let ages: Vec<u64> = past
+            .roots
+            .iter()
+            .rev()
+            .map(|(_, root)| 599 - root.revision.0)
+            .collect();
         assert_eq!(ages[..15], (0..15).collect::<Vec<_>>());
-        assert!(*ages.last().unwrap() < 300 && *ages.last().unwrap() >= 270, "{ages:?}");
+        assert!(
+            *ages.last().unwrap() < 300 && *ages.last().unwrap() >= 270,
+            "{ages:?}"
+        );
         // 15 of 1 s, 12 of 5 s, 15 of 15 s.
         assert!((38..=46).contains(&ages.len()), "{} roots", ages.len());
         for pair in ages.windows(2) {

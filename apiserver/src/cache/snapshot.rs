@@ -122,7 +122,8 @@ impl Root {
     }
 
     fn reindex(&mut self, key: &Key, old: Option<&CachedObject>, new: Option<&CachedObject>) {
-        let terms = |object: Option<&CachedObject>| object.map_or_else(Vec::new, |object| object.terms().to_vec());
+        let terms =
+            |object: Option<&CachedObject>| object.map_or_else(Vec::new, |object| object.terms().to_vec());
         let (old, new) = (terms(old), terms(new));
         for term in old.iter().filter(|term| !new.contains(term)) {
             self.postings.remove((term.as_str(), key.as_str()));
@@ -252,7 +253,10 @@ impl Snapshot {
         if let Some(last) = last {
             let relative = last.as_str().strip_prefix(selection.prefix());
             page.next = relative.map(|relative| format!("{relative}\0"));
-            let mut past = self.past.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut past = self
+                .past
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             past.pin(Arc::clone(&self.root));
         }
         page

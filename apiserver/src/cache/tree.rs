@@ -345,7 +345,9 @@ impl<T: Item> Iterator for Cursor<T> {
 
 impl<T: Item> fmt::Debug for Cursor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cursor").field("depth", &self.stack.len()).finish()
+        f.debug_struct("Cursor")
+            .field("depth", &self.stack.len())
+            .finish()
     }
 }
 
@@ -402,7 +404,10 @@ fn insert_below<T: Item>(node: &mut Arc<Node<T>>, item: T) -> (Option<T>, Option
             Err(index) => {
                 let appended = index == items.len();
                 insert_at(items, index, item);
-                (None, split(items, appended).and_then(|right| Child::new(Node::Leaf(right))))
+                (
+                    None,
+                    split(items, appended).and_then(|right| Child::new(Node::Leaf(right))),
+                )
             }
         },
         Node::Branch(children) => {

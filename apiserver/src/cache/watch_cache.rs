@@ -299,7 +299,9 @@ impl<S: Store> Shared<S> {
             }
         });
         let reached = reached.await.is_ok();
-        self.metrics.read_wait_seconds.observe(since.elapsed().as_secs_f64());
+        self.metrics
+            .read_wait_seconds
+            .observe(since.elapsed().as_secs_f64());
         reached
     }
 
@@ -388,7 +390,12 @@ impl<S: Store> Shared<S> {
             }
             Err(error) => return Err(error.into()),
         }
-        let root = Arc::new(Root::build(revision, 0, builder.finish(), Arc::clone(&self.indexed)));
+        let root = Arc::new(Root::build(
+            revision,
+            0,
+            builder.finish(),
+            Arc::clone(&self.indexed),
+        ));
         lock(&self.past).keep_loaded(&root);
         Ok(self.snapshot(root))
     }

@@ -296,7 +296,9 @@ impl<S: Store> Watcher<S> {
     /// Since when the watch is over.
     fn is_over(&self) -> Option<Instant> {
         let now = Instant::now();
-        let end = self.turn_to_end().map_or(self.deadline, |turn| turn.min(self.deadline));
+        let end = self
+            .turn_to_end()
+            .map_or(self.deadline, |turn| turn.min(self.deadline));
         (end <= now).then_some(end)
     }
 
@@ -381,7 +383,8 @@ impl<S: Store> Watcher<S> {
             let Some(object) = objects.next() else {
                 self.state = State::Live;
                 if self.bookmarks.is_some() {
-                    self.encoder_after(encoder, count).bookmark(revision, true, &mut out);
+                    self.encoder_after(encoder, count)
+                        .bookmark(revision, true, &mut out);
                 }
                 break;
             };
@@ -661,7 +664,8 @@ impl<S: Store> Watcher<S> {
         while let Some(next) = signal {
             match next {
                 Some(Signal::Changes { revision, events }) => {
-                    if let Err(error) = self.encode_replayed(revision, events, encoder, &mut count, &mut out) {
+                    if let Err(error) = self.encode_replayed(revision, events, encoder, &mut count, &mut out)
+                    {
                         if out.is_empty() {
                             return Step::Failed(error.into());
                         }
@@ -684,9 +688,10 @@ impl<S: Store> Watcher<S> {
                 }
             }
             signal = match &mut self.state {
-                State::Replay(replay) if out.len() < BUFFER => {
-                    replay.events.as_mut().and_then(|events| events.next().now_or_never())
-                }
+                State::Replay(replay) if out.len() < BUFFER => replay
+                    .events
+                    .as_mut()
+                    .and_then(|events| events.next().now_or_never()),
                 _ => None,
             };
         }

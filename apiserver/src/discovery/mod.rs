@@ -19,7 +19,16 @@ use crate::http::body::ResponseBody;
 use crate::registry::resource::{Catalog, Resource, api_version};
 
 /// Verbs of a resource, sorted.
-const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 /// Verbs of the status subresource, sorted.
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 /// The media type of aggregated discovery, as answered.
@@ -43,7 +52,11 @@ impl Discovery {
         let mut documents = HashMap::new();
         let mut groups: Vec<&'static str> = Vec::new();
         for (group, version) in catalog.group_versions() {
-            let path = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+            let path = if group.is_empty() {
+                format!("/api/{version}")
+            } else {
+                format!("/apis/{group}/{version}")
+            };
             documents.insert(path, document(&resource_list(catalog, group, version)));
             if !groups.contains(&group) {
                 groups.push(group);
@@ -51,7 +64,10 @@ impl Discovery {
         }
         let named: Vec<&str> = groups.iter().copied().filter(|group| !group.is_empty()).collect();
         for group in &named {
-            documents.insert(format!("/apis/{group}"), document(&group_document(catalog, group)));
+            documents.insert(
+                format!("/apis/{group}"),
+                document(&group_document(catalog, group)),
+            );
         }
         let group_list: Vec<Value> = named.iter().map(|group| group_entry(catalog, group)).collect();
         documents.insert(
@@ -86,7 +102,9 @@ impl Discovery {
         let path = path.trim_end_matches('/');
         let wanted = matches!(path, "/apis" | "/api").then(|| asked_form(headers));
         match wanted {
-            Some(Form::Aggregated) if path == "/apis" => Some(tagged(&self.aggregated, &self.entity_tag, headers)),
+            Some(Form::Aggregated) if path == "/apis" => {
+                Some(tagged(&self.aggregated, &self.entity_tag, headers))
+            }
             Some(Form::Aggregated) if self.documents.contains_key("/api") => {
                 Some(tagged(&self.aggregated_core, &self.core_entity_tag, headers))
             }
@@ -95,7 +113,9 @@ impl Discovery {
             }
             _ => self.documents.get(path).map(|document| {
                 let mut response = Response::new(ResponseBody::full(document.clone()));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                response
+                    .headers_mut()
+                    .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 response
             }),
         }
@@ -110,9 +130,17 @@ enum Form {
 
 /// The first clause of `Accept` that is served: aggregated discovery in v2, or plain JSON.
 fn asked_form(headers: &HeaderMap) -> Form {
-    let texts: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-    let clauses: Vec<&str> =
-        texts.iter().flat_map(|text| text.split(',')).map(str::trim).filter(|clause| !clause.is_empty()).collect();
+    let texts: Vec<&str> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
+    let clauses: Vec<&str> = texts
+        .iter()
+        .flat_map(|text| text.split(','))
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+        .collect();
     for clause in &clauses {
         let mut parts = clause.split(';').map(str::trim);
         let media_type = parts.next().unwrap_or_default();
@@ -120,19 +148,29 @@ fn asked_form(headers: &HeaderMap) -> Form {
         let has = |parameter: &str| parameters.contains(&parameter);
         let is_plain = !parameters.iter().any(|parameter| parameter.starts_with("as="));
         match media_type {
-            "application/json" if has("as=APIGroupDiscoveryList") && has("g=apidiscovery.k8s.io") && has("v=v2") => {
+            "application/json"
+                if has("as=APIGroupDiscoveryList") && has("g=apidiscovery.k8s.io") && has("v=v2") =>
+            {
                 return Form::Aggregated;
             }
             "application/json" | "*/*" | "application/*" if is_plain => return Form::Legacy,
             _ => {}
         }
     }
-    if clauses.is_empty() { Form::Legacy } else { Form::Unacceptable }
+    if clauses.is_empty() {
+        Form::Legacy
+    } else {
+        Form::Unacceptable
+    }
 }
 
 fn tagged(document: &Bytes, tag: &HeaderValue, headers: &HeaderMap) -> Response<ResponseBody> {
     let unchanged = headers.get(IF_NONE_MATCH) == Some(tag);
-    let body = if unchanged { ResponseBody::empty() } else { ResponseBody::full(document.clone()) };
+    let body = if unchanged {
+        ResponseBody::empty()
+    } else {
+        ResponseBody::full(document.clone())
+    };
     let mut response = Response::new(body);
     if unchanged {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -153,11 +191,13 @@ pub(crate) fn entity_tag(document: &[u8]) -> HeaderValue {
 
 pub(crate) fn hex_upper(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing into a text cannot fail.
-        let _ok = write!(text, "{byte:02X}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing into a text cannot fail.
+            let _ok = write!(text, "{byte:02X}");
+            text
+        })
 }
 
 fn document(value: &Value) -> Bytes {
@@ -167,7 +207,12 @@ fn document(value: &Value) -> Bytes {
 }
 
 fn versions_of(catalog: &Catalog, group: &str) -> Vec<&'static str> {
-    catalog.group_versions().into_iter().filter(|(own, _)| *own == group).map(|(_, version)| version).collect()
+    catalog
+        .group_versions()
+        .into_iter()
+        .filter(|(own, _)| *own == group)
+        .map(|(_, version)| version)
+        .collect()
 }
 
 fn group_entry(catalog: &Catalog, group: &str) -> Value {
@@ -203,7 +248,12 @@ fn core_versions(catalog: &Catalog) -> Value {
 
 /// The first eight bytes of a hash over the stored form: changes exactly when that changes.
 fn storage_version_hash(resource: &Resource) -> String {
-    let text = format!("{}/{}/{}", resource.group, resource.storage_version().name, resource.kind);
+    let text = format!(
+        "{}/{}/{}",
+        resource.group,
+        resource.storage_version().name,
+        resource.kind
+    );
     let hash = digest(&SHA256, text.as_bytes());
     STANDARD.encode(hash.as_ref().get(..8).unwrap_or_default())
 }
@@ -326,8 +376,14 @@ impl Resource {
     /// The subresources, the status first.
     #[must_use]
     pub fn subresources(&self) -> Vec<Subresource> {
-        let status =
-            self.has_status.then_some(Subresource { name: "status", kind: self.kind, verbs: STATUS_VERBS });
-        status.into_iter().chain(self.more_subresources.iter().copied()).collect()
+        let status = self.has_status.then_some(Subresource {
+            name: "status",
+            kind: self.kind,
+            verbs: STATUS_VERBS,
+        });
+        status
+            .into_iter()
+            .chain(self.more_subresources.iter().copied())
+            .collect()
     }
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation, StrictError};
-use http::header::CONTENT_TYPE;
 use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
@@ -19,7 +19,10 @@ const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
 /// # Errors
 /// 415 for any other type.
 pub fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
-    let text = headers.get(CONTENT_TYPE).map_or(Ok(""), |value| value.to_str()).unwrap_or("?");
+    let text = headers
+        .get(CONTENT_TYPE)
+        .map_or(Ok(""), |value| value.to_str())
+        .unwrap_or("?");
     match text.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" | "*/*" => Ok(MediaType::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(MediaType::Yaml),
@@ -49,7 +52,11 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     fn refuse(&self, why: &dyn std::fmt::Display) -> ApiError {
-        ApiError::bad_request(codec::cannot_be_handled(self.resource.kind, self.version.name, why))
+        ApiError::bad_request(codec::cannot_be_handled(
+            self.resource.kind,
+            self.version.name,
+            why,
+        ))
     }
 
     /// Decodes the body of a create or update into an object that fits the schema, defaults applied.
@@ -70,10 +77,14 @@ impl Target<'_> {
             object = Value::Object(Map::new());
         }
         self.check_type(catalog, &mut object, bytes)?;
-        let strict = self.fit(&mut object, decoded.duplicates).map_err(|error| self.refuse(&error))?;
+        let strict = self
+            .fit(&mut object, decoded.duplicates)
+            .map_err(|error| self.refuse(&error))?;
         match validation {
             FieldValidation::Ignore => {}
-            FieldValidation::Warn => strict.iter().for_each(|error| context.warnings.add(error.to_string())),
+            FieldValidation::Warn => strict
+                .iter()
+                .for_each(|error| context.warnings.add(error.to_string())),
             FieldValidation::Strict if strict.is_empty() => {}
             FieldValidation::Strict => return Err(self.refuse(&codec::strict_decoding_error(&strict))),
         }
@@ -84,14 +95,19 @@ impl Target<'_> {
     ///
     /// # Errors
     /// A member of another type than the schema's.
-    pub fn fit(&self, object: &mut Value, duplicates: Vec<StrictError>) -> Result<Vec<StrictError>, DecodeError> {
+    pub fn fit(
+        &self,
+        object: &mut Value,
+        duplicates: Vec<StrictError>,
+    ) -> Result<Vec<StrictError>, DecodeError> {
         let unknown = self.version.schema.conform(object)?;
         self.version.schema.default(object);
         Ok(codec::strict_errors(duplicates, unknown))
     }
 
     fn undecodable(&self, bytes: &Bytes, error: &DecodeError) -> ApiError {
-        let start: String = String::from_utf8_lossy(bytes.get(..30.min(bytes.len())).unwrap_or_default()).into_owned();
+        let start: String =
+            String::from_utf8_lossy(bytes.get(..30.min(bytes.len())).unwrap_or_default()).into_owned();
         ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): {error} ({start})",
             self.resource.kind
@@ -109,7 +125,13 @@ impl Target<'_> {
             return Err(self.undecodable(bytes, &error));
         };
         let expected = api_version(self.resource.group, self.version.name);
-        let said = |member: &str| members.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let said = |member: &str| {
+            members
+                .get(member)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let (kind, version) = (said("kind"), said("apiVersion"));
         if !kind.is_empty() && kind != self.resource.kind {
             return Err(self.refuse(&format!(
@@ -121,7 +143,12 @@ impl Target<'_> {
             let served = catalog
                 .iter()
                 .filter(|resource| resource.kind == self.resource.kind)
-                .any(|resource| resource.versions.iter().any(|served| *served.api_version == *version));
+                .any(|resource| {
+                    resource
+                        .versions
+                        .iter()
+                        .any(|served| *served.api_version == *version)
+                });
             return Err(if served {
                 ApiError::bad_request(format!(
                     "the API version in the data ({version}) does not match the expected API version ({expected})"
@@ -131,7 +158,10 @@ impl Target<'_> {
                 ApiError::bad_request(codec::cannot_be_handled(
                     self.resource.kind,
                     short,
-                    &format!("no kind \"{}\" is registered for version \"{version}\"", self.resource.kind),
+                    &format!(
+                        "no kind \"{}\" is registered for version \"{version}\"",
+                        self.resource.kind
+                    ),
                 ))
             });
         }

@@ -19,9 +19,19 @@ pub(super) async fn create<S: Store>(
     let bytes = body.read().await?;
     let options = WriteOptions::parse("CreateOptions", &call.context.query)?;
     let form = call.form(representation)?;
-    let object =
-        call.target().decode_object(call.catalog, &bytes, media_type, options.field_validation, &call.context)?;
-    let request = WriteRequest { context: &call.context, options: &options, version: &call.version, part: call.part };
+    let object = call.target().decode_object(
+        call.catalog,
+        &bytes,
+        media_type,
+        options.field_validation,
+        &call.context,
+    )?;
+    let request = WriteRequest {
+        context: &call.context,
+        options: &options,
+        version: &call.version,
+        part: call.part,
+    };
     let written = call.store.create(request, &call.namespace, object).await?;
     form.object(StatusCode::CREATED, &written)
 }

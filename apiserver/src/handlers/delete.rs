@@ -12,7 +12,10 @@ use crate::request::negotiate::Answer;
 use crate::request::options::DeleteOptions;
 
 /// Reads DeleteOptions from the body, else from the query.
-pub(super) async fn options<S: Store>(call: &Call<'_, S>, body: RequestBody) -> Result<DeleteOptions, ApiError> {
+pub(super) async fn options<S: Store>(
+    call: &Call<'_, S>,
+    body: RequestBody,
+) -> Result<DeleteOptions, ApiError> {
     let bytes: Bytes = body.read().await?;
     let value = if bytes.is_empty() {
         None
@@ -46,7 +49,11 @@ pub(super) async fn delete<S: Store>(
             response::status(&Status::success(details), representation)
         }
         Deleted::Held(written) => {
-            let code = if options.explicitly_not_orphaned { StatusCode::ACCEPTED } else { StatusCode::OK };
+            let code = if options.explicitly_not_orphaned {
+                StatusCode::ACCEPTED
+            } else {
+                StatusCode::OK
+            };
             form.object(code, &written)
         }
     }

@@ -25,5 +25,12 @@ pub(super) async fn delete_collection<S: Store>(
     for batch in found.chunks(BATCH) {
         call.store.delete_many(&call.context, batch, &options).await?;
     }
-    list::render(call, representation, list::Page { head: page.head, objects: Box::new(found.into_iter()) })
+    list::render(
+        call,
+        representation,
+        list::Page {
+            head: page.head,
+            objects: Box::new(found.into_iter()),
+        },
+    )
 }

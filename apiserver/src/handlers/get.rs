@@ -22,6 +22,9 @@ pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<Respons
     let object = snapshot
         .get(&key)
         .ok_or_else(|| ApiError::not_found(call.store.resource.group_resource(), &call.name))?;
-    let written = Written { value: object.value().clone(), revision: Some(object.modified()) };
+    let written = Written {
+        value: object.value().clone(),
+        revision: Some(object.modified()),
+    };
     call.form(representation)?.object(StatusCode::OK, &written)
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::selection::selection;
 use super::{Call, response};
-use crate::cache::{CacheError, CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, PageOf, Query, Snapshot};
+use crate::cache::{CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, PageOf, Query, ReadError, Snapshot};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::resource::{Resource, api_version};
@@ -68,15 +68,27 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
             (snapshot, Some(token.start), token.of == PageOf::Latest)
         }
     };
-    let query = Query { selection, start, limit: options.limit };
+    let query = Query {
+        selection,
+        start,
+        limit: options.limit,
+    };
     let page = snapshot.select(&query);
     let continue_token = page.next.map(|start| {
         // A list that has become inconsistent stays so: every later page shows the newest state.
-        let of = if inconsistent { PageOf::Latest } else { PageOf::Revision(page.revision) };
+        let of = if inconsistent {
+            PageOf::Latest
+        } else {
+            PageOf::Revision(page.revision)
+        };
         ContinueToken { of, start }.encode()
     });
     Ok(Page {
-        head: Head { revision: page.revision, continue_token, remaining: page.remaining },
+        head: Head {
+            revision: page.revision,
+            continue_token,
+            remaining: page.remaining,
+        },
         objects: Box::new(page.objects),
     })
 }
@@ -85,8 +97,10 @@ async fn continued<S: Store>(call: &Call<'_, S>, token: &ContinueToken) -> Resul
     let cache = &call.store.cache;
     match token.of {
         PageOf::Latest => Ok(cache.fresh().await?),
-        PageOf::Revision(revision) => match cache.exactly(revision).await {
-            Err(CacheError::Expired { .. }) => Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode())),
+        PageOf::Revision(revision) => match cache.continued(revision).await {
+            Err(ReadError::Expired { .. }) => {
+                Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode()))
+            }
             other => Ok(other?),
         },
     }
@@ -105,16 +119,40 @@ pub(super) fn render<S: Store>(
     let resource = Arc::clone(&call.store.resource);
     let now = call.store.clock().now();
     if representation.media_type == MediaType::Json && !representation.pretty {
-        let items = Items { resource, representation, include, now };
-        return Ok(stream_page(&api_version(call.store.resource.group, call.version.name), items, page));
+        let items = Items {
+            resource,
+            representation,
+            include,
+            now,
+        };
+        return Ok(stream_page(
+            &api_version(call.store.resource.group, call.version.name),
+            items,
+            page,
+        ));
     }
-    let items = Items { resource, representation, include, now };
-    let values: Vec<Value> = page.objects.map(|object| items.value(&object)).collect::<Result<_, _>>()?;
-    let mut list = items.envelope(&api_version(call.store.resource.group, call.version.name), &page.head);
+    let items = Items {
+        resource,
+        representation,
+        include,
+        now,
+    };
+    let values: Vec<Value> = page
+        .objects
+        .map(|object| items.value(&object))
+        .collect::<Result<_, _>>()?;
+    let mut list = items.envelope(
+        &api_version(call.store.resource.group, call.version.name),
+        &page.head,
+    );
     if let Some(members) = list.as_object_mut() {
         members.insert(items.member().to_owned(), Value::Array(values));
     }
-    Ok(response::respond(StatusCode::OK, representation.media_type, response::encode(&list, representation)?))
+    Ok(response::respond(
+        StatusCode::OK,
+        representation.media_type,
+        response::encode(&list, representation)?,
+    ))
 }
 
 /// How the objects of a list are written.
@@ -128,7 +166,11 @@ struct Items {
 impl Items {
     /// The member that holds the objects; the last in the order of the document.
     fn member(&self) -> &'static str {
-        if matches!(self.representation.transform, Transform::Table(_)) { "rows" } else { "items" }
+        if matches!(self.representation.transform, Transform::Table(_)) {
+            "rows"
+        } else {
+            "items"
+        }
     }
 
     fn envelope(&self, api_version: &str, head: &Head) -> Value {
@@ -142,9 +184,12 @@ impl Items {
             }
         }
         match self.representation.transform {
-            Transform::Table(version) => {
-                response::table(version, metadata, Some(self.resource.strategy.columns()), Vec::new())
-            }
+            Transform::Table(version) => response::table(
+                version,
+                metadata,
+                Some(self.resource.strategy.columns()),
+                Vec::new(),
+            ),
             Transform::PartialObjectList(version) | Transform::PartialObject(version) => json!({
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": version.api_version(),
@@ -163,9 +208,12 @@ impl Items {
     fn value(&self, object: &CachedObject) -> Result<Value, ApiError> {
         let served = response::served_value(object.value(), Some(object.modified()))?;
         Ok(match self.representation.transform {
-            Transform::Table(version) => {
-                response::row(&served, self.resource.strategy.cells(&served, self.now), self.include, version)
-            }
+            Transform::Table(version) => response::row(
+                &served,
+                self.resource.strategy.cells(&served, self.now),
+                self.include,
+                version,
+            ),
             Transform::PartialObjectList(version) | Transform::PartialObject(version) => {
                 response::partial(&served, version)
             }
@@ -193,7 +241,12 @@ fn stream_page(api_version: &str, items: Items, page: Page) -> Response<Response
     start.truncate(start.len() - 1);
     start.extend_from_slice(format!(",\"{}\":[", items.member()).as_bytes());
 
-    let state = Rest { items, objects: Some(page.objects), buffer: start, first: true };
+    let state = Rest {
+        items,
+        objects: Some(page.objects),
+        buffer: start,
+        first: true,
+    };
     let mut state = state;
     // A small page is one buffer with a known length; only larger ones are streams.
     let first = match state.fill() {
@@ -213,14 +266,20 @@ fn stream_page(api_version: &str, items: Items, page: Page) -> Response<Response
                 Err(error) => {
                     tracing::error!(%error, "a list was broken off");
                     state.objects = None;
-                    Some((Err(crate::http::body::Truncated("a stored object cannot be decoded")), (None, state)))
+                    Some((
+                        Err(crate::http::body::Truncated("a stored object cannot be decoded")),
+                        (None, state),
+                    ))
                 }
             }
         });
         ResponseBody::abortable_stream(rest)
     };
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(MediaType::Json.content_type()));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(MediaType::Json.content_type()),
+    );
     response
 }
 

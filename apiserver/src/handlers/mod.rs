@@ -26,8 +26,8 @@ use crate::error::ApiError;
 use crate::filters::Handler;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::openapi::OpenApi;
-use crate::registry::resource::{Catalog, ServedVersion};
-use crate::registry::store::{Part, ResourceStore};
+use crate::registry::resource::{Catalog, Part, ServedVersion};
+use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Answer, Representation};
 use crate::request::{RequestContext, ResourceRequest, Verb};
 
@@ -68,7 +68,10 @@ struct Call<'a, S: Store> {
 
 impl<S: Store> Call<'_, S> {
     fn target(&self) -> Target<'_> {
-        Target { resource: &self.store.resource, version: &self.version }
+        Target {
+            resource: &self.store.resource,
+            version: &self.version,
+        }
     }
 
     fn negotiate(&self, answer: Answer) -> Result<Representation, ApiError> {
@@ -88,10 +91,21 @@ impl<S: Store> Call<'_, S> {
 impl<S: Store> Api<S> {
     /// A server's answers over these resources.
     #[must_use]
-    pub fn new(catalog: Catalog, stores: Vec<Arc<ResourceStore<S>>>, extensions: Vec<Box<dyn Extension>>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        catalog: Catalog,
+        stores: Vec<Arc<ResourceStore<S>>>,
+        extensions: Vec<Box<dyn Extension>>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let discovery = Discovery::new(&catalog);
         let openapi = OpenApi::new(&catalog, clock);
-        Self { catalog, stores, discovery, openapi, extensions }
+        Self {
+            catalog,
+            stores,
+            discovery,
+            openapi,
+            extensions,
+        }
     }
 
     async fn answer(
@@ -103,7 +117,11 @@ impl<S: Store> Api<S> {
         let Some(resource) = context.info.resource.clone() else {
             return self.answer_path(&context, &parts.headers);
         };
-        if let Some(extension) = self.extensions.iter().find(|extension| extension.claims(&resource)) {
+        if let Some(extension) = self
+            .extensions
+            .iter()
+            .find(|extension| extension.claims(&resource))
+        {
             return extension.answer(context, parts.headers, body).await;
         }
         let (call, verb) = self.route(resource, context, parts.headers)?;
@@ -130,7 +148,12 @@ impl<S: Store> Api<S> {
         let found = self.stores.iter().find_map(|store| {
             let own = &store.resource;
             let matches = own.group == resource.group && own.plural == resource.resource;
-            matches.then(|| own.version(&resource.version).map(|version| (store, version.clone()))).flatten()
+            matches
+                .then(|| {
+                    own.version(&resource.version)
+                        .map(|version| (store, version.clone()))
+                })
+                .flatten()
         });
         let (store, version) = found.ok_or_else(ApiError::no_route)?;
         let namespaced = store.resource.is_namespaced();
@@ -141,7 +164,10 @@ impl<S: Store> Api<S> {
             "status" if store.resource.has_status => Part::Status,
             _ => return Err(ApiError::no_route()),
         };
-        if resource.surplus_segments > 0 || (in_namespace && !namespaced) || (is_item && namespaced && !in_namespace) {
+        if resource.surplus_segments > 0
+            || (in_namespace && !namespaced)
+            || (is_item && namespaced && !in_namespace)
+        {
             return Err(ApiError::no_route());
         }
         let method = &context.info.method;
@@ -154,7 +180,10 @@ impl<S: Store> Api<S> {
             }
             (Part::Main, false) if namespaced && !in_namespace => matches!(verb, Verb::List | Verb::Watch),
             (Part::Main, false) => {
-                matches!(verb, Verb::List | Verb::Watch | Verb::Create | Verb::DeleteCollection)
+                matches!(
+                    verb,
+                    Verb::List | Verb::Watch | Verb::Create | Verb::DeleteCollection
+                )
             }
         };
         if !served || method == Method::HEAD {
@@ -185,23 +214,51 @@ impl<S: Store> Api<S> {
         }
         if context.info.method != Method::GET {
             let known = self.discovery.answer(path, headers).is_some();
-            return Err(if known { ApiError::method_not_allowed() } else { ApiError::no_route() });
+            return Err(if known {
+                ApiError::method_not_allowed()
+            } else {
+                ApiError::no_route()
+            });
         }
         if matches!(path, "/" | "/index.html") {
             let mut paths = self.discovery.paths();
-            paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]);
+            paths.extend([
+                "/healthz",
+                "/livez",
+                "/metrics",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+                "/version",
+            ]);
             paths.sort_unstable();
             let value = serde_json::json!({ "paths": paths });
-            let body = response::encode(&value, Representation { pretty: true, ..Representation::JSON })?;
-            return Ok(response::respond(http::StatusCode::OK, negotiate::MediaType::Json, body));
+            let body = response::encode(
+                &value,
+                Representation {
+                    pretty: true,
+                    ..Representation::JSON
+                },
+            )?;
+            return Ok(response::respond(
+                http::StatusCode::OK,
+                negotiate::MediaType::Json,
+                body,
+            ));
         }
-        self.discovery.answer(path, headers).ok_or_else(ApiError::no_route)
+        self.discovery
+            .answer(path, headers)
+            .ok_or_else(ApiError::no_route)
     }
 }
 
 /// A name that no object can have is refused before anything is looked up.
 fn check_name(name: &str) -> Result<(), ApiError> {
-    let refuse = |why: &str| Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: may not {why}")));
+    let refuse = |why: &str| {
+        Err(ApiError::bad_request(format!(
+            "Name parameter invalid: {name:?}: may not {why}"
+        )))
+    };
     match name {
         "." | ".." => refuse(&format!("be '{name}'")),
         _ if name.contains('%') => refuse("contain '%'"),

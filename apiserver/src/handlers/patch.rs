@@ -41,7 +41,10 @@ impl Patch<'_> {
     fn undecodable(&self, patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
         let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
         ApiError::invalid(
-            GroupResource { group: "", resource: "" },
+            GroupResource {
+                group: "",
+                resource: "",
+            },
             "",
             vec![StatusCause {
                 reason: "FieldValueInvalid".into(),
@@ -56,18 +59,27 @@ impl Change for Patch<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, ApiError> {
         let patched = match self.type_ {
             PatchType::Json => patch::json::apply(current, &self.bytes),
-            PatchType::Merge => patch::merge::apply(current, &self.bytes),
+            PatchType::Merge => patch::merge::apply(current, &self.bytes, self.validation),
         }
         .map_err(patch_error)?;
         let mut object = patched.value;
-        if object.get("metadata").is_none_or(|metadata| !metadata.is_object()) {
-            return Err(ApiError::bad_request("the patch leaves the object without metadata"));
+        if object
+            .get("metadata")
+            .is_none_or(|metadata| !metadata.is_object())
+        {
+            return Err(ApiError::bad_request(
+                "the patch leaves the object without metadata",
+            ));
         }
         let before = object.clone();
-        for (member, expected) in [("kind", self.target.resource.kind), ("apiVersion", &self.target.version.api_version)] {
+        for (member, expected) in [
+            ("kind", self.target.resource.kind),
+            ("apiVersion", &self.target.version.api_version),
+        ] {
             let said = object.get(member).and_then(Value::as_str).unwrap_or_default();
             if said != expected {
-                let why = format!("unable to find an object of {member} {said:?} here, expected {expected:?}");
+                let why =
+                    format!("unable to find an object of {member} {said:?} here, expected {expected:?}");
                 return Err(self.undecodable(&before, &why));
             }
         }
@@ -80,7 +92,9 @@ impl Change for Patch<'_> {
                 return Err(self.undecodable(&before, &strict_decoding_error(&strict)));
             }
             FieldValidation::Warn if !self.warned => {
-                strict.iter().for_each(|error| self.context.warnings.add(error.to_string()));
+                strict
+                    .iter()
+                    .for_each(|error| self.context.warnings.add(error.to_string()));
                 self.warned = true;
             }
             _ => {}
@@ -92,7 +106,10 @@ impl Change for Patch<'_> {
                 metadata_text(current, "name"),
                 vec![StatusCause {
                     reason: "FieldValueInvalid".into(),
-                    message: format!("Invalid value: {:?}: field is immutable", metadata_text(&object, "uid")),
+                    message: format!(
+                        "Invalid value: {:?}: field is immutable",
+                        metadata_text(&object, "uid")
+                    ),
                     field: "metadata.uid".to_owned(),
                 }],
             ));
@@ -106,10 +123,12 @@ impl Change for Patch<'_> {
 }
 
 fn patch_error(error: PatchError) -> ApiError {
-    match error {
-        PatchError::Malformed(text) => ApiError::bad_request(text),
-        PatchError::TooManyOperations { .. } => ApiError::too_large(format!("Request entity too large: {error}")),
-        PatchError::Failed(_) => ApiError::unprocessable_patch().because(error),
+    match &error {
+        PatchError::NotJson | PatchError::NotAnObject | PatchError::Decode(_) => {
+            ApiError::bad_request(error.to_string())
+        }
+        PatchError::TooManyOperations { .. } => ApiError::too_large(error.to_string()),
+        PatchError::Operation { .. } => ApiError::unprocessable().because(error),
     }
 }
 
@@ -117,7 +136,11 @@ pub(super) async fn patch<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let text = call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let text = call
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let type_ = match text.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => PatchType::Json,
         "application/merge-patch+json" => PatchType::Merge,
@@ -138,7 +161,15 @@ pub(super) async fn patch<S: Store>(
         context: &call.context,
         warned: false,
     };
-    let request = WriteRequest { context: &call.context, options: &options, version: &call.version, part: call.part };
-    let written = call.store.update(request, &call.namespace, &call.name, &mut change).await?;
+    let request = WriteRequest {
+        context: &call.context,
+        options: &options,
+        version: &call.version,
+        part: call.part,
+    };
+    let written = call
+        .store
+        .update(request, &call.namespace, &call.name, &mut change)
+        .await?;
     form.object(StatusCode::OK, &written)
 }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, Status};
 use crate::http::body::ResponseBody;
-use crate::registry::resource::Resource;
 use crate::registry::metadata::metadata_mut;
+use crate::registry::resource::Resource;
 use crate::registry::store::{Written, decode};
 use crate::request::Query;
 use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transform};
@@ -63,7 +63,9 @@ pub struct Form<'a> {
 
 /// The served JSON of a stored payload: with its resourceVersion, if it has one.
 pub fn write_served(out: &mut BytesMut, value: &drydock_storage::Value, revision: Option<Revision>) {
-    let at = usize::try_from(value.splice_offset).unwrap_or(usize::MAX).min(value.bytes.len());
+    let at = usize::try_from(value.splice_offset)
+        .unwrap_or(usize::MAX)
+        .min(value.bytes.len());
     let (head, tail) = value.bytes.split_at(at);
     out.reserve(value.bytes.len() + 48);
     out.extend_from_slice(head);
@@ -128,7 +130,8 @@ impl Form<'_> {
             Transform::Table(version) => {
                 let strategy = &self.resource.strategy;
                 let revision = object.pointer("/metadata/resourceVersion").cloned();
-                let metadata = revision.map_or_else(|| json!({}), |revision| json!({ "resourceVersion": revision }));
+                let metadata =
+                    revision.map_or_else(|| json!({}), |revision| json!({ "resourceVersion": revision }));
                 let row = row(&object, strategy.cells(&object, self.now), self.include, version);
                 table(version, metadata, Some(strategy.columns()), vec![row])
             }
@@ -149,7 +152,10 @@ impl Form<'_> {
             out.extend_from_slice(b"\n");
             out.freeze()
         } else {
-            encode(&self.shape(served_value(&written.value, written.revision)?), self.representation)?
+            encode(
+                &self.shape(served_value(&written.value, written.revision)?),
+                self.representation,
+            )?
         };
         Ok(respond(code, self.representation.media_type, body))
     }
@@ -178,7 +184,9 @@ pub fn encode(value: &Value, representation: Representation) -> Result<Bytes, Ap
 pub fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type.content_type()));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type.content_type()));
     response
 }
 
@@ -189,7 +197,11 @@ pub fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response
 pub fn status(status: &Status, representation: Representation) -> Result<Response<ResponseBody>, ApiError> {
     let value = serde_json::to_value(status)
         .map_err(|error| ApiError::internal("the status cannot be written").because(error))?;
-    Ok(respond(StatusCode::OK, representation.media_type, encode(&value, representation)?))
+    Ok(respond(
+        StatusCode::OK,
+        representation.media_type,
+        encode(&value, representation)?,
+    ))
 }
 
 /// A refusal in the client's encoding; plain JSON where the client's wish is not known.

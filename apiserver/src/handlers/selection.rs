@@ -1,10 +1,13 @@
 //! Which objects do the path and the selectors of a list or watch name?
 
-use drydock_machinery::selector::{field, label};
+use std::fmt;
+
+use drydock_machinery::selector::label::Operator;
+use drydock_machinery::selector::{FieldSelector, Selector};
 use drydock_storage::Store;
 
 use super::Call;
-use crate::cache::{Scope, Selection};
+use crate::cache::{Predicate, Scope, Selection};
 use crate::error::ApiError;
 
 /// The selection of a request: its namespace, its name (of a single-object watch), and its selectors.
@@ -13,25 +16,104 @@ use crate::error::ApiError;
 /// 400 for selectors that cannot be parsed or name a field that cannot be selected by.
 pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiError> {
     let query = &call.context.query;
-    let labels = label::Selector::parse(query.first("labelSelector").unwrap_or_default())
+    let labels = Selector::parse(query.first("labelSelector").unwrap_or_default())
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let text = query.first("fieldSelector").unwrap_or_default();
-    let fields = field::Selector::parse(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let fields = FieldSelector::parse(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
     fields
-        .check_supported(&["metadata.name", "metadata.namespace"])
+        .check_supported(&[])
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let scope = if call.name.is_empty() {
-        if call.namespace.is_empty() { Scope::All } else { Scope::Namespace(call.namespace.clone()) }
-    } else {
-        let contradicts = fields
-            .requirements()
-            .iter()
-            .any(|requirement| requirement.field() == "metadata.name" && !requirement.matches(&call.name));
-        if contradicts {
-            return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        if call.namespace.is_empty() {
+            Scope::All
+        } else {
+            Scope::Namespace(call.namespace.clone())
         }
-        Scope::Name { namespace: call.namespace.clone(), name: call.name.clone() }
+    } else {
+        if fields
+            .required_value("metadata.name")
+            .is_some_and(|name| name != call.name)
+        {
+            return Err(ApiError::bad_request(
+                "fieldSelector metadata.name doesn't match requested name",
+            ));
+        }
+        Scope::Name {
+            namespace: call.namespace.clone(),
+            name: call.name.clone(),
+        }
     };
     let (group, plural) = call.store.resource.key_prefix();
-    Ok(Selection::new(group, plural, scope, Some(Box::new(labels)), Some(Box::new(fields))))
+    Ok(Selection::new(
+        group,
+        plural,
+        scope,
+        Some(Box::new(Labels(labels))),
+        Some(Box::new(Fields(fields))),
+    ))
+}
+
+/// A label selector as the cache asks it.
+struct Labels(Selector);
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Predicate for Labels {
+    fn matches<'a>(&self, lookup: &dyn Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.matches(lookup)
+    }
+
+    fn equalities(&self) -> Vec<(String, String)> {
+        let requirements = self.0.requirements().iter();
+        let exact = requirements.filter(|requirement| {
+            matches!(
+                requirement.operator(),
+                Operator::Equals | Operator::DoubleEquals | Operator::In
+            )
+        });
+        exact
+            .filter_map(|requirement| match requirement.values() {
+                [value] => Some((requirement.key().to_owned(), value.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_everything()
+    }
+}
+
+/// A field selector as the cache asks it.
+struct Fields(FieldSelector);
+
+impl fmt::Display for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Predicate for Fields {
+    fn matches<'a>(&self, lookup: &dyn Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.matches(lookup)
+    }
+
+    fn equalities(&self) -> Vec<(String, String)> {
+        ["metadata.name", "metadata.namespace"]
+            .into_iter()
+            .filter_map(|field| {
+                self.0
+                    .required_value(field)
+                    .map(|value| (field.to_owned(), value.to_owned()))
+            })
+            .collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_everything()
+    }
 }

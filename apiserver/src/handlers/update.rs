@@ -33,9 +33,22 @@ pub(super) async fn update<S: Store>(
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
     let media_type = body::content_type(&call.headers)?;
     let form = call.form(representation)?;
-    let object =
-        call.target().decode_object(call.catalog, &bytes, media_type, options.field_validation, &call.context)?;
-    let request = WriteRequest { context: &call.context, options: &options, version: &call.version, part: call.part };
-    let written = call.store.update(request, &call.namespace, &call.name, &mut Replacement(object)).await?;
+    let object = call.target().decode_object(
+        call.catalog,
+        &bytes,
+        media_type,
+        options.field_validation,
+        &call.context,
+    )?;
+    let request = WriteRequest {
+        context: &call.context,
+        options: &options,
+        version: &call.version,
+        part: call.part,
+    };
+    let written = call
+        .store
+        .update(request, &call.namespace, &call.name, &mut Replacement(object))
+        .await?;
     form.object(StatusCode::OK, &written)
 }

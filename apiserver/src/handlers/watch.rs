@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 use super::selection::selection;
 use super::{Call, response};
 use crate::cache::{
-    CachedObject, EncodeError, EncoderId, EventEncoder, WatchEnd, WatchKind, WatchRequest, WatchStart, Watcher,
+    CachedObject, EncodeError, EncoderId, EventEncoder, InitialState, Start, WatchEnd, WatchKind,
+    WatchRequest, Watcher,
 };
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::resource::Resource;
 use crate::request::negotiate::{Answer, MetaVersion, Representation, Transform};
-use crate::request::options::{self, WatchOptions};
+use crate::request::options::{WatchOptions, WatchStart};
 
 /// Without a timeout of the client's, a watch lasts this long or up to twice as long, so that not all end at once.
 const SHORTEST: Duration = Duration::from_mins(30);
@@ -32,18 +33,23 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
     let include = response::IncludeObject::parse(&call.context.query)?;
     let selection = selection(call)?;
     let start = match options.start {
-        options::WatchStart::After(revision) => WatchStart::From(Revision(revision)),
-        options::WatchStart::InitialEvents { at_least, most_recent } => {
-            WatchStart::InitialEvents { at_least: at_least.map(Revision), fresh: most_recent }
-        }
-        options::WatchStart::Now => WatchStart::Now,
+        WatchStart::After(revision) => Start::From(Revision(revision)),
+        WatchStart::InitialEvents {
+            at_least: Some(revision),
+            ..
+        } => Start::InitialEvents(InitialState::NotOlderThan(Revision(revision))),
+        WatchStart::InitialEvents {
+            most_recent: true, ..
+        } => Start::InitialEvents(InitialState::Fresh),
+        WatchStart::InitialEvents { .. } => Start::InitialEvents(InitialState::Any),
+        WatchStart::Now => Start::Now,
     };
+    let timeout = timeout(options.timeout_seconds);
     let request = WatchRequest {
         selection,
         start,
         bookmarks: options.bookmarks,
-        timeout: timeout(options.timeout_seconds),
-        ending: call.context.ending.clone(),
+        timeout,
     };
     let watcher = call.store.cache.subscribe(request).await?;
     let encoder = encoder(
@@ -54,7 +60,9 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
         call.store.shared_clock(),
     );
     let mut response = Response::new(ResponseBody::stream(frames(watcher, encoder)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
@@ -66,7 +74,10 @@ fn timeout(seconds: Option<i64>) -> Duration {
 }
 
 /// The frames of a watch until it ends; a fault is the last frame.
-fn frames(watcher: Watcher, encoder: Box<dyn EventEncoder>) -> impl futures_util::Stream<Item = Bytes> + Send {
+fn frames<S: Store>(
+    watcher: Watcher<S>,
+    encoder: Box<dyn EventEncoder>,
+) -> impl futures_util::Stream<Item = Bytes> + Send {
     stream::unfold(Some((watcher, encoder)), |state| async move {
         let (mut watcher, encoder) = state?;
         match watcher.next_buffer(&*encoder).await? {
@@ -83,7 +94,9 @@ fn end_error(end: WatchEnd) -> ApiError {
             ApiError::future_resource_version(requested.0, current.0)
         }
         WatchEnd::Encode(error) => ApiError::storage_read(error.to_string()).because(error),
-        WatchEnd::Store(error) => ApiError::internal("events could not be read from the storage").because(error),
+        WatchEnd::Store(error) => {
+            ApiError::internal("events could not be read from the storage").because(error)
+        }
     }
 }
 
@@ -111,7 +124,10 @@ fn encoder(
     include: response::IncludeObject,
     clock: Arc<dyn Clock>,
 ) -> Box<dyn EventEncoder> {
-    let bookmark = Bookmark { kind: resource.kind, api_version: api_version.to_owned() };
+    let bookmark = Bookmark {
+        kind: resource.kind,
+        api_version: api_version.to_owned(),
+    };
     match representation.transform {
         Transform::Table(version) => {
             let following = TableEncoder {
@@ -122,7 +138,14 @@ fn encoder(
                 columns: false,
                 following: None,
             };
-            Box::new(TableEncoder { resource, version, include, clock, columns: true, following: Some(Box::new(following)) })
+            Box::new(TableEncoder {
+                resource,
+                version,
+                include,
+                clock,
+                columns: true,
+                following: Some(Box::new(following)),
+            })
         }
         Transform::PartialObject(version) | Transform::PartialObjectList(version) => {
             Box::new(PartialEncoder { version })
@@ -139,7 +162,10 @@ struct Bookmark {
 fn bookmark_metadata(revision: Revision, ends_initial_events: bool) -> Value {
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
     if ends_initial_events && let Some(members) = metadata.as_object_mut() {
-        members.insert("annotations".to_owned(), json!({ "k8s.io/initial-events-end": "true" }));
+        members.insert(
+            "annotations".to_owned(),
+            json!({ "k8s.io/initial-events-end": "true" }),
+        );
     }
     metadata
 }
@@ -153,8 +179,10 @@ fn write_frame(out: &mut BytesMut, type_: &str, object: &Value) {
 }
 
 fn decoded(object: &CachedObject, revision: Revision) -> Result<Value, EncodeError> {
-    response::served_value(object.value(), Some(revision))
-        .map_err(|error| EncodeError { key: object.key().to_string(), source: Arc::new(error) })
+    response::served_value(object.value(), Some(revision)).map_err(|error| EncodeError {
+        key: object.key().to_string(),
+        source: Arc::new(error),
+    })
 }
 
 /// Objects as they are: nothing is encoded, the stored bytes are copied with their resourceVersion.
@@ -209,7 +237,11 @@ impl EventEncoder for PartialEncoder {
         revision: Revision,
         out: &mut BytesMut,
     ) -> Result<(), EncodeError> {
-        write_frame(out, event_type(kind), &response::partial(&decoded(object, revision)?, self.version));
+        write_frame(
+            out,
+            event_type(kind),
+            &response::partial(&decoded(object, revision)?, self.version),
+        );
         Ok(())
     }
 
@@ -237,11 +269,26 @@ struct TableEncoder {
 }
 
 impl TableEncoder {
-    fn frame(&self, type_: &str, object: &Value, cells: Vec<Value>, include: response::IncludeObject, out: &mut BytesMut) {
-        let revision = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+    fn frame(
+        &self,
+        type_: &str,
+        object: &Value,
+        cells: Vec<Value>,
+        include: response::IncludeObject,
+        out: &mut BytesMut,
+    ) {
+        let revision = object
+            .pointer("/metadata/resourceVersion")
+            .cloned()
+            .unwrap_or_default();
         let columns = self.columns.then(|| self.resource.strategy.columns());
         let row = response::row(object, cells, include, self.version);
-        let table = response::table(self.version, json!({ "resourceVersion": revision }), columns, vec![row]);
+        let table = response::table(
+            self.version,
+            json!({ "resourceVersion": revision }),
+            columns,
+            vec![row],
+        );
         write_frame(out, type_, &table);
     }
 }
@@ -276,7 +323,9 @@ impl EventEncoder for TableEncoder {
     }
 
     fn following(&self) -> Option<&dyn EventEncoder> {
-        self.following.as_deref().map(|encoder| encoder as &dyn EventEncoder)
+        self.following
+            .as_deref()
+            .map(|encoder| encoder as &dyn EventEncoder)
     }
 }
 

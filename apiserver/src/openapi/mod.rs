@@ -13,8 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use drydock_machinery::clock::Clock;
 use drydock_machinery::codec;
-use drydock_machinery::schema::openapi as shapes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, HeaderValue, IF_NONE_MATCH, VARY};
+use drydock_machinery::schema::openapi::{self as shapes, Dialect};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderName, HeaderValue, IF_NONE_MATCH, VARY,
+};
 use http::{HeaderMap, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -28,25 +30,6 @@ use crate::request::Query;
 /// How long a document under its own hash may be kept.
 const YEAR: Duration = Duration::from_hours(24 * 365);
 
-/// The two dialects, which differ in where definitions live and how bodies are described.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// Swagger 2.0.
-    V2,
-    /// OpenAPI 3.0.
-    V3,
-}
-
-impl Dialect {
-    fn reference(self, name: &str) -> Value {
-        let place = match self {
-            Self::V2 => "#/definitions/",
-            Self::V3 => "#/components/schemas/",
-        };
-        json!({ "$ref": format!("{place}{name}") })
-    }
-}
-
 #[derive(Debug)]
 struct Document {
     bytes: Bytes,
@@ -58,7 +41,11 @@ impl Document {
     fn new(value: &Value) -> Self {
         let bytes = Bytes::from(codec::encode(value));
         let hash = hex_upper(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA512, &bytes).as_ref());
-        Self { tag: entity_tag(&bytes), bytes, hash }
+        Self {
+            tag: entity_tag(&bytes),
+            bytes,
+            hash,
+        }
     }
 }
 
@@ -79,13 +66,19 @@ impl OpenApi {
             .group_versions()
             .into_iter()
             .map(|(group, version)| {
-                (root(group, version).trim_start_matches('/').to_owned(), Document::new(&v3(catalog, group, version)))
+                (
+                    root(group, version).trim_start_matches('/').to_owned(),
+                    Document::new(&v3(catalog, group, version)),
+                )
             })
             .collect();
         let index: Map<String, Value> = group_versions
             .iter()
             .map(|(path, document)| {
-                (path.clone(), json!({ "serverRelativeURL": format!("/openapi/v3/{path}?hash={}", document.hash) }))
+                (
+                    path.clone(),
+                    json!({ "serverRelativeURL": format!("/openapi/v3/{path}?hash={}", document.hash) }),
+                )
             })
             .collect();
         Self {
@@ -114,12 +107,18 @@ impl OpenApi {
             "/openapi/v3" => Some(Ok(respond(&self.index, headers, &[]))),
             _ => {
                 let name = path.strip_prefix("/openapi/v3/")?;
-                let Some(document) = self.group_versions.get(name) else { return Some(Err(ApiError::no_route())) };
+                let Some(document) = self.group_versions.get(name) else {
+                    return Some(Err(ApiError::no_route()));
+                };
                 if !accepts_json(headers) {
                     return Some(Ok(not_acceptable()));
                 }
                 let is_current = query.first("hash") == Some(document.hash.as_str());
-                let kept = is_current.then(|| self.kept_for_a_year()).into_iter().flatten().collect::<Vec<_>>();
+                let kept = is_current
+                    .then(|| self.kept_for_a_year())
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>();
                 Some(Ok(respond(document, headers, &kept)))
             }
         }
@@ -129,7 +128,9 @@ impl OpenApi {
         let until = self.clock.now().checked_add(YEAR).unwrap_or(Timestamp::MAX);
         let text = until.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let expires = HeaderValue::try_from(text).ok().map(|value| (EXPIRES, value));
-        std::iter::once((CACHE_CONTROL, HeaderValue::from_static("public, immutable"))).chain(expires).collect()
+        std::iter::once((CACHE_CONTROL, HeaderValue::from_static("public, immutable")))
+            .chain(expires)
+            .collect()
     }
 }
 
@@ -142,7 +143,8 @@ fn accepts_json(headers: &HeaderMap) -> bool {
         .map(|clause| clause.split(';').next().unwrap_or_default().trim())
         .filter(|clause| !clause.is_empty())
         .peekable();
-    clauses.peek().is_none() || clauses.any(|clause| matches!(clause, "*/*" | "application/*" | "application/json"))
+    clauses.peek().is_none()
+        || clauses.any(|clause| matches!(clause, "*/*" | "application/*" | "application/json"))
 }
 
 fn not_acceptable() -> Response<ResponseBody> {
@@ -151,7 +153,11 @@ fn not_acceptable() -> Response<ResponseBody> {
     response
 }
 
-fn respond(document: &Document, headers: &HeaderMap, more: &[(HeaderName, HeaderValue)]) -> Response<ResponseBody> {
+fn respond(
+    document: &Document,
+    headers: &HeaderMap,
+    more: &[(HeaderName, HeaderValue)],
+) -> Response<ResponseBody> {
     let unchanged = headers.get(IF_NONE_MATCH) == Some(&document.tag);
     let mut response = Response::new(if unchanged {
         ResponseBody::empty()
@@ -173,12 +179,21 @@ fn respond(document: &Document, headers: &HeaderMap, more: &[(HeaderName, Header
 
 /// The path below which a group-version is served.
 fn root(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+    if group.is_empty() {
+        format!("/api/{version}")
+    } else {
+        format!("/apis/{group}/{version}")
+    }
 }
 
 /// The name of a kind's definition: unique among everything an aggregator merges.
 fn definition_name(resource: &Resource, version: &str) -> String {
-    let group = resource.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+    let group = resource
+        .group
+        .split('.')
+        .next()
+        .filter(|group| !group.is_empty())
+        .unwrap_or("core");
     format!("io.drydock.api.{group}.{version}.{}", resource.kind)
 }
 
@@ -188,41 +203,22 @@ fn group_version_kind(resource: &Resource, version: &str, kind: &str) -> Value {
 
 /// The definitions of a group-version: each kind and its list, and what they share.
 fn definitions(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) -> Map<String, Value> {
-    let mut found = Map::new();
-    for (name, definition) in shapes::meta_definitions(dialect == Dialect::V3) {
-        found.insert(name.to_owned(), definition);
-    }
+    let mut found = shapes::definitions(dialect);
     for (resource, served) in catalog.of_group_version(group, version) {
         let name = definition_name(resource, version);
-        let mut definition = match dialect {
-            Dialect::V2 => shapes::swagger(&served.schema),
-            Dialect::V3 => shapes::schema(&served.schema),
-        };
-        if let Some(members) = definition.as_object_mut() {
-            members.insert(
-                "x-kubernetes-group-version-kind".to_owned(),
-                json!([group_version_kind(resource, version, resource.kind)]),
-            );
-        }
         let list_kind = format!("{}List", resource.kind);
-        let list = json!({
-            "description": format!("{list_kind} is a list of {}.", resource.kind),
-            "type": "object",
-            "required": ["items"],
-            "properties": {
-                "apiVersion": { "type": "string", "description": shapes::API_VERSION_DESCRIPTION },
-                "kind": { "type": "string", "description": shapes::KIND_DESCRIPTION },
-                "metadata": dialect.reference(shapes::LIST_META),
-                "items": {
-                    "type": "array",
-                    "description": "The objects.",
-                    "items": dialect.reference(&name),
-                },
-            },
-            "x-kubernetes-group-version-kind": [group_version_kind(resource, version, &list_kind)],
-        });
-        found.insert(format!("{name}List"), list);
-        found.insert(name, definition);
+        let definition = shapes::schema(&served.schema, dialect);
+        let list = shapes::list_schema(resource.kind, &name, dialect);
+        for (name, kind, mut schema) in [
+            (format!("{name}List"), list_kind.as_str(), list),
+            (name, resource.kind, definition),
+        ] {
+            if let Some(members) = schema.as_object_mut() {
+                let kind = group_version_kind(resource, version, kind);
+                members.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind]));
+            }
+            found.insert(name, schema);
+        }
     }
     found
 }

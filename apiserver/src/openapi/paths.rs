@@ -1,9 +1,9 @@
 //! The routes of a group-version, with the parameters and bodies of each verb.
 
-use drydock_machinery::schema::openapi as shapes;
+use drydock_machinery::schema::openapi::{Dialect, META_V1};
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, definition_name, group_version_kind, root};
+use super::{definition_name, group_version_kind, root};
 use crate::registry::resource::{Catalog, Resource};
 
 /// What a request body may be.
@@ -19,31 +19,61 @@ struct Writer<'a> {
 }
 
 /// Path → path item.
-pub(super) fn of_group_version(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) -> Map<String, Value> {
+pub(super) fn of_group_version(
+    catalog: &Catalog,
+    group: &str,
+    version: &str,
+    dialect: Dialect,
+) -> Map<String, Value> {
     let root = root(group, version);
     let mut paths = Map::new();
     for (resource, _) in catalog.of_group_version(group, version) {
-        let writer = Writer { dialect, resource, version, definition: definition_name(resource, version) };
+        let writer = Writer {
+            dialect,
+            resource,
+            version,
+            definition: definition_name(resource, version),
+        };
         let plural = resource.plural;
         let collection = if resource.is_namespaced() {
             let get = writer.list("ForAllNamespaces");
-            paths.insert(format!("{root}/{plural}"), writer.item(&[("get", get)], false, false));
+            paths.insert(
+                format!("{root}/{plural}"),
+                writer.item(&[("get", get)], false, false),
+            );
             format!("{root}/namespaces/{{namespace}}/{plural}")
         } else {
             format!("{root}/{plural}")
         };
-        let verbs = [("get", writer.list("")), ("post", writer.create()), ("delete", writer.delete_collection())];
-        paths.insert(collection.clone(), writer.item(&verbs, resource.is_namespaced(), false));
-        let verbs =
-            [("get", writer.get("")), ("put", writer.replace("")), ("patch", writer.patch("")), ("delete", writer.delete())];
-        paths.insert(format!("{collection}/{{name}}"), writer.item(&verbs, resource.is_namespaced(), true));
+        let verbs = [
+            ("get", writer.list("")),
+            ("post", writer.create()),
+            ("delete", writer.delete_collection()),
+        ];
+        paths.insert(
+            collection.clone(),
+            writer.item(&verbs, resource.is_namespaced(), false),
+        );
+        let verbs = [
+            ("get", writer.get("")),
+            ("put", writer.replace("")),
+            ("patch", writer.patch("")),
+            ("delete", writer.delete()),
+        ];
+        paths.insert(
+            format!("{collection}/{{name}}"),
+            writer.item(&verbs, resource.is_namespaced(), true),
+        );
         if resource.has_status {
             let verbs = [
                 ("get", writer.get("Status")),
                 ("put", writer.replace("Status")),
                 ("patch", writer.patch("Status")),
             ];
-            paths.insert(format!("{collection}/{{name}}/status"), writer.item(&verbs, resource.is_namespaced(), true));
+            paths.insert(
+                format!("{collection}/{{name}}/status"),
+                writer.item(&verbs, resource.is_namespaced(), true),
+            );
         }
     }
     paths
@@ -51,12 +81,25 @@ pub(super) fn of_group_version(catalog: &Catalog, group: &str, version: &str, di
 
 impl Writer<'_> {
     fn item(&self, verbs: &[(&str, Value)], in_namespace: bool, named: bool) -> Value {
-        let mut parameters = vec![self.query("pretty", "string", "If 'true', then the output is pretty printed.")];
+        let mut parameters = vec![self.query(
+            "pretty",
+            "string",
+            "If 'true', then the output is pretty printed.",
+        )];
         if in_namespace {
-            parameters.insert(0, self.path("namespace", "object name and auth scope, such as for teams and projects"));
+            parameters.insert(
+                0,
+                self.path(
+                    "namespace",
+                    "object name and auth scope, such as for teams and projects",
+                ),
+            );
         }
         if named {
-            parameters.insert(0, self.path("name", &format!("name of the {}", self.resource.kind)));
+            parameters.insert(
+                0,
+                self.path("name", &format!("name of the {}", self.resource.kind)),
+            );
         }
         let mut item = Map::new();
         for (verb, operation) in verbs {
@@ -96,8 +139,16 @@ impl Writer<'_> {
 
     fn write_parameters(&self) -> Vec<Value> {
         vec![
-            self.query("dryRun", "string", "When present, indicates that modifications should not be persisted."),
-            self.query("fieldManager", "string", "The name of the actor or entity that makes these changes."),
+            self.query(
+                "dryRun",
+                "string",
+                "When present, indicates that modifications should not be persisted.",
+            ),
+            self.query(
+                "fieldManager",
+                "string",
+                "The name of the actor or entity that makes these changes.",
+            ),
             self.query(
                 "fieldValidation",
                 "string",
@@ -108,14 +159,30 @@ impl Writer<'_> {
 
     fn list_parameters(&self) -> Vec<Value> {
         vec![
-            self.query("allowWatchBookmarks", "boolean", "Requests watch events with type \"BOOKMARK\"."),
+            self.query(
+                "allowWatchBookmarks",
+                "boolean",
+                "Requests watch events with type \"BOOKMARK\".",
+            ),
             self.query("continue", "string", "The continue token of the page before."),
             self.query("fieldSelector", "string", "Restricts the list by fields."),
             self.query("labelSelector", "string", "Restricts the list by labels."),
             self.query("limit", "integer", "The maximum number of objects of a page."),
-            self.query("resourceVersion", "string", "The state to show, or to watch from."),
-            self.query("resourceVersionMatch", "string", "How resourceVersion is applied to a list."),
-            self.query("sendInitialEvents", "boolean", "Begins a watch with the objects there are."),
+            self.query(
+                "resourceVersion",
+                "string",
+                "The state to show, or to watch from.",
+            ),
+            self.query(
+                "resourceVersionMatch",
+                "string",
+                "How resourceVersion is applied to a list.",
+            ),
+            self.query(
+                "sendInitialEvents",
+                "boolean",
+                "Begins a watch with the objects there are.",
+            ),
             self.query("timeoutSeconds", "integer", "How long a watch lasts, in seconds."),
             self.query("watch", "boolean", "Watch for changes."),
         ]
@@ -123,22 +190,63 @@ impl Writer<'_> {
 
     fn delete_parameters(&self) -> Vec<Value> {
         vec![
-            self.query("dryRun", "string", "When present, indicates that modifications should not be persisted."),
-            self.query("gracePeriodSeconds", "integer", "Accepted; kinds without graceful deletion ignore it."),
-            self.query("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
-            self.query("propagationPolicy", "string", "What becomes of dependents: Orphan, Background, Foreground."),
+            self.query(
+                "dryRun",
+                "string",
+                "When present, indicates that modifications should not be persisted.",
+            ),
+            self.query(
+                "gracePeriodSeconds",
+                "integer",
+                "Accepted; kinds without graceful deletion ignore it.",
+            ),
+            self.query(
+                "orphanDependents",
+                "boolean",
+                "Deprecated: use propagationPolicy.",
+            ),
+            self.query(
+                "propagationPolicy",
+                "string",
+                "What becomes of dependents: Orphan, Background, Foreground.",
+            ),
         ]
     }
 
-    fn operation(&self, action: &str, verb: &str, suffix: &str, mut parameters: Vec<Value>) -> Map<String, Value> {
-        let scope = if self.resource.is_namespaced() && suffix != "ForAllNamespaces" { "Namespaced" } else { "" };
+    fn operation(
+        &self,
+        action: &str,
+        verb: &str,
+        suffix: &str,
+        mut parameters: Vec<Value>,
+    ) -> Map<String, Value> {
+        let scope = if self.resource.is_namespaced() && suffix != "ForAllNamespaces" {
+            "Namespaced"
+        } else {
+            ""
+        };
         let mut operation = Map::new();
         operation.insert(
             "operationId".to_owned(),
-            format!("{verb}{}{scope}{}{suffix}", camel(self.version), self.resource.kind).into(),
+            format!(
+                "{verb}{}{scope}{}{suffix}",
+                camel(self.version),
+                self.resource.kind
+            )
+            .into(),
         );
-        operation.insert("description".to_owned(), format!("{verb} objects of kind {}", self.resource.kind).into());
-        operation.insert("tags".to_owned(), json!([format!("{}_{}", self.resource.group.replace('.', "_"), self.version)]));
+        operation.insert(
+            "description".to_owned(),
+            format!("{verb} objects of kind {}", self.resource.kind).into(),
+        );
+        operation.insert(
+            "tags".to_owned(),
+            json!([format!(
+                "{}_{}",
+                self.resource.group.replace('.', "_"),
+                self.version
+            )]),
+        );
         if self.dialect == Dialect::V2 {
             operation.insert("schemes".to_owned(), json!(["https"]));
             operation.insert("produces".to_owned(), json!(BODY_TYPES));
@@ -178,7 +286,8 @@ impl Writer<'_> {
                 operation.insert("consumes".to_owned(), json!(types));
                 let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
                 if let Some(parameters) = parameters.as_array_mut() {
-                    let body = json!({ "name": "body", "in": "body", "required": required, "schema": schema });
+                    let body =
+                        json!({ "name": "body", "in": "body", "required": required, "schema": schema });
                     parameters.insert(0, body);
                 }
             }
@@ -221,15 +330,20 @@ impl Writer<'_> {
         let mut parameters = self.write_parameters();
         parameters.push(self.query("force", "boolean", "For apply patches only."));
         let mut operation = self.operation("patch", "patch", suffix, parameters);
-        self.takes(&mut operation, PATCH_TYPES, shapes::PATCH, true);
+        self.takes(&mut operation, PATCH_TYPES, &format!("{META_V1}.Patch"), true);
         self.answers(&mut operation, &["200", "201"], &self.definition);
         Value::Object(operation)
     }
 
     fn delete(&self) -> Value {
         let mut operation = self.operation("delete", "delete", "", self.delete_parameters());
-        self.takes(&mut operation, BODY_TYPES, shapes::DELETE_OPTIONS, false);
-        self.answers(&mut operation, &["200", "202"], shapes::STATUS);
+        self.takes(
+            &mut operation,
+            BODY_TYPES,
+            &format!("{META_V1}.DeleteOptions"),
+            false,
+        );
+        self.answers(&mut operation, &["200", "202"], &format!("{META_V1}.Status"));
         Value::Object(operation)
     }
 
@@ -243,20 +357,30 @@ impl Writer<'_> {
         });
         parameters.extend(more);
         let mut operation = self.operation("deletecollection", "deleteCollection", "", parameters);
-        self.takes(&mut operation, BODY_TYPES, shapes::DELETE_OPTIONS, false);
-        self.answers(&mut operation, &["200"], shapes::STATUS);
+        self.takes(
+            &mut operation,
+            BODY_TYPES,
+            &format!("{META_V1}.DeleteOptions"),
+            false,
+        );
+        self.answers(&mut operation, &["200"], &format!("{META_V1}.Status"));
         Value::Object(operation)
     }
 }
 
 fn content(types: &[&str], schema: &Value) -> Value {
-    let members: Map<String, Value> =
-        types.iter().map(|type_| ((*type_).to_owned(), json!({ "schema": schema }))).collect();
+    let members: Map<String, Value> = types
+        .iter()
+        .map(|type_| ((*type_).to_owned(), json!({ "schema": schema })))
+        .collect();
     Value::Object(members)
 }
 
 /// `v1alpha3` as part of an operation's name: `V1alpha3`.
 fn camel(version: &str) -> String {
     let mut characters = version.chars();
-    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
+    characters
+        .next()
+        .map(|first| first.to_uppercase().chain(characters).collect())
+        .unwrap_or_default()
 }

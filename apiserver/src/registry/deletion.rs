@@ -32,7 +32,8 @@ pub fn decide(object: &Value, options: &DeleteOptions, now: Timestamp) -> Deleti
         Some(Propagation::Orphan) => Some(ORPHAN),
     };
     if let Some(wanted) = wanted {
-        finalizers.retain(|finalizer| finalizer == wanted || (finalizer != ORPHAN && finalizer != FOREGROUND));
+        finalizers
+            .retain(|finalizer| finalizer == wanted || (finalizer != ORPHAN && finalizer != FOREGROUND));
         if !wanted.is_empty() && !finalizers.iter().any(|finalizer| finalizer == wanted) {
             finalizers.push(wanted.to_owned());
         }
@@ -61,7 +62,10 @@ pub fn decide(object: &Value, options: &DeleteOptions, now: Timestamp) -> Deleti
 /// Whether an update has taken the last finalizer off an object that is being deleted.
 #[must_use]
 pub fn is_finished_by(new: &Value) -> bool {
-    let grace = new.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let grace = new
+        .pointer("/metadata/deletionGracePeriodSeconds")
+        .and_then(Value::as_i64)
+        .unwrap_or(0);
     is_terminating(new) && grace == 0 && texts(new, "finalizers").is_empty()
 }
 
@@ -74,7 +78,10 @@ mod tests {
         if terminating {
             metadata_mut(&mut object).insert("deletionTimestamp".into(), json!("2026-01-01T00:00:00Z"));
         }
-        let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+        let options = DeleteOptions {
+            propagation,
+            ..DeleteOptions::default()
+        };
         decide(&object, &options, Timestamp::UNIX_EPOCH)
     }
 
@@ -88,23 +95,44 @@ mod tests {
     #[test]
     fn an_object_without_finalizers_goes() {
         assert_eq!(check(&[], false, None), Deletion::Remove);
-        assert_eq!(check(&["orphan", "foregroundDeletion"], false, Some(Propagation::Background)), Deletion::Remove);
-        assert_eq!(check(&["foregroundDeletion"], true, Some(Propagation::Background)), Deletion::Remove);
+        assert_eq!(
+            check(
+                &["orphan", "foregroundDeletion"],
+                false,
+                Some(Propagation::Background)
+            ),
+            Deletion::Remove
+        );
+        assert_eq!(
+            check(&["foregroundDeletion"], true, Some(Propagation::Background)),
+            Deletion::Remove
+        );
     }
 
     #[test]
     fn the_policy_decides_the_finalizers_of_garbage_collection() {
         assert_eq!(kept(check(&[], false, Some(Propagation::Orphan))), ["orphan"]);
-        assert_eq!(kept(check(&["orphan"], false, Some(Propagation::Foreground))), ["foregroundDeletion"]);
+        assert_eq!(
+            kept(check(&["orphan"], false, Some(Propagation::Foreground))),
+            ["foregroundDeletion"]
+        );
         assert_eq!(kept(check(&["a/b"], false, None)), ["a/b"]);
-        assert_eq!(kept(check(&["a/b"], true, Some(Propagation::Orphan))), ["a/b", "orphan"]);
+        assert_eq!(
+            kept(check(&["a/b"], true, Some(Propagation::Orphan))),
+            ["a/b", "orphan"]
+        );
     }
 
     #[test]
     fn a_mark_is_set_once() {
-        let Deletion::Mark(marked) = check(&["a/b"], false, None) else { panic!("not marked") };
+        let Deletion::Mark(marked) = check(&["a/b"], false, None) else {
+            panic!("not marked")
+        };
         assert_eq!(marked["metadata"]["generation"], json!(3));
-        assert_eq!(marked["metadata"]["deletionTimestamp"], json!("1970-01-01T00:00:00Z"));
+        assert_eq!(
+            marked["metadata"]["deletionTimestamp"],
+            json!("1970-01-01T00:00:00Z")
+        );
         assert_eq!(check(&["a/b"], true, None), Deletion::Unchanged);
     }
 }

@@ -17,7 +17,9 @@ fn members(object: &mut Value) -> &mut Map<String, Value> {
 
 /// The object's metadata, made where it is missing.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
-    let metadata = members(object).entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    let metadata = members(object)
+        .entry("metadata")
+        .or_insert_with(|| Value::Object(Map::new()));
     members(metadata)
 }
 
@@ -42,13 +44,18 @@ pub fn time_text(moment: Timestamp) -> String {
 /// Whether the object is being deleted.
 #[must_use]
 pub fn is_terminating(object: &Value) -> bool {
-    object.get("metadata").is_some_and(|metadata| metadata.get("deletionTimestamp").is_some())
+    object
+        .get("metadata")
+        .is_some_and(|metadata| metadata.get("deletionTimestamp").is_some())
 }
 
 /// The generation; 0 when absent.
 #[must_use]
 pub fn generation(object: &Value) -> i64 {
-    object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0)
+    object
+        .pointer("/metadata/generation")
+        .and_then(Value::as_i64)
+        .unwrap_or(0)
 }
 
 /// Checks that the body does not name another namespace than the URL, and fills it in.
@@ -57,7 +64,10 @@ pub fn generation(object: &Value) -> i64 {
 /// 400 when it does.
 pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str) -> Result<(), ApiError> {
     let metadata = metadata_mut(object);
-    let said = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    let said = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !resource.is_namespaced() {
         metadata.remove("namespace");
         return Ok(());
@@ -74,7 +84,12 @@ pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str
 /// Makes the metadata of a new object: what only the server may say is dropped and set anew.
 pub fn begin(object: &mut Value, uid: &str, now: Timestamp) {
     let metadata = metadata_mut(object);
-    for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
+    for member in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "resourceVersion",
+    ] {
         metadata.remove(member);
     }
     metadata.insert("uid".to_owned(), json!(uid));
@@ -93,7 +108,12 @@ pub fn restore(new: &mut Value, old: &Value) {
     for member in ["creationTimestamp", "generation"] {
         copy_member(metadata, stored, member);
     }
-    if metadata.get("uid").and_then(Value::as_str).unwrap_or_default().is_empty() {
+    if metadata
+        .get("uid")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
         copy_member(metadata, stored, "uid");
     }
     if stored.contains_key("deletionTimestamp") {
@@ -103,7 +123,12 @@ pub fn restore(new: &mut Value, old: &Value) {
         copy_member(metadata, stored, "deletionGracePeriodSeconds");
     }
     for member in ["name", "namespace"] {
-        if metadata.get(member).and_then(Value::as_str).unwrap_or_default().is_empty() {
+        if metadata
+            .get(member)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .is_empty()
+        {
             copy_member(metadata, stored, member);
         }
     }
@@ -183,11 +208,16 @@ mod tests {
 
     #[test]
     fn status_and_the_rest_are_written_apart() {
-        let old = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 1}, "status": {"s": 1}});
-        let body = json!({"metadata": {"name": "a", "labels": {"l": "2"}}, "spec": {"x": 2}, "status": {"s": 2}});
+        let old =
+            json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 1}, "status": {"s": 1}});
+        let body =
+            json!({"metadata": {"name": "a", "labels": {"l": "2"}}, "spec": {"x": 2}, "status": {"s": 2}});
         let mut through_status = body.clone();
         keep_all_but_status(&mut through_status, &old);
-        assert_eq!(through_status, json!({"metadata": old["metadata"], "spec": {"x": 1}, "status": {"s": 2}}));
+        assert_eq!(
+            through_status,
+            json!({"metadata": old["metadata"], "spec": {"x": 1}, "status": {"s": 2}})
+        );
         let mut through_main = body;
         keep_status(&mut through_main, Some(&old));
         assert_eq!(through_main["status"], json!({"s": 1}));

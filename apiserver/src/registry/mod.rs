@@ -5,11 +5,16 @@
 //!   on one floor plan: `strategy` (shape and order), `validation` (what a valid object is, field by field),
 //!   `transitions` (what may follow what), `columns` (what `kubectl get` shows).
 //! - [`store`]: what is done for every kind. Start there.
+//! - [`metadata`], [`deletion`]: what becomes of metadata and finalizers. Pure.
+//! - `refusal`: what a client is told when the storage refuses.
 
 mod conditions;
+pub mod deletion;
 pub mod evictioninterceptor;
 pub mod evictionrequest;
+pub mod metadata;
 pub mod nodemaintenance;
+mod refusal;
 pub mod resource;
 pub mod store;
 pub mod strategy;

@@ -1,7 +1,9 @@
 //! What is a served resource? Its names, its versions with their schemas, and its rules.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use drydock_machinery::apply::field_set::FieldSet;
+use drydock_machinery::apply::path::Path;
 use drydock_machinery::schema::Structural;
 use drydock_proto::kinds::{Kind, Scope};
 use drydock_storage::{Key, KeyError, KeyRange};
@@ -13,6 +15,29 @@ use crate::error::GroupResource;
 
 /// The group segment of the keys of core resources, whose API group is empty.
 const CORE_KEY_GROUP: &str = "core";
+
+/// Which part of an object a write may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but status.
+    Main,
+    /// Only status.
+    Status,
+}
+
+/// What a write through the main resource resets, where status is a subresource.
+static ALL_BUT_MAIN: LazyLock<FieldSet> = LazyLock::new(|| fields(&["status"]));
+/// What a write through `status` resets.
+static ALL_BUT_STATUS: LazyLock<FieldSet> = LazyLock::new(|| fields(&["metadata", "spec"]));
+static NOTHING: FieldSet = FieldSet::new();
+
+fn fields(names: &[&str]) -> FieldSet {
+    let mut set = FieldSet::new();
+    for name in names {
+        set.insert(&Path::fields(&[name]));
+    }
+    set
+}
 
 /// A served version of a resource.
 #[derive(Debug, Clone)]
@@ -53,7 +78,10 @@ pub struct Resource {
 
 impl std::fmt::Debug for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Resource").field("group", &self.group).field("plural", &self.plural).finish_non_exhaustive()
+        f.debug_struct("Resource")
+            .field("group", &self.group)
+            .field("plural", &self.plural)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,8 +106,14 @@ impl Resource {
             .faces
             .iter()
             .map(|face| {
-                let schema = Structural::for_kind(kind.kind, kind.description, &(face.spec)(), Some(&(face.status)()))
-                    .map_err(|source| UnusableSchema { kind: kind.kind, version: face.version, source })?;
+                let (spec, status) = ((face.spec)(), (face.status)());
+                let members = [("spec", &spec), ("status", &status)];
+                let schema = Structural::for_kind(kind.kind, face.version, kind.description, &members)
+                    .map_err(|source| UnusableSchema {
+                        kind: kind.kind,
+                        version: face.version,
+                        source,
+                    })?;
                 Ok(ServedVersion {
                     name: face.version,
                     api_version: format!("{group}/{}", face.version).into(),
@@ -124,17 +158,37 @@ impl Resource {
     /// The plural with its group, as messages name it.
     #[must_use]
     pub const fn group_resource(&self) -> GroupResource<'static> {
-        GroupResource { group: self.group, resource: self.plural }
+        GroupResource {
+            group: self.group,
+            resource: self.plural,
+        }
     }
 
     /// The kind with its group, as messages about invalid objects name it.
     #[must_use]
     pub const fn group_kind(&self) -> GroupResource<'static> {
-        GroupResource { group: self.group, resource: self.kind }
+        GroupResource {
+            group: self.group,
+            resource: self.kind,
+        }
     }
 
     const fn key_group(&self) -> &'static str {
-        if self.group.is_empty() { CORE_KEY_GROUP } else { self.group }
+        if self.group.is_empty() {
+            CORE_KEY_GROUP
+        } else {
+            self.group
+        }
+    }
+
+    /// What a write through that part resets, whatever it says; nobody comes to own it there.
+    #[must_use]
+    pub fn reset_fields(&self, part: Part) -> &'static FieldSet {
+        match part {
+            Part::Main if self.has_status => &ALL_BUT_MAIN,
+            Part::Main => &NOTHING,
+            Part::Status => &ALL_BUT_STATUS,
+        }
     }
 
     /// The storage key of an object.
@@ -209,11 +263,19 @@ impl Catalog {
 /// `group/version`, or the version alone for core.
 #[must_use]
 pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
 }
 
 /// A member of `metadata` as text; empty when absent.
 #[must_use]
 pub fn metadata_text<'a>(object: &'a Value, member: &str) -> &'a str {
-    object.get("metadata").and_then(|metadata| metadata.get(member)).and_then(Value::as_str).unwrap_or_default()
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(member))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }

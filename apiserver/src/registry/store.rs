@@ -13,36 +13,30 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use drydock_machinery::apply::managed_fields::{self, Writer};
+use drydock_machinery::apply::managed_fields::{
+    Endpoint, OneVersion, Writer, keep_times_of_unchanged, record_update,
+};
+use drydock_machinery::apply::manager_name::default_manager;
 use drydock_machinery::clock::Clock;
 use drydock_machinery::codec::encode_stored;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::object_meta;
-use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transaction};
+use drydock_storage::{Entry, Key, Outcome, Revision, Store, Transaction};
 use futures_util::future::join_all;
 use serde_json::Value;
 
 use super::deletion::{self, Deletion};
 use super::metadata::{self, is_terminating, metadata_mut, time_text};
-use super::resource::{Resource, ServedVersion, metadata_text};
+use super::resource::{Part, Resource, ServedVersion, metadata_text};
 use super::strategy::WriteContext;
 use crate::admission::{Attributes, Chain, Operation};
 use crate::cache::{CachedObject, WatchCache};
 use crate::error::{ApiError, StatusCause};
-use crate::request::options::{DeleteOptions, WriteOptions, parse_revision};
 use crate::request::RequestContext;
+use crate::request::options::{DeleteOptions, WriteOptions, parse_revision};
 
 /// How often a generated name is tried before giving up.
 const GENERATED_NAME_TRIES: usize = 8;
-
-/// Which part of an object a write may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Everything but status.
-    Main,
-    /// Only status.
-    Status,
-}
 
 /// Who writes, through which version, and how.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +62,10 @@ pub struct Written {
 
 impl Written {
     fn from_entry(entry: Entry) -> Self {
-        Self { value: entry.value, revision: Some(entry.modified) }
+        Self {
+            value: entry.value,
+            revision: Some(entry.modified),
+        }
     }
 }
 
@@ -118,7 +115,13 @@ impl<S: Store> ResourceStore<S> {
         admission: Arc<Chain>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { resource, cache, store, admission, clock }
+        Self {
+            resource,
+            cache,
+            store,
+            admission,
+            clock,
+        }
     }
 
     /// The server's clock.
@@ -172,13 +175,18 @@ impl<S: Store> ResourceStore<S> {
         if self.resource.has_status {
             metadata::keep_status(&mut object, None);
         }
-        let generate = metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
+        let generate =
+            metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
         if generate {
             self.generate_name(&mut object);
         }
-        let admission = self.attributes(&request, Operation::Create, namespace, &object);
-        self.admission.mutate(&admission).await?;
-        let rules = WriteContext { now, namespace_terminating: false };
+        self.admission
+            .begin_create(&self.attributes(&request, Operation::Create, namespace, &object))
+            .await?;
+        let rules = WriteContext {
+            now,
+            namespace_terminating: false,
+        };
         self.resource.strategy.prepare_for_create(&mut object, &rules);
         self.record_owner(request, None, &mut object);
 
@@ -190,10 +198,15 @@ impl<S: Store> ResourceStore<S> {
         for warning in self.resource.strategy.warnings_on_create(&object) {
             request.context.warnings.add(warning);
         }
-        let attributes = Attributes { object: Some(&object), ..self.attributes(&request, Operation::Create, namespace, &object) };
+        let attributes = Attributes {
+            object: Some(&object),
+            ..self.attributes(&request, Operation::Create, namespace, &object)
+        };
         self.admission.validate(&attributes).await?;
         if claimed_revision.is_some_and(|revision| revision > 0) && !request.options.dry_run {
-            return Err(ApiError::unclassified("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::unclassified(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
 
         for attempt in 1.. {
@@ -201,12 +214,25 @@ impl<S: Store> ResourceStore<S> {
             let value = self.encode(&object)?;
             let existing = if request.options.dry_run {
                 match self.cache.fresh().await?.get(&key) {
-                    None => return Ok(Written { value, revision: None }),
+                    None => {
+                        return Ok(Written {
+                            value,
+                            revision: None,
+                        });
+                    }
                     Some(existing) => existing.entry(),
                 }
             } else {
-                match self.transact(Transaction::create(key.clone(), value.clone())).await? {
-                    Outcome::Committed { revision } => return Ok(Written { value, revision: Some(revision) }),
+                match self
+                    .transact(Transaction::create(key.clone(), value.clone()))
+                    .await?
+                {
+                    Outcome::Committed { revision } => {
+                        return Ok(Written {
+                            value,
+                            revision: Some(revision),
+                        });
+                    }
                     Outcome::Conflict { current, .. } => match current.into_iter().next().flatten() {
                         Some(existing) => existing,
                         // It went away between the check and the answer: the name is free again.
@@ -224,7 +250,8 @@ impl<S: Store> ResourceStore<S> {
     }
 
     fn generate_name(&self, object: &mut Value) {
-        let name = object_meta::generate_name(metadata_text(object, "generateName"), &mut fastrand::Rng::new());
+        let name =
+            object_meta::generate_name(metadata_text(object, "generateName"), &mut fastrand::Rng::new());
         metadata_mut(object).insert("name".to_owned(), name.into());
     }
 
@@ -258,7 +285,9 @@ impl<S: Store> ResourceStore<S> {
             match self.update_once(request, &key, entry, change).await? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Overtaken(Some(newer)) => entry = newer,
-                Attempt::Overtaken(None) => return Err(ApiError::not_found(self.resource.group_resource(), name)),
+                Attempt::Overtaken(None) => {
+                    return Err(ApiError::not_found(self.resource.group_resource(), name));
+                }
             }
         }
     }
@@ -290,8 +319,11 @@ impl<S: Store> ResourceStore<S> {
         self.check_revision(&new, &entry, name)?;
 
         let now = self.clock.now();
-        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace());
-        let rules = WriteContext { now, namespace_terminating };
+        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
+        let rules = WriteContext {
+            now,
+            namespace_terminating,
+        };
         match request.part {
             Part::Status => metadata::keep_all_but_status(&mut new, &old),
             Part::Main => {
@@ -310,7 +342,7 @@ impl<S: Store> ResourceStore<S> {
             Part::Status => self.resource.strategy.validate_status_update(&new, &old, &rules),
         };
         if faults.is_empty() && request.part == Part::Main {
-            faults = object_meta::validate_update(&new, &old, self.resource.is_namespaced());
+            faults = object_meta::validate_update(&new, &old);
         }
         self.refuse_faults(&new, faults)?;
         if request.part == Part::Main {
@@ -332,7 +364,10 @@ impl<S: Store> ResourceStore<S> {
         }
         let removes = deletion::is_finished_by(&new);
         if request.options.dry_run {
-            return Ok(Attempt::Done(Written { value, revision: Some(entry.modified) }));
+            return Ok(Attempt::Done(Written {
+                value,
+                revision: Some(entry.modified),
+            }));
         }
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
@@ -340,10 +375,14 @@ impl<S: Store> ResourceStore<S> {
             Transaction::update(key.clone(), entry.modified, value.clone())
         };
         Ok(match self.transact(transaction).await? {
-            Outcome::Committed { .. } if removes => {
-                Attempt::Done(Written { value, revision: Some(entry.modified) })
-            }
-            Outcome::Committed { revision } => Attempt::Done(Written { value, revision: Some(revision) }),
+            Outcome::Committed { .. } if removes => Attempt::Done(Written {
+                value,
+                revision: Some(entry.modified),
+            }),
+            Outcome::Committed { revision } => Attempt::Done(Written {
+                value,
+                revision: Some(revision),
+            }),
             Outcome::Conflict { current, .. } => Attempt::Overtaken(current.into_iter().next().flatten()),
         })
     }
@@ -388,8 +427,9 @@ impl<S: Store> ResourceStore<S> {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
             for object in batch {
-                if let DeleteStep::Commit(transaction) =
-                    self.plan_delete(context, object.key(), &object.entry(), options).await?
+                if let DeleteStep::Commit(transaction) = self
+                    .plan_delete(context, object.key(), &object.entry(), options)
+                    .await?
                 {
                     transactions.push(transaction);
                     planned.push(object.key());
@@ -398,13 +438,19 @@ impl<S: Store> ResourceStore<S> {
             let outcomes = self.store.transact_many(transactions).await;
             let mut overtaken = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
-                if let Outcome::Conflict { current, .. } = outcome.map_err(store_error)?
+                if let Outcome::Conflict { current, .. } = outcome.map_err(ApiError::from)?
                     && current.first().is_some_and(Option::is_some)
                 {
                     overtaken.push(key);
                 }
             }
-            for result in join_all(overtaken.into_iter().map(|key| self.delete(context, key, options))).await {
+            for result in join_all(
+                overtaken
+                    .into_iter()
+                    .map(|key| self.delete(context, key, options)),
+            )
+            .await
+            {
                 match result {
                     Err(error) if !error.is(crate::error::Reason::NotFound) => return Err(error),
                     _ => {}
@@ -423,8 +469,11 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<DeleteStep, ApiError> {
         let object = self.decode_stored(key, entry)?;
         self.check_preconditions(key, &object, entry, options)?;
-        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace());
-        let rules = WriteContext { now: self.clock.now(), namespace_terminating };
+        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
+        let rules = WriteContext {
+            now: self.clock.now(),
+            namespace_terminating,
+        };
         let attributes = Attributes {
             operation: Operation::Delete,
             resource: &self.resource,
@@ -438,18 +487,25 @@ impl<S: Store> ResourceStore<S> {
         };
         self.admission.validate(&attributes).await?;
         if let Some(why) = self.resource.strategy.refuse_delete(&object, &rules) {
-            return Err(ApiError::forbidden(self.resource.group_resource(), key.name(), why));
+            return Err(ApiError::forbidden(
+                self.resource.group_resource(),
+                key.name(),
+                why,
+            ));
         }
         Ok(match deletion::decide(&object, options, rules.now) {
             Deletion::Unchanged => DeleteStep::Done(Deleted::Held(Written::from_entry(entry.clone()))),
-            Deletion::Remove if options.dry_run => {
-                DeleteStep::Done(Deleted::Gone { uid: metadata_text(&object, "uid").to_owned() })
-            }
+            Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Gone {
+                uid: metadata_text(&object, "uid").to_owned(),
+            }),
             Deletion::Remove => DeleteStep::Commit(Transaction::delete(key.clone(), entry.modified)),
             Deletion::Mark(marked) => {
                 let value = self.encode(&marked)?;
                 if options.dry_run {
-                    DeleteStep::Done(Deleted::Held(Written { value, revision: Some(entry.modified) }))
+                    DeleteStep::Done(Deleted::Held(Written {
+                        value,
+                        revision: Some(entry.modified),
+                    }))
                 } else {
                     DeleteStep::Commit(Transaction::update(key.clone(), entry.modified, value))
                 }
@@ -470,10 +526,15 @@ impl<S: Store> ResourceStore<S> {
         Ok(match self.transact(transaction).await? {
             Outcome::Conflict { current, .. } => Err(current.into_iter().next().flatten()),
             Outcome::Committed { revision } => Ok(match put {
-                Some(value) => Deleted::Held(Written { value, revision: Some(revision) }),
+                Some(value) => Deleted::Held(Written {
+                    value,
+                    revision: Some(revision),
+                }),
                 None => {
                     let object = decode(&entry.value.bytes).unwrap_or_default();
-                    Deleted::Gone { uid: metadata_text(&object, "uid").to_owned() }
+                    Deleted::Gone {
+                        uid: metadata_text(&object, "uid").to_owned(),
+                    }
                 }
             }),
         })
@@ -556,7 +617,11 @@ impl<S: Store> ResourceStore<S> {
         if faults.is_empty() {
             return Ok(());
         }
-        Err(ApiError::invalid_object(self.resource.group_kind(), metadata_text(object, "name"), &faults))
+        Err(ApiError::invalid_fields(
+            self.resource.group_kind(),
+            metadata_text(object, "name"),
+            &faults,
+        ))
     }
 
     fn attributes<'a>(
@@ -579,22 +644,30 @@ impl<S: Store> ResourceStore<S> {
         }
     }
 
+    /// Writes down who owns the fields that this write sets.
     fn record_owner(&self, request: WriteRequest<'_>, old: Option<&Value>, new: &mut Value) {
-        let manager = match &request.options.field_manager {
-            Some(manager) => manager.clone(),
-            None => managed_fields::default_manager(&request.context.user_agent),
-        };
+        let derived = || default_manager(&request.context.user_agent);
+        let manager = request.options.field_manager.clone().unwrap_or_else(derived);
         let writer = Writer {
-            manager,
-            api_version: request.version.api_version.to_string(),
-            subresource: (request.part == Part::Status).then(|| "status".to_owned()),
-            time: time_text(self.clock.now()),
+            manager: &manager,
+            api_version: &request.version.api_version,
+            subresource: (request.part == Part::Status).then_some("status"),
+            time: &time_text(self.clock.now()),
         };
-        managed_fields::record_update(&request.version.schema, old, new, &writer);
+        let endpoint = Endpoint {
+            schema: &request.version.schema,
+            reset_fields: self.resource.reset_fields(request.part),
+            versions: &OneVersion,
+        };
+        record_update(&endpoint, old, new, &writer);
+        if let Some(old) = old {
+            keep_times_of_unchanged(old, new);
+        }
     }
 
     fn encode(&self, object: &Value) -> Result<drydock_storage::Value, ApiError> {
-        let stored = encode_stored(object).ok_or_else(|| ApiError::internal("an object without a uid was to be stored"))?;
+        let stored = encode_stored(object)
+            .ok_or_else(|| ApiError::internal("an object without a uid was to be stored"))?;
         Ok(drydock_storage::Value {
             bytes: Bytes::from(stored.bytes),
             form: Arc::clone(&self.resource.storage_version().api_version),
@@ -604,12 +677,13 @@ impl<S: Store> ResourceStore<S> {
     }
 
     fn decode_stored(&self, key: &Key, entry: &Entry) -> Result<Value, ApiError> {
-        decode(&entry.value.bytes)
-            .map_err(|error| ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error))
+        decode(&entry.value.bytes).map_err(|error| {
+            ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
+        })
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, ApiError> {
-        self.store.transact(transaction).await.map_err(store_error)
+        Ok(self.store.transact(transaction).await?)
     }
 }
 
@@ -630,26 +704,4 @@ enum DeleteStep {
 /// Bytes that are none.
 pub fn decode(bytes: &[u8]) -> serde_json::Result<Value> {
     serde_json::from_slice(bytes)
-}
-
-/// What a client is told when the store refuses.
-#[must_use]
-pub fn store_error(error: StoreError) -> ApiError {
-    match &error {
-        StoreError::Compacted { .. } => ApiError::expired("The resourceVersion for the provided list is too old.", String::new()),
-        StoreError::Future { requested, current } => ApiError::future_resource_version(requested.0, current.0),
-        StoreError::Busy { retry_after } => {
-            let seconds = u32::try_from(retry_after.as_secs()).unwrap_or(u32::MAX).max(1);
-            ApiError::too_many_requests("the storage is busy, please try again later", seconds)
-        }
-        StoreError::Unknown { .. } => {
-            ApiError::internal("the outcome of the write is unknown: it may or may not have been stored")
-        }
-        StoreError::ReadOnly { reason } => ApiError::service_unavailable(format!("the storage is read-only: {reason}"), 30),
-        StoreError::TooLarge { limit, .. } => ApiError::too_large(format!("Request entity too large: limit is {limit}")),
-        StoreError::Malformed { .. } | StoreError::Key(_) => ApiError::internal("the storage refused a malformed write"),
-        StoreError::Corrupt { key, .. } => ApiError::storage_read(format!("the stored data of {key} is damaged")),
-        StoreError::Closed { .. } => ApiError::service_unavailable("the storage is closed", 5),
-    }
-    .because(error)
 }

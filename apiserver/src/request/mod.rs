@@ -3,6 +3,8 @@
 pub mod context;
 pub mod duration;
 pub mod info;
+pub mod negotiate;
+pub mod options;
 pub mod query;
 pub mod user;
 pub mod warnings;

@@ -92,7 +92,11 @@ pub struct Representation {
 
 impl Representation {
     /// Plain, compact JSON.
-    pub const JSON: Self = Self { media_type: MediaType::Json, transform: Transform::None, pretty: false };
+    pub const JSON: Self = Self {
+        media_type: MediaType::Json,
+        transform: Transform::None,
+        pretty: false,
+    };
 }
 
 struct Clause<'a> {
@@ -106,7 +110,12 @@ impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.split(';').map(str::trim);
         let (main, sub) = parts.next()?.split_once('/')?;
-        let mut clause = Self { main, sub, weight: 1.0, parameters: Vec::new() };
+        let mut clause = Self {
+            main,
+            sub,
+            weight: 1.0,
+            parameters: Vec::new(),
+        };
         for part in parts {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let value = value.trim().trim_matches('"');
@@ -128,7 +137,10 @@ impl<'a> Clause<'a> {
     }
 
     fn parameter(&self, name: &str) -> Option<&'a str> {
-        self.parameters.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
+        self.parameters
+            .iter()
+            .find(|(own, _)| own.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
     }
 
     fn media_type(&self) -> Option<MediaType> {
@@ -141,7 +153,9 @@ impl<'a> Clause<'a> {
 
     /// `None` when the clause asks for a transform nobody knows.
     fn transform(&self) -> Option<Transform> {
-        let Some(kind) = self.parameter("as") else { return Some(Transform::None) };
+        let Some(kind) = self.parameter("as") else {
+            return Some(Transform::None);
+        };
         if self.parameter("g") != Some("meta.k8s.io") {
             return None;
         }
@@ -164,18 +178,29 @@ impl<'a> Clause<'a> {
 /// # Errors
 /// 406 when no clause can be served, when a transform does not fit the answer, and for a watch in YAML.
 pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<Representation, ApiError> {
-    let texts: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-    let mut clauses: Vec<Clause<'_>> =
-        texts.iter().flat_map(|text| text.split(',')).filter_map(|text| Clause::parse(text.trim())).collect();
+    let texts: Vec<&str> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
+    let mut clauses: Vec<Clause<'_>> = texts
+        .iter()
+        .flat_map(|text| text.split(','))
+        .filter_map(|text| Clause::parse(text.trim()))
+        .collect();
     let asked = texts.iter().any(|text| !text.trim().is_empty());
     clauses.sort_by(|a, b| {
-        b.weight.total_cmp(&a.weight).then_with(|| b.specificity().cmp(&a.specificity()))
+        b.weight
+            .total_cmp(&a.weight)
+            .then_with(|| b.specificity().cmp(&a.specificity()))
     });
 
     let mut known_type = !asked;
     let mut chosen = (!asked).then_some((MediaType::Json, Transform::None, false));
     for clause in &clauses {
-        let Some(media_type) = clause.media_type() else { continue };
+        let Some(media_type) = clause.media_type() else {
+            continue;
+        };
         known_type = true;
         if let Some(transform) = clause.transform() {
             chosen = Some((media_type, transform, clause.parameter("pretty") == Some("1")));
@@ -183,7 +208,11 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
         }
     }
     let Some((media_type, transform, pretty_clause)) = chosen else {
-        let available = if answer == Answer::Watch { WATCH_TYPES } else { OBJECT_TYPES };
+        let available = if answer == Answer::Watch {
+            WATCH_TYPES
+        } else {
+            OBJECT_TYPES
+        };
         return Err(if known_type {
             ApiError::not_acceptable(available)
         } else {
@@ -197,9 +226,11 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
         (Transform::PartialObject(_), Answer::List) => Err(ApiError::not_acceptable_because(
             "you requested PartialObjectMetadata, but the requested object is a list",
         )),
-        (Transform::PartialObjectList(_), Answer::Object | Answer::Watch) => Err(ApiError::not_acceptable_because(
-            "you requested PartialObjectMetadataList, but the requested object is not a list",
-        )),
+        (Transform::PartialObjectList(_), Answer::Object | Answer::Watch) => {
+            Err(ApiError::not_acceptable_because(
+                "you requested PartialObjectMetadataList, but the requested object is not a list",
+            ))
+        }
         _ => Ok(Representation {
             media_type,
             transform,
@@ -213,8 +244,14 @@ fn is_pretty(headers: &HeaderMap, query: &Query, pretty_clause: bool) -> bool {
     if let Some(value) = query.first("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
-    let agent = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    pretty_clause || ["curl", "Wget", "Mozilla/5.0"].iter().any(|person| agent.starts_with(person))
+    let agent = headers
+        .get(USER_AGENT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    pretty_clause
+        || ["curl", "Wget", "Mozilla/5.0"]
+            .iter()
+            .any(|person| agent.starts_with(person))
 }
 
 #[cfg(test)]
@@ -238,9 +275,15 @@ mod tests {
             ("", (MediaType::Json, Transform::None)),
             ("*/*", (MediaType::Json, Transform::None)),
             ("application/yaml", (MediaType::Yaml, Transform::None)),
-            ("application/yaml;q=0.5, application/json", (MediaType::Json, Transform::None)),
+            (
+                "application/yaml;q=0.5, application/json",
+                (MediaType::Json, Transform::None),
+            ),
             ("*/*, application/yaml", (MediaType::Yaml, Transform::None)),
-            ("application/vnd.kubernetes.protobuf,application/json", (MediaType::Json, Transform::None)),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                (MediaType::Json, Transform::None),
+            ),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                  application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
@@ -250,7 +293,10 @@ mod tests {
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
                 (MediaType::Json, Transform::Table(v1)),
             ),
-            ("application/json;as=Unheard;g=meta.k8s.io;v=v1,application/json", (MediaType::Json, Transform::None)),
+            (
+                "application/json;as=Unheard;g=meta.k8s.io;v=v1,application/json",
+                (MediaType::Json, Transform::None),
+            ),
         ] {
             assert_eq!(check(accept, Answer::Object), Ok(expected), "{accept}");
         }
@@ -260,10 +306,22 @@ mod tests {
     fn what_cannot_be_served_is_refused() {
         for (accept, answer, text) in [
             ("application/xml", Answer::Object, "406: Not Acceptable"),
-            ("application/json;as=Unheard;g=x;v=v1", Answer::Object, "only the following media types are accepted"),
+            (
+                "application/json;as=Unheard;g=x;v=v1",
+                Answer::Object,
+                "only the following media types are accepted",
+            ),
             ("application/yaml", Answer::Watch, "application/json;stream=watch"),
-            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Answer::List, "the requested object is a list"),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Answer::Object, "is not a list"),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Answer::List,
+                "the requested object is a list",
+            ),
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Answer::Object,
+                "is not a list",
+            ),
         ] {
             let refused = check(accept, answer).unwrap_err();
             assert!(refused.contains(text), "{accept}: {refused}");
@@ -275,7 +333,9 @@ mod tests {
         let check = |agent: &str, query: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(USER_AGENT, agent.parse().unwrap());
-            negotiate(&headers, &Query::parse(query), Answer::Object).unwrap().pretty
+            negotiate(&headers, &Query::parse(query), Answer::Object)
+                .unwrap()
+                .pretty
         };
         assert!(check("curl/8.0", ""));
         assert!(!check("curl/8.0", "pretty=false"));

@@ -9,11 +9,22 @@ use crate::error::{ApiError, GroupResource, StatusCause};
 const GROUP: &str = "meta.k8s.io";
 
 fn invalid(kind: &'static str, causes: Vec<StatusCause>) -> ApiError {
-    ApiError::invalid(GroupResource { group: GROUP, resource: kind }, "", causes)
+    ApiError::invalid(
+        GroupResource {
+            group: GROUP,
+            resource: kind,
+        },
+        "",
+        causes,
+    )
 }
 
 fn cause(reason: &'static str, field: &str, message: impl Into<String>) -> StatusCause {
-    StatusCause { reason: reason.into(), message: message.into(), field: field.to_owned() }
+    StatusCause {
+        reason: reason.into(),
+        message: message.into(),
+        field: field.to_owned(),
+    }
 }
 
 fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>, causes: &mut Vec<StatusCause>) -> bool {
@@ -48,13 +59,18 @@ impl WriteOptions {
     pub fn parse(kind: &'static str, query: &Query) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
         let dry_run = check_dry_run(query.all("dryRun"), &mut causes);
-        let field_manager = query.first("fieldManager").filter(|manager| !manager.is_empty()).map(str::to_owned);
+        let field_manager = query
+            .first("fieldManager")
+            .filter(|manager| !manager.is_empty())
+            .map(str::to_owned);
         if let Some(manager) = &field_manager {
             check_field_manager(manager, &mut causes);
         }
         let validation = query.first("fieldValidation").unwrap_or_default();
         let field_validation = FieldValidation::parse(validation).unwrap_or_else(|| {
-            let supported = FieldValidation::SUPPORTED.map(|name| format!("{name:?}")).join(", ");
+            let supported = FieldValidation::SUPPORTED
+                .map(|name| format!("{name:?}"))
+                .join(", ");
             causes.push(cause(
                 "FieldValueNotSupported",
                 "fieldValidation",
@@ -70,7 +86,11 @@ impl WriteOptions {
             ));
         }
         if causes.is_empty() {
-            Ok(Self { dry_run, field_manager, field_validation })
+            Ok(Self {
+                dry_run,
+                field_manager,
+                field_validation,
+            })
         } else {
             Err(invalid(kind, causes))
         }
@@ -88,7 +108,11 @@ fn check_field_manager(manager: &str, causes: &mut Vec<StatusCause>) {
             format!("Too long: may not be more than {MAX_FIELD_MANAGER_BYTES} bytes"),
         ));
     }
-    if let Some((index, character)) = manager.chars().enumerate().find(|(_, character)| character.is_control()) {
+    if let Some((index, character)) = manager
+        .chars()
+        .enumerate()
+        .find(|(_, character)| character.is_control())
+    {
         causes.push(cause(
             "FieldValueInvalid",
             "fieldManager",
@@ -156,13 +180,19 @@ impl DeleteOptions {
     ///
     /// # Errors
     /// 400 for a body that is not DeleteOptions, 422 for values that have no meaning.
-    pub fn parse(query: &Query, body: Option<serde_json::Value>, group_version: &str) -> Result<Self, ApiError> {
+    pub fn parse(
+        query: &Query,
+        body: Option<serde_json::Value>,
+        group_version: &str,
+    ) -> Result<Self, ApiError> {
         let body = match body {
             Some(value) => {
                 serde_json::from_value(value).map_err(|error| ApiError::bad_request(error.to_string()))?
             }
             None => DeleteOptionsBody {
-                dry_run: query.has("dryRun").then(|| query.all("dryRun").map(str::to_owned).collect()),
+                dry_run: query
+                    .has("dryRun")
+                    .then(|| query.all("dryRun").map(str::to_owned).collect()),
                 propagation_policy: query.first("propagationPolicy").map(str::to_owned),
                 orphan_dependents: query.boolean("orphanDependents"),
                 grace_period_seconds: query.integer("gracePeriodSeconds")?,
@@ -294,7 +324,9 @@ impl ListOptions {
                 other => causes.push(cause(
                     "FieldValueNotSupported",
                     "resourceVersionMatch",
-                    format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""),
+                    format!(
+                        "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
+                    ),
                 )),
             }
         }
@@ -311,13 +343,20 @@ impl ListOptions {
 
         if !token.is_empty() {
             if !matches!(version, "" | "0") {
-                return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+                return Err(ApiError::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
             }
-            return Ok(Self { state: ListState::Continue(token.to_owned()), limit });
+            return Ok(Self {
+                state: ListState::Continue(token.to_owned()),
+                limit,
+            });
         }
-        let state = match (parse_revision(version).map_err(|text| {
-            ApiError::bad_request(format!("invalid resource version: {text}"))
-        })?, matching) {
+        let state = match (
+            parse_revision(version)
+                .map_err(|text| ApiError::bad_request(format!("invalid resource version: {text}")))?,
+            matching,
+        ) {
             (None, _) => ListState::MostRecent,
             (Some(0), _) => ListState::Any,
             (Some(revision), "Exact") => ListState::Exactly(revision),
@@ -346,7 +385,9 @@ pub enum GetState {
 /// 500 for a revision that is none (as the Go server answers), 400 for `export`.
 pub fn get_state(query: &Query) -> Result<GetState, ApiError> {
     if query.boolean("export") == Some(true) {
-        return Err(ApiError::bad_request("the export parameter, deprecated since v1.14, is no longer supported"));
+        return Err(ApiError::bad_request(
+            "the export parameter, deprecated since v1.14, is no longer supported",
+        ));
     }
     match parse_revision(query.first("resourceVersion").unwrap_or_default()) {
         Ok(None) => Ok(GetState::MostRecent),
@@ -416,13 +457,23 @@ impl WatchOptions {
         let timeout_seconds = query.integer("timeoutSeconds")?;
 
         let mut causes = Vec::new();
-        let forbidden = |text: &str| cause("FieldValueForbidden", "resourceVersionMatch", format!("Forbidden: {text}"));
+        let forbidden = |text: &str| {
+            cause(
+                "FieldValueForbidden",
+                "resourceVersionMatch",
+                format!("Forbidden: {text}"),
+            )
+        };
         let implicit = matches!(version, "" | "0") && send_initial_events.is_none() && matching.is_empty();
         if send_initial_events.is_some() && matching != "NotOlderThan" {
-            causes.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+            causes.push(forbidden(
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
         }
         if send_initial_events.is_none() && !matching.is_empty() {
-            causes.push(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            causes.push(forbidden(
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
         }
         if !matches!(matching, "" | "NotOlderThan") {
             causes.push(cause(
@@ -432,7 +483,9 @@ impl WatchOptions {
             ));
         }
         if !token.is_empty() && (implicit || !matching.is_empty()) {
-            causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+            causes.push(forbidden(
+                "resourceVersionMatch is forbidden when continue is provided",
+            ));
         }
         if !causes.is_empty() {
             return Err(invalid("ListOptions", causes));
@@ -440,15 +493,26 @@ impl WatchOptions {
 
         let revision = parse_revision(version).map_err(ApiError::unclassified)?;
         let start = match (revision, send_initial_events) {
-            (None, None | Some(true)) => WatchStart::InitialEvents { at_least: None, most_recent: true },
-            (Some(0), None | Some(true)) => WatchStart::InitialEvents { at_least: None, most_recent: false },
-            (Some(revision), Some(true)) => {
-                WatchStart::InitialEvents { at_least: Some(revision), most_recent: false }
-            }
+            (None, None | Some(true)) => WatchStart::InitialEvents {
+                at_least: None,
+                most_recent: true,
+            },
+            (Some(0), None | Some(true)) => WatchStart::InitialEvents {
+                at_least: None,
+                most_recent: false,
+            },
+            (Some(revision), Some(true)) => WatchStart::InitialEvents {
+                at_least: Some(revision),
+                most_recent: false,
+            },
             (None | Some(0), Some(false)) => WatchStart::Now,
             (Some(revision), _) => WatchStart::After(revision),
         };
-        Ok(Self { start, bookmarks, timeout_seconds })
+        Ok(Self {
+            start,
+            bookmarks,
+            timeout_seconds,
+        })
     }
 }
 
@@ -458,7 +522,11 @@ mod tests {
 
     fn causes<T: std::fmt::Debug>(parsed: Result<T, ApiError>) -> Vec<(String, String)> {
         let details = parsed.unwrap_err().status().details.clone().unwrap();
-        details.causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
+        details
+            .causes
+            .into_iter()
+            .map(|cause| (cause.field, cause.message))
+            .collect()
     }
 
     #[test]
@@ -466,15 +534,31 @@ mod tests {
         for (query, state) in [
             ("", ListState::MostRecent),
             ("resourceVersion=0", ListState::Any),
-            ("resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=5", ListState::Any),
+            (
+                "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=5",
+                ListState::Any,
+            ),
             ("resourceVersion=7", ListState::NotOlderThan(7)),
             ("resourceVersion=7&limit=2", ListState::Exactly(7)),
-            ("resourceVersion=7&resourceVersionMatch=Exact", ListState::Exactly(7)),
-            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2", ListState::NotOlderThan(7)),
+            (
+                "resourceVersion=7&resourceVersionMatch=Exact",
+                ListState::Exactly(7),
+            ),
+            (
+                "resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2",
+                ListState::NotOlderThan(7),
+            ),
             ("continue=abc", ListState::Continue("abc".into())),
-            ("continue=abc&resourceVersion=0", ListState::Continue("abc".into())),
+            (
+                "continue=abc&resourceVersion=0",
+                ListState::Continue("abc".into()),
+            ),
         ] {
-            assert_eq!(ListOptions::parse(&Query::parse(query)).unwrap().state, state, "{query}");
+            assert_eq!(
+                ListOptions::parse(&Query::parse(query)).unwrap().state,
+                state,
+                "{query}"
+            );
         }
     }
 
@@ -482,35 +566,78 @@ mod tests {
     fn list_combinations_without_a_meaning_are_refused() {
         for (query, text) in [
             ("resourceVersionMatch=Exact", "unless resourceVersion is provided"),
-            ("resourceVersionMatch=Exact&resourceVersion=0", "is forbidden for resourceVersion \"0\""),
-            ("resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=a", "when continue is provided"),
-            ("resourceVersionMatch=Foo&resourceVersion=1", "supported values: \"Exact\", \"NotOlderThan\", \"\""),
-            ("sendInitialEvents=false", "sendInitialEvents is forbidden for list"),
+            (
+                "resourceVersionMatch=Exact&resourceVersion=0",
+                "is forbidden for resourceVersion \"0\"",
+            ),
+            (
+                "resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=a",
+                "when continue is provided",
+            ),
+            (
+                "resourceVersionMatch=Foo&resourceVersion=1",
+                "supported values: \"Exact\", \"NotOlderThan\", \"\"",
+            ),
+            (
+                "sendInitialEvents=false",
+                "sendInitialEvents is forbidden for list",
+            ),
         ] {
             let found = causes(ListOptions::parse(&Query::parse(query)));
-            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+            assert!(
+                found.iter().any(|(_, message)| message.contains(text)),
+                "{query}: {found:?}"
+            );
         }
-        for query in ["resourceVersion=abc", "limit=abc", "continue=x&resourceVersion=5", "resourceVersion=-1"] {
-            assert_eq!(ListOptions::parse(&Query::parse(query)).unwrap_err().code(), 400, "{query}");
+        for query in [
+            "resourceVersion=abc",
+            "limit=abc",
+            "continue=x&resourceVersion=5",
+            "resourceVersion=-1",
+        ] {
+            assert_eq!(
+                ListOptions::parse(&Query::parse(query)).unwrap_err().code(),
+                400,
+                "{query}"
+            );
         }
     }
 
     #[test]
     fn watches_without_a_version_send_initial_events() {
-        let all = |most_recent| WatchStart::InitialEvents { at_least: None, most_recent };
+        let all = |most_recent| WatchStart::InitialEvents {
+            at_least: None,
+            most_recent,
+        };
         for (query, start) in [
             ("", all(true)),
             ("resourceVersion=0", all(false)),
             ("resourceVersion=9", WatchStart::After(9)),
-            ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", all(true)),
+            (
+                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+                all(true),
+            ),
             (
                 "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=9",
-                WatchStart::InitialEvents { at_least: Some(9), most_recent: false },
+                WatchStart::InitialEvents {
+                    at_least: Some(9),
+                    most_recent: false,
+                },
             ),
-            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", WatchStart::Now),
-            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4", WatchStart::After(4)),
+            (
+                "sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+                WatchStart::Now,
+            ),
+            (
+                "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4",
+                WatchStart::After(4),
+            ),
         ] {
-            assert_eq!(WatchOptions::parse(&Query::parse(query)).unwrap().start, start, "{query}");
+            assert_eq!(
+                WatchOptions::parse(&Query::parse(query)).unwrap().start,
+                start,
+                "{query}"
+            );
         }
     }
 
@@ -523,45 +650,96 @@ mod tests {
             ("sendInitialEvents=true&resourceVersionMatch=Exact", 2),
             ("continue=a", 1),
         ] {
-            assert_eq!(causes(WatchOptions::parse(&Query::parse(query))).len(), count, "{query}");
+            assert_eq!(
+                causes(WatchOptions::parse(&Query::parse(query))).len(),
+                count,
+                "{query}"
+            );
         }
     }
 
     #[test]
     fn delete_options_come_from_the_body_or_the_query() {
-        let body = serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Orphan"});
+        let body =
+            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Orphan"});
         let query = Query::parse("propagationPolicy=Foreground&dryRun=All");
         let parsed = DeleteOptions::parse(&query, Some(body), "g/v").unwrap();
-        assert_eq!((parsed.propagation, parsed.dry_run), (Some(Propagation::Orphan), false));
+        assert_eq!(
+            (parsed.propagation, parsed.dry_run),
+            (Some(Propagation::Orphan), false)
+        );
         let parsed = DeleteOptions::parse(&query, None, "g/v").unwrap();
-        assert_eq!((parsed.propagation, parsed.dry_run), (Some(Propagation::Foreground), true));
+        assert_eq!(
+            (parsed.propagation, parsed.dry_run),
+            (Some(Propagation::Foreground), true)
+        );
     }
 
     #[test]
     fn delete_options_without_a_meaning_are_refused() {
         for (query, text) in [
-            ("propagationPolicy=Later", "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""),
-            ("propagationPolicy=Orphan&orphanDependents=true", "cannot be both set"),
-            ("dryRun=Some", "Unsupported value: [\"Some\"]: supported values: \"All\""),
+            (
+                "propagationPolicy=Later",
+                "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+            ),
+            (
+                "propagationPolicy=Orphan&orphanDependents=true",
+                "cannot be both set",
+            ),
+            (
+                "dryRun=Some",
+                "Unsupported value: [\"Some\"]: supported values: \"All\"",
+            ),
         ] {
             let found = causes(DeleteOptions::parse(&Query::parse(query), None, "g/v"));
-            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+            assert!(
+                found.iter().any(|(_, message)| message.contains(text)),
+                "{query}: {found:?}"
+            );
         }
         let foreign = serde_json::json!({"kind": "Pod", "apiVersion": "v1"});
-        assert_eq!(DeleteOptions::parse(&Query::default(), Some(foreign), "g/v").unwrap_err().code(), 400);
+        assert_eq!(
+            DeleteOptions::parse(&Query::default(), Some(foreign), "g/v")
+                .unwrap_err()
+                .code(),
+            400
+        );
     }
 
     #[test]
     fn write_options_are_checked() {
         for (kind, query, text) in [
-            ("CreateOptions", "dryRun=Foo".to_owned(), "Unsupported value: [\"Foo\"]"),
-            ("CreateOptions", "fieldValidation=Foo".to_owned(), "\"\", \"Ignore\", \"Strict\", \"Warn\""),
-            ("UpdateOptions", format!("fieldManager={}", "x".repeat(129)), "may not be more than 128 bytes"),
-            ("UpdateOptions", "fieldManager=a%0A".to_owned(), "invalid character U+000A (at position 1)"),
-            ("PatchOptions", "force=false".to_owned(), "may not be specified for non-apply patch"),
+            (
+                "CreateOptions",
+                "dryRun=Foo".to_owned(),
+                "Unsupported value: [\"Foo\"]",
+            ),
+            (
+                "CreateOptions",
+                "fieldValidation=Foo".to_owned(),
+                "\"\", \"Ignore\", \"Strict\", \"Warn\"",
+            ),
+            (
+                "UpdateOptions",
+                format!("fieldManager={}", "x".repeat(129)),
+                "may not be more than 128 bytes",
+            ),
+            (
+                "UpdateOptions",
+                "fieldManager=a%0A".to_owned(),
+                "invalid character U+000A (at position 1)",
+            ),
+            (
+                "PatchOptions",
+                "force=false".to_owned(),
+                "may not be specified for non-apply patch",
+            ),
         ] {
             let found = causes(WriteOptions::parse(kind, &Query::parse(&query)));
-            assert!(found.iter().any(|(_, message)| message.contains(text)), "{query}: {found:?}");
+            assert!(
+                found.iter().any(|(_, message)| message.contains(text)),
+                "{query}: {found:?}"
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::structural::{ObjectShape, Shape, Structural};
 
 /// What the upstream names of the shared types begin with.
-const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The name of `DeleteOptions`.
 pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 /// The name of `ListMeta`.

@@ -36,11 +36,7 @@ fn check_node(node: &Node<Pair>) -> (usize, u64, u64) {
     assert!(node.len() <= FAN_OUT, "a node of {} children", node.len());
     assert!(node.len() > 0, "an empty node");
     match node {
-        Node::Leaf(items) => (
-            1,
-            items.len() as u64,
-            items.iter().map(|item| item.1).sum(),
-        ),
+        Node::Leaf(items) => (1, items.len() as u64, items.iter().map(|item| item.1).sum()),
         Node::Branch(children) => {
             let below: Vec<_> = children.iter().map(|child| check_node(&child.node)).collect();
             for (child, (depth, count, bytes)) in children.iter().zip(&below) {

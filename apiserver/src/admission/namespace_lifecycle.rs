@@ -1,0 +1,26 @@
+//! Nothing new in a namespace that is missing or being deleted: otherwise its deletion would never end.
+
+use super::Attributes;
+use crate::error::ApiError;
+use crate::host::{Host, Namespace};
+
+/// Checks the namespace of a new object.
+///
+/// # Errors
+/// 404 for a missing namespace, 403 with the cause clients look for when it is being deleted, 500 when it cannot be
+/// looked up.
+pub(super) async fn check(host: &dyn Host, write: &Attributes<'_>) -> Result<(), ApiError> {
+    if write.namespace.is_empty() {
+        return Ok(());
+    }
+    match host.namespace(write.namespace).await {
+        Ok(Namespace::Active(_)) => Ok(()),
+        Ok(Namespace::Missing) => Err(ApiError::namespace_not_found(write.namespace)),
+        Ok(Namespace::Terminating(_)) => Err(ApiError::namespace_terminating(
+            write.resource.group_resource(),
+            write.name,
+            write.namespace,
+        )),
+        Err(error) => Err(ApiError::internal("the namespace could not be looked up").because(error)),
+    }
+}

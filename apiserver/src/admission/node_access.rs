@@ -1,0 +1,177 @@
+//! Who takes nodes out of service must be allowed to delete them.
+//!
+//! The right to every node is asked for first; it is also the only answer for a selector that matches no node yet.
+//! Else each selected node is asked for.
+
+use std::sync::Arc;
+
+use drydock_machinery::selector::NodeMatcher;
+use drydock_proto::kinds::GROUP;
+use drydock_proto::kinds::nodemaintenance::{self, NodeSelector};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt as _};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::{Access, Attributes, Operation, Rule};
+use crate::error::ApiError;
+use crate::filters::Decision;
+use crate::host::{Host, NodeMetadata};
+use crate::registry::resource::Part;
+
+/// Above so many nodes only the right to all of them will do.
+const MOST_REVIEWS: usize = 500;
+/// How many reviews are asked at once.
+const REVIEWS_AT_ONCE: usize = 16;
+/// How many refused nodes a message names.
+const NODES_NAMED: usize = 3;
+/// The label of control-plane nodes.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+pub(super) struct NodeAccess {
+    pub(super) access: Access,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) own_node: Option<String>,
+}
+
+fn selector(object: &Value) -> Option<NodeSelector> {
+    object
+        .pointer("/spec/nodeSelector")
+        .and_then(|selector| NodeSelector::deserialize(selector).ok())
+}
+
+fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata> {
+    // A selector that cannot be read was refused by validation, and matches nothing.
+    let matcher = NodeMatcher::try_from(selector).unwrap_or_default();
+    let matches =
+        |node: &&NodeMetadata| matcher.matches(&node.name, |key| node.labels.get(key).map(String::as_str));
+    nodes.iter().filter(matches).cloned().collect()
+}
+
+impl NodeAccess {
+    async fn check(&self, write: &Attributes<'_>) -> Result<(), ApiError> {
+        let applies = write.resource.group == GROUP && write.resource.plural == nodemaintenance::KIND.plural;
+        if !applies || write.part == Part::Status || write.changes_nothing() {
+            return Ok(());
+        }
+        let mut selectors: Vec<NodeSelector> = write
+            .old
+            .into_iter()
+            .chain(write.object)
+            .filter_map(selector)
+            .collect();
+        selectors.dedup();
+        if write.operation != Operation::Delete {
+            self.warn(write).await;
+        }
+        if self.access.may_delete(write, "nodes", "", "").await? == Decision::Allow {
+            return Ok(());
+        }
+        let nodes = self.host.nodes().await.map_err(|error| {
+            ApiError::internal("the selected nodes could not be looked up").because(error)
+        })?;
+        for selector in selectors {
+            self.check_each(write, selected(&nodes, &selector)).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_each(&self, write: &Attributes<'_>, nodes: Vec<NodeMetadata>) -> Result<(), ApiError> {
+        let user = &write.context.user.name;
+        let refuse = |why: String| {
+            Err(ApiError::forbidden(
+                write.resource.group_resource(),
+                write.name,
+                why,
+            ))
+        };
+        let cannot = format!(
+            "User \"{user}\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope"
+        );
+        if nodes.is_empty() {
+            return refuse(format!(
+                "{cannot}: the selector matches no node, so the right to delete every node is needed"
+            ));
+        }
+        if nodes.len() > MOST_REVIEWS {
+            return refuse(format!(
+                "{cannot}: the selector matches {} nodes; for more than {MOST_REVIEWS} the right to delete every node is needed",
+                nodes.len()
+            ));
+        }
+        let decisions: Vec<(String, Result<Decision, ApiError>)> = stream::iter(nodes)
+            .map(|node| async move {
+                let decision = self.access.may_delete(write, "nodes", "", &node.name).await;
+                (node.name, decision)
+            })
+            .buffered(REVIEWS_AT_ONCE)
+            .collect()
+            .await;
+        let mut denied = Vec::new();
+        for (node, decision) in decisions {
+            if decision? != Decision::Allow {
+                denied.push(node);
+            }
+        }
+        if denied.is_empty() {
+            return Ok(());
+        }
+        denied.sort_unstable();
+        let named: Vec<String> = denied
+            .iter()
+            .take(NODES_NAMED)
+            .map(|node| format!("\"{node}\""))
+            .collect();
+        let others = denied.len() - named.len();
+        let rest = if others > 0 {
+            format!(" and {others} more")
+        } else {
+            String::new()
+        };
+        refuse(format!("{cannot}: nodes {}{rest}", named.join(", ")))
+    }
+
+    /// Warns about selections people rarely mean.
+    async fn warn(&self, write: &Attributes<'_>) {
+        let before = write.old.and_then(selector);
+        let Some(selector) = write
+            .object
+            .and_then(selector)
+            .filter(|now| Some(now) != before.as_ref())
+        else {
+            return;
+        };
+        // Warnings are a courtesy: without the nodes there are none.
+        let Ok(nodes) = self.host.nodes().await else {
+            return;
+        };
+        let chosen = selected(&nodes, &selector);
+        if chosen.is_empty() {
+            return;
+        }
+        let is_control_plane = |node: &NodeMetadata| node.labels.contains_key(CONTROL_PLANE);
+        let warnings = &write.context.warnings;
+        let all_of_control_plane = nodes.iter().filter(|node| is_control_plane(node)).count();
+        if chosen.len() == nodes.len() {
+            warnings.add("spec.nodeSelector: matches every node of the cluster");
+        } else if all_of_control_plane > 0
+            && chosen.iter().filter(|node| is_control_plane(node)).count() == all_of_control_plane
+        {
+            warnings.add("spec.nodeSelector: matches every control-plane node");
+        }
+        if let Some(own) = &self.own_node
+            && chosen.iter().any(|node| node.name == *own)
+        {
+            warnings.add(format!(
+                "spec.nodeSelector: matches node {own:?}, which this server runs on"
+            ));
+        }
+    }
+}
+
+impl Rule for NodeAccess {
+    fn admit<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.check(write).boxed()
+    }
+}
