@@ -37,3 +37,6 @@ pub use selection::{Predicate, Scope, Selection};
 pub use snapshot::{IndexedLabels, Objects, Page, Query, Snapshot};
 pub use watch_cache::{CacheConfig, CacheLimits, WatchCache};
 pub use watcher::{InitialState, Start, WatchRequest, Watcher};
+
+#[cfg(test)]
+mod tests;

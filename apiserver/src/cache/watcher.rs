@@ -200,11 +200,6 @@ impl<S: Store> Watcher<S> {
 
     fn place_behind(&mut self, revision: Revision) -> Result<(), ReadError> {
         self.seen = revision;
-        let mut applied = self.shared.applied.subscribe();
-        if revision > *applied.borrow_and_update() {
-            self.state = State::Await(revision, applied);
-            return Ok(());
-        }
         if self.join_memory() {
             return Ok(());
         }
@@ -226,8 +221,15 @@ impl<S: Store> Watcher<S> {
         })
     }
 
-    /// Goes live if the event history holds everything after `seen`.
+    /// Goes live if the event history holds everything after `seen`, or will.
     fn join_memory(&mut self) -> bool {
+        // What comes after `seen` has no position before the cache itself has come that far; the store's history
+        // may be ahead of it.
+        let mut applied = self.shared.applied.subscribe();
+        if self.seen > *applied.borrow_and_update() {
+            self.state = State::Await(self.seen, applied);
+            return true;
+        }
         let Some(position) = self.shared.history.position_after(self.seen) else {
             return false;
         };

@@ -1,0 +1,8 @@
+//! What the cache promises, over the in-memory store and under virtual time.
+
+mod checker;
+mod fixture;
+mod model;
+mod reads;
+mod scale;
+mod watches;

@@ -1,0 +1,1 @@
+//! Memory and speed, printed. Ignored by default: `cargo test --release -- --ignored --nocapture`.
