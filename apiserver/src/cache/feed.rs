@@ -5,6 +5,7 @@
 //! published, so whoever sees a revision can find all of its events.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -164,7 +165,10 @@ impl<S: Store> Feeder<S> {
                     self.wake(paced);
                 }
                 _ = housekeeping.tick() => self.keep_house(),
-                () = shared.rebuild.notified() => return Unfollowed::Reload,
+                () = shared.rebuild.notified() => {
+                    shared.faults.fetch_add(1, Ordering::Relaxed);
+                    return Unfollowed::Reload;
+                }
             }
         }
     }

@@ -10,6 +10,7 @@
 //! One [`Feeder`] applies what happens, revision by revision; everybody else reads what it published. Start at
 //! [`WatchCache::new`].
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -114,6 +115,8 @@ pub(super) struct Shared<S: Store> {
     pub(super) ending: OnceLock<(Instant, Duration)>,
     /// When the cache was last read anew behind a gap.
     pub(super) restarted: Mutex<Option<Instant>>,
+    /// How often the cache was found to be wrong. Watches that were begun before must not go on.
+    pub(super) faults: AtomicU64,
     pub(super) random: Mutex<fastrand::Rng>,
     pub(super) metrics: ResourceMetrics,
     started: Instant,
@@ -140,6 +143,7 @@ impl<S: Store> WatchCache<S> {
             rebuild: Notify::new(),
             ending: OnceLock::new(),
             restarted: Mutex::default(),
+            faults: AtomicU64::new(0),
             random: Mutex::new(fastrand::Rng::with_seed(config.seed)),
             metrics: config.metrics.of(&config.resource),
             started: Instant::now(),

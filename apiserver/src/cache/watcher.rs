@@ -11,6 +11,7 @@
 //! ```
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ pub struct Watcher<S: Store> {
     class: Member,
     woken: watch::Receiver<u64>,
     state: State<S>,
+    /// How often the cache had been found wrong when the watch began.
+    faults: u64,
     /// The position of the next event to look at, when live.
     next: u64,
     /// Every event up to here has been sent, or does not concern this watch.
@@ -153,6 +156,7 @@ impl<S: Store> Watcher<S> {
             woken: class.subscribe(),
             class,
             state: State::Live,
+            faults: shared.faults.load(Ordering::Relaxed),
             next: newest.position(),
             seen: newest.revision(),
             sent: (Revision(0), 0),
@@ -238,8 +242,12 @@ impl<S: Store> Watcher<S> {
         true
     }
 
-    /// How the watch ends if the store does not hold what comes after `seen` either.
+    /// How the watch ends if the store does not hold what comes after `seen` either, or if what was sent so far
+    /// may have been wrong.
     fn expiry(&self) -> Option<WatchEnd> {
+        if self.faults != self.shared.faults.load(Ordering::Relaxed) {
+            return Some(self.expired(self.shared.history.floor().next()));
+        }
         let oldest = self.shared.store.floors().watchable_from;
         (self.seen.next() < oldest).then(|| self.expired(oldest))
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Entry, Expect, Key, Outcome, Revision, Store, Transaction, Value, Write};
+use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
@@ -223,9 +223,9 @@ pub(super) fn bookmark(revision: u64, ends_initial_events: bool) -> Frame {
 }
 
 /// A fed cache over a memory store.
-pub(super) struct Fixture {
-    pub(super) store: MemoryStore,
-    pub(super) cache: WatchCache<MemoryStore>,
+pub(super) struct Fixture<S: Store = MemoryStore> {
+    pub(super) store: S,
+    pub(super) cache: WatchCache<S>,
     _feeder: DropGuard,
 }
 
@@ -250,7 +250,10 @@ impl Fixture {
         Self::over(MemoryStore::new(), limits).await
     }
 
-    pub(super) async fn over(store: MemoryStore, limits: CacheLimits) -> Self {
+}
+
+impl<S: Store> Fixture<S> {
+    pub(super) async fn over(store: S, limits: CacheLimits) -> Self {
         let (cache, feeder) = WatchCache::new(store.clone(), config(limits));
         let shutdown = CancellationToken::new();
         tokio::spawn(feeder.run(shutdown.clone()));
@@ -277,7 +280,7 @@ impl Fixture {
         self.write(vec![(key.clone(), None)]).await
     }
 
-    pub(super) async fn watch(&self, selection: Selection, start: Start) -> Watcher<MemoryStore> {
+    pub(super) async fn watch(&self, selection: Selection, start: Start) -> Watcher<S> {
         let request = WatchRequest {
             selection,
             start,
@@ -306,8 +309,8 @@ pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>)
 }
 
 /// The next frames of a watch; none when there are none for a moment.
-pub(super) async fn next(
-    watcher: &mut Watcher<MemoryStore>,
+pub(super) async fn next<S: Store>(
+    watcher: &mut Watcher<S>,
     encoder: &Lines,
 ) -> Option<Option<Result<Vec<Frame>, WatchEnd>>> {
     let moment = Duration::from_millis(20);
@@ -316,7 +319,7 @@ pub(super) async fn next(
 }
 
 /// All frames there are.
-pub(super) async fn drain(watcher: &mut Watcher<MemoryStore>) -> Vec<Frame> {
+pub(super) async fn drain<S: Store>(watcher: &mut Watcher<S>) -> Vec<Frame> {
     let encoder = Lines::default();
     let mut all = Vec::new();
     while let Some(Some(buffer)) = next(watcher, &encoder).await {
@@ -337,19 +340,4 @@ pub(super) fn things(objects: Objects) -> BTreeMap<String, (Revision, Thing)> {
 
 pub(super) fn names(objects: Objects) -> Vec<String> {
     objects.map(|object| object.key().name().to_owned()).collect()
-}
-
-pub(super) fn entry(thing: &Thing, revision: u64) -> Entry {
-    Entry {
-        value: thing.value(),
-        created: Revision(revision),
-        modified: Revision(revision),
-    }
-}
-
-pub(super) fn expect_absent(key: &Key) -> drydock_storage::Condition {
-    drydock_storage::Condition {
-        key: key.clone(),
-        expect: Expect::Absent,
-    }
 }

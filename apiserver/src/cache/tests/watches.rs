@@ -1,1 +1,442 @@
-//! Watches.
+//! Watches: what they begin with, what they are told, how they end.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use drydock_storage::{Revision, Store};
+use tokio::time::Instant;
+
+use super::super::*;
+use super::faulty::FaultyStore;
+use super::fixture::*;
+
+fn thing(app: &str, serial: u64) -> Thing {
+    Thing::new(app, "x", serial)
+}
+
+fn request(start: Start, timeout: u64) -> WatchRequest {
+    WatchRequest {
+        selection: everything(),
+        start,
+        bookmarks: true,
+        timeout: Duration::from_secs(timeout),
+    }
+}
+
+/// What a watch gets until it ends, with the second at which it got it.
+async fn until_end<S: Store>(mut watcher: Watcher<S>) -> Vec<(u64, Frame)> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    while let Some(buffer) = watcher.next_buffer(&Lines::default()).await {
+        let second = start.elapsed().as_secs_f64().round();
+        let second = format!("{second}").parse().unwrap();
+        all.extend(frames(&buffer.unwrap()).into_iter().map(|frame| (second, frame)));
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_follow_what_matches_before_and_after() {
+    let fixture = Fixture::new().await;
+    let one = key("n", "1");
+    let mut by_label = fixture.watch(select(Scope::All, "app=a", ""), Start::Now).await;
+    let mut by_name = fixture.watch(select(namespace("n"), "", "metadata.name=1"), Start::Now).await;
+    let mut of_others = fixture.watch(select(namespace("o"), "", ""), Start::Now).await;
+    let mut unlike = fixture.watch(select(Scope::All, "app!=a", ""), Start::Now).await;
+    fixture.put(&one, &thing("b", 1)).await;
+    fixture.put(&one, &thing("a", 2)).await;
+    fixture.put(&one, &thing("a", 3)).await;
+    fixture.put(&one, &thing("b", 4)).await;
+    fixture.put(&one, &thing("a", 5)).await;
+    fixture.delete(&one).await;
+    use WatchKind::{Added, Deleted, Modified};
+    assert_eq!(
+        drain(&mut by_label).await,
+        [
+            event(Added, &one, 3, thing("a", 2)),
+            event(Modified, &one, 4, thing("a", 3)),
+            event(Deleted, &one, 5, thing("a", 3)),
+            event(Added, &one, 6, thing("a", 5)),
+            event(Deleted, &one, 7, thing("a", 5)),
+        ]
+    );
+    assert_eq!(
+        drain(&mut unlike).await,
+        [
+            event(Added, &one, 2, thing("b", 1)),
+            event(Deleted, &one, 3, thing("b", 1)),
+            event(Added, &one, 5, thing("b", 4)),
+            event(Deleted, &one, 6, thing("b", 4)),
+        ]
+    );
+    assert_eq!(drain(&mut by_name).await.len(), 6);
+    assert_eq!(drain(&mut of_others).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_behind_any_revision() {
+    let fixture = Fixture::new().await;
+    for serial in 0..6 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    for behind in 1..=7 {
+        let mut watcher = fixture.watch(everything(), Start::From(Revision(behind))).await;
+        let revisions: Vec<u64> = drain(&mut watcher).await.iter().map(revision).collect();
+        assert_eq!(revisions, (behind + 1..=7).collect::<Vec<_>>(), "behind {behind}");
+    }
+}
+
+fn revision(frame: &Frame) -> u64 {
+    match frame {
+        Frame::Event { revision, .. } | Frame::Bookmark { revision, .. } => revision.0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_behind_the_future_is_silent_until_then() {
+    let fixture = Fixture::new().await;
+    let mut watcher = fixture.watch(everything(), Start::From(Revision(3))).await;
+    for serial in 0..4 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    let revisions: Vec<u64> = drain(&mut watcher).await.iter().map(revision).collect();
+    assert_eq!(revisions, [4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_end_with_a_bookmark_at_once_even_if_there_are_none() {
+    let fixture = Fixture::new().await;
+    let initial = Start::InitialEvents(InitialState::Fresh);
+    let mut watcher = fixture.cache.subscribe(request(initial, 3600)).await.unwrap();
+    assert_eq!(drain(&mut watcher).await, [bookmark(1, true)]);
+
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    fixture.put(&key("n", "2"), &thing("a", 2)).await;
+    let mut watcher = fixture.cache.subscribe(request(initial, 3600)).await.unwrap();
+    fixture.put(&key("n", "1"), &thing("a", 3)).await;
+    use WatchKind::{Added, Modified};
+    assert_eq!(
+        drain(&mut watcher).await,
+        [
+            event(Added, &key("n", "1"), 2, thing("a", 1)),
+            event(Added, &key("n", "2"), 3, thing("a", 2)),
+            bookmark(3, true),
+            event(Modified, &key("n", "1"), 4, thing("a", 3)),
+        ]
+    );
+    // Not asked for: not sent, not even this one.
+    let mut watcher = fixture.watch(everything(), initial).await;
+    assert_eq!(drain(&mut watcher).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn initial_events_of_the_future_are_refused_in_the_stream_after_three_seconds() {
+    let fixture = Fixture::new().await;
+    let start = Instant::now();
+    let at_least = Start::InitialEvents(InitialState::NotOlderThan(Revision(9)));
+    let mut watcher = fixture.cache.subscribe(request(at_least, 3600)).await.unwrap();
+    let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+    assert_eq!(end.to_string(), "Too large resource version: 9, current: 1");
+    assert_eq!(start.elapsed().as_secs(), 3);
+    assert!(watcher.next_buffer(&Lines::default()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_compacted_is_refused_in_the_stream() {
+    let limits = CacheLimits {
+        history_bytes: 0,
+        ..CacheLimits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    for serial in 0..6 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    fixture.store.compact(Revision(4)).await.unwrap();
+    // The first event that is kept is 5.
+    let mut watcher = fixture.watch(everything(), Start::From(Revision(4))).await;
+    assert_eq!(drain(&mut watcher).await.len(), 3);
+    let mut watcher = fixture.watch(everything(), Start::From(Revision(3))).await;
+    let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+    assert_eq!(end.to_string(), "too old resource version: 3 (4)");
+    assert!(watcher.next_buffer(&Lines::default()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_each_minute_and_before_the_end_at_the_head() {
+    let fixture = Fixture::new().await;
+    let watcher = fixture.cache.subscribe(request(Start::Now, 135)).await.unwrap();
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    let seen = until_end(watcher).await;
+    assert_eq!(seen[0], (0, event(WatchKind::Added, &key("n", "1"), 2, thing("a", 1))));
+    let bookmarks: Vec<_> = seen[1..].iter().map(|(_, frame)| frame.clone()).collect();
+    assert_eq!(bookmarks, vec![bookmark(2, false); 3]);
+    let seconds: Vec<u64> = seen[1..].iter().map(|(second, _)| *second).collect();
+    assert!((58..=62).contains(&seconds[0]) && (117..=123).contains(&seconds[1]), "{seconds:?}");
+    assert_eq!(seconds[2], 133);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_of_others_advance_bookmarks_and_nothing_is_promised_at_the_start() {
+    let fixture = Fixture::new().await;
+    let idle = fixture.cache.subscribe(request(Start::Now, 70)).await.unwrap();
+    assert_eq!(until_end(idle).await, []);
+    let watcher = fixture.cache.subscribe(request(Start::Now, 10)).await.unwrap();
+    let other = drydock_storage::Key::new(GROUP, "others", "n", "1").unwrap();
+    write(&fixture.store, vec![(other, Some(thing("a", 1)))]).await;
+    assert_eq!(until_end(watcher).await, [(8, bookmark(2, false))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_ends_a_watch_cleanly_whether_busy_or_not() {
+    let fixture = Fixture::new().await;
+    let start = Instant::now();
+    let mut watcher = fixture
+        .cache
+        .subscribe(WatchRequest {
+            bookmarks: false,
+            ..request(Start::Now, 5)
+        })
+        .await
+        .unwrap();
+    assert!(watcher.next_buffer(&Lines::default()).await.is_none());
+    assert_eq!(start.elapsed().as_secs(), 5);
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    assert!(watcher.next_buffer(&Lines::default()).await.is_none(), "an ended watch stays ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_watcher_holds_up_nobody_and_misses_nothing() {
+    for history_bytes in [4_000, 1 << 20] {
+        let limits = CacheLimits {
+            history_bytes,
+            ..CacheLimits::default()
+        };
+        let fixture = Fixture::with(limits).await;
+        let mut slow = fixture.watch(everything(), Start::Now).await;
+        let mut fast = fixture.watch(everything(), Start::Now).await;
+        for serial in 0..300 {
+            fixture.put(&key("n", &(serial % 7).to_string()), &thing("a", serial)).await;
+            let frames = drain(&mut fast).await;
+            assert_eq!(frames.len(), 1, "event {serial} at once");
+        }
+        let revisions: Vec<u64> = drain(&mut slow).await.iter().map(revision).collect();
+        assert_eq!(revisions, (2..302).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn buffers_are_packed_up_to_64_kib() {
+    let fixture = Fixture::new().await;
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    for serial in 0..100 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    let encoder = Lines {
+        padding: 10_000,
+        ..Lines::default()
+    };
+    let mut sizes = Vec::new();
+    while let Some(Some(buffer)) = next(&mut watcher, &encoder).await {
+        sizes.push(buffer.unwrap().len());
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), 100);
+    assert_eq!(sizes[..16], [6; 16]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_is_encoded_once_for_all_who_want_it_in_that_form() {
+    let fixture = Fixture::new().await;
+    let mut watchers = Vec::new();
+    for selection in [everything(), select(namespace("n"), "", ""), select(Scope::All, "app=a", "")] {
+        for id in 0..40 {
+            watchers.push((id % 2, fixture.watch(selection.clone(), Start::Now).await));
+        }
+    }
+    let encoders = [0, 1].map(|id| Lines {
+        id,
+        ..Lines::default()
+    });
+    for round in 1..=10 {
+        fixture.put(&key("n", "1"), &thing("a", round)).await;
+        fixture.put(&key("n", "1"), &thing("a", round + 100)).await;
+        for (id, watcher) in &mut watchers {
+            let mut count = 0;
+            while let Some(Some(frames)) = next(watcher, &encoders[*id]).await {
+                count += frames.unwrap().len();
+            }
+            assert_eq!(count, 2);
+        }
+    }
+    for encoder in &encoders {
+        // The first event is ADDED, all others MODIFIED; all see the same kind.
+        assert_eq!(encoder.encoded.load(Ordering::Relaxed), 20);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_encoded_ends_the_stream_after_what_could() {
+    let fixture = Fixture::new().await;
+    let encoder = Lines {
+        poison: Some(key("n", "2")),
+        ..Lines::default()
+    };
+    for (name, serial) in [("1", 1), ("2", 2), ("3", 3)] {
+        fixture.put(&key("n", name), &thing("a", serial)).await;
+    }
+    for start in [Start::InitialEvents(InitialState::Any), Start::From(Revision(1))] {
+        let mut watcher = fixture.watch(everything(), start).await;
+        let first = next(&mut watcher, &encoder).await.unwrap().unwrap().unwrap();
+        assert!(!first.is_empty(), "{start:?}");
+        let end = next(&mut watcher, &encoder).await.unwrap().unwrap().unwrap_err();
+        assert_eq!(end.to_string(), "object g/things/n/2 cannot be encoded");
+        assert!(watcher.next_buffer(&encoder).await.is_none());
+    }
+}
+
+/// Says a headline in its first frame only.
+struct Headline(Lines, Lines);
+
+impl EventEncoder for Headline {
+    fn id(&self) -> EncoderId {
+        EncoderId(77)
+    }
+    fn event(
+        &self,
+        kind: WatchKind,
+        object: &CachedObject,
+        revision: Revision,
+        out: &mut BytesMut,
+    ) -> Result<(), EncodeError> {
+        out.extend_from_slice(b"HEAD ");
+        self.0.event(kind, object, revision, out)
+    }
+    fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
+        out.extend_from_slice(b"HEAD ");
+        self.0.bookmark(revision, ends_initial_events, out);
+    }
+    fn following(&self) -> Option<&dyn EventEncoder> {
+        Some(&self.1)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_frame_may_have_its_own_encoder() {
+    let fixture = Fixture::new().await;
+    let encoder = Headline(
+        Lines::default(),
+        Lines {
+            id: 78,
+            ..Lines::default()
+        },
+    );
+    let initial = Start::InitialEvents(InitialState::Any);
+    for (start, bookmarks) in [(Start::Now, false), (initial, false), (initial, true), (Start::Now, true)] {
+        let mut watchers = Vec::new();
+        for _ in 0..3 {
+            let request = WatchRequest {
+                bookmarks,
+                ..request(start, 3600)
+            };
+            watchers.push(fixture.cache.subscribe(request).await.unwrap());
+        }
+        for serial in 0..3 {
+            fixture.put(&key("n", "1"), &thing("a", serial)).await;
+        }
+        for mut watcher in watchers {
+            let mut text = String::new();
+            let moment = Duration::from_millis(20);
+            while let Ok(buffer) = tokio::time::timeout(moment, watcher.next_buffer(&encoder)).await {
+                text.push_str(std::str::from_utf8(&buffer.unwrap().unwrap()).unwrap());
+            }
+            let lines: Vec<&str> = text.lines().collect();
+            assert!(lines.len() >= 3 && lines[0].starts_with("HEAD "), "{text}");
+            assert!(lines[1..].iter().all(|line| !line.starts_with("HEAD ")), "{text}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_end_is_spread_and_says_how_far_each_watch_got() {
+    let fixture = Fixture::new().await;
+    let mut ends = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let watcher = fixture.cache.subscribe(request(Start::Now, 3600)).await.unwrap();
+        ends.spawn(until_end(watcher));
+    }
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    fixture.cache.end_watches(Duration::from_secs(20));
+    let mut seconds: Vec<u64> = ends
+        .join_all()
+        .await
+        .into_iter()
+        .map(|seen| {
+            assert_eq!(seen.len(), 2);
+            assert_eq!(seen[1].1, bookmark(2, false));
+            seen[1].0
+        })
+        .collect();
+    seconds.sort_unstable();
+    assert!(seconds[0] < 5 && seconds[49] > 15 && seconds[49] <= 21, "{seconds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_stream_of_the_store_is_resumed_unnoticed() {
+    let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    for serial in 0..20 {
+        if serial % 5 == 2 {
+            fixture.store.faults.break_off.store(true, Ordering::Relaxed);
+        }
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    let revisions: Vec<u64> = drain(&mut watcher).await.iter().map(revision).collect();
+    assert_eq!(revisions, (2..22).collect::<Vec<_>>());
+    assert_eq!(fixture.store.faults.watches.load(Ordering::Relaxed), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
+    let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    let mut ends = tokio::task::JoinSet::new();
+    let start = Instant::now();
+    for _ in 0..50 {
+        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        ends.spawn(async move {
+            let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+            assert_eq!(end.to_string(), "too old resource version: 2 (4)");
+            start.elapsed().as_secs()
+        });
+    }
+    // Broken off, and compacted before the cache comes back.
+    fixture.store.faults.break_off.store(true, Ordering::Relaxed);
+    write(&fixture.store, vec![(key("n", "1"), Some(thing("a", 2)))]).await;
+    write(&fixture.store, vec![(key("n", "2"), Some(thing("a", 3)))]).await;
+    fixture.store.compact(Revision(4)).await.unwrap();
+    let snapshot = fixture.cache.fresh().await.unwrap();
+    assert_eq!((snapshot.revision(), snapshot.count()), (Revision(4), 2));
+    let mut seconds = ends.join_all().await;
+    seconds.sort_unstable();
+    assert!(seconds[0] <= 2 && seconds[49] >= 8 && seconds[49] <= 10, "{seconds:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
+    let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    *fixture.store.faults.hide.lock().unwrap() = Some(key("n", "2"));
+    fixture.put(&key("n", "2"), &thing("a", 2)).await;
+    *fixture.store.faults.hide.lock().unwrap() = None;
+    fixture.put(&key("n", "3"), &thing("a", 3)).await;
+    assert_eq!(names(fixture.cache.fresh().await.unwrap().matches(&everything())), ["1", "3"], "the fault");
+    assert_eq!(drain(&mut watcher).await.len(), 1);
+    let start = Instant::now();
+    // Its watches have been told too little, so they end and their clients list anew.
+    let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+    assert!(matches!(end, WatchEnd::Expired { .. }), "{end}");
+    assert!((299..=460).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    assert_eq!(names(fixture.cache.newest().unwrap().matches(&everything())), ["1", "2", "3"]);
+}

@@ -1,0 +1,99 @@
+//! A store whose watches lie or break off, on request.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use drydock_storage::memory::{MemoryEvents, MemoryStore};
+use drydock_storage::{
+    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store, StoreError,
+    Transaction,
+};
+
+/// What is to go wrong.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    /// Changes of this key are not told.
+    pub(super) hide: Mutex<Option<Key>>,
+    /// The next signal of any watch is its end.
+    pub(super) break_off: AtomicBool,
+    pub(super) watches: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct FaultyStore {
+    pub(super) inner: MemoryStore,
+    pub(super) faults: Arc<Faults>,
+}
+
+pub(super) struct FaultyEvents {
+    inner: MemoryEvents,
+    faults: Arc<Faults>,
+}
+
+impl Events for FaultyEvents {
+    async fn next(&mut self) -> Option<Signal> {
+        let signal = self.inner.next().await?;
+        if self.faults.break_off.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let Signal::Changes { revision, mut events } = signal else {
+            return Some(signal);
+        };
+        let hidden = self.faults.hide.lock().unwrap().clone();
+        events.retain(|event| Some(&event.key) != hidden.as_ref());
+        Some(if events.is_empty() {
+            Signal::Progress(revision)
+        } else {
+            Signal::Changes { revision, events }
+        })
+    }
+}
+
+impl Store for FaultyStore {
+    type Events = FaultyEvents;
+
+    async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
+        self.inner.transact(transaction).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Found, StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
+        self.inner.scan(range, at, page).await
+    }
+
+    async fn watch(&self, range: &KeyRange, first: Revision) -> Result<FaultyEvents, StoreError> {
+        self.faults.watches.fetch_add(1, Ordering::Relaxed);
+        Ok(FaultyEvents {
+            inner: self.inner.watch(range, first).await?,
+            faults: Arc::clone(&self.faults),
+        })
+    }
+
+    async fn current_revision(&self) -> Result<Revision, StoreError> {
+        self.inner.current_revision().await
+    }
+
+    fn request_progress(&self) {
+        self.inner.request_progress();
+    }
+
+    async fn compact(&self, through: Revision) -> Result<(), StoreError> {
+        self.inner.compact(through).await
+    }
+
+    fn floors(&self) -> Floors {
+        self.inner.floors()
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    async fn close(&self, grace: Duration) -> Result<(), StoreError> {
+        self.inner.close(grace).await
+    }
+}
