@@ -423,8 +423,24 @@ impl<S: Store> Shared<S> {
             let Some(last) = last.filter(|_| scan.more) else {
                 return Ok(scan.revision);
             };
-            let at = At::Exactly(scan.revision);
-            scan = self.store.scan(&self.range, at, page(last)).await?;
+            scan = self.next_page(at, scan.revision, page(last)).await?;
+        }
+    }
+
+    /// A further page of a scan that was begun at `at` and found `revision`.
+    async fn next_page(&self, at: At, revision: Revision, page: ScanPage) -> Result<Scan, StoreError> {
+        let exactly = At::Exactly(revision);
+        match self.store.scan(&self.range, exactly, page.clone()).await {
+            // Everything but the newest state may have been let go of; that still is the one, if nothing happened.
+            Err(StoreError::Compacted { requested, floor }) if at == At::Latest => {
+                let scan = self.store.scan(&self.range, At::Latest, page).await?;
+                if scan.revision == revision {
+                    Ok(scan)
+                } else {
+                    Err(StoreError::Compacted { requested, floor })
+                }
+            }
+            scan => scan,
         }
     }
 

@@ -197,6 +197,8 @@ async fn a_cache_over_a_store_with_content_begins_with_it() {
     for serial in 0..2500 {
         write(&store, vec![(key("n", &format!("{serial:05}")), Some(Thing::new("a", "x", serial)))]).await;
     }
+    // Even when the store holds nothing but its newest state.
+    store.compact(Revision(2501)).await.unwrap();
     let fixture = Fixture::over(store, CacheLimits::default()).await;
     let snapshot = fixture.cache.newest().unwrap();
     assert_eq!((snapshot.count(), snapshot.revision()), (2500, Revision(2501)));
