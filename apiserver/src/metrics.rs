@@ -3,6 +3,8 @@
 //! Names and labels are those that dashboards for Kubernetes API servers already use. Label values come from what the
 //! server serves, never from free text of a request, so callers cannot grow their number.
 
+mod process;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -339,6 +341,7 @@ impl Metrics {
             })
             .set(1);
         registry.register("kubernetes_build_info", "The running build", build);
+        registry.register_collector(Box::new(process::Process));
         metrics
     }
 
@@ -708,6 +711,8 @@ mod tests {
             "apiserver_current_inflight_requests{request_kind=\"mutating\"} 0".to_owned(),
             "authenticated_user_requests{username=\"email_id\"} 1".to_owned(),
             "apiserver_delegated_authz_request_total{code=\"<error>\"} 1".to_owned(),
+            "# TYPE process_cpu_seconds_total counter".to_owned(),
+            "# TYPE process_resident_memory_bytes gauge".to_owned(),
         ] {
             assert!(text.lines().any(|own| own == line), "{line}\nis not in\n{text}");
         }

@@ -64,6 +64,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const NAMESPACE_PAUSE: Duration = Duration::from_millis(50);
 /// Events on their way to the host; more are dropped.
 const EVENTS_IN_FLIGHT: usize = 16;
+/// Characters of an object's name in the name of its event, which ends in a dot and 16 digits.
+const EVENT_NAME_START: usize = 230;
 /// How often authority files given by flags are read again.
 const FILE_POLL: Duration = Duration::from_secs(60);
 /// How long a watch may be silent before its connection is taken for dead, in seconds.
@@ -852,11 +854,18 @@ struct ApiServiceSpec {
     service: Option<Value>,
 }
 
+/// The object's name and the time in hex, as the Go libraries name events; long names lose their end.
+fn event_name(object: &str, now: jiff::Timestamp) -> String {
+    let start: String = object.chars().take(EVENT_NAME_START).collect();
+    let start = start.trim_end_matches(|last: char| !last.is_ascii_alphanumeric());
+    format!("{start}.{:x}", now.as_nanosecond())
+}
+
 fn kube_event(event: &HostEvent, namespace: &str, now: jiff::Timestamp) -> KubeEvent {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     KubeEvent {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}.", event.name)),
+            name: Some(event_name(&event.name, now)),
             namespace: Some(namespace.to_owned()),
             ..ObjectMeta::default()
         },

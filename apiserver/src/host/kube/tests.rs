@@ -174,3 +174,18 @@ async fn readers_never_see_half_a_list() {
     drop(events);
     task.await.unwrap();
 }
+
+#[test]
+fn event_names_are_valid_for_any_object() {
+    let now = crate::fixtures::noon();
+    assert_eq!(
+        event_name("web-0", now),
+        format!("web-0.{:x}", now.as_nanosecond())
+    );
+    let long = format!("{}-{}", "x".repeat(229), "y".repeat(23));
+    let name = event_name(&long, now);
+    assert!(
+        name.len() <= 253 && name.starts_with(&format!("{}.", "x".repeat(229))),
+        "{name}"
+    );
+}
