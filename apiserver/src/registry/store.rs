@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use drydock_machinery::apply::managed_fields::{
-    Endpoint, OneVersion, Writer, keep_times_of_unchanged, record_update,
+    Endpoint, OneVersion, Writer, default_manager, keep_times_of_unchanged, record_update,
 };
-use drydock_machinery::apply::manager_name::default_manager;
 use drydock_machinery::clock::Clock;
 use drydock_machinery::codec::encode_stored;
 use drydock_machinery::field_error::ErrorList;
