@@ -1,0 +1,4 @@
+//! evictionrequest
+pub mod decide;
+pub mod interceptors;
+pub mod status;

@@ -1,0 +1,3 @@
+//! nodemaintenance
+pub mod plan;
+pub mod taints;
