@@ -15,7 +15,8 @@
 
 use std::collections::BTreeSet;
 
-use drydock_machinery::names;
+use drydock_machinery::field_error::FieldPath;
+use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, IMPERATIVE_EVICTION, MAX_INTERCEPTORS};
 
 use crate::pod::Pod;
@@ -87,12 +88,12 @@ pub fn is_declaration(key: &str) -> bool {
     key == LIST_ANNOTATION || PRIORITY_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// The order of the pod's interceptors. `allowed` are reserved names that may be used beyond the known ones.
+/// The order of the pod's interceptors. `allowed` knows which names may be used.
 ///
 /// # Errors
 ///
 /// [`TooMany`] when more than 15 are declared.
-pub fn order(pod: &Pod, ruled: &[Ruled], allowed: &[String]) -> Result<Order, TooMany> {
+pub fn order(pod: &Pod, ruled: &[Ruled], allowed: &AllowedNames) -> Result<Order, TooMany> {
     let mut collector = Collector {
         places: Vec::new(),
         faults: Vec::new(),
@@ -112,7 +113,7 @@ struct Collector<'a> {
     places: Vec<Place>,
     faults: Vec<String>,
     controller: Option<String>,
-    allowed: &'a [String],
+    allowed: &'a AllowedNames,
 }
 
 impl Collector<'_> {
@@ -135,13 +136,11 @@ impl Collector<'_> {
             // It is last whatever anybody declares.
             return false;
         }
-        match names::check_participant(name, self.allowed) {
-            Ok(()) => true,
-            Err(why) => {
-                self.fault(format!("{origin}: {why}"));
-                false
-            }
+        let faults = self.allowed.validate(&FieldPath::new("name"), name);
+        if !faults.is_empty() {
+            self.fault(format!("{origin}: {faults}"));
         }
+        faults.is_empty()
     }
 
     fn listed(&mut self, pod: &Pod) {
@@ -263,7 +262,7 @@ mod tests {
     /// The declared order (without the last one) and how many faults were found.
     #[track_caller]
     fn check(overlay: &serde_json::Value, ruled: &[Ruled], expected: &[&str], faults: usize) {
-        let order = order(&pod(overlay), ruled, &[]).unwrap();
+        let order = order(&pod(overlay), ruled, &AllowedNames::default()).unwrap();
         let (last, declared) = order.names.split_last().unwrap();
         assert_eq!(last, IMPERATIVE_EVICTION);
         assert_eq!(declared, expected);
@@ -373,7 +372,9 @@ mod tests {
     #[test]
     fn allowed_reserved_names_are_accepted() {
         let overlay = annotated(&[(LIST_ANNOTATION, "mine.k8s.io")]);
-        let order = order(&pod(&overlay), &[], &["mine.k8s.io".to_owned()]).unwrap();
+        let mut allowed = AllowedNames::default();
+        allowed.extend(["mine.k8s.io".to_owned()]);
+        let order = order(&pod(&overlay), &[], &allowed).unwrap();
         assert_eq!(order.names, ["mine.k8s.io", IMPERATIVE_EVICTION]);
     }
 
@@ -400,8 +401,8 @@ mod tests {
             let list: Vec<_> = (0..count).map(|index| format!("i{index:02}.example.com")).collect();
             annotated(&[(LIST_ANNOTATION, &list.join(","))])
         };
-        assert_eq!(order(&pod(&names(15)), &[], &[]).unwrap().names.len(), MAX_INTERCEPTORS);
-        let error = order(&pod(&names(17)), &[], &[]).unwrap_err();
+        assert_eq!(order(&pod(&names(15)), &[], &AllowedNames::default()).unwrap().names.len(), MAX_INTERCEPTORS);
+        let error = order(&pod(&names(17)), &[], &AllowedNames::default()).unwrap_err();
         assert_eq!((error.count, error.beyond.as_str()), (17, "i15.example.com, i16.example.com"));
     }
 }
