@@ -104,6 +104,12 @@ pub fn entries(plan: &[DrainPlanEntry]) -> Vec<Entry> {
     entries
 }
 
+/// Whether the pod is among those the targets ask to leave.
+#[must_use]
+pub fn is_targeted(targets: &[DrainPlanEntry], pod: &Pod) -> bool {
+    entries(targets).iter().any(|entry| entry.matches(pod))
+}
+
 /// Whether static pods hold a drain up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StaticPods {

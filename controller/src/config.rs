@@ -1,0 +1,420 @@
+//! How is the controller told what to do?
+//!
+//! Every flag can also be an environment variable (`DRYDOCK_` and the flag in upper case) or a member of the YAML
+//! file that `--config` names; a flag beats the environment, which beats the file, which beats the default. Texts
+//! end here: what leaves is a validated [`Config`].
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, ValueEnum};
+use drydock_machinery::field_error::FieldPath;
+use drydock_machinery::names::AllowedNames;
+
+use crate::leader::Timing;
+use crate::nodemaintenance::plan::StaticPods;
+
+/// What the process is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How the cluster is reached; `None` is the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// How the server of our kinds is reached, where that is not through the cluster.
+    pub apiserver_kubeconfig: Option<PathBuf>,
+    /// Where the Lease is and how patient candidates are; `None` leads without asking.
+    pub election: Option<ElectionConfig>,
+    /// Where health and metrics are served.
+    pub address: SocketAddr,
+    /// Certificate and key of health and metrics; `None` makes its own.
+    pub certificate: Option<CertificateFiles>,
+    /// The log.
+    pub log: LogConfig,
+    /// How long finished requests are kept; zero keeps them.
+    pub default_ttl: Duration,
+    /// Whether static pods hold drains up.
+    pub static_pods: StaticPods,
+    /// The names interceptors may have.
+    pub allowed_names: AllowedNames,
+}
+
+/// How leaders are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElectionConfig {
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// How patient candidates are.
+    pub timing: Timing,
+}
+
+/// A certificate and its key, both PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The certificate chain, leaf first.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Which log lines are written, and in which form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The form.
+    pub format: LogFormat,
+    /// The level, or directives per module.
+    pub level: String,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Why there is no configuration. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The command line is wrong, or asks for help.
+    #[error("{0}")]
+    Arguments(#[source] clap::Error),
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a mapping of flags to values.
+    #[error("the configuration file {path} is not a mapping of flags to values: {message}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// A value does not do.
+    #[error("--{flag}: {message}")]
+    Value {
+        /// The flag.
+        flag: &'static str,
+        /// Why.
+        message: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StaticPodsFlag {
+    Required,
+    Reported,
+}
+
+/// A duration as the Go programs write them: `15s`, `24h`, `1h30m`, `0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct GoDuration(Duration);
+
+impl FromStr for GoDuration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "0" {
+            return Ok(Self(Duration::ZERO));
+        }
+        let parsed: jiff::SignedDuration = text
+            .parse()
+            .map_err(|_| format!("{text:?} is not a duration such as 15s or 1h30m"))?;
+        let duration = Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())?;
+        Ok(Self(duration))
+    }
+}
+
+/// Makes EvictionRequests and NodeMaintenances do their work.
+#[derive(Debug, Parser)]
+#[command(name = "drydock-controller", version, args_override_self = true)]
+struct Flags {
+    /// How the cluster is reached; the service account of the pod when absent.
+    #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// How the server of Drydock's kinds is reached directly; through the cluster when absent.
+    #[arg(long, env = "DRYDOCK_APISERVER_KUBECONFIG", value_name = "FILE")]
+    apiserver_kubeconfig: Option<PathBuf>,
+    /// Act only while holding a Lease, so that several replicas can run.
+    #[arg(long, env = "DRYDOCK_LEADER_ELECT", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    leader_elect: bool,
+    /// The namespace of the Lease.
+    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RESOURCE_NAMESPACE", default_value = "drydock-system", value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: String,
+    /// How long other replicas wait for a leader that does not renew.
+    #[arg(long, env = "DRYDOCK_LEADER_ELECT_LEASE_DURATION", default_value = "15s", value_name = "DURATION")]
+    leader_elect_lease_duration: GoDuration,
+    /// How long a leader that cannot renew goes on.
+    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RENEW_DEADLINE", default_value = "10s", value_name = "DURATION")]
+    leader_elect_renew_deadline: GoDuration,
+    /// How often replicas look at the Lease.
+    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RETRY_PERIOD", default_value = "2s", value_name = "DURATION")]
+    leader_elect_retry_period: GoDuration,
+    /// The address health and metrics are served on, over HTTPS.
+    #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
+    bind_address: IpAddr,
+    /// The port health and metrics are served on; 0 lets the system choose.
+    #[arg(long, env = "DRYDOCK_SECURE_PORT", default_value_t = 10258, value_name = "PORT")]
+    secure_port: u16,
+    /// The certificate of health and metrics; a new self-signed one when absent.
+    #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// The key of the certificate.
+    #[arg(long, env = "DRYDOCK_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
+    tls_private_key_file: Option<PathBuf>,
+    /// The form of log lines.
+    #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// Which log lines are written: error, warn, info, debug, trace, or directives per module.
+    #[arg(long, env = "DRYDOCK_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    log_level: String,
+    /// How long finished eviction requests are kept that do not say; 0 keeps them.
+    #[arg(long, env = "DRYDOCK_DEFAULT_TTL_AFTER_FINISHED", default_value = "24h", value_name = "DURATION")]
+    default_ttl_after_finished: GoDuration,
+    /// Whether a node counts as drained while static pods run on it.
+    #[arg(long, env = "DRYDOCK_STATIC_PODS", value_enum, default_value = "reported")]
+    static_pods: StaticPodsFlag,
+    /// Names under k8s.io and kubernetes.io that interceptors may have besides the known ones, separated by commas.
+    #[arg(long, env = "DRYDOCK_ALLOWED_RESERVED_NAMES", value_delimiter = ',', value_name = "NAMES")]
+    allowed_reserved_names: Vec<String>,
+    /// A YAML file of flags and their values.
+    #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Config {
+    /// The configuration from the command line, the environment and the file they name.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]; for `--help` and `--version`, the text to print.
+    pub fn from_process() -> Result<Self, ConfigError> {
+        Self::from_arguments(std::env::args_os().collect(), |name| std::env::var_os(name))
+    }
+
+    fn from_arguments(
+        arguments: Vec<OsString>,
+        environment: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, ConfigError> {
+        let mut all: Vec<OsString> = arguments.iter().take(1).cloned().collect();
+        if let Some(path) = config_file(&arguments, &environment) {
+            all.extend(from_file(path, &environment)?);
+        }
+        // Of a flag given twice the last one counts: the command line comes after the file.
+        all.extend(arguments.into_iter().skip(1));
+        Flags::try_parse_from(all).map_err(ConfigError::Arguments)?.validate()
+    }
+}
+
+/// The file named by `--config`, before the command line as a whole is understood.
+fn config_file(arguments: &[OsString], environment: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let mut named = environment("DRYDOCK_CONFIG");
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("--config") => named = arguments.next().cloned(),
+            Some(text) => {
+                if let Some(path) = text.strip_prefix("--config=") {
+                    named = Some(path.into());
+                }
+            }
+            None => {}
+        }
+    }
+    named.map(PathBuf::from)
+}
+
+/// The members of the file as arguments, but those that the environment sets.
+fn from_file(path: PathBuf, environment: &impl Fn(&str) -> Option<OsString>) -> Result<Vec<OsString>, ConfigError> {
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(source) => return Err(ConfigError::Read { path, source }),
+    };
+    let members: BTreeMap<String, serde_json::Value> = match serde_saphyr::from_str(&text) {
+        Ok(members) => members,
+        Err(error) => {
+            let message = error.to_string();
+            return Err(ConfigError::File { path, message });
+        }
+    };
+    let mut arguments = Vec::new();
+    for (flag, value) in members {
+        let variable = format!("DRYDOCK_{}", flag.replace('-', "_").to_uppercase());
+        if environment(&variable).is_some() {
+            continue;
+        }
+        let value = match value {
+            serde_json::Value::String(text) => text,
+            serde_json::Value::Array(items) => {
+                let items: Vec<_> = items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect();
+                items.join(",")
+            }
+            value @ (serde_json::Value::Bool(_) | serde_json::Value::Number(_)) => value.to_string(),
+            value => {
+                let message = format!("{flag} cannot be {value}");
+                return Err(ConfigError::File { path, message });
+            }
+        };
+        arguments.push(format!("--{flag}={value}").into());
+    }
+    Ok(arguments)
+}
+
+impl Flags {
+    fn validate(self) -> Result<Config, ConfigError> {
+        let timing = Timing {
+            lease_duration: self.leader_elect_lease_duration.0,
+            renew_deadline: self.leader_elect_renew_deadline.0,
+            retry_period: self.leader_elect_retry_period.0,
+        };
+        check_timing(timing)?;
+        let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
+            (None, None) => None,
+            _ => return Err(wrong("tls-cert-file", "goes together with --tls-private-key-file")),
+        };
+        let path = FieldPath::new("name");
+        let mut allowed_names = AllowedNames::default();
+        for name in &self.allowed_reserved_names {
+            let mut trial = AllowedNames::default();
+            trial.extend([name.clone()]);
+            let faults = trial.validate(&path, name);
+            if !faults.is_empty() {
+                return Err(wrong("allowed-reserved-names", faults.to_string()));
+            }
+        }
+        allowed_names.extend(self.allowed_reserved_names);
+        Ok(Config {
+            kubeconfig: self.kubeconfig,
+            apiserver_kubeconfig: self.apiserver_kubeconfig,
+            election: self.leader_elect.then_some(ElectionConfig {
+                namespace: self.leader_elect_resource_namespace,
+                timing,
+            }),
+            address: SocketAddr::new(self.bind_address, self.secure_port),
+            certificate,
+            log: LogConfig {
+                format: self.log_format,
+                level: self.log_level,
+            },
+            default_ttl: self.default_ttl_after_finished.0,
+            static_pods: match self.static_pods {
+                StaticPodsFlag::Required => StaticPods::Required,
+                StaticPodsFlag::Reported => StaticPods::Reported,
+            },
+            allowed_names,
+        })
+    }
+}
+
+fn check_timing(timing: Timing) -> Result<(), ConfigError> {
+    if timing.retry_period.is_zero() {
+        return Err(wrong("leader-elect-retry-period", "must be longer than 0"));
+    }
+    if timing.renew_deadline <= timing.retry_period.mul_f64(1.2) {
+        return Err(wrong("leader-elect-renew-deadline", "must be longer than 1.2 times the retry period"));
+    }
+    if timing.lease_duration <= timing.renew_deadline {
+        return Err(wrong("leader-elect-lease-duration", "must be longer than the renew deadline"));
+    }
+    if timing.lease_duration.as_secs() < 1 {
+        return Err(wrong("leader-elect-lease-duration", "must be at least 1s"));
+    }
+    Ok(())
+}
+
+fn wrong(flag: &'static str, message: impl Into<String>) -> ConfigError {
+    ConfigError::Value {
+        flag,
+        message: message.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn parse(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let arguments = std::iter::once("drydock-controller").chain(arguments.iter().copied());
+        Config::from_arguments(arguments.map(OsString::from).collect(), |name| {
+            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn defaults_do() {
+        let config = parse(&[], &[]).unwrap();
+        assert_eq!(config.default_ttl, Duration::from_secs(86_400));
+        assert_eq!(config.static_pods, StaticPods::Reported);
+        let election = config.election.unwrap();
+        assert_eq!(election.namespace, "drydock-system");
+        assert_eq!(election.timing.lease_duration, Duration::from_secs(15));
+        assert_eq!(config.address.port(), 10258);
+    }
+
+    #[test]
+    fn flags_are_understood() {
+        let config = parse(
+            &[
+                "--leader-elect=false",
+                "--secure-port=0",
+                "--bind-address=127.0.0.1",
+                "--default-ttl-after-finished=0",
+                "--static-pods=required",
+                "--log-format=json",
+                "--allowed-reserved-names=mine.k8s.io,yours.kubernetes.io",
+            ],
+            &[],
+        )
+        .unwrap();
+        assert!(config.election.is_none() && config.default_ttl.is_zero());
+        assert_eq!(config.address, "127.0.0.1:0".parse().unwrap());
+        assert_eq!(config.static_pods, StaticPods::Required);
+        assert!(config.allowed_names.validate(&FieldPath::new("name"), "mine.k8s.io").is_empty());
+    }
+
+    #[test]
+    fn flags_beat_the_environment_which_beats_the_file() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(
+            b"secure-port: 1111\nleader-elect: false\nlog-level: debug\ndefault-ttl-after-finished: 1h30m\nallowed-reserved-names: [a.k8s.io, b.k8s.io]\n",
+        )
+        .unwrap();
+        let path = file.path().to_str().unwrap();
+        let config = parse(&["--config", path, "--log-level=trace"], &[]).unwrap();
+        assert_eq!((config.address.port(), config.log.level.as_str()), (1111, "trace"));
+        assert_eq!(config.default_ttl, Duration::from_secs(5400));
+        assert!(config.election.is_none());
+        // The environment is read by clap for flags; here it only keeps the file's value out.
+        let config = parse(&[], &[("DRYDOCK_CONFIG", path), ("DRYDOCK_SECURE_PORT", "2222")]).unwrap();
+        assert_eq!(config.address.port(), 10258);
+        assert_eq!(config.log.level, "debug");
+    }
+
+    #[test]
+    fn wrong_values_are_one_clear_line() {
+        for (arguments, expected) in [
+            (&["--leader-elect-renew-deadline=20s"][..], "--leader-elect-lease-duration: must be longer"),
+            (&["--leader-elect-retry-period=9s"], "--leader-elect-renew-deadline: must be longer"),
+            (&["--leader-elect-retry-period=0"], "--leader-elect-retry-period: must be longer than 0"),
+            (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
+            (&["--allowed-reserved-names=No"], "--allowed-reserved-names: "),
+            (&["--default-ttl-after-finished=soon"], "is not a duration such as"),
+            (&["--config=/does/not/exist"], "cannot read the configuration file"),
+            (&["--static-pods=maybe"], "maybe"),
+        ] {
+            let message = parse(arguments, &[]).unwrap_err().to_string();
+            assert!(message.contains(expected), "{arguments:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The controller's process.
+
+use std::process::ExitCode;
+
+use drydock_controller::config::{Config, ConfigError};
+use drydock_controller::server;
+
+fn main() -> ExitCode {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        tracing::debug!("a crypto provider was installed before");
+    }
+    let config = match Config::from_process() {
+        Ok(config) => config,
+        Err(ConfigError::Arguments(error)) => error.exit(),
+        Err(error) => return complain(&error.into()),
+    };
+    match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error),
+    }
+}
+
+fn start(config: Config) -> anyhow::Result<()> {
+    server::start_log(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(server::run(config))?;
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "the log may not be there yet, and people read this line")]
+fn complain(error: &anyhow::Error) -> ExitCode {
+    eprintln!("drydock-controller: {error:#}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,157 @@
+//! What is there to plan about? Maintenances, nodes, pods and requests as one [`World`], and the objects they
+//! stand for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use drydock_machinery::selector::NodeMatcher;
+use drydock_proto::kinds::evictionrequest::{CANCELED, EvictionRequest};
+use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, PodType, Stage};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+
+use super::plan::{self, Maintenance, Request, RequestState, StaticPods, World};
+use super::taints;
+use crate::pod::Pod;
+use crate::stores::{Stores, is_requested_by_maintenance};
+
+/// A world, and its objects by the same indexes.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// What is planned about.
+    pub world: World,
+    /// The objects of its maintenances.
+    pub maintenances: Vec<Arc<NodeMaintenance>>,
+    /// The objects of its nodes.
+    pub nodes: Vec<Arc<Node>>,
+}
+
+/// What is true now, as far as it concerns maintenances.
+#[must_use]
+pub fn observe(stores: &Stores, static_pods: StaticPods) -> Observed {
+    let mut observed = Observed {
+        maintenances: stores.maintenances.all(),
+        nodes: stores.nodes.all(),
+        ..Observed::default()
+    };
+    observed.maintenances.retain(|maintenance| maintenance.spec.stage != Stage::Idle);
+    observed.maintenances.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    observed.nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    observed.world.static_pods = static_pods;
+    observed.world.maintenances = observed
+        .maintenances
+        .iter()
+        .map(|object| maintenance(object, &observed.nodes))
+        .collect();
+    observed.world.nodes = observed.nodes.iter().map(|object| node(object)).collect();
+    add_pods(stores, &mut observed);
+    observed
+}
+
+fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
+    let metadata = &object.metadata;
+    let matcher = object.spec.node_selector.as_ref().map(NodeMatcher::try_from);
+    let selected = |node: &Node| {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let labels = node.metadata.labels.as_ref();
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+        matches!(&matcher, Some(Ok(matcher)) if matcher.matches(name, label))
+    };
+    Maintenance {
+        name: metadata.name.clone().unwrap_or_default(),
+        created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        generation: metadata.generation,
+        stage: object.spec.stage.clone(),
+        is_deleting: metadata.deletion_timestamp.is_some(),
+        has_finalizer: metadata.finalizers.iter().flatten().any(|one| one == COMPLETION_FINALIZER),
+        entries: plan::entries(&object.spec.drain_plan),
+        nodes: nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(index, node)| selected(node).then_some(index))
+            .collect(),
+        status: object.status.clone().unwrap_or_default(),
+    }
+}
+
+fn node(object: &Node) -> plan::Node {
+    plan::Node {
+        name: object.metadata.name.clone().unwrap_or_default(),
+        is_unschedulable: object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+        is_tainted: taints::is_tainted(object),
+        record: taints::record(object),
+    }
+}
+
+fn add_pods(stores: &Stores, observed: &mut Observed) {
+    let world = &mut observed.world;
+    let selected: BTreeSet<usize> = world.maintenances.iter().flat_map(|one| &one.nodes).copied().collect();
+    let by_name: HashMap<String, usize> =
+        world.nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
+    let node_of = |pod: &Pod| by_name.get(pod.spec.node_name.as_deref()?).copied();
+    if !selected.is_empty() {
+        for pod in stores.pods.all() {
+            if let Some(node) = node_of(&pod).filter(|node| selected.contains(node)) {
+                if let Some(object) = stores.requests.get(pod.namespace(), pod.uid()) {
+                    world.requests.insert(pod.uid().to_owned(), request(&object));
+                }
+                world.pods.push(facts(&pod, node));
+            }
+        }
+    }
+    for object in stores.requests.all() {
+        if !is_requested_by_maintenance(&object) || object.is_finished() {
+            continue;
+        }
+        let Some(reference) = &object.spec.target.pod else { continue };
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(pod) = stores.pods.get(namespace, &reference.name).filter(|pod| pod.uid() == reference.uid) else {
+            continue;
+        };
+        if let Some(node) = node_of(&pod).filter(|node| !selected.contains(node)) {
+            world.requests.insert(reference.uid.clone(), request(&object));
+            world.pods.push(facts(&pod, node));
+        }
+    }
+}
+
+/// The pod as plans see it.
+#[must_use]
+pub fn facts(pod: &Pod, node: usize) -> plan::Pod {
+    let pod_type = if pod.is_mirror() {
+        PodType::Static
+    } else if pod.is_daemon() {
+        PodType::DaemonSet
+    } else {
+        PodType::Default
+    };
+    plan::Pod {
+        uid: pod.uid().to_owned(),
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+        node,
+        pod_type: pod_type.rank().unwrap_or_default(),
+        priority: pod.spec.priority.unwrap_or_default(),
+        labels: pod.labels().clone(),
+        is_terminal: pod.is_terminal(),
+    }
+}
+
+fn request(object: &EvictionRequest) -> Request {
+    let was_withdrawn = object
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .any(|condition| condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters");
+    Request {
+        is_ours: is_requested_by_maintenance(object),
+        is_forbidden: object.is_cancellation_forbidden(),
+        state: if was_withdrawn {
+            RequestState::Withdrawn
+        } else if object.is_finished() {
+            RequestState::Final
+        } else {
+            RequestState::Active
+        },
+    }
+}
