@@ -134,7 +134,7 @@ pub(crate) mod tests {
                     };
                     let (code, value) = answer(&request);
                     seen.lock().unwrap().push(request);
-                    let body = kube::client::Body::from(serde_json::to_vec(&value)?);
+                    let body = kube::client::Body::from(value.to_string().into_bytes());
                     Ok::<_, kube::Error>(http::Response::builder().status(code).body(body).map_err(kube::Error::HttpError)?)
                 }
             }

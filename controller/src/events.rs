@@ -24,6 +24,8 @@ const SAME_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 const WAITING: usize = 1024;
 /// How many said things are remembered.
 const REMEMBERED: usize = 50_000;
+/// How much of an object's name is in the name of its events, in bytes: names end at 253.
+const LONGEST_NAME: usize = 200;
 /// The longest note the API takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 /// How long one write may take.
@@ -99,7 +101,7 @@ pub fn node_reference(name: &str) -> ObjectReference {
     }
 }
 
-/// What was said: kind, namespace, name, uid, reason, note.
+/// What was said: uid and name of the object, reason, note.
 type Said = (String, String, &'static str, String);
 
 /// Where events are handed in.
@@ -166,6 +168,7 @@ impl Events {
     fn event(&self, about: &ObjectReference, notice: Notice, now: Timestamp) -> Event {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = about.name.as_deref().unwrap_or(REPORTER);
+        let name = name.get(..LONGEST_NAME.min(name.len())).unwrap_or(REPORTER).trim_end_matches(['.', '-']);
         let mut note = notice.note;
         let mut end = note.len().min(LONGEST_NOTE);
         while !note.is_char_boundary(end) {

@@ -98,6 +98,8 @@ pub struct Election<S> {
     timing: Timing,
     clock: Arc<dyn Clock>,
     observed: Option<(Lease, Timestamp)>,
+    /// When the last renewal that succeeded was begun: others measure from later.
+    renewed: Timestamp,
 }
 
 impl<S: LeaseStore> Election<S> {
@@ -110,6 +112,7 @@ impl<S: LeaseStore> Election<S> {
             timing,
             clock,
             observed: None,
+            renewed: Timestamp::MIN,
         }
     }
 
@@ -119,9 +122,10 @@ impl<S: LeaseStore> Election<S> {
     ///
     /// What became of the calls. The standing is unknown then.
     pub async fn stand(&mut self) -> Result<Standing, Error> {
+        let begun = self.clock.now();
         let Some(lease) = self.store.get().await? else {
             let lease = self.store.create(&self.lease(None)).await?;
-            return Ok(self.lead(lease));
+            return Ok(self.lead(lease, begun));
         };
         let now = self.clock.now();
         let seen = match &self.observed {
@@ -143,10 +147,11 @@ impl<S: LeaseStore> Election<S> {
             });
         }
         let lease = self.store.replace(&self.lease(Some(&lease))).await?;
-        Ok(self.lead(lease))
+        Ok(self.lead(lease, begun))
     }
 
-    fn lead(&mut self, lease: Lease) -> Standing {
+    fn lead(&mut self, lease: Lease, begun: Timestamp) -> Standing {
+        self.renewed = begun;
         self.observed = Some((lease, self.clock.now()));
         Standing::Leading
     }
@@ -224,19 +229,18 @@ impl<S: LeaseStore> Election<S> {
     /// Renews until leadership is lost or `cancel` is cancelled. After a loss work must stop at once: another may
     /// take over when what is left of the lease is over.
     pub async fn keep(&mut self, cancel: &CancellationToken) -> Kept {
-        let mut renewed = self.clock.now();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return Kept::Cancelled,
                 () = tokio::time::sleep(self.timing.retry_period) => {}
             }
-            let left = self.left(renewed);
+            let left = self.left();
             let standing = tokio::select! {
                 () = cancel.cancelled() => return Kept::Cancelled,
                 standing = tokio::time::timeout(left, self.stand()) => standing,
             };
             match standing {
-                Ok(Ok(Standing::Leading)) => renewed = self.clock.now(),
+                Ok(Ok(Standing::Leading)) => {}
                 Ok(Ok(Standing::Following { leader })) => {
                     tracing::error!(leader, "another process took the lease");
                     return Kept::Lost;
@@ -244,7 +248,7 @@ impl<S: LeaseStore> Election<S> {
                 Ok(Err(error)) => tracing::warn!(%error, "the lease was not renewed"),
                 Err(_) => {}
             }
-            if self.left(renewed).is_zero() {
+            if self.left().is_zero() {
                 tracing::error!("the lease was not renewed in time");
                 return Kept::Lost;
             }
@@ -252,8 +256,8 @@ impl<S: LeaseStore> Election<S> {
     }
 
     /// What is left of the renew deadline.
-    fn left(&self, renewed: Timestamp) -> Duration {
-        let passed = Duration::try_from(self.clock.now().duration_since(renewed)).unwrap_or_default();
+    fn left(&self) -> Duration {
+        let passed = Duration::try_from(self.clock.now().duration_since(self.renewed)).unwrap_or_default();
         self.timing.renew_deadline.saturating_sub(passed)
     }
 

@@ -4,6 +4,7 @@
 //! does the process: whoever starts it again begins from what is stored.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use drydock_machinery::clock::{Clock, SystemClock};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -25,6 +26,8 @@ use crate::stores::{Informers, Stores};
 use crate::work_queue::{self, WorkQueue};
 use crate::{daemonset, nodemaintenance};
 
+/// How long the end waits for events that are still to be written.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How many eviction requests are worked on at a time.
 const REQUEST_WORKERS: usize = 32;
 /// How many DaemonSet pods are taken off nodes at a time.
@@ -147,7 +150,10 @@ pub async fn run_until(config: Config, shutdown: CancellationToken) -> Result<()
     };
     shutdown.cancel();
     background.cancel();
-    while tasks.join_next().await.is_some() {}
+    let last_words = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
+        tracing::debug!("not everything was said in time");
+    }
     ended
 }
 

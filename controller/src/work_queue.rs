@@ -184,13 +184,6 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         self.timer.notify_one();
     }
 
-    /// Forgets a key that does not exist any more.
-    pub fn forget(&self, key: &K) {
-        let mut state = self.state();
-        state.failures.remove(key);
-        state.deadlines.clear(key);
-    }
-
     /// Moves keys whose deadline has come, until cancelled.
     async fn keep_time(&self, cancel: &CancellationToken) {
         loop {

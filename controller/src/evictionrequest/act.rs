@@ -189,8 +189,8 @@ impl Actor {
             }),
         };
         let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), pod.namespace());
-        let posted = pods.create_subresource("eviction", pod.name(), &PostParams::default(), &eviction);
-        call::<Value>(posted).await?;
+        let parameters = PostParams::default();
+        call::<Value>(pods.create_subresource("eviction", pod.name(), &parameters, &eviction)).await?;
         Ok(())
     }
 

@@ -156,7 +156,7 @@ impl Observer {
 /// How many pods the budget lets go now.
 #[must_use]
 pub fn allowed(budget: &PodDisruptionBudget) -> i32 {
-    budget.status.as_ref().map_or(0, |status| status.disruptions_allowed)
+    budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or(0)
 }
 
 /// Whether the budget selects the pod. A budget without a selector selects nothing.

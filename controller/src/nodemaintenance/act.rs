@@ -2,6 +2,7 @@
 //! write is conditional or harmless when repeated.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
 
 use drydock_proto::kinds::evictionrequest::{
@@ -62,12 +63,13 @@ impl Actor {
     /// Carries out the plan.
     pub async fn carry_out(&self, observed: &Observed, plan: &Plan) -> Carried {
         self.tell(observed, plan);
-        let nodes = stream::iter(&plan.nodes)
-            .map(|(index, target)| async move { (*index, self.keep_node(observed, *index, target).await) })
-            .buffer_unordered(CALLS);
+        let nodes = plan
+            .nodes
+            .iter()
+            .map(|(index, target)| async move { (*index, self.keep_node(observed, *index, target).await) });
         let mut results = Vec::new();
         let mut failed_nodes = BTreeSet::new();
-        for (index, result) in nodes.collect::<Vec<_>>().await {
+        for (index, result) in together(nodes).await {
             if result.is_err() {
                 failed_nodes.insert(index);
             }
@@ -77,16 +79,11 @@ impl Actor {
         // takes new ones.
         let asks = plan.asks.iter().filter_map(|(index, ask)| {
             let pod = observed.world.pods.get(*index)?;
-            (!failed_nodes.contains(&pod.node)).then_some((pod, *ask))
+            (!failed_nodes.contains(&pod.node)).then(|| self.ask(pod, *ask))
         });
-        let asked = stream::iter(asks.take(ASKS))
-            .map(|(pod, ask)| self.ask(pod, ask))
-            .buffer_unordered(CALLS);
-        results.extend(asked.collect::<Vec<_>>().await);
-        let upkeep = stream::iter(&plan.upkeep)
-            .map(|(index, upkeep)| self.keep_up(observed, *index, upkeep))
-            .buffer_unordered(CALLS);
-        results.extend(upkeep.collect::<Vec<_>>().await);
+        results.extend(together(asks.take(ASKS)).await);
+        let upkeep = plan.upkeep.iter().map(|(index, upkeep)| self.keep_up(observed, *index, upkeep));
+        results.extend(together(upkeep).await);
 
         let is_left = plan.asks.len() > ASKS || plan.asks.iter().any(|(_, ask)| *ask == Ask::Renew);
         let mut carried = if is_left { Carried::InPart } else { Carried::Out };
@@ -264,6 +261,12 @@ impl Actor {
             }
         }
     }
+}
+
+/// Awaits the calls, a few at a time.
+async fn together<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let calls: Vec<F> = calls.collect();
+    stream::iter(calls).buffer_unordered(CALLS).collect().await
 }
 
 fn request_for(pod: &Pod) -> EvictionRequest {

@@ -7,6 +7,7 @@ pub mod plan;
 pub mod taints;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
@@ -27,6 +28,10 @@ pub type Key = ();
 
 /// How long changes are gathered before a round. Changes come in bursts, and a round looks at everything.
 const GATHER: Duration = Duration::from_millis(100);
+/// How many times the length of the last round the next one waits: large clusters are not planned without a pause.
+const REST: u32 = 3;
+/// The longest wait.
+const LONGEST_GATHER: Duration = Duration::from_secs(5);
 /// When to plan again what others were in the way of.
 const AFTER_CONFLICT: Duration = Duration::from_millis(500);
 
@@ -37,6 +42,8 @@ pub struct Controller {
     actor: Actor,
     clock: Arc<dyn Clock>,
     static_pods: StaticPods,
+    /// How long the last round took, in milliseconds.
+    last_round: AtomicU64,
 }
 
 impl Controller {
@@ -48,15 +55,21 @@ impl Controller {
             actor,
             clock,
             static_pods,
+            last_round: AtomicU64::new(0),
         }
     }
 
     /// Looks at everything and does what is to be done.
     pub async fn round(&self) -> Outcome {
-        tokio::time::sleep(GATHER).await;
+        let last = Duration::from_millis(self.last_round.load(Ordering::Relaxed));
+        tokio::time::sleep(GATHER.max(last.saturating_mul(REST)).min(LONGEST_GATHER)).await;
+        let begun = self.clock.now();
         let observed = observe::observe(&self.stores, self.static_pods);
         let plan = plan(&observed.world, self.clock.now());
-        match self.actor.carry_out(&observed, &plan).await {
+        let carried = self.actor.carry_out(&observed, &plan).await;
+        let took = self.clock.now().duration_since(begun).as_millis();
+        self.last_round.store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
+        match carried {
             Carried::Out => Outcome::Wait(None),
             Carried::InPart => Outcome::Wait(self.clock.now().checked_add(AFTER_CONFLICT).ok()),
             Carried::Failed => Outcome::Retry,
@@ -82,7 +95,7 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
                 }
                 _ => false,
             };
-            let is_held = change.latest().is_some_and(|node| taints::record(node).is_some());
+            let is_held = change.latest().is_some_and(|node| taints::is_held(node));
             if !is_same && (is_held || !maintenances.all().is_empty()) {
                 queue.add(());
             }
@@ -92,7 +105,7 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
         let (queue, nodes) = (Arc::clone(queue), stores.nodes.clone());
         move |change: &Change<Pod>| {
             let node = change.latest().and_then(|pod| nodes.get("", pod.spec.node_name.as_deref()?));
-            if node.is_some_and(|node| taints::record(&node).is_some()) {
+            if node.is_some_and(|node| taints::is_held(&node)) {
                 queue.add(());
             }
         }
@@ -116,5 +129,5 @@ fn is_on_held_node(stores: &Stores, request: &EvictionRequest) -> bool {
     let reference = request.spec.target.pod.as_ref();
     let pod = reference.and_then(|reference| stores.pods.get(namespace, &reference.name));
     let node = pod.and_then(|pod| stores.nodes.get("", pod.spec.node_name.as_deref()?));
-    node.is_some_and(|node| taints::record(&node).is_some())
+    node.is_some_and(|node| taints::is_held(&node))
 }

@@ -48,6 +48,15 @@ pub fn record(node: &Node) -> Option<NodeRecord> {
     serde_json::from_str(text).ok()
 }
 
+/// Whether something of ours is written on the node. Cheaper than reading it.
+#[must_use]
+pub fn is_held(node: &Node) -> bool {
+    node.metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key(STATUS_ANNOTATION))
+}
+
 /// Whether our taint is on the node.
 #[must_use]
 pub fn is_tainted(node: &Node) -> bool {
