@@ -181,3 +181,6 @@ fn key_of(request: &EvictionRequest) -> Key {
     let metadata = &request.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

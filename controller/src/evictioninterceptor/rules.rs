@@ -162,3 +162,62 @@ async fn read(host: &Client, pod: &Pod) -> Result<Option<Value>, Error> {
     let document = call(documents(host, Some(pod.namespace())).get_opt(pod.name())).await?;
     Ok(document.and_then(|document| serde_json::to_value(document).ok()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule(spec: &Value) -> Result<Rule, Fault> {
+        let object = json!({"metadata": {"name": "r", "uid": "1", "generation": 1}, "spec": spec});
+        Rule::compile(&serde_json::from_value(object).unwrap())
+    }
+
+    fn namespace() -> Namespace {
+        serde_json::from_value(json!({"metadata": {"name": "shop", "labels": {"tier": "gold"}}})).unwrap()
+    }
+
+    #[test]
+    fn labels_of_pod_and_namespace_must_match() {
+        let rule = rule(&json!({
+            "podSelector": {"matchLabels": {"app": "web"}},
+            "namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]},
+        }))
+        .unwrap();
+        let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
+        assert!(rule.selects(Some(&namespace()), &labels("web")));
+        assert!(!rule.selects(Some(&namespace()), &labels("db")));
+        assert!(!rule.selects(None, &labels("web")));
+    }
+
+    #[test]
+    fn conditions_see_pod_and_namespace_and_failures_count_as_met() {
+        let pod = json!({"metadata": {"name": "web"}, "spec": {"priority": 7}});
+        for (expression, is_met) in [
+            ("pod.spec.priority > 5", true),
+            ("pod.spec.priority > 9", false),
+            ("namespace.metadata.labels.tier == 'gold'", true),
+            ("pod.spec.missing == 1", true),
+        ] {
+            let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]})).unwrap();
+            assert_eq!(rule.is_met(&pod, Some(&namespace())), is_met, "{expression}");
+        }
+    }
+
+    #[test]
+    fn faults_name_the_condition() {
+        let fault = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
+        assert!(fault.to_string().starts_with("matchConditions[mine]: "), "{fault}");
+    }
+
+    #[test]
+    fn a_rule_is_compiled_once_per_generation() {
+        let rules = Rules::default();
+        let object = |generation| -> EvictionInterceptor {
+            serde_json::from_value(json!({"metadata": {"name": "r", "uid": "1", "generation": generation}})).unwrap()
+        };
+        let first = rules.of(&object(1));
+        assert!(Arc::ptr_eq(&first, &rules.of(&object(1))));
+        assert!(!Arc::ptr_eq(&first, &rules.of(&object(2))));
+    }
+}
