@@ -78,7 +78,11 @@ pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, E
 /// The merge patch that makes `before` into `after`, member by member, under the condition that nobody changed the
 /// object meanwhile; `None` when there is nothing to change.
 #[must_use]
-pub fn status_patch<S: Serialize>(resource_version: Option<&str>, before: Option<&S>, after: &S) -> Option<Value> {
+pub fn status_patch<S: Serialize>(
+    resource_version: Option<&str>,
+    before: Option<&S>,
+    after: &S,
+) -> Option<Value> {
     let object = |value: Option<Value>| match value {
         Some(Value::Object(members)) => members,
         _ => Map::new(),
@@ -135,7 +139,10 @@ pub(crate) mod tests {
                     let (code, value) = answer(&request);
                     seen.lock().unwrap().push(request);
                     let body = kube::client::Body::from(value.to_string().into_bytes());
-                    Ok::<_, kube::Error>(http::Response::builder().status(code).body(body).map_err(kube::Error::HttpError)?)
+                    http::Response::builder()
+                        .status(code)
+                        .body(body)
+                        .map_err(kube::Error::HttpError)
                 }
             }
         });
@@ -143,6 +150,7 @@ pub(crate) mod tests {
     }
 
     /// A Kubernetes error.
+    #[expect(clippy::needless_pass_by_value, reason = "callers write the details in place")]
     pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) -> (u16, Value) {
         let body = json!({
             "apiVersion": "v1", "kind": "Status", "status": "Failure",

@@ -148,22 +148,47 @@ struct Flags {
     #[arg(long, env = "DRYDOCK_LEADER_ELECT", default_value_t = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: bool,
     /// The namespace of the Lease.
-    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RESOURCE_NAMESPACE", default_value = "drydock-system", value_name = "NAMESPACE")]
+    #[arg(
+        long,
+        env = "DRYDOCK_LEADER_ELECT_RESOURCE_NAMESPACE",
+        default_value = "drydock-system",
+        value_name = "NAMESPACE"
+    )]
     leader_elect_resource_namespace: String,
     /// How long other replicas wait for a leader that does not renew.
-    #[arg(long, env = "DRYDOCK_LEADER_ELECT_LEASE_DURATION", default_value = "15s", value_name = "DURATION")]
+    #[arg(
+        long,
+        env = "DRYDOCK_LEADER_ELECT_LEASE_DURATION",
+        default_value = "15s",
+        value_name = "DURATION"
+    )]
     leader_elect_lease_duration: GoDuration,
     /// How long a leader that cannot renew goes on.
-    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RENEW_DEADLINE", default_value = "10s", value_name = "DURATION")]
+    #[arg(
+        long,
+        env = "DRYDOCK_LEADER_ELECT_RENEW_DEADLINE",
+        default_value = "10s",
+        value_name = "DURATION"
+    )]
     leader_elect_renew_deadline: GoDuration,
     /// How often replicas look at the Lease.
-    #[arg(long, env = "DRYDOCK_LEADER_ELECT_RETRY_PERIOD", default_value = "2s", value_name = "DURATION")]
+    #[arg(
+        long,
+        env = "DRYDOCK_LEADER_ELECT_RETRY_PERIOD",
+        default_value = "2s",
+        value_name = "DURATION"
+    )]
     leader_elect_retry_period: GoDuration,
     /// The address health and metrics are served on, over HTTPS.
     #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
     bind_address: IpAddr,
     /// The port health and metrics are served on; 0 lets the system choose.
-    #[arg(long, env = "DRYDOCK_SECURE_PORT", default_value_t = 10258, value_name = "PORT")]
+    #[arg(
+        long,
+        env = "DRYDOCK_SECURE_PORT",
+        default_value_t = 10258,
+        value_name = "PORT"
+    )]
     secure_port: u16,
     /// The certificate of health and metrics; a new self-signed one when absent.
     #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
@@ -178,13 +203,23 @@ struct Flags {
     #[arg(long, env = "DRYDOCK_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
     /// How long finished eviction requests are kept that do not say; 0 keeps them.
-    #[arg(long, env = "DRYDOCK_DEFAULT_TTL_AFTER_FINISHED", default_value = "24h", value_name = "DURATION")]
+    #[arg(
+        long,
+        env = "DRYDOCK_DEFAULT_TTL_AFTER_FINISHED",
+        default_value = "24h",
+        value_name = "DURATION"
+    )]
     default_ttl_after_finished: GoDuration,
     /// Whether a node counts as drained while static pods run on it.
     #[arg(long, env = "DRYDOCK_STATIC_PODS", value_enum, default_value = "reported")]
     static_pods: StaticPodsFlag,
     /// Names under k8s.io and kubernetes.io that interceptors may have besides the known ones, separated by commas.
-    #[arg(long, env = "DRYDOCK_ALLOWED_RESERVED_NAMES", value_delimiter = ',', value_name = "NAMES")]
+    #[arg(
+        long,
+        env = "DRYDOCK_ALLOWED_RESERVED_NAMES",
+        value_delimiter = ',',
+        value_name = "NAMES"
+    )]
     allowed_reserved_names: Vec<String>,
     /// A YAML file of flags and their values.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
@@ -211,7 +246,9 @@ impl Config {
         }
         // Of a flag given twice the last one counts: the command line comes after the file.
         all.extend(arguments.into_iter().skip(1));
-        Flags::try_parse_from(all).map_err(ConfigError::Arguments)?.validate()
+        Flags::try_parse_from(all)
+            .map_err(ConfigError::Arguments)?
+            .validate()
     }
 }
 
@@ -234,7 +271,10 @@ fn config_file(arguments: &[OsString], environment: &impl Fn(&str) -> Option<OsS
 }
 
 /// The members of the file as arguments, but those that the environment sets.
-fn from_file(path: PathBuf, environment: &impl Fn(&str) -> Option<OsString>) -> Result<Vec<OsString>, ConfigError> {
+fn from_file(
+    path: PathBuf,
+    environment: &impl Fn(&str) -> Option<OsString>,
+) -> Result<Vec<OsString>, ConfigError> {
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(source) => return Err(ConfigError::Read { path, source }),
@@ -255,7 +295,10 @@ fn from_file(path: PathBuf, environment: &impl Fn(&str) -> Option<OsString>) -> 
         let value = match value {
             serde_json::Value::String(text) => text,
             serde_json::Value::Array(items) => {
-                let items: Vec<_> = items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect();
+                let items: Vec<_> = items
+                    .iter()
+                    .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+                    .collect();
                 items.join(",")
             }
             value @ (serde_json::Value::Bool(_) | serde_json::Value::Number(_)) => value.to_string(),
@@ -280,7 +323,12 @@ impl Flags {
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
-            _ => return Err(wrong("tls-cert-file", "goes together with --tls-private-key-file")),
+            _ => {
+                return Err(wrong(
+                    "tls-cert-file",
+                    "goes together with --tls-private-key-file",
+                ));
+            }
         };
         let path = FieldPath::new("name");
         let mut allowed_names = AllowedNames::default();
@@ -321,10 +369,16 @@ fn check_timing(timing: Timing) -> Result<(), ConfigError> {
         return Err(wrong("leader-elect-retry-period", "must be longer than 0"));
     }
     if timing.renew_deadline <= timing.retry_period.mul_f64(1.2) {
-        return Err(wrong("leader-elect-renew-deadline", "must be longer than 1.2 times the retry period"));
+        return Err(wrong(
+            "leader-elect-renew-deadline",
+            "must be longer than 1.2 times the retry period",
+        ));
     }
     if timing.lease_duration <= timing.renew_deadline {
-        return Err(wrong("leader-elect-lease-duration", "must be longer than the renew deadline"));
+        return Err(wrong(
+            "leader-elect-lease-duration",
+            "must be longer than the renew deadline",
+        ));
     }
     if timing.lease_duration.as_secs() < 1 {
         return Err(wrong("leader-elect-lease-duration", "must be at least 1s"));
@@ -347,14 +401,17 @@ mod tests {
     fn parse(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Config, ConfigError> {
         let arguments = std::iter::once("drydock-controller").chain(arguments.iter().copied());
         Config::from_arguments(arguments.map(OsString::from).collect(), |name| {
-            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+            environment
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
         })
     }
 
     #[test]
     fn defaults_do() {
         let config = parse(&[], &[]).unwrap();
-        assert_eq!(config.default_ttl, Duration::from_secs(86_400));
+        assert_eq!(config.default_ttl, Duration::from_hours(24));
         assert_eq!(config.static_pods, StaticPods::Reported);
         let election = config.election.unwrap();
         assert_eq!(election.namespace, "drydock-system");
@@ -380,7 +437,12 @@ mod tests {
         assert!(config.election.is_none() && config.default_ttl.is_zero());
         assert_eq!(config.address, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.static_pods, StaticPods::Required);
-        assert!(config.allowed_names.validate(&FieldPath::new("name"), "mine.k8s.io").is_empty());
+        assert!(
+            config
+                .allowed_names
+                .validate(&FieldPath::new("name"), "mine.k8s.io")
+                .is_empty()
+        );
     }
 
     #[test]
@@ -392,8 +454,11 @@ mod tests {
         .unwrap();
         let path = file.path().to_str().unwrap();
         let config = parse(&["--config", path, "--log-level=trace"], &[]).unwrap();
-        assert_eq!((config.address.port(), config.log.level.as_str()), (1111, "trace"));
-        assert_eq!(config.default_ttl, Duration::from_secs(5400));
+        assert_eq!(
+            (config.address.port(), config.log.level.as_str()),
+            (1111, "trace")
+        );
+        assert_eq!(config.default_ttl, Duration::from_mins(90));
         assert!(config.election.is_none());
         // The environment is read by clap for flags; here it only keeps the file's value out.
         let config = parse(&[], &[("DRYDOCK_CONFIG", path), ("DRYDOCK_SECURE_PORT", "2222")]).unwrap();
@@ -404,13 +469,28 @@ mod tests {
     #[test]
     fn wrong_values_are_one_clear_line() {
         for (arguments, expected) in [
-            (&["--leader-elect-renew-deadline=20s"][..], "--leader-elect-lease-duration: must be longer"),
-            (&["--leader-elect-retry-period=9s"], "--leader-elect-renew-deadline: must be longer"),
-            (&["--leader-elect-retry-period=0"], "--leader-elect-retry-period: must be longer than 0"),
+            (
+                &["--leader-elect-renew-deadline=20s"][..],
+                "--leader-elect-lease-duration: must be longer",
+            ),
+            (
+                &["--leader-elect-retry-period=9s"],
+                "--leader-elect-renew-deadline: must be longer",
+            ),
+            (
+                &["--leader-elect-retry-period=0"],
+                "--leader-elect-retry-period: must be longer than 0",
+            ),
             (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
             (&["--allowed-reserved-names=No"], "--allowed-reserved-names: "),
-            (&["--default-ttl-after-finished=soon"], "is not a duration such as"),
-            (&["--config=/does/not/exist"], "cannot read the configuration file"),
+            (
+                &["--default-ttl-after-finished=soon"],
+                "is not a duration such as",
+            ),
+            (
+                &["--config=/does/not/exist"],
+                "cannot read the configuration file",
+            ),
             (&["--static-pods=maybe"], "maybe"),
         ] {
             let message = parse(arguments, &[]).unwrap_err().to_string();

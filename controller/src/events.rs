@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Who says it.
 const REPORTER: &str = "drydock-controller";
 /// How long the same thing about the same object is not said again.
-const SAME_AGAIN_AFTER: Duration = Duration::from_secs(3600);
+const SAME_AGAIN_AFTER: Duration = Duration::from_hours(1);
 /// How many events may wait to be written; more are dropped, events are a courtesy.
 const WAITING: usize = 1024;
 /// How many said things are remembered.
@@ -168,7 +168,10 @@ impl Events {
     fn event(&self, about: &ObjectReference, notice: Notice, now: Timestamp) -> Event {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = about.name.as_deref().unwrap_or(REPORTER);
-        let name = name.get(..LONGEST_NAME.min(name.len())).unwrap_or(REPORTER).trim_end_matches(['.', '-']);
+        let name = name
+            .get(..LONGEST_NAME.min(name.len()))
+            .unwrap_or(REPORTER)
+            .trim_end_matches(['.', '-']);
         let mut note = notice.note;
         let mut end = note.len().min(LONGEST_NOTE);
         while !note.is_char_boundary(end) {

@@ -33,7 +33,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a client may take to send the head of a request.
 const HEADERS: Duration = Duration::from_secs(10);
 /// How long a connection lives at most, so that idle ones do not hold places.
-const CONNECTION: Duration = Duration::from_secs(300);
+const CONNECTION: Duration = Duration::from_mins(5);
 
 /// Why health and metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,11 @@ impl Health {
             "/readyz" | "/healthz" => {
                 let waits = self.stores.unsynced();
                 if self.shutdown.is_cancelled() {
-                    (StatusCode::SERVICE_UNAVAILABLE, TEXT, "shutting down\n".to_owned())
+                    (
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        TEXT,
+                        "shutting down\n".to_owned(),
+                    )
                 } else if waits.is_empty() {
                     (StatusCode::OK, TEXT, "ok".to_owned())
                 } else {
@@ -116,7 +120,10 @@ impl Health {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            header::HeaderValue::from_static("nosniff"),
+        );
         response
     }
 }
@@ -129,7 +136,9 @@ pub struct Listener {
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("listener", &self.listener).finish_non_exhaustive()
+        f.debug_struct("Listener")
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
     }
 }
 
@@ -229,7 +238,11 @@ fn read(files: &CertificateFiles) -> Result<Identity, HealthError> {
 }
 
 fn self_signed(address: SocketAddr) -> Result<Identity, HealthError> {
-    let names = vec!["localhost".to_owned(), "drydock-controller".to_owned(), address.ip().to_string()];
+    let names = vec![
+        "localhost".to_owned(),
+        "drydock-controller".to_owned(),
+        address.ip().to_string(),
+    ];
     let made = rcgen::generate_simple_self_signed(names).map_err(HealthError::SelfSigned)?;
     let key = rustls_pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     Ok((vec![made.cert.der().clone()], key.into()))
@@ -254,6 +267,9 @@ mod tests {
         assert!(answer("/healthz").2.contains("shutting down"));
         assert!(answer("/metrics").2.ends_with("# EOF\n"));
         assert_eq!(answer("/").0, StatusCode::NOT_FOUND);
-        assert_eq!(health.answer(&Method::POST, "/livez").0, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(
+            health.answer(&Method::POST, "/livez").0,
+            StatusCode::METHOD_NOT_ALLOWED
+        );
     }
 }

@@ -49,8 +49,12 @@ impl<K> Store<K> {
     /// The objects of a namespace, in no order.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.read(|objects| objects.get(namespace).map(|objects| objects.values().cloned().collect()))
-            .unwrap_or_default()
+        self.read(|objects| {
+            objects
+                .get(namespace)
+                .map(|objects| objects.values().cloned().collect())
+        })
+        .unwrap_or_default()
     }
 
     /// All objects, in no order.
@@ -108,7 +112,9 @@ pub struct Informer<K> {
 
 impl<K: Debug> Debug for Informer<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Informer").field("synced", &self.synced).finish_non_exhaustive()
+        f.debug_struct("Informer")
+            .field("synced", &self.synced)
+            .finish_non_exhaustive()
     }
 }
 
@@ -264,7 +270,10 @@ fn insert<K: Resource>(objects: &mut Objects<K>, object: Arc<K>) -> Option<Arc<K
 
 fn key<K: Resource>(object: &K) -> (String, String) {
     let meta = object.meta();
-    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
 }
 
 /// Whether the server refused the parameters of a streamed list.
@@ -306,7 +315,9 @@ pub(crate) mod tests {
             let told = Arc::clone(&told);
             move |change: &Change<Pod>| {
                 let name = change.latest().unwrap().name().to_owned();
-                told.lock().unwrap().push((name, change.old.is_some(), change.new.is_some()));
+                told.lock()
+                    .unwrap()
+                    .push((name, change.old.is_some(), change.new.is_some()));
             }
         });
         let named = |name: &str| pod(&json!({"metadata": {"name": name}}));

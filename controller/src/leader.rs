@@ -173,9 +173,14 @@ impl<S: LeaseStore> Election<S> {
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
                 lease_duration_seconds: i32::try_from(self.timing.lease_duration.as_secs()).ok(),
-                acquire_time: old.and_then(|spec| spec.acquire_time.clone()).filter(|_| is_renewal).or(Some(now.clone())),
+                acquire_time: old
+                    .and_then(|spec| spec.acquire_time.clone())
+                    .filter(|_| is_renewal)
+                    .or(Some(now.clone())),
                 renew_time: Some(now),
-                lease_transitions: Some(transitions.saturating_add(i32::from(before.is_some() && !is_renewal))),
+                lease_transitions: Some(
+                    transitions.saturating_add(i32::from(before.is_some() && !is_renewal)),
+                ),
                 ..old.cloned().unwrap_or_default()
             }),
         }
@@ -183,7 +188,11 @@ impl<S: LeaseStore> Election<S> {
 
     /// Gives the Lease up, so that another need not wait.
     async fn release(&self) {
-        let Some((lease, _)) = self.observed.as_ref().filter(|(lease, _)| holder(lease) == self.identity) else {
+        let Some((lease, _)) = self
+            .observed
+            .as_ref()
+            .filter(|(lease, _)| holder(lease) == self.identity)
+        else {
             return;
         };
         let mut released = lease.clone();
@@ -240,13 +249,12 @@ impl<S: LeaseStore> Election<S> {
                 standing = tokio::time::timeout(left, self.stand()) => standing,
             };
             match standing {
-                Ok(Ok(Standing::Leading)) => {}
+                Ok(Ok(Standing::Leading)) | Err(_) => {}
                 Ok(Ok(Standing::Following { leader })) => {
                     tracing::error!(leader, "another process took the lease");
                     return Kept::Lost;
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "the lease was not renewed"),
-                Err(_) => {}
             }
             if self.left().is_zero() {
                 tracing::error!("the lease was not renewed in time");
@@ -277,7 +285,11 @@ pub enum Kept {
 }
 
 fn holder(lease: &Lease) -> &str {
-    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
+    lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.as_deref())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -304,7 +316,10 @@ mod tests {
                 return Err(Error::Deadline);
             }
             if let Some(lease) = write {
-                let current = state.lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
+                let current = state
+                    .lease
+                    .as_ref()
+                    .and_then(|lease| lease.metadata.resource_version.clone());
                 if current != lease.metadata.resource_version {
                     let status = kube::core::Status::failure("conflict", "Conflict").with_code(409);
                     return Err(Error::Failed(Box::new(kube::Error::Api(status.boxed()))));
@@ -318,7 +333,13 @@ mod tests {
         }
 
         fn holder(&self) -> String {
-            self.0.lock().unwrap().lease.as_ref().map(|lease| holder(lease).to_owned()).unwrap_or_default()
+            self.0
+                .lock()
+                .unwrap()
+                .lease
+                .as_ref()
+                .map(|lease| holder(lease).to_owned())
+                .unwrap_or_default()
         }
     }
 
@@ -343,7 +364,12 @@ mod tests {
     };
 
     fn candidate(store: &Fake, name: &str, clock: &Arc<ManualClock>) -> Election<Fake> {
-        Election::new(store.clone(), name.to_owned(), TIMING, Arc::clone(clock) as Arc<dyn Clock>)
+        Election::new(
+            store.clone(),
+            name.to_owned(),
+            TIMING,
+            Arc::clone(clock) as Arc<dyn Clock>,
+        )
     }
 
     fn clock() -> Arc<ManualClock> {
@@ -380,7 +406,11 @@ mod tests {
         let early = Arc::new(ManualClock::new(Timestamp::from_second(1_000_000).unwrap()));
         let (mut a, mut b) = (candidate(&store, "a", &late), candidate(&store, "b", &early));
         a.stand().await.unwrap();
-        assert_eq!(b.stand().await.unwrap(), following("a"), "seen just now, whatever its time says");
+        assert_eq!(
+            b.stand().await.unwrap(),
+            following("a"),
+            "seen just now, whatever its time says"
+        );
     }
 
     #[tokio::test]
@@ -425,7 +455,10 @@ mod tests {
         };
         assert_eq!(a.keep(&cancel).await, Kept::Lost);
         let after = start.elapsed();
-        assert!(after >= TIMING.renew_deadline && after < TIMING.lease_duration, "{after:?}");
+        assert!(
+            after >= TIMING.renew_deadline && after < TIMING.lease_duration,
+            "{after:?}"
+        );
         follow.abort();
     }
 

@@ -6,7 +6,10 @@ use drydock_controller::config::{Config, ConfigError};
 use drydock_controller::server;
 
 fn main() -> ExitCode {
-    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+    if rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .is_err()
+    {
         tracing::debug!("a crypto provider was installed before");
     }
     let config = match Config::from_process() {
@@ -27,7 +30,10 @@ fn start(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stderr, reason = "the log may not be there yet, and people read this line")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the log may not be there yet, and people read this line"
+)]
 fn complain(error: &anyhow::Error) -> ExitCode {
     eprintln!("drydock-controller: {error:#}");
     ExitCode::FAILURE

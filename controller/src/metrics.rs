@@ -110,7 +110,9 @@ impl prometheus_client::collector::Collector for CensusCollector {
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (value, count) in counts {
-                family.encode_family(&[(label, value.as_str())])?.encode_gauge(count)?;
+                family
+                    .encode_family(&[(label, value.as_str())])?
+                    .encode_gauge(count)?;
             }
         }
         Ok(())
@@ -156,13 +158,30 @@ impl Default for Queues {
 impl Default for Metrics {
     fn default() -> Self {
         let queues = Queues::default();
-        let (evictions, evictions_requested, leader) = (Family::default(), Counter::default(), Gauge::default());
+        let (evictions, evictions_requested, leader) =
+            (Family::default(), Counter::default(), Gauge::default());
         let mut registry = Registry::default();
-        registry.register("workqueue_depth", "Keys that wait for a worker", queues.depth.clone());
+        registry.register(
+            "workqueue_depth",
+            "Keys that wait for a worker",
+            queues.depth.clone(),
+        );
         registry.register("workqueue_adds", "Keys that came to wait", queues.adds.clone());
-        registry.register("workqueue_retries", "Keys that came back after a failure", queues.retries.clone());
-        registry.register("workqueue_queue_duration_seconds", "How long keys waited", queues.waited.clone());
-        registry.register("workqueue_work_duration_seconds", "How long keys were worked on", queues.worked.clone());
+        registry.register(
+            "workqueue_retries",
+            "Keys that came back after a failure",
+            queues.retries.clone(),
+        );
+        registry.register(
+            "workqueue_queue_duration_seconds",
+            "How long keys waited",
+            queues.waited.clone(),
+        );
+        registry.register(
+            "workqueue_work_duration_seconds",
+            "How long keys were worked on",
+            queues.worked.clone(),
+        );
         registry.register(
             "evictionrequest_controller_imperative_evictions",
             "Calls of the eviction API by their result",
@@ -173,7 +192,11 @@ impl Default for Metrics {
             "Eviction requests made or joined for node maintenances",
             evictions_requested.clone(),
         );
-        registry.register("leader_election_master_status", "Whether this process leads", leader.clone());
+        registry.register(
+            "leader_election_master_status",
+            "Whether this process leads",
+            leader.clone(),
+        );
         Self {
             registry: Arc::new(Mutex::new(registry)),
             queues,
@@ -193,7 +216,10 @@ impl Metrics {
 
     /// Counts a call of the eviction API: `accepted`, `budget`, or `refused`.
     pub fn evicted(&self, result: &'static str) {
-        self.evictions.get_or_create(&[("result", result.to_owned())]).0.inc();
+        self.evictions
+            .get_or_create(&[("result", result.to_owned())])
+            .0
+            .inc();
     }
 
     /// Counts a request made or joined by a maintenance.
@@ -298,7 +324,10 @@ mod tests {
             "evictionrequest_controller_imperative_evictions{result=\"budget\"} 1",
             "evictionrequest_controller_active_interceptor{interceptor=\"a.example.com\"} 2",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
     }
 }

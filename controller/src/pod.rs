@@ -100,9 +100,12 @@ impl Pod {
             resource_version: metadata.resource_version,
             labels: metadata.labels,
             deletion_timestamp: metadata.deletion_timestamp,
-            owner_references: metadata
-                .owner_references
-                .map(|owners| owners.into_iter().filter(|owner| owner.controller == Some(true)).collect()),
+            owner_references: metadata.owner_references.map(|owners| {
+                owners
+                    .into_iter()
+                    .filter(|owner| owner.controller == Some(true))
+                    .collect()
+            }),
             annotations: metadata.annotations.map(|annotations| {
                 annotations
                     .into_iter()
@@ -184,8 +187,15 @@ impl Pod {
     /// Whether it belongs to a group of pods that may not be evicted one by one.
     #[must_use]
     pub fn is_grouped(&self) -> bool {
-        self.spec.workload_ref.as_ref().is_some_and(|value| !value.is_null())
-            || self.spec.scheduling_group.as_ref().is_some_and(|value| !value.is_null())
+        self.spec
+            .workload_ref
+            .as_ref()
+            .is_some_and(|value| !value.is_null())
+            || self
+                .spec
+                .scheduling_group
+                .as_ref()
+                .is_some_and(|value| !value.is_null())
     }
 }
 

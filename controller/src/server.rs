@@ -204,9 +204,15 @@ async fn lead(
 /// Every controller and its queue.
 struct Controllers {
     stores: Stores,
-    requests: (Arc<evictionrequest::Controller>, Arc<WorkQueue<evictionrequest::Key>>),
+    requests: (
+        Arc<evictionrequest::Controller>,
+        Arc<WorkQueue<evictionrequest::Key>>,
+    ),
     daemons: (Arc<daemonset::Controller>, Arc<WorkQueue<evictionrequest::Key>>),
-    maintenances: (Arc<nodemaintenance::Controller>, Arc<WorkQueue<nodemaintenance::Key>>),
+    maintenances: (
+        Arc<nodemaintenance::Controller>,
+        Arc<WorkQueue<nodemaintenance::Key>>,
+    ),
     rules: (Arc<evictioninterceptor::Controller>, Arc<WorkQueue<String>>),
 }
 
@@ -221,31 +227,56 @@ impl Controllers {
         mut informers: Informers,
     ) -> (Self, Informers) {
         let rules = Arc::new(Rules::default());
-        let actor = evictionrequest::act::Actor::new(clients.clone(), events.clone(), metrics.clone(), Arc::clone(clock));
-        let observer = Observer::new(stores.clone(), clients.clone(), Arc::clone(&rules), config.allowed_names.clone());
+        let actor = evictionrequest::act::Actor::new(
+            clients.clone(),
+            events.clone(),
+            metrics.clone(),
+            Arc::clone(clock),
+        );
+        let observer = Observer::new(
+            stores.clone(),
+            clients.clone(),
+            Arc::clone(&rules),
+            config.allowed_names.clone(),
+        );
         let settings = Settings {
             default_ttl: config.default_ttl,
         };
 
-        let queue = Arc::new(WorkQueue::new(Arc::clone(clock), metrics.queue("evictionrequests")));
+        let queue = Arc::new(WorkQueue::new(
+            Arc::clone(clock),
+            metrics.queue("evictionrequests"),
+        ));
         evictionrequest::listen(&mut informers, stores, &queue);
-        let controller =
-            evictionrequest::Controller::new(stores.clone(), observer, actor.clone(), Arc::clone(clock), settings);
+        let controller = evictionrequest::Controller::new(
+            stores.clone(),
+            observer,
+            actor.clone(),
+            Arc::clone(clock),
+            settings,
+        );
         let requests = (Arc::new(controller), queue);
 
         let queue = Arc::new(WorkQueue::new(Arc::clone(clock), metrics.queue("daemonsets")));
         daemonset::listen(&mut informers, stores, &queue);
-        let controller = daemonset::Controller::new(stores.clone(), clients.clone(), actor, Arc::clone(clock));
+        let controller =
+            daemonset::Controller::new(stores.clone(), clients.clone(), actor, Arc::clone(clock));
         let daemons = (Arc::new(controller), queue);
 
-        let queue = Arc::new(WorkQueue::new(Arc::clone(clock), metrics.queue("nodemaintenances")));
+        let queue = Arc::new(WorkQueue::new(
+            Arc::clone(clock),
+            metrics.queue("nodemaintenances"),
+        ));
         nodemaintenance::listen(&mut informers, stores, &queue);
         let actor = nodemaintenance::act::Actor::new(clients.clone(), events.clone(), metrics.clone());
         let controller =
             nodemaintenance::Controller::new(stores.clone(), actor, Arc::clone(clock), config.static_pods);
         let maintenances = (Arc::new(controller), queue);
 
-        let queue = Arc::new(WorkQueue::new(Arc::clone(clock), metrics.queue("evictioninterceptors")));
+        let queue = Arc::new(WorkQueue::new(
+            Arc::clone(clock),
+            metrics.queue("evictioninterceptors"),
+        ));
         evictioninterceptor::listen(&mut informers, &rules, &queue);
         let controller =
             evictioninterceptor::Controller::new(stores.clone(), clients.clone(), rules, Arc::clone(clock));
@@ -272,25 +303,40 @@ impl Controllers {
         self.maintenances.1.add(());
         let mut loops = JoinSet::new();
         let (controller, queue) = self.requests;
-        loops.spawn(work_queue::run(queue, REQUEST_WORKERS, cancel.clone(), move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        }));
+        loops.spawn(work_queue::run(
+            queue,
+            REQUEST_WORKERS,
+            cancel.clone(),
+            move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.reconcile(key).await }
+            },
+        ));
         let (controller, queue) = self.daemons;
-        loops.spawn(work_queue::run(queue, DAEMON_WORKERS, cancel.clone(), move |key| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(key).await }
-        }));
+        loops.spawn(work_queue::run(
+            queue,
+            DAEMON_WORKERS,
+            cancel.clone(),
+            move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.reconcile(key).await }
+            },
+        ));
         let (controller, queue) = self.maintenances;
         loops.spawn(work_queue::run(queue, 1, cancel.clone(), move |()| {
             let controller = Arc::clone(&controller);
             async move { controller.round().await }
         }));
         let (controller, queue) = self.rules;
-        loops.spawn(work_queue::run(queue, RULE_WORKERS, cancel.clone(), move |name| {
-            let controller = Arc::clone(&controller);
-            async move { controller.reconcile(name).await }
-        }));
+        loops.spawn(work_queue::run(
+            queue,
+            RULE_WORKERS,
+            cancel.clone(),
+            move |name| {
+                let controller = Arc::clone(&controller);
+                async move { controller.reconcile(name).await }
+            },
+        ));
         while let Some(ended) = loops.join_next().await {
             if let Err(error) = ended
                 && let Ok(panic) = error.try_into_panic()
@@ -304,17 +350,17 @@ impl Controllers {
 
 /// A name of this process that no other has.
 fn identity() -> String {
-    let host = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "localhost".to_owned());
+    let host = std::env::var("POD_NAME")
+        .or_else(|_| std::env::var("HOSTNAME"))
+        .unwrap_or_else(|_| "localhost".to_owned());
     format!("{host}_{}_{:08x}", std::process::id(), fastrand::u32(..))
 }
 
 async fn connect(config: &Config) -> Result<Clients, Error> {
-    let host = match &config.kubeconfig {
-        Some(path) => from_file(path).await?,
-        None => {
-            let config = ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?;
-            client(config)?
-        }
+    let host = if let Some(path) = &config.kubeconfig {
+        from_file(path).await?
+    } else {
+        client(ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?)?
     };
     let ours = match &config.apiserver_kubeconfig {
         Some(path) => from_file(path).await?,
@@ -329,7 +375,9 @@ async fn from_file(path: &std::path::Path) -> Result<Client, Error> {
         source: Box::new(source),
     };
     let file = Kubeconfig::read_from(path).map_err(wrong)?;
-    let config = ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrong)?;
+    let config = ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(wrong)?;
     client(config)
 }
 

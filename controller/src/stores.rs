@@ -57,10 +57,12 @@ impl Informers {
     /// Informers and their stores.
     #[must_use]
     pub fn new() -> (Self, Stores) {
-        let (requests_informer, requests) = Informer::new(|request: &mut EvictionRequest| drop_fields(&mut request.metadata));
+        let (requests_informer, requests) =
+            Informer::new(|request: &mut EvictionRequest| drop_fields(&mut request.metadata));
         let (maintenances_informer, maintenances) =
             Informer::new(|maintenance: &mut NodeMaintenance| drop_fields(&mut maintenance.metadata));
-        let (rules_informer, rules) = Informer::new(|rule: &mut EvictionInterceptor| drop_fields(&mut rule.metadata));
+        let (rules_informer, rules) =
+            Informer::new(|rule: &mut EvictionInterceptor| drop_fields(&mut rule.metadata));
         let (pods_informer, pods) = Informer::new(Pod::trim);
         let (nodes_informer, nodes) = Informer::new(trim_node);
         let (namespaces_informer, namespaces) = Informer::new(|namespace: &mut Namespace| {
@@ -182,7 +184,11 @@ impl Stores {
 /// Whether node maintenances are among the requesters.
 #[must_use]
 pub fn is_requested_by_maintenance(request: &EvictionRequest) -> bool {
-    request.spec.requesters.iter().any(|requester| requester.name == NODE_MAINTENANCE_REQUESTER)
+    request
+        .spec
+        .requesters
+        .iter()
+        .any(|requester| requester.name == NODE_MAINTENANCE_REQUESTER)
 }
 
 fn drop_fields(metadata: &mut ObjectMeta) {

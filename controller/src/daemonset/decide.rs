@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 /// How often a sign of life is given while the pod terminates.
-pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(180);
+pub const HEARTBEAT_EVERY: Duration = Duration::from_mins(3);
 
 /// What is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -81,7 +81,9 @@ impl Controller {
         if snapshot.heartbeat.is_none() && !snapshot.is_terminating {
             self.delete(&pod).await?;
         }
-        Ok(Outcome::Wait(snapshot.now.checked_add(decide::HEARTBEAT_EVERY).ok()))
+        Ok(Outcome::Wait(
+            snapshot.now.checked_add(decide::HEARTBEAT_EVERY).ok(),
+        ))
     }
 
     fn pod_of(&self, request: &EvictionRequest) -> Option<Arc<Pod>> {
@@ -102,15 +104,27 @@ impl Controller {
         }
         let maintenance = self.stores.maintenances.get("", &draining.name);
         let reason = maintenance.map(|maintenance| maintenance.spec.reason.clone());
-        Some(reason.filter(|reason| !reason.is_empty()).unwrap_or_else(|| draining.name.clone()))
+        Some(
+            reason
+                .filter(|reason| !reason.is_empty())
+                .unwrap_or_else(|| draining.name.clone()),
+        )
     }
 
     async fn report(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
         let owner = pod.controller().map_or("the DaemonSet", |(_, name)| name);
         let message = format!("{owner} is terminating the pod due to node maintenance ({reason}).");
         let now = self.clock.now();
-        let grace = pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(0);
-        let since = pod.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0.min(now));
+        let grace = pod
+            .spec
+            .termination_grace_period_seconds
+            .unwrap_or(DEFAULT_GRACE_SECONDS)
+            .max(0);
+        let since = pod
+            .metadata
+            .deletion_timestamp
+            .as_ref()
+            .map_or(now, |time| time.0.min(now));
         let expected = since.checked_add(jiff::SignedDuration::from_secs(grace)).ok();
         self.actor
             .update_status(request, |request| {
@@ -137,8 +151,14 @@ impl Controller {
 /// Our entry of the request, if it is our turn and we are not done.
 fn turn(request: &EvictionRequest) -> Option<&InterceptorStatus> {
     let status = request.status.as_ref().filter(|_| !request.is_finished())?;
-    let is_ours = status.active_interceptors.iter().any(|active| active == DAEMON_SET_INTERCEPTOR);
-    let entry = status.interceptors.iter().find(|entry| entry.name == DAEMON_SET_INTERCEPTOR)?;
+    let is_ours = status
+        .active_interceptors
+        .iter()
+        .any(|active| active == DAEMON_SET_INTERCEPTOR);
+    let entry = status
+        .interceptors
+        .iter()
+        .find(|entry| entry.name == DAEMON_SET_INTERCEPTOR)?;
     (is_ours && entry.completion_time.is_none()).then_some(entry)
 }
 
@@ -155,8 +175,13 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
     informers.pods.listen({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         move |change: &Change<Pod>| {
-            let Some(pod) = change.latest().filter(|pod| pod.is_daemon()) else { return };
-            if let Some(request) = requests.get(pod.namespace(), pod.uid()).filter(|request| turn(request).is_some()) {
+            let Some(pod) = change.latest().filter(|pod| pod.is_daemon()) else {
+                return;
+            };
+            if let Some(request) = requests
+                .get(pod.namespace(), pod.uid())
+                .filter(|request| turn(request).is_some())
+            {
                 queue.add(key_of(&request));
             }
         }
@@ -166,7 +191,8 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
         move |change: &Change<Node>| {
             let record = |node: &Option<Arc<Node>>| node.as_deref().and_then(taints::record);
             let (old, new) = (record(&change.old), record(&change.new));
-            let targets = |record: &Option<taints::NodeRecord>| record.as_ref().map(|record| record.targets.clone());
+            let targets =
+                |record: &Option<taints::NodeRecord>| record.as_ref().map(|record| record.targets.clone());
             if targets(&old) == targets(&new) {
                 return;
             }
@@ -179,7 +205,10 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
 
 fn key_of(request: &EvictionRequest) -> Key {
     let metadata = &request.metadata;
-    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
 }
 
 #[cfg(test)]

@@ -53,7 +53,9 @@ async fn calls(target: i32, entry: &Value) -> Vec<Seen> {
     let (events, _) = Events::new(Arc::clone(&clock), "test");
     let actor = act::Actor::new(clients.clone(), events, Metrics::default(), Arc::clone(&clock));
     let controller = Controller::new(stores, clients, actor, clock);
-    let outcome = controller.reconcile(("shop".to_owned(), "uid-1".to_owned())).await;
+    let outcome = controller
+        .reconcile(("shop".to_owned(), "uid-1".to_owned()))
+        .await;
     assert!(matches!(outcome, Outcome::Wait(_)), "{outcome:?}");
     let seen: &Mutex<Vec<Seen>> = &seen;
     seen.lock().unwrap().clone()
@@ -65,7 +67,10 @@ async fn a_targeted_pod_is_reported_on_and_deleted() {
     let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
     assert_eq!(methods, ["PATCH", "DELETE"]);
     let entry = &seen[0].body["status"]["interceptors"][0];
-    assert_eq!(entry["message"], "agents is terminating the pod due to node maintenance (OS upgrade).");
+    assert_eq!(
+        entry["message"],
+        "agents is terminating the pod due to node maintenance (OS upgrade)."
+    );
     assert_eq!(entry["startTime"], entry["heartbeatTime"]);
     assert_eq!(entry["expectedFinishTime"], "1970-01-01T00:17:40Z");
     assert_eq!(seen[1].path, "/api/v1/namespaces/shop/pods/agent");
@@ -74,7 +79,11 @@ async fn a_targeted_pod_is_reported_on_and_deleted() {
 
 #[tokio::test]
 async fn a_pod_that_is_no_target_yet_is_left_alone() {
-    assert!(calls(1999, &json!({"name": DAEMON_SET_INTERCEPTOR})).await.is_empty());
+    assert!(
+        calls(1999, &json!({"name": DAEMON_SET_INTERCEPTOR}))
+            .await
+            .is_empty()
+    );
 }
 
 #[tokio::test]

@@ -20,9 +20,9 @@ use crate::work_queue::{Outcome, WorkQueue};
 use rules::{Rule, Rules, documents};
 
 /// How often pods are counted anew.
-const COUNT_EVERY: Duration = Duration::from_secs(60);
+const COUNT_EVERY: Duration = Duration::from_mins(1);
 /// How often they are where every pod has to be read whole.
-const COUNT_WHOLE_EVERY: Duration = Duration::from_secs(300);
+const COUNT_WHOLE_EVERY: Duration = Duration::from_mins(5);
 /// How many whole pods are read at a time.
 const PAGE: u32 = 500;
 
@@ -81,12 +81,20 @@ impl Controller {
         Ok(Some(every))
     }
 
-    fn accept(&self, object: &EvictionInterceptor, status: &mut EvictionInterceptorStatus, fault: Option<String>) {
+    fn accept(
+        &self,
+        object: &EvictionInterceptor,
+        status: &mut EvictionInterceptorStatus,
+        fault: Option<String>,
+    ) {
         let (state, reason, message) = match fault {
             None => ("True", "Accepted", "The rule is in force.".to_owned()),
             Some(fault) => ("False", "Invalid", fault),
         };
-        let known = status.conditions.iter().find(|condition| condition.type_ == ACCEPTED);
+        let known = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == ACCEPTED);
         let since = known
             .filter(|known| known.status == state)
             .map(|known| known.last_transition_time.clone());
@@ -127,7 +135,8 @@ impl Controller {
                 let namespace = self.stores.namespaces.get("", namespace);
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 let document = serde_json::to_value(&pod).unwrap_or_default();
-                if rule.selects(namespace.as_deref(), &labels) && rule.is_met(&document, namespace.as_deref()) {
+                if rule.selects(namespace.as_deref(), &labels) && rule.is_met(&document, namespace.as_deref())
+                {
                     matched = matched.saturating_add(1);
                 }
             }
@@ -142,11 +151,13 @@ impl Controller {
 /// Has changes of rules bring them into the queue.
 pub fn listen(informers: &mut Informers, rules: &Arc<Rules>, queue: &Arc<WorkQueue<String>>) {
     let (queue, rules) = (Arc::clone(queue), Arc::clone(rules));
-    informers.rules.listen(move |change: &Change<EvictionInterceptor>| {
-        let Some(object) = change.latest() else { return };
-        if change.new.is_none() {
-            rules.forget(object.metadata.uid.as_deref().unwrap_or_default());
-        }
-        queue.add(object.metadata.name.clone().unwrap_or_default());
-    });
+    informers
+        .rules
+        .listen(move |change: &Change<EvictionInterceptor>| {
+            let Some(object) = change.latest() else { return };
+            if change.new.is_none() {
+                rules.forget(object.metadata.uid.as_deref().unwrap_or_default());
+            }
+            queue.add(object.metadata.name.clone().unwrap_or_default());
+        });
 }

@@ -58,7 +58,10 @@ impl Rules {
 
     /// Forgets the rule of an object that is gone.
     pub fn forget(&self, uid: &str) {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.compiled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
     }
 
     /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as met: a mistake in
@@ -113,9 +116,13 @@ impl Rule {
     #[must_use]
     pub fn selects(&self, namespace: Option<&Namespace>, labels: &BTreeMap<String, String>) -> bool {
         let none = BTreeMap::new();
-        let of_namespace = namespace.and_then(|namespace| namespace.metadata.labels.as_ref()).unwrap_or(&none);
+        let of_namespace = namespace
+            .and_then(|namespace| namespace.metadata.labels.as_ref())
+            .unwrap_or(&none);
         self.pods.matches(|key| labels.get(key).map(String::as_str))
-            && self.namespaces.matches(|key| of_namespace.get(key).map(String::as_str))
+            && self
+                .namespaces
+                .matches(|key| of_namespace.get(key).map(String::as_str))
     }
 
     /// Whether the whole pod must be looked at.
@@ -133,10 +140,14 @@ impl Rule {
     /// Whether every condition is met by the pod and its namespace.
     #[must_use]
     pub fn is_met(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
-        let namespace = namespace.and_then(|namespace| serde_json::to_value(namespace).ok()).unwrap_or_default();
-        self.conditions
-            .iter()
-            .all(|condition| condition.evaluate(&[("pod", pod), ("namespace", &namespace)]).unwrap_or(true))
+        let namespace = namespace
+            .and_then(|namespace| serde_json::to_value(namespace).ok())
+            .unwrap_or_default();
+        self.conditions.iter().all(|condition| {
+            condition
+                .evaluate(&[("pod", pod), ("namespace", &namespace)])
+                .unwrap_or(true)
+        })
     }
 }
 
@@ -207,14 +218,18 @@ mod tests {
     #[test]
     fn faults_name_the_condition() {
         let fault = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
-        assert!(fault.to_string().starts_with("matchConditions[mine]: "), "{fault}");
+        assert!(
+            fault.to_string().starts_with("matchConditions[mine]: "),
+            "{fault}"
+        );
     }
 
     #[test]
     fn a_rule_is_compiled_once_per_generation() {
         let rules = Rules::default();
         let object = |generation| -> EvictionInterceptor {
-            serde_json::from_value(json!({"metadata": {"name": "r", "uid": "1", "generation": generation}})).unwrap()
+            serde_json::from_value(json!({"metadata": {"name": "r", "uid": "1", "generation": generation}}))
+                .unwrap()
         };
         let first = rules.of(&object(1));
         assert!(Arc::ptr_eq(&first, &rules.of(&object(1))));

@@ -89,7 +89,8 @@ impl Actor {
         if let Step::CopyLabels(labels) = step {
             let patch = json!({"metadata": {"labels": labels}});
             let api = self.requests(request);
-            let patched = call(api.patch(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
+            let patched =
+                call(api.patch(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
             return Ok(Some(Arc::new(patched)));
         }
         let Some(after) = status::after(request, step, self.clock.now()) else {
@@ -110,7 +111,8 @@ impl Actor {
             return Ok(Arc::new(request.clone()));
         };
         let api = self.requests(request);
-        let patched = call(api.patch_status(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
+        let patched =
+            call(api.patch_status(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
         Ok(Arc::new(patched))
     }
 
@@ -146,31 +148,48 @@ impl Actor {
     /// # Errors
     ///
     /// What became of the calls. A refusal by the eviction API is not an error.
-    pub async fn evict(&self, request: &EvictionRequest, pod: &Pod, budgets: &[Budget]) -> Result<Evicted, Error> {
+    pub async fn evict(
+        &self,
+        request: &EvictionRequest,
+        pod: &Pod,
+        budgets: &[Budget],
+    ) -> Result<Evicted, Error> {
         let at = self.clock.now();
         let refusal = match self.post_eviction(pod).await {
             Ok(()) => {
                 self.metrics.evicted("accepted");
-                let note = format!("Evicted pod {} for eviction request {}.", pod.name(), name(request));
+                let note = format!(
+                    "Evicted pod {} for eviction request {}.",
+                    pod.name(),
+                    name(request)
+                );
                 let notice = events::Notice::normal("Evicted", "Evict", note);
                 self.events.say(&events::reference(pod), notice.clone());
                 self.events.say(&events::reference(request), notice);
-                let written = self.update_status(request, |request| status::after_accepted(request, at)).await?;
+                let written = self
+                    .update_status(request, |request| status::after_accepted(request, at))
+                    .await?;
                 return Ok(Evicted::Tried(written, attempt(at, None, false)));
             }
             // Not found, or another pod of that name: the uid is a precondition.
             Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Evicted::Gone),
             Err(error) => Refusal::of(error, budgets)?,
         };
-        self.metrics.evicted(if refusal.is_by_budget { "budget" } else { "refused" });
+        self.metrics
+            .evicted(if refusal.is_by_budget { "budget" } else { "refused" });
         let note = format!("Could not evict pod {}: {}.", pod.name(), refusal.why);
         let notice = events::Notice::warning("EvictionBlocked", "Evict", note);
         self.events.say(&events::reference(pod), notice.clone());
         self.events.say(&events::reference(request), notice);
         let written = self
-            .update_status(request, |request| status::after_refused(request, &refusal.why, at))
+            .update_status(request, |request| {
+                status::after_refused(request, &refusal.why, at)
+            })
             .await?;
-        Ok(Evicted::Tried(written, attempt(at, refusal.retry_after, refusal.is_by_budget)))
+        Ok(Evicted::Tried(
+            written,
+            attempt(at, refusal.retry_after, refusal.is_by_budget),
+        ))
     }
 
     async fn post_eviction(&self, pod: &Pod) -> Result<(), Error> {
@@ -200,11 +219,13 @@ impl Actor {
         match notice {
             Notice::Unresponsive(interceptor) => {
                 let note = format!("Interceptor {interceptor} has not reported since it was activated.");
-                self.events.say(&about, events::Notice::warning("Unresponsive", "Intercept", note));
+                self.events
+                    .say(&about, events::Notice::warning("Unresponsive", "Intercept", note));
             }
             Notice::Faults(faults) => {
                 for fault in faults {
-                    let notice = events::Notice::warning("InvalidInterceptor", "Declare", format!("Skipped {fault}."));
+                    let notice =
+                        events::Notice::warning("InvalidInterceptor", "Declare", format!("Skipped {fault}."));
                     if let Some(pod) = pod {
                         self.events.say(&events::reference(pod), notice.clone());
                     }
@@ -216,7 +237,10 @@ impl Actor {
 
     fn tell_step(&self, request: &EvictionRequest, pod: Option<&Pod>, step: &Step) {
         let about = events::reference(request);
-        let active = request.status.as_ref().and_then(|status| status.active_interceptors.first());
+        let active = request
+            .status
+            .as_ref()
+            .and_then(|status| status.active_interceptors.first());
         match step {
             Step::Finish { end, message } => {
                 let notice = match end {
@@ -240,20 +264,27 @@ impl Actor {
                         write!(note, "Interceptor {before} has completed; {next} is next.")
                     }
                     (Some(Passing::Silent), Some(before)) => {
-                        write!(note, "Interceptor {before} is passed over for its silence; {next} is next.")
+                        write!(
+                            note,
+                            "Interceptor {before} is passed over for its silence; {next} is next."
+                        )
                     }
                     _ => write!(note, "Interceptor {next} is the first."),
                 };
                 debug_assert!(written.is_ok(), "writing to a String does not fail");
                 let notice = match because {
-                    Some(Passing::Silent) => events::Notice::warning("InterceptorPassedOver", "Activate", note),
+                    Some(Passing::Silent) => {
+                        events::Notice::warning("InterceptorPassedOver", "Activate", note)
+                    }
                     _ => events::Notice::normal("InterceptorActivated", "Activate", note),
                 };
                 self.events.say(&about, notice);
             }
             Step::NoteNeverEvict(never) => {
-                self.events
-                    .say(&about, events::Notice::warning("EvictionBlocked", "Evict", never.message()));
+                self.events.say(
+                    &about,
+                    events::Notice::warning("EvictionBlocked", "Evict", never.message()),
+                );
             }
             _ => {}
         }
@@ -278,7 +309,9 @@ impl Refusal {
             return Err(error);
         }
         let details = status.details.as_ref();
-        let causes = details.map(|details| details.causes.as_slice()).unwrap_or_default();
+        let causes = details
+            .map(|details| details.causes.as_slice())
+            .unwrap_or_default();
         let is_by_budget = causes.iter().any(|cause| cause.reason == "DisruptionBudget")
             || (status.code == 429 && !budgets.is_empty())
             || (status.code == 500 && budgets.len() > 1);

@@ -20,13 +20,13 @@ use super::interceptors::{Order, TooMany};
 use crate::work_queue::backoff;
 
 /// How long an active interceptor may be silent before people are told.
-pub const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(120);
+pub const UNRESPONSIVE_AFTER: Duration = Duration::from_mins(2);
 /// The server compares with its own clock; a move is asked for only when it surely agrees.
 const DEADLINE_GRACE: Duration = Duration::from_secs(1);
 /// The first delay between two eviction attempts.
 const FIRST_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 /// The longest delay between two eviction attempts.
-const LONGEST_ATTEMPT_DELAY: Duration = Duration::from_secs(15 * 60);
+const LONGEST_ATTEMPT_DELAY: Duration = Duration::from_mins(15);
 /// The longest delay once no budget is in the way any more.
 const UNBLOCKED_ATTEMPT_DELAY: Duration = Duration::from_secs(3);
 
@@ -128,7 +128,9 @@ impl NeverEvict {
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
-            Self::Daemon => "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node",
+            Self::Daemon => {
+                "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node"
+            }
             Self::Mirror => "blocked: static pod",
         }
     }
@@ -298,7 +300,10 @@ pub fn decide(snapshot: &Snapshot<'_>, settings: &Settings) -> Decision {
             message: "Nobody asks for the eviction any more.".to_owned(),
         });
     }
-    let missing = pod.labels.iter().any(|(key, value)| request.labels.get(key) != Some(value));
+    let missing = pod
+        .labels
+        .iter()
+        .any(|(key, value)| request.labels.get(key) != Some(value));
     if missing {
         return Decision::now(Step::CopyLabels(pod.labels.clone()));
     }
@@ -394,14 +399,20 @@ fn take_turn(snapshot: &Snapshot<'_>, pod: &Present, index: usize) -> Decision {
         })
     };
     if turn.completed.is_some() {
-        return if is_last { Decision::wait_until(None) } else { activate(Passing::Completed) };
+        return if is_last {
+            Decision::wait_until(None)
+        } else {
+            activate(Passing::Completed)
+        };
     }
     // The built-in interceptor is this very program: it does not go silent, it waits for a maintenance. To pass it
     // over would leave the pod to the eviction API, which never takes pods of DaemonSets.
     if is_last || (turn.name == DAEMON_SET_INTERCEPTOR && pod.never_evict == Some(NeverEvict::Daemon)) {
         return Decision::wait_until(None);
     }
-    let bound = turn.bound.map_or(request.deadline, |bound| bound.min(request.deadline));
+    let bound = turn
+        .bound
+        .map_or(request.deadline, |bound| bound.min(request.deadline));
     let base = turn.activated.max(turn.heartbeat);
     let Some(deadline) = base.and_then(|base| later(base, bound.saturating_add(DEADLINE_GRACE))) else {
         return Decision::wait_until(None);
@@ -454,7 +465,9 @@ fn evict(snapshot: &Snapshot<'_>, pod: &Present, turn: &Turn) -> Decision {
     let awake = request
         .turns
         .iter()
-        .filter(|other| other.name != turn.name && other.completed.is_none() && other.heartbeat > turn.activated)
+        .filter(|other| {
+            other.name != turn.name && other.completed.is_none() && other.heartbeat > turn.activated
+        })
         .filter_map(|other| later(other.heartbeat?, request.deadline))
         .max();
     if let Some(until) = awake.filter(|until| *until > snapshot.now) {
@@ -479,7 +492,12 @@ fn next_attempt(snapshot: &Snapshot<'_>, pod: &Present, turn: &Turn) -> Option<T
         // Accepted before, and yet the pod is neither terminating nor gone: ask again, unhurried.
         return later(last, UNRESPONSIVE_AFTER.min(LONGEST_ATTEMPT_DELAY) / 12);
     }
-    let mut delay = backoff(failures, FIRST_ATTEMPT_DELAY, LONGEST_ATTEMPT_DELAY, snapshot.chance);
+    let mut delay = backoff(
+        failures,
+        FIRST_ATTEMPT_DELAY,
+        LONGEST_ATTEMPT_DELAY,
+        snapshot.chance,
+    );
     let was_blocked = snapshot.attempt.is_none_or(|attempt| attempt.blocked_by_budget);
     if was_blocked && is_unblocked(&pod.budgets) {
         delay = delay.min(UNBLOCKED_ATTEMPT_DELAY);

@@ -2,13 +2,14 @@ use super::*;
 use proptest::prelude::*;
 
 const NOW: i64 = 1_000_000;
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY: Duration = Duration::from_hours(24);
 const SETTINGS: Settings = Settings { default_ttl: DAY };
 
 fn ago(seconds: i64) -> Timestamp {
     Timestamp::from_second(NOW - seconds).unwrap()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "compared with what may be absent")]
 fn after(seconds: i64) -> Option<Timestamp> {
     Some(ago(-seconds))
 }
@@ -27,7 +28,7 @@ fn request(active: Option<usize>) -> Request {
         generation: 1,
         observed_generation: 1,
         is_wanted: true,
-        deadline: Duration::from_secs(1200),
+        deadline: Duration::from_mins(20),
         turns: turns
             .iter()
             .map(|name| Turn {
@@ -53,6 +54,7 @@ fn fresh() -> Request {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "handed in as what may have failed")]
 fn order() -> Result<Order, TooMany> {
     Ok(Order {
         names: vec!["a.example.com".to_owned(), IMPERATIVE_EVICTION.to_owned()],
@@ -84,11 +86,15 @@ fn finish(end: End) -> impl Fn(&Step) -> bool {
 }
 
 fn absent() -> Target {
-    Target::Absent { name: "web".to_owned() }
+    Target::Absent {
+        name: "web".to_owned(),
+    }
 }
 
 fn replaced() -> Target {
-    Target::Replaced { name: "web".to_owned() }
+    Target::Replaced {
+        name: "web".to_owned(),
+    }
 }
 
 #[test]
@@ -112,7 +118,10 @@ fn a_target_that_never_was_fails_validation_and_one_that_left_is_evicted() {
     ];
     for (request, target, end) in cases {
         let step = decided(&request, &target, None).step;
-        assert!(finish(end)(&step), "{target:?} should end as {end:?}, not {step:?}");
+        assert!(
+            finish(end)(&step),
+            "{target:?} should end as {end:?}, not {step:?}"
+        );
     }
 }
 
@@ -128,7 +137,9 @@ fn validation_failures_name_the_pod_and_the_cause() {
 fn nobody_asking_cancels_unless_it_is_forbidden() {
     let mut unwanted = with(request(Some(0)), 0, |turn| turn.activated = Some(ago(10)));
     unwanted.is_wanted = false;
-    assert!(finish(End::NoRequesters)(&decided(&unwanted, &Target::Present(pod()), None).step));
+    assert!(finish(End::NoRequesters)(
+        &decided(&unwanted, &Target::Present(pod()), None).step
+    ));
     unwanted.is_cancellation_forbidden = true;
     check(&unwanted, &Target::Present(pod()), &Step::Wait, after(110));
 }
@@ -142,7 +153,9 @@ fn labels_of_the_pod_win_and_are_kept_in_sync() {
     });
     for mine in [None, Some("other")] {
         let mut request = with(request(Some(0)), 0, |turn| turn.activated = Some(ago(1)));
-        request.labels.extend(mine.map(|value| ("app".to_owned(), value.to_owned())));
+        request
+            .labels
+            .extend(mine.map(|value| ("app".to_owned(), value.to_owned())));
         check(&request, &target, &Step::CopyLabels(labels.clone()), None);
         request.labels.clone_from(&labels);
         request.labels.insert("own".to_owned(), "kept".to_owned());
@@ -154,7 +167,10 @@ fn labels_of_the_pod_win_and_are_kept_in_sync() {
 fn interceptors_are_declared_then_the_first_is_activated() {
     let names = order().unwrap().names;
     check(&fresh(), &Target::Present(pod()), &Step::Declare(names), None);
-    let first = Step::Activate { index: 0, because: None };
+    let first = Step::Activate {
+        index: 0,
+        because: None,
+    };
     check(&request(None), &Target::Present(pod()), &first, None);
 }
 
@@ -204,7 +220,11 @@ fn deadline_counts_from_the_later_of_activation_and_heartbeat() {
             turn.heartbeat = heartbeat.map(ago);
         });
         let decision = decided(&request, &Target::Present(pod()), None);
-        assert_eq!((decision.step, decision.next), (Step::Wait, after(next)), "{activated} {heartbeat:?}");
+        assert_eq!(
+            (decision.step, decision.next),
+            (Step::Wait, after(next)),
+            "{activated} {heartbeat:?}"
+        );
     }
 }
 
@@ -228,13 +248,13 @@ fn silence_is_written_down_before_the_turn_ends() {
 fn a_shorter_bound_completes_the_turn_on_the_interceptors_behalf() {
     let mut request = with(request(Some(0)), 0, |turn| {
         turn.activated = Some(ago(61));
-        turn.bound = Some(Duration::from_secs(60));
+        turn.bound = Some(Duration::from_mins(1));
     });
     let Step::NoteSilence { complete, .. } = decided(&request, &Target::Present(pod()), None).step else {
         panic!("not passed over")
     };
     assert!(complete);
-    request.turns[0].bound = Some(Duration::from_secs(9000));
+    request.turns[0].bound = Some(Duration::from_mins(150));
     check(&request, &Target::Present(pod()), &Step::Wait, after(59));
 }
 
@@ -252,7 +272,11 @@ fn silence_after_activation_shows_after_two_minutes() {
             turn.heartbeat = heartbeat.map(ago);
         });
         let notices = decided(&request, &Target::Present(pod()), None).notices;
-        assert_eq!(notices.contains(&Notice::Unresponsive("a.example.com".to_owned())), told, "{activated}");
+        assert_eq!(
+            notices.contains(&Notice::Unresponsive("a.example.com".to_owned())),
+            told,
+            "{activated}"
+        );
     }
 }
 

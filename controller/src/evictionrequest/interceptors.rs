@@ -149,13 +149,22 @@ impl Collector<'_> {
             .eviction_interceptors
             .iter()
             .map(|named| ("spec.evictionInterceptors", named))
-            .chain(pod.spec.eviction_responders.iter().map(|named| ("spec.evictionResponders", named)));
+            .chain(
+                pod.spec
+                    .eviction_responders
+                    .iter()
+                    .map(|named| ("spec.evictionResponders", named)),
+            );
         for (index, (origin, named)) in spec.enumerate() {
             if self.accepts(&named.name, origin) {
                 self.place(CONTROLLER_PRIORITY, Group::Spec, index, &named.name);
             }
         }
-        let list = pod.annotations().get(LIST_ANNOTATION).map(String::as_str).unwrap_or_default();
+        let list = pod
+            .annotations()
+            .get(LIST_ANNOTATION)
+            .map(String::as_str)
+            .unwrap_or_default();
         if list.trim().is_empty() {
             return;
         }
@@ -168,7 +177,10 @@ impl Collector<'_> {
 
     fn annotated(&mut self, pod: &Pod) {
         for (key, value) in pod.annotations() {
-            let Some(name) = PRIORITY_PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else {
+            let Some(name) = PRIORITY_PREFIXES
+                .iter()
+                .find_map(|prefix| key.strip_prefix(prefix))
+            else {
                 continue;
             };
             if !self.accepts(name, key) {
@@ -186,7 +198,12 @@ impl Collector<'_> {
         ruled.sort_by(|a, b| a.name.cmp(&b.name));
         for rule in ruled {
             if self.accepts(&rule.name, "EvictionInterceptor") {
-                self.prioritized("EvictionInterceptor", &rule.name, rule.priority, rule.is_controller);
+                self.prioritized(
+                    "EvictionInterceptor",
+                    &rule.name,
+                    rule.priority,
+                    rule.is_controller,
+                );
             }
         }
     }
@@ -240,12 +257,18 @@ fn parse_priority(value: &str) -> Result<(i32, bool), String> {
         .ok()
         .filter(|parsed| PRIORITIES.contains(parsed) && !priority.starts_with('+'))
         .ok_or_else(|| {
-            format!("{priority:?} is not a priority from {} to {}", PRIORITIES.start(), PRIORITIES.end())
+            format!(
+                "{priority:?} is not a priority from {} to {}",
+                PRIORITIES.start(),
+                PRIORITIES.end()
+            )
         })?;
     match (role, parsed) {
         (Some(""), _) => Err("the role after / is empty".to_owned()),
         (Some(CONTROLLER_ROLE), CONTROLLER_PRIORITY) => Ok((parsed, true)),
-        (Some(CONTROLLER_ROLE), _) => Err(format!("the role {CONTROLLER_ROLE} has priority {CONTROLLER_PRIORITY}")),
+        (Some(CONTROLLER_ROLE), _) => Err(format!(
+            "the role {CONTROLLER_ROLE} has priority {CONTROLLER_PRIORITY}"
+        )),
         (_, CONTROLLER_PRIORITY) => Err(format!(
             "priority {CONTROLLER_PRIORITY} is for the role {CONTROLLER_ROLE} alone"
         )),
@@ -278,7 +301,10 @@ mod tests {
     }
 
     fn annotated(pairs: &[(&str, &str)]) -> serde_json::Value {
-        let map: serde_json::Map<_, _> = pairs.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let map: serde_json::Map<_, _> = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .collect();
         json!({"metadata": {"annotations": map}})
     }
 
@@ -302,7 +328,13 @@ mod tests {
                 },
             }),
             &[],
-            &["y.example.com", "b.example.com", "c.example.com", "a.example.com", "z.example.com"],
+            &[
+                "y.example.com",
+                "b.example.com",
+                "c.example.com",
+                "a.example.com",
+                "z.example.com",
+            ],
             0,
         );
     }
@@ -313,10 +345,17 @@ mod tests {
             &annotated(&[
                 (&priority("low.example.com"), "2000"),
                 (&priority("deployment.apps.k8s.io"), "10000/controller"),
-                ("evacuation.coordination.k8s.io/priority_old.example.com", "11000/app-specific"),
+                (
+                    "evacuation.coordination.k8s.io/priority_old.example.com",
+                    "11000/app-specific",
+                ),
                 (LIST_ANNOTATION, "listed.example.com"),
             ]),
-            &[ruled("b.example.com", 20_000), ruled("a.example.com", 20_000), ruled("zero.example.com", 0)],
+            &[
+                ruled("b.example.com", 20_000),
+                ruled("a.example.com", 20_000),
+                ruled("zero.example.com", 0),
+            ],
             &[
                 "a.example.com",
                 "b.example.com",
@@ -333,7 +372,10 @@ mod tests {
     #[test]
     fn the_same_name_counts_once_at_its_highest_place() {
         check(
-            &annotated(&[(&priority("a.example.com"), "5"), (LIST_ANNOTATION, "b.example.com,a.example.com")]),
+            &annotated(&[
+                (&priority("a.example.com"), "5"),
+                (LIST_ANNOTATION, "b.example.com,a.example.com"),
+            ]),
             &[ruled("b.example.com", 1), ruled("a.example.com", 100_000)],
             &["a.example.com", "b.example.com"],
             0,
@@ -342,9 +384,22 @@ mod tests {
 
     #[test]
     fn malformed_annotations_are_reported_and_skipped() {
-        for value in ["", "high", "-1", "+5", "100001", "10000", "5000/controller", "7/", "99999999999"] {
+        for value in [
+            "",
+            "high",
+            "-1",
+            "+5",
+            "100001",
+            "10000",
+            "5000/controller",
+            "7/",
+            "99999999999",
+        ] {
             check(
-                &annotated(&[(&priority("bad.example.com"), value), (&priority("good.example.com"), "1")]),
+                &annotated(&[
+                    (&priority("bad.example.com"), value),
+                    (&priority("good.example.com"), "1"),
+                ]),
                 &[],
                 &["good.example.com"],
                 1,
@@ -353,7 +408,12 @@ mod tests {
         for name in ["nodots", "Upper.example.com", "made-up.k8s.io", ""] {
             check(&annotated(&[(&priority(name), "5")]), &[], &[], 1);
         }
-        check(&annotated(&[(LIST_ANNOTATION, "a.example.com,,B,")]), &[], &["a.example.com"], 3);
+        check(
+            &annotated(&[(LIST_ANNOTATION, "a.example.com,,B,")]),
+            &[],
+            &["a.example.com"],
+            3,
+        );
     }
 
     #[test]
@@ -381,7 +441,12 @@ mod tests {
     #[test]
     fn the_last_resort_is_last_whatever_is_declared() {
         let list = format!("{IMPERATIVE_EVICTION},a.example.com");
-        check(&annotated(&[(LIST_ANNOTATION, &list)]), &[], &["a.example.com"], 0);
+        check(
+            &annotated(&[(LIST_ANNOTATION, &list)]),
+            &[],
+            &["a.example.com"],
+            0,
+        );
     }
 
     #[test]
@@ -398,11 +463,22 @@ mod tests {
     #[test]
     fn fifteen_are_enough() {
         let names = |count: usize| {
-            let list: Vec<_> = (0..count).map(|index| format!("i{index:02}.example.com")).collect();
+            let list: Vec<_> = (0..count)
+                .map(|index| format!("i{index:02}.example.com"))
+                .collect();
             annotated(&[(LIST_ANNOTATION, &list.join(","))])
         };
-        assert_eq!(order(&pod(&names(15)), &[], &AllowedNames::default()).unwrap().names.len(), MAX_INTERCEPTORS);
+        assert_eq!(
+            order(&pod(&names(15)), &[], &AllowedNames::default())
+                .unwrap()
+                .names
+                .len(),
+            MAX_INTERCEPTORS
+        );
         let error = order(&pod(&names(17)), &[], &AllowedNames::default()).unwrap_err();
-        assert_eq!((error.count, error.beyond.as_str()), (17, "i15.example.com, i16.example.com"));
+        assert_eq!(
+            (error.count, error.beyond.as_str()),
+            (17, "i15.example.com, i16.example.com")
+        );
     }
 }

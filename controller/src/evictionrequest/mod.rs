@@ -67,7 +67,13 @@ struct Written {
 impl Controller {
     /// A controller over these parts.
     #[must_use]
-    pub fn new(stores: Stores, observer: Observer, actor: Actor, clock: Arc<dyn Clock>, settings: Settings) -> Self {
+    pub fn new(
+        stores: Stores,
+        observer: Observer,
+        actor: Actor,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
         Self {
             stores,
             observer,
@@ -208,10 +214,11 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
     informers.rules.listen({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         move |change: &Change<_>| {
-            let rule: &Arc<drydock_proto::kinds::evictioninterceptor::EvictionInterceptor> = match change.latest() {
-                Some(rule) => rule,
-                None => return,
-            };
+            let rule: &Arc<drydock_proto::kinds::evictioninterceptor::EvictionInterceptor> =
+                match change.latest() {
+                    Some(rule) => rule,
+                    None => return,
+                };
             let name = &rule.spec.interceptor_name;
             for request in requests.all() {
                 let active = request.status.as_ref().map(|status| &status.active_interceptors);
@@ -225,7 +232,10 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
 
 fn key_of(request: &EvictionRequest) -> Key {
     let metadata = &request.metadata;
-    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
 }
 
 /// Whether evictions may be allowed now that were not before.
@@ -247,13 +257,27 @@ fn add_blocked(queue: &WorkQueue<Key>, stores: &Stores, change: &Change<PodDisru
             .pod_eviction_status
             .as_ref()
             .is_some_and(|status| status.failed_api_eviction_counter > 0);
-        let is_last = status.active_interceptors.iter().any(|active| active == IMPERATIVE_EVICTION);
+        let is_last = status
+            .active_interceptors
+            .iter()
+            .any(|active| active == IMPERATIVE_EVICTION);
         if !is_refused || !is_last || request.is_finished() {
             continue;
         }
-        let name = request.spec.target.pod.as_ref().map_or("", |pod| pod.name.as_str());
-        let Some(pod) = stores.pods.get(namespace, name) else { continue };
-        if [&change.old, &change.new].into_iter().flatten().any(|budget| selects(budget, &pod)) {
+        let name = request
+            .spec
+            .target
+            .pod
+            .as_ref()
+            .map_or("", |pod| pod.name.as_str());
+        let Some(pod) = stores.pods.get(namespace, name) else {
+            continue;
+        };
+        if [&change.old, &change.new]
+            .into_iter()
+            .flatten()
+            .any(|budget| selects(budget, &pod))
+        {
             queue.add(key_of(&request));
         }
     }

@@ -143,7 +143,10 @@ impl Observer {
     fn bounds(&self) -> HashMap<String, Duration> {
         let mut bounds = HashMap::new();
         for rule in self.stores.rules.all() {
-            let seconds = rule.spec.heartbeat_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            let seconds = rule
+                .spec
+                .heartbeat_deadline_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok());
             if let Some(bound) = seconds.map(Duration::from_secs) {
                 let shortest = bounds.entry(rule.spec.interceptor_name.clone()).or_insert(bound);
                 *shortest = bound.min(*shortest);
@@ -156,7 +159,11 @@ impl Observer {
 /// How many pods the budget lets go now.
 #[must_use]
 pub fn allowed(budget: &PodDisruptionBudget) -> i32 {
-    budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or(0)
+    budget
+        .status
+        .as_ref()
+        .and_then(|status| status.disruptions_allowed)
+        .unwrap_or(0)
 }
 
 /// Whether the budget selects the pod. A budget without a selector selects nothing.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::{
     CANCELED, DAEMON_SET_INTERCEPTOR, DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EVICTED, EvictionRequest,
-    EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus, MAX_MESSAGE_BYTES, PodEvictionStatus, TargetInterceptor,
+    EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus, MAX_MESSAGE_BYTES, PodEvictionStatus,
+    TargetInterceptor,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -14,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::decide::{End, Request, Step, Turn};
 
 /// Heartbeats move by at least this much.
-const HEARTBEAT_STEP: Duration = Duration::from_secs(60);
+const HEARTBEAT_STEP: Duration = Duration::from_mins(1);
 
 /// The request as decisions see it. `bounds` are deadlines of interceptors by rule.
 #[must_use]
@@ -67,10 +68,9 @@ pub fn model<S: std::hash::BuildHasher>(
             .map(|condition| condition.last_transition_time.0),
         active,
         processed: status.processed_interceptors.len(),
-        failures: status
-            .pod_eviction_status
-            .as_ref()
-            .map_or(0, |status| u32::try_from(status.failed_api_eviction_counter).unwrap_or_default()),
+        failures: status.pod_eviction_status.as_ref().map_or(0, |status| {
+            u32::try_from(status.failed_api_eviction_counter).unwrap_or_default()
+        }),
         turns,
     }
 }
@@ -83,7 +83,10 @@ pub fn after(request: &EvictionRequest, step: &Step, now: Timestamp) -> Option<E
     match step {
         Step::Finish { end, message } => finish(&mut status, *end, message, now),
         Step::Declare(names) => {
-            status.target_interceptors = names.iter().map(|name| TargetInterceptor { name: name.clone() }).collect();
+            status.target_interceptors = names
+                .iter()
+                .map(|name| TargetInterceptor { name: name.clone() })
+                .collect();
             status.interceptors = names
                 .iter()
                 .map(|name| InterceptorStatus {
@@ -210,7 +213,9 @@ fn entry<'a>(status: &'a mut EvictionRequestStatus, name: &str) -> Option<&'a mu
 fn beat(entry: &mut InterceptorStatus, now: Timestamp) {
     let now = whole_seconds(now);
     match &entry.heartbeat_time {
-        Some(last) if now.0.duration_since(last.0) < jiff::SignedDuration::try_from(HEARTBEAT_STEP).unwrap_or_default() => {}
+        Some(last)
+            if now.0.duration_since(last.0)
+                < jiff::SignedDuration::try_from(HEARTBEAT_STEP).unwrap_or_default() => {}
         Some(_) => entry.heartbeat_time = Some(now),
         None => {
             entry.start_time = Some(now.clone());
@@ -268,7 +273,10 @@ mod tests {
     #[test]
     fn the_first_initialisation_carries_names_only() {
         let status = stepped(&json!({}), &Step::Declare(TURNS.map(str::to_owned).to_vec()));
-        assert_eq!(status["interceptors"], json!([{"name": TURNS[0]}, {"name": TURNS[1]}]));
+        assert_eq!(
+            status["interceptors"],
+            json!([{"name": TURNS[0]}, {"name": TURNS[1]}])
+        );
         assert_eq!(status.get("activeInterceptors"), None);
     }
 
@@ -287,7 +295,10 @@ mod tests {
         let second = stepped(&first, &step(1));
         assert_eq!(second["activeInterceptors"], json!([TURNS[1]]));
         assert_eq!(second["processedInterceptors"], json!([TURNS[0]]));
-        assert_eq!(second["interceptors"][0], first["interceptors"][0], "only the new one's entry changes");
+        assert_eq!(
+            second["interceptors"][0], first["interceptors"][0],
+            "only the new one's entry changes"
+        );
     }
 
     #[test]
@@ -347,7 +358,10 @@ mod tests {
             },
         );
         assert_eq!(silent["interceptors"][0]["message"], "m");
-        assert_eq!(silent["interceptors"][0]["completionTime"], "1970-01-01T00:16:40Z");
+        assert_eq!(
+            silent["interceptors"][0]["completionTime"],
+            "1970-01-01T00:16:40Z"
+        );
         let never = stepped(&declared(TURNS[1]), &Step::NoteNeverEvict(NeverEvict::Mirror));
         assert_eq!(never["interceptors"][1]["message"], "blocked: static pod");
         assert_eq!(never["interceptors"][0], json!({"name": TURNS[0]}));
@@ -363,7 +377,7 @@ mod tests {
         assert_eq!((model.active, model.processed, model.generation), (Some(1), 1, 3));
         assert_eq!(model.turns[1].activated, Some(at(60)));
         assert_eq!(model.turns[0].bound, Some(Duration::from_secs(9)));
-        assert_eq!(model.deadline, Duration::from_secs(1200));
+        assert_eq!(model.deadline, Duration::from_mins(20));
         assert!(model.is_wanted && model.finished.is_none());
     }
 }

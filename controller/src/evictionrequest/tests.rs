@@ -1,8 +1,8 @@
 use super::*;
 use crate::api::Clients;
 use crate::api::tests::{Seen, double, failure};
-use crate::evictioninterceptor::rules::Rules;
 use crate::events::Events;
+use crate::evictioninterceptor::rules::Rules;
 use crate::informer::tests::store;
 use crate::metrics::Metrics;
 use drydock_machinery::clock::ManualClock;
@@ -65,7 +65,10 @@ fn budget(name: &str, allowed: i32) -> Value {
 }
 
 fn typed<K: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<K> {
-    values.into_iter().map(|value| serde_json::from_value(value).unwrap()).collect()
+    values
+        .into_iter()
+        .map(|value| serde_json::from_value(value).unwrap())
+        .collect()
 }
 
 impl World {
@@ -83,12 +86,15 @@ impl World {
                             return failure(409, "Conflict", "modified", json!({}));
                         }
                         merge(&mut stored, &seen.body);
-                        let version: u64 = stored["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+                        let version: u64 = stored["metadata"]["resourceVersion"]
+                            .as_str()
+                            .unwrap()
+                            .parse()
+                            .unwrap();
                         stored["metadata"]["resourceVersion"] = json!((version + 1).to_string());
                         (200, stored.clone())
                     }
-                    ("GET", "uid-1") => (200, stored.clone()),
-                    ("DELETE", "uid-1") => (200, stored.clone()),
+                    ("GET" | "DELETE", "uid-1") => (200, stored.clone()),
                     _ => failure(404, "NotFound", "not found", json!({})),
                 }
             }
@@ -98,7 +104,7 @@ impl World {
             host: client.clone(),
             ours: client,
         };
-        let stores = Stores {
+        let objects = Stores {
             requests: store(typed(vec![request(status)])),
             maintenances: store(Vec::new()),
             rules: store(Vec::new()),
@@ -111,12 +117,17 @@ impl World {
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as Arc<dyn Clock>;
         let (events, _) = Events::new(Arc::clone(&shared), "test");
         let actor = Actor::new(clients.clone(), events, Metrics::default(), Arc::clone(&shared));
-        let observer = Observer::new(stores.clone(), clients, Arc::new(Rules::default()), AllowedNames::default());
+        let observer = Observer::new(
+            objects.clone(),
+            clients,
+            Arc::new(Rules::default()),
+            AllowedNames::default(),
+        );
         let settings = Settings {
-            default_ttl: Duration::from_secs(60),
+            default_ttl: Duration::from_mins(1),
         };
         Self {
-            controller: Controller::new(stores, observer, actor, shared, settings),
+            controller: Controller::new(objects, observer, actor, shared, settings),
             seen,
             stored,
             clock,
@@ -124,7 +135,9 @@ impl World {
     }
 
     async fn reconcile(&self) -> Outcome {
-        self.controller.reconcile((KEY.0.to_owned(), KEY.1.to_owned())).await
+        self.controller
+            .reconcile((KEY.0.to_owned(), KEY.1.to_owned()))
+            .await
     }
 
     /// Method and last part of the path of every call so far.
@@ -139,12 +152,21 @@ impl World {
 }
 
 fn accepted() -> (u16, Value) {
-    (201, json!({"apiVersion": "v1", "kind": "Status", "status": "Success"}))
+    (
+        201,
+        json!({"apiVersion": "v1", "kind": "Status", "status": "Success"}),
+    )
 }
 
 fn refused() -> (u16, Value) {
-    let causes = json!({"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget db needs 1"}]});
-    failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.", causes)
+    let causes =
+        json!({"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget db needs 1"}]});
+    failure(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        causes,
+    )
 }
 
 #[tokio::test]
@@ -152,14 +174,26 @@ async fn a_pod_without_interceptors_is_evicted_step_by_step() {
     let world = World::new(&json!({}), vec![pod()], Vec::new(), accepted());
     let outcome = world.reconcile().await;
     assert!(matches!(outcome, Outcome::Wait(_)), "{outcome:?}");
-    assert_eq!(world.calls(), ["PATCH uid-1", "PATCH status", "PATCH status", "POST eviction", "PATCH status"]);
+    assert_eq!(
+        world.calls(),
+        [
+            "PATCH uid-1",
+            "PATCH status",
+            "PATCH status",
+            "POST eviction",
+            "PATCH status"
+        ]
+    );
     let seen = world.seen.lock().unwrap().clone();
     assert_eq!(seen[0].body, json!({"metadata": {"labels": {"app": "web"}}}));
     assert_eq!(seen[3].path, "/api/v1/namespaces/shop/pods/web/eviction");
     assert_eq!(seen[3].body["deleteOptions"]["preconditions"]["uid"], "uid-1");
     assert_eq!(seen[3].body["kind"], "Eviction");
     let stored = world.stored();
-    assert_eq!(stored["status"]["activeInterceptors"], json!([IMPERATIVE_EVICTION]));
+    assert_eq!(
+        stored["status"]["activeInterceptors"],
+        json!([IMPERATIVE_EVICTION])
+    );
     assert_eq!(stored["status"]["observedGeneration"], 1);
     assert_eq!(stored["status"].get("podEvictionStatus"), None);
 }
@@ -175,7 +209,12 @@ async fn a_stale_store_is_not_acted_on_twice() {
 
 #[tokio::test]
 async fn a_refusal_is_counted_and_names_the_budget() {
-    let world = World::new(&json!({}), vec![pod()], vec![budget("db", 0), budget("other", 1)], refused());
+    let world = World::new(
+        &json!({}),
+        vec![pod()],
+        vec![budget("db", 0), budget("other", 1)],
+        refused(),
+    );
     let Outcome::Wait(Some(until)) = world.reconcile().await else {
         panic!("no next attempt")
     };
@@ -184,15 +223,26 @@ async fn a_refusal_is_counted_and_names_the_budget() {
     let status = &world.stored()["status"];
     assert_eq!(status["podEvictionStatus"]["failedAPIEvictionCounter"], 1);
     let message = status["interceptors"][0]["message"].as_str().unwrap();
-    assert_eq!(message, "Could not evict the pod: blocked by PodDisruptionBudget db, other, number of retries: 1.");
+    assert_eq!(
+        message,
+        "Could not evict the pod: blocked by PodDisruptionBudget db, other, number of retries: 1."
+    );
     world.clock.advance(Duration::from_secs(1));
     world.reconcile().await;
-    assert_eq!(world.stored()["status"]["podEvictionStatus"]["failedAPIEvictionCounter"], 2);
+    assert_eq!(
+        world.stored()["status"]["podEvictionStatus"]["failedAPIEvictionCounter"],
+        2
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_for_other_reasons_is_told_as_it_was() {
-    let denial = failure(403, "Forbidden", "admission webhook \"w\" denied the request: not today.", json!({}));
+    let denial = failure(
+        403,
+        "Forbidden",
+        "admission webhook \"w\" denied the request: not today.",
+        json!({}),
+    );
     let world = World::new(&json!({}), vec![pod()], Vec::new(), denial);
     world.reconcile().await;
     let message = &world.stored()["status"]["interceptors"][0]["message"];
@@ -206,7 +256,10 @@ async fn a_pod_that_neither_store_nor_host_knows_fails_validation() {
     world.reconcile().await;
     assert_eq!(world.calls(), ["GET web", "PATCH status"]);
     let condition = &world.stored()["status"]["conditions"][0];
-    assert_eq!((&condition["type"], &condition["reason"]), (&json!("Canceled"), &json!("ValidationFailed")));
+    assert_eq!(
+        (&condition["type"], &condition["reason"]),
+        (&json!("Canceled"), &json!("ValidationFailed"))
+    );
     assert_eq!(condition["message"], "Target Pod web was not found.");
 }
 
@@ -230,7 +283,7 @@ async fn finished_requests_are_deleted_as_they_were_seen() {
         panic!("it has a time to live")
     };
     assert_eq!(until.duration_since(world.clock.now()).as_secs(), 60);
-    world.clock.advance(Duration::from_secs(60));
+    world.clock.advance(Duration::from_mins(1));
     assert_eq!(world.reconcile().await, Outcome::Wait(None));
     let seen = world.seen.lock().unwrap().clone();
     let preconditions = &seen[0].body["preconditions"];
@@ -246,7 +299,10 @@ async fn a_budget_that_goes_brings_blocked_requests_back() {
         "podEvictionStatus": {"failedAPIEvictionCounter": 9},
     });
     let world = World::new(&status, vec![pod()], Vec::new(), accepted());
-    let queue = WorkQueue::new(Arc::clone(&world.clock) as Arc<dyn Clock>, crate::metrics::QueueMetrics::unregistered("q"));
+    let queue = WorkQueue::new(
+        Arc::clone(&world.clock) as Arc<dyn Clock>,
+        crate::metrics::QueueMetrics::unregistered("q"),
+    );
     let change = |old: Option<Value>, new: Option<Value>| Change::<PodDisruptionBudget> {
         old: old.map(|value| Arc::new(serde_json::from_value(value).unwrap())),
         new: new.map(|value| Arc::new(serde_json::from_value(value).unwrap())),

@@ -77,12 +77,15 @@ impl Actor {
         }
         // Pods of DaemonSets must find the taint in place before they go, and no pod goes from a node that still
         // takes new ones.
-        let asks = plan.asks.iter().filter_map(|(index, ask)| {
+        let wanted = plan.asks.iter().filter_map(|(index, ask)| {
             let pod = observed.world.pods.get(*index)?;
             (!failed_nodes.contains(&pod.node)).then(|| self.ask(pod, *ask))
         });
-        results.extend(together(asks.take(ASKS)).await);
-        let upkeep = plan.upkeep.iter().map(|(index, upkeep)| self.keep_up(observed, *index, upkeep));
+        results.extend(together(wanted.take(ASKS)).await);
+        let upkeep = plan
+            .upkeep
+            .iter()
+            .map(|(index, upkeep)| self.keep_up(observed, *index, upkeep));
         results.extend(together(upkeep).await);
 
         let is_left = plan.asks.len() > ASKS || plan.asks.iter().any(|(_, ask)| *ask == Ask::Renew);
@@ -102,7 +105,9 @@ impl Actor {
     }
 
     async fn keep_node(&self, observed: &Observed, index: usize, target: &NodeTarget) -> Result<(), Error> {
-        let Some(node) = observed.nodes.get(index) else { return Ok(()) };
+        let Some(node) = observed.nodes.get(index) else {
+            return Ok(());
+        };
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let patch = taints::patch(node, target);
         let nodes: Api<Node> = Api::all(self.clients.host.clone());
@@ -119,17 +124,23 @@ impl Actor {
                     .filter(|reason| !reason.is_empty())
                     .map(|reason| format!(" ({reason})"))
                     .unwrap_or_default();
-                let note = format!("Cordoned for maintenance {}{reason}.", names.join(", "));
-                self.events.say(&about, events::Notice::normal("MaintenanceStarted", "Cordon", note));
+                let text = format!("Cordoned for maintenance {}{reason}.", names.join(", "));
+                self.events.say(
+                    &about,
+                    events::Notice::normal("MaintenanceStarted", "Cordon", text),
+                );
             }
             NodeTarget::Held { .. } => {}
             NodeTarget::Released { was_unschedulable } => {
-                let note = if *was_unschedulable {
+                let text = if *was_unschedulable {
                     "Maintenance is over; the node took no pods before and takes none now."
                 } else {
                     "Maintenance is over; the node takes pods again."
                 };
-                self.events.say(&about, events::Notice::normal("MaintenanceEnded", "Uncordon", note));
+                self.events.say(
+                    &about,
+                    events::Notice::normal("MaintenanceEnded", "Uncordon", text),
+                );
             }
         }
         Ok(())
@@ -154,7 +165,9 @@ impl Actor {
             }
             Ask::Release => self.change(&requests, &pod.uid, leave).await?,
             Ask::Renew => {
-                let Some(request) = call(requests.get_opt(&pod.uid)).await? else { return Ok(()) };
+                let Some(request) = call(requests.get_opt(&pod.uid)).await? else {
+                    return Ok(());
+                };
                 if !request.is_finished() {
                     return Ok(());
                 }
@@ -176,11 +189,15 @@ impl Actor {
         change: fn(&EvictionRequest) -> Option<Vec<Requester>>,
     ) -> Result<(), Error> {
         for attempt in 0..=CONFLICTS {
-            let Some(request) = call(requests.get_opt(name)).await? else { return Ok(()) };
+            let Some(request) = call(requests.get_opt(name)).await? else {
+                return Ok(());
+            };
             if request.is_finished() || request.is_cancellation_forbidden() {
                 return Ok(());
             }
-            let Some(requesters) = change(&request) else { return Ok(()) };
+            let Some(requesters) = change(&request) else {
+                return Ok(());
+            };
             let patch = json!({
                 "metadata": { "resourceVersion": request.metadata.resource_version },
                 "spec": { "requesters": requesters },
@@ -195,18 +212,26 @@ impl Actor {
     }
 
     async fn keep_up(&self, observed: &Observed, index: usize, upkeep: &Upkeep) -> Result<(), Error> {
-        let Some(maintenance) = observed.maintenances.get(index) else { return Ok(()) };
+        let Some(maintenance) = observed.maintenances.get(index) else {
+            return Ok(());
+        };
         let name = maintenance.metadata.name.as_deref().unwrap_or_default();
         let maintenances: Api<NodeMaintenance> = Api::all(self.clients.ours.clone());
         let resource_version = maintenance.metadata.resource_version.as_deref();
-        let finalizers = maintenance.metadata.finalizers.iter().flatten().map(String::as_str);
+        let finalizers = maintenance
+            .metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .map(String::as_str);
         let with_finalizers = |finalizers: Vec<&str>| -> Value {
             json!({"metadata": {"resourceVersion": resource_version, "finalizers": finalizers}})
         };
         let patch = match upkeep {
             Upkeep::Report(status) => {
                 if let Some(patch) = status_patch(resource_version, maintenance.status.as_ref(), &**status) {
-                    call(maintenances.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
+                    call(maintenances.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)))
+                        .await?;
                 }
                 return Ok(());
             }
@@ -226,13 +251,22 @@ impl Actor {
     fn tell(&self, observed: &Observed, plan: &Plan) {
         let find = |name: &str| {
             let named = |one: &&Arc<NodeMaintenance>| one.metadata.name.as_deref() == Some(name);
-            observed.maintenances.iter().find(named).map(|one| events::reference(&**one))
+            observed
+                .maintenances
+                .iter()
+                .find(named)
+                .map(|one| events::reference(&**one))
         };
         for notice in &plan.notices {
             let (names, said): (Vec<&str>, _) = match notice {
                 Notice::FastForwarded { maintenance, node } => {
-                    let note = format!("Node {node} is further in its drain: its targets do not go back for {maintenance}.");
-                    (vec![maintenance], events::Notice::warning("FastForwarded", "Drain", note))
+                    let note = format!(
+                        "Node {node} is further in its drain: its targets do not go back for {maintenance}."
+                    );
+                    (
+                        vec![maintenance],
+                        events::Notice::warning("FastForwarded", "Drain", note),
+                    )
                 }
                 Notice::Fight { node, maintenances } => {
                     let note = format!(
@@ -245,15 +279,24 @@ impl Actor {
                 }
                 Notice::StaticPods { maintenance, count } => {
                     let note = format!("blocked: static pod ({count} on drained nodes)");
-                    (vec![maintenance], events::Notice::warning("StaticPods", "Drain", note))
+                    (
+                        vec![maintenance],
+                        events::Notice::warning("StaticPods", "Drain", note),
+                    )
                 }
                 Notice::Drained { maintenance } => {
                     let note = "All targeted pods are gone from all selected nodes.";
-                    (vec![maintenance], events::Notice::normal("Drained", "Drain", note))
+                    (
+                        vec![maintenance],
+                        events::Notice::normal("Drained", "Drain", note),
+                    )
                 }
                 Notice::Completed { maintenance } => {
                     let note = "Nodes are released and requests withdrawn.";
-                    (vec![maintenance], events::Notice::normal("Completed", "Complete", note))
+                    (
+                        vec![maintenance],
+                        events::Notice::normal("Completed", "Complete", note),
+                    )
                 }
             };
             for about in names.into_iter().filter_map(find) {
@@ -311,7 +354,12 @@ fn leave(request: &EvictionRequest) -> Option<Vec<Requester>> {
 
 fn is_terminating_namespace(error: &Error) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
-    details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+    details.is_some_and(|details| {
+        details
+            .causes
+            .iter()
+            .any(|cause| cause.reason == "NamespaceTerminating")
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::tests::{Seen, double, failure};
-use crate::nodemaintenance::plan::{World, Node as PlanNode};
+use crate::nodemaintenance::plan::{Node as PlanNode, World};
 use crate::nodemaintenance::taints::NodeRecord;
 use drydock_machinery::clock::{Clock, ManualClock};
 use jiff::Timestamp;
@@ -67,7 +67,10 @@ async fn nodes_come_first_then_requests_then_maintenances() {
     };
     assert_eq!(actor.carry_out(&observed, &plan).await, Carried::Out);
     let seen = seen.lock().unwrap().clone();
-    let calls: Vec<_> = seen.iter().map(|seen| (seen.method.as_str(), seen.path.as_str())).collect();
+    let calls: Vec<_> = seen
+        .iter()
+        .map(|seen| (seen.method.as_str(), seen.path.as_str()))
+        .collect();
     let group = "/apis/coordination.k8s.io/v1alpha3";
     assert_eq!(
         calls,
@@ -79,10 +82,19 @@ async fn nodes_come_first_then_requests_then_maintenances() {
     );
     assert_eq!(seen[0].body["metadata"]["resourceVersion"], "3");
     assert_eq!(seen[1].body["metadata"]["name"], "uid-1");
-    assert_eq!(seen[1].body["spec"]["target"]["pod"], json!({"name": "web", "uid": "uid-1"}));
-    assert_eq!(seen[1].body["spec"]["requesters"], json!([{"name": NODE_MAINTENANCE_REQUESTER}]));
+    assert_eq!(
+        seen[1].body["spec"]["target"]["pod"],
+        json!({"name": "web", "uid": "uid-1"})
+    );
+    assert_eq!(
+        seen[1].body["spec"]["requesters"],
+        json!([{"name": NODE_MAINTENANCE_REQUESTER}])
+    );
     let finalizers = json!(["other.example.com/keep", COMPLETION_FINALIZER]);
-    assert_eq!(seen[2].body["metadata"], json!({"resourceVersion": "5", "finalizers": finalizers}));
+    assert_eq!(
+        seen[2].body["metadata"],
+        json!({"resourceVersion": "5", "finalizers": finalizers})
+    );
 }
 
 #[tokio::test]
@@ -115,7 +127,11 @@ async fn a_request_of_others_is_joined_and_conflicts_are_tried_again() {
         "GET" => others(&json!({})),
         _ => {
             *patches.lock().unwrap() += 1;
-            if *patches.lock().unwrap() == 1 { failure(409, "Conflict", "modified", json!({})) } else { object(seen) }
+            if *patches.lock().unwrap() == 1 {
+                failure(409, "Conflict", "modified", json!({}))
+            } else {
+                object(seen)
+            }
         }
     });
     let plan = Plan {
@@ -148,5 +164,8 @@ async fn a_forbidden_cancellation_is_not_tried_and_a_renewal_plans_again() {
         ..Plan::default()
     };
     assert_eq!(actor.carry_out(&observed, &plan).await, Carried::InPart);
-    assert!(seen.lock().unwrap().iter().all(|seen| seen.method == "GET"), "it is not finished");
+    assert!(
+        seen.lock().unwrap().iter().all(|seen| seen.method == "GET"),
+        "it is not finished"
+    );
 }

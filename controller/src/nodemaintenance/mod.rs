@@ -68,7 +68,8 @@ impl Controller {
         let plan = plan(&observed.world, self.clock.now());
         let carried = self.actor.carry_out(&observed, &plan).await;
         let took = self.clock.now().duration_since(begun).as_millis();
-        self.last_round.store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
+        self.last_round
+            .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
         match carried {
             Carried::Out => Outcome::Wait(None),
             Carried::InPart => Outcome::Wait(self.clock.now().checked_add(AFTER_CONFLICT).ok()),
@@ -104,7 +105,9 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
     informers.pods.listen({
         let (queue, nodes) = (Arc::clone(queue), stores.nodes.clone());
         move |change: &Change<Pod>| {
-            let node = change.latest().and_then(|pod| nodes.get("", pod.spec.node_name.as_deref()?));
+            let node = change
+                .latest()
+                .and_then(|pod| nodes.get("", pod.spec.node_name.as_deref()?));
             if node.is_some_and(|node| taints::is_held(&node)) {
                 queue.add(());
             }

@@ -34,9 +34,15 @@ pub fn observe(stores: &Stores, static_pods: StaticPods) -> Observed {
         nodes: stores.nodes.all(),
         ..Observed::default()
     };
-    observed.maintenances.retain(|maintenance| maintenance.spec.stage != Stage::Idle);
-    observed.maintenances.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-    observed.nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    observed
+        .maintenances
+        .retain(|maintenance| maintenance.spec.stage != Stage::Idle);
+    observed
+        .maintenances
+        .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    observed
+        .nodes
+        .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     observed.world.static_pods = static_pods;
     observed.world.maintenances = observed
         .maintenances
@@ -59,11 +65,18 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
     };
     Maintenance {
         name: metadata.name.clone().unwrap_or_default(),
-        created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        created: metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation,
         stage: object.spec.stage.clone(),
         is_deleting: metadata.deletion_timestamp.is_some(),
-        has_finalizer: metadata.finalizers.iter().flatten().any(|one| one == COMPLETION_FINALIZER),
+        has_finalizer: metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|one| one == COMPLETION_FINALIZER),
         entries: plan::entries(&object.spec.drain_plan),
         nodes: nodes
             .iter()
@@ -77,7 +90,11 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
 fn node(object: &Node) -> plan::Node {
     plan::Node {
         name: object.metadata.name.clone().unwrap_or_default(),
-        is_unschedulable: object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+        is_unschedulable: object
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.unschedulable)
+            .unwrap_or(false),
         is_tainted: taints::is_tainted(object),
         record: taints::record(object),
     }
@@ -85,9 +102,18 @@ fn node(object: &Node) -> plan::Node {
 
 fn add_pods(stores: &Stores, observed: &mut Observed) {
     let world = &mut observed.world;
-    let selected: BTreeSet<usize> = world.maintenances.iter().flat_map(|one| &one.nodes).copied().collect();
-    let by_name: HashMap<String, usize> =
-        world.nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
+    let selected: BTreeSet<usize> = world
+        .maintenances
+        .iter()
+        .flat_map(|one| &one.nodes)
+        .copied()
+        .collect();
+    let by_name: HashMap<String, usize> = world
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(index, node)| (node.name.clone(), index))
+        .collect();
     let node_of = |pod: &Pod| by_name.get(pod.spec.node_name.as_deref()?).copied();
     if !selected.is_empty() {
         for pod in stores.pods.all() {
@@ -103,9 +129,15 @@ fn add_pods(stores: &Stores, observed: &mut Observed) {
         if !is_requested_by_maintenance(&object) || object.is_finished() {
             continue;
         }
-        let Some(reference) = &object.spec.target.pod else { continue };
+        let Some(reference) = &object.spec.target.pod else {
+            continue;
+        };
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-        let Some(pod) = stores.pods.get(namespace, &reference.name).filter(|pod| pod.uid() == reference.uid) else {
+        let Some(pod) = stores
+            .pods
+            .get(namespace, &reference.name)
+            .filter(|pod| pod.uid() == reference.uid)
+        else {
             continue;
         };
         if let Some(node) = node_of(&pod).filter(|node| !selected.contains(node)) {
@@ -142,7 +174,9 @@ fn request(object: &EvictionRequest) -> Request {
         .status
         .iter()
         .flat_map(|status| &status.conditions)
-        .any(|condition| condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters");
+        .any(|condition| {
+            condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters"
+        });
     Request {
         is_ours: is_requested_by_maintenance(object),
         is_forbidden: object.is_cancellation_forbidden(),

@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use drydock_machinery::selector::Selector;
 use drydock_proto::kinds::nodemaintenance::{
-    DRAINED, DrainPlanEntry, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus, PodType, Stage, StageStatus,
+    DRAINED, DrainPlanEntry, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus, PodType, Stage,
+    StageStatus,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -69,7 +70,10 @@ impl Entry {
         let label = |key: &str| pod.labels.get(key).map(String::as_str);
         self.key.pod_type == pod.pod_type
             && pod.priority <= self.key.priority
-            && self.selector.as_ref().is_some_and(|selector| selector.matches(label))
+            && self
+                .selector
+                .as_ref()
+                .is_some_and(|selector| selector.matches(label))
     }
 }
 
@@ -79,8 +83,13 @@ pub fn entries(plan: &[DrainPlanEntry]) -> Vec<Entry> {
     let mut ordinals: HashMap<(usize, i32), usize> = HashMap::new();
     let mut entries = Vec::with_capacity(plan.len());
     for wire in plan {
-        let Some(pod_type) = wire.pod_type.rank() else { continue };
-        let text = wire.pod_selector.as_ref().and_then(|selector| serde_json::to_string(selector).ok());
+        let Some(pod_type) = wire.pod_type.rank() else {
+            continue;
+        };
+        let text = wire
+            .pod_selector
+            .as_ref()
+            .and_then(|selector| serde_json::to_string(selector).ok());
         let is_bare = wire.pod_selector.is_none();
         let next = ordinals.entry((pod_type, wire.pod_priority)).or_insert(0);
         let ordinal = if is_bare { 0 } else { *next };
@@ -379,7 +388,9 @@ impl NodeDrain {
     }
 
     fn has_passed(&self, key: &Key) -> bool {
-        self.level.as_ref().is_some_and(|level| level > key || (level == key && !self.is_busy()))
+        self.level
+            .as_ref()
+            .is_some_and(|level| level > key || (level == key && !self.is_busy()))
     }
 }
 
@@ -425,7 +436,10 @@ impl<'a> Drain<'a> {
 
     fn nodes_of(&self, place: usize) -> impl Iterator<Item = (usize, &NodeDrain)> {
         let nodes = self.maintenance(place).map(|one| one.nodes.as_slice());
-        nodes.unwrap_or_default().iter().filter_map(|index| Some((*index, self.nodes.get(*index)?)))
+        nodes
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|index| Some((*index, self.nodes.get(*index)?)))
     }
 
     fn has_begun(&self, place: usize) -> bool {
@@ -443,7 +457,12 @@ impl<'a> Drain<'a> {
         let earlier: Vec<Vec<Entry>> = world
             .nodes
             .iter()
-            .map(|node| node.record.as_ref().map(|record| entries(&record.targets)).unwrap_or_default())
+            .map(|node| {
+                node.record
+                    .as_ref()
+                    .map(|record| entries(&record.targets))
+                    .unwrap_or_default()
+            })
             .collect();
         for pod in &world.pods {
             let earlier = earlier.get(pod.node).map(Vec::as_slice).unwrap_or_default();
@@ -467,7 +486,12 @@ impl<'a> Drain<'a> {
         }
         drainers
             .iter()
-            .filter_map(|place| self.maintenance(*place)?.entries.iter().find(|entry| entry.matches(pod)))
+            .filter_map(|place| {
+                self.maintenance(*place)?
+                    .entries
+                    .iter()
+                    .find(|entry| entry.matches(pod))
+            })
             .map(|entry| PodKey::From(entry.key.clone()))
             .min()
     }
@@ -475,7 +499,9 @@ impl<'a> Drain<'a> {
     /// Raises levels until nothing moves.
     fn advance(&mut self) {
         loop {
-            self.passed = (0..self.order.len()).map(|place| self.count_passed(place)).collect();
+            self.passed = (0..self.order.len())
+                .map(|place| self.count_passed(place))
+                .collect();
             let mut has_moved = false;
             for node in 0..self.nodes.len() {
                 has_moved |= self.raise(node);
@@ -502,7 +528,9 @@ impl<'a> Drain<'a> {
         let lowest = drainers.iter().filter_map(|place| self.current(*place)).min();
         // Who has passed everything does not hold a node back; when all have, their last entries are reached.
         let last = || {
-            let entries = drainers.iter().filter_map(|place| self.maintenance(*place)?.entries.last());
+            let entries = drainers
+                .iter()
+                .filter_map(|place| self.maintenance(*place)?.entries.last());
             entries.map(|entry| &entry.key).max()
         };
         let Some(lowest) = lowest.or_else(last).cloned() else {
@@ -545,17 +573,17 @@ impl<'a> Drain<'a> {
     }
 
     fn draining(&self, limiters: &BTreeSet<usize>) -> String {
-        match limiters.is_empty() {
-            true => "Draining".to_owned(),
-            false => format!("Draining (limited by {})", self.names(limiters)),
+        if limiters.is_empty() {
+            return "Draining".to_owned();
         }
+        format!("Draining (limited by {})", self.names(limiters))
     }
 
     fn waiting(&self, awaited: &BTreeSet<usize>) -> String {
-        match awaited.is_empty() {
-            true => "Draining".to_owned(),
-            false => format!("Waiting for {}.", self.names(awaited)),
+        if awaited.is_empty() {
+            return "Draining".to_owned();
         }
+        format!("Waiting for {}.", self.names(awaited))
     }
 
     fn node_message(&self, index: usize) -> String {
@@ -594,7 +622,9 @@ impl<'a> Drain<'a> {
         let current = self.current(place);
         let limiters = self
             .nodes_of(place)
-            .filter(|(_, node)| current.is_none_or(|current| node.level.as_ref().is_none_or(|level| level < current)))
+            .filter(|(_, node)| {
+                current.is_none_or(|current| node.level.as_ref().is_none_or(|level| level < current))
+            })
             .flat_map(|(index, _)| self.governors(index))
             .filter(|limiter| *limiter != place && (!has_begun || *limiter < place))
             .collect();
@@ -639,8 +669,12 @@ impl<'a> Drain<'a> {
 static NOBODY: BTreeSet<usize> = BTreeSet::new();
 
 fn by_age(world: &World, wanted: impl Fn(&Maintenance) -> bool) -> Vec<usize> {
-    let mut order: Vec<(usize, &Maintenance)> =
-        world.maintenances.iter().enumerate().filter(|(_, one)| wanted(one)).collect();
+    let mut order: Vec<(usize, &Maintenance)> = world
+        .maintenances
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| wanted(one))
+        .collect();
     order.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
     order.into_iter().map(|(index, _)| index).collect()
 }
@@ -654,7 +688,11 @@ fn count_pod(world: &World, pod: &Pod, key: Option<&PodKey>, node: &mut NodeDrai
         .requests
         .get(&pod.uid)
         .is_some_and(|request| request.is_ours && request.state == RequestState::Active);
-    let counter = if is_asked { &mut node.active } else { &mut node.pending };
+    let counter = if is_asked {
+        &mut node.active
+    } else {
+        &mut node.pending
+    };
     *counter = counter.saturating_add(1);
     if let Some(key) = key
         && node.lowest.as_ref().is_none_or(|lowest| key < lowest)
@@ -666,7 +704,9 @@ fn count_pod(world: &World, pod: &Pod, key: Option<&PodKey>, node: &mut NodeDrai
 fn plan_nodes(world: &World, drain: &Drain<'_>, plan: &mut Plan) {
     let mut holders: Vec<Vec<Participant>> = vec![Vec::new(); world.nodes.len()];
     for index in by_age(world, Maintenance::is_active) {
-        let Some(maintenance) = world.maintenances.get(index) else { continue };
+        let Some(maintenance) = world.maintenances.get(index) else {
+            continue;
+        };
         for node in &maintenance.nodes {
             if let Some(holders) = holders.get_mut(*node) {
                 holders.push(Participant {
@@ -681,7 +721,8 @@ fn plan_nodes(world: &World, drain: &Drain<'_>, plan: &mut Plan) {
             let before = node.record.as_ref().map(|record| record.was_unschedulable);
             if before.is_some() || node.is_tainted {
                 let was_unschedulable = before.unwrap_or(node.is_unschedulable);
-                plan.nodes.push((index, NodeTarget::Released { was_unschedulable }));
+                plan.nodes
+                    .push((index, NodeTarget::Released { was_unschedulable }));
             }
             continue;
         }
@@ -693,7 +734,9 @@ fn plan_nodes(world: &World, drain: &Drain<'_>, plan: &mut Plan) {
             });
         }
         let reached = drain.nodes.get(index).and_then(|node| node.level.clone());
-        let is_tainted = reached.as_ref().is_some_and(|level| Some(level.pod_type) >= PodType::DaemonSet.rank());
+        let is_tainted = reached
+            .as_ref()
+            .is_some_and(|level| Some(level.pod_type) >= PodType::DaemonSet.rank());
         let record = NodeRecord {
             maintenances,
             targets: drain.targets(index),
@@ -714,7 +757,10 @@ fn note_late_comers(drain: &Drain<'_>, index: usize, node: &Node, plan: &mut Pla
     let Some(record) = &node.record else { return };
     for place in drain.drainers_of(index) {
         let name = drain.name(*place);
-        let is_new = !record.maintenances.iter().any(|one| one.name == name && one.stage == Stage::Drain);
+        let is_new = !record
+            .maintenances
+            .iter()
+            .any(|one| one.name == name && one.stage == Stage::Drain);
         let is_behind = match (drain.current(*place), &record.reached) {
             (Some(current), Some(reached)) => current < reached,
             _ => false,
@@ -754,7 +800,9 @@ fn plan_requests(world: &World, drain: &Drain<'_>, plan: &mut Plan) {
 }
 
 fn plan_maintenance(world: &World, drain: &Drain<'_>, index: usize, now: Timestamp, plan: &mut Plan) {
-    let Some(maintenance) = world.maintenances.get(index) else { return };
+    let Some(maintenance) = world.maintenances.get(index) else {
+        return;
+    };
     let mut status = maintenance.status.clone();
     status.selected_nodes = Some(count(maintenance.nodes.len()));
     match maintenance.stage {
@@ -776,7 +824,11 @@ fn plan_maintenance(world: &World, drain: &Drain<'_>, index: usize, now: Timesta
         }
         Stage::Idle | Stage::Other(_) => return,
     }
-    if !status.stage_statuses.iter().any(|stage| stage.name == maintenance.stage) {
+    if !status
+        .stage_statuses
+        .iter()
+        .any(|stage| stage.name == maintenance.stage)
+    {
         status.stage_statuses.push(StageStatus {
             name: maintenance.stage.clone(),
             start_timestamp: Some(whole(now)),
@@ -798,7 +850,11 @@ fn plan_maintenance(world: &World, drain: &Drain<'_>, index: usize, now: Timesta
 /// Whether nothing of the maintenance is left: no node that it holds, no request that it made.
 fn is_carried_out(world: &World, drain: &Drain<'_>, maintenance: &Maintenance) -> bool {
     let names = |record: &NodeRecord| record.maintenances.iter().any(|one| one.name == maintenance.name);
-    let holds = world.nodes.iter().filter_map(|node| node.record.as_ref()).any(names);
+    let holds = world
+        .nodes
+        .iter()
+        .filter_map(|node| node.record.as_ref())
+        .any(names);
     let mine: BTreeSet<usize> = maintenance.nodes.iter().copied().collect();
     let asks = world.pods.iter().any(|pod| {
         let request = world.requests.get(&pod.uid);
@@ -817,7 +873,9 @@ fn report_drain(
     status: &mut NodeMaintenanceStatus,
     plan: &mut Plan,
 ) {
-    let Some(place) = drain.order.iter().position(|one| *one == index) else { return };
+    let Some(place) = drain.order.iter().position(|one| *one == index) else {
+        return;
+    };
     let nodes: Vec<(usize, &NodeDrain)> = drain.nodes_of(place).collect();
     let drained = nodes.iter().filter(|(_, node)| node.is_drained()).count();
     let lowest = nodes.iter().min_by(|a, b| a.1.level.cmp(&b.1.level));
@@ -841,14 +899,25 @@ fn report_drain(
     let (state, reason, message) = if nodes.is_empty() {
         ("False", "NoNodes", "No node is selected.".to_owned())
     } else if !is_drained {
-        ("False", "Draining", "Targeted pods are left on selected nodes.".to_owned())
+        (
+            "False",
+            "Draining",
+            "Targeted pods are left on selected nodes.".to_owned(),
+        )
     } else if static_left > 0 {
         let message = format!("All pods are gone but {static_left}, blocked: static pod.");
         ("True", "Drained", message)
     } else {
-        ("True", "Drained", "All targeted pods are gone from all selected nodes.".to_owned())
+        (
+            "True",
+            "Drained",
+            "All targeted pods are gone from all selected nodes.".to_owned(),
+        )
     };
-    let known = status.conditions.iter_mut().find(|condition| condition.type_ == DRAINED);
+    let known = status
+        .conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == DRAINED);
     let since = known
         .as_ref()
         .filter(|known| known.status == state)

@@ -127,7 +127,12 @@ impl Cluster {
     fn leave(&mut self, node: usize, count: usize) {
         for _ in 0..count {
             let is_leaving = |pod: &Pod| pod.node == node && self.world.requests.contains_key(&pod.uid);
-            let index = self.world.pods.iter().position(is_leaving).expect("a pod that is asked to leave");
+            let index = self
+                .world
+                .pods
+                .iter()
+                .position(is_leaving)
+                .expect("a pod that is asked to leave");
             self.world.pods.remove(index);
         }
     }
@@ -148,16 +153,30 @@ impl Cluster {
 
     /// The same of a node, as a maintenance reports it and as it stands on the node.
     #[track_caller]
-    fn check_node(&self, maintenance: usize, name: &str, pending: i32, active: i32, message: &str, target: i32) {
+    fn check_node(
+        &self,
+        maintenance: usize,
+        name: &str,
+        pending: i32,
+        active: i32,
+        message: &str,
+        target: i32,
+    ) {
         let statuses = &self.status(maintenance).node_statuses;
-        let status = statuses.iter().find(|status| status.node_ref.name == name).unwrap();
+        let status = statuses
+            .iter()
+            .find(|status| status.node_ref.name == name)
+            .unwrap();
         assert_eq!(status.drain_message, message);
         assert_eq!(status.pods_pending_eviction_request, pending);
         assert_eq!(status.active_eviction_requests, active);
         assert_eq!(status.drain_targets, [default(target)]);
         let node = self.world.nodes.iter().find(|node| node.name == name).unwrap();
         let record = node.record.as_ref().unwrap();
-        assert_eq!((&record.message, &record.targets), (&status.drain_message, &status.drain_targets));
+        assert_eq!(
+            (&record.message, &record.targets),
+            (&status.drain_message, &status.drain_targets)
+        );
     }
 }
 
@@ -233,13 +252,27 @@ fn intersecting_maintenances_go_as_in_the_design() {
     let c = cluster.maintenance("maintenance-c", &[one, four], &[default(2000), default(15_000)]);
     cluster.settle();
     cluster.check(c, 90, 35, "Draining", 2000);
-    cluster.check_node(c, "one", 70, 30, "Draining (limited by maintenance-b, maintenance-c)", 10_000);
+    cluster.check_node(
+        c,
+        "one",
+        70,
+        30,
+        "Draining (limited by maintenance-b, maintenance-c)",
+        10_000,
+    );
     cluster.check_node(c, "four", 20, 5, "Draining", 2000);
     let forwarded = Notice::FastForwarded {
         maintenance: "maintenance-c".to_owned(),
         node: "one".to_owned(),
     };
-    assert_eq!(cluster.notices.iter().filter(|notice| **notice == forwarded).count(), 1);
+    assert_eq!(
+        cluster
+            .notices
+            .iter()
+            .filter(|notice| **notice == forwarded)
+            .count(),
+        1
+    );
 }
 
 #[test]
@@ -265,7 +298,9 @@ fn targets_accumulate_by_type_and_selector() {
     let maintenance = cluster.maintenance("m", &[five], &plan);
     cluster.pods(five, 1, 500);
     cluster.pods(five, 1, 2000);
-    cluster.world.pods[1].labels.insert("app".to_owned(), "postgres".to_owned());
+    cluster.world.pods[1]
+        .labels
+        .insert("app".to_owned(), "postgres".to_owned());
     cluster.pods(five, 1, 2000);
     cluster.typed_pods(five, 1, &PodType::DaemonSet, 1000);
     cluster.typed_pods(five, 1, &PodType::DaemonSet, 2000);
@@ -276,10 +311,21 @@ fn targets_accumulate_by_type_and_selector() {
         (vec![default(max), selected(max)], false),
         (vec![default(max), selected(max), daemon(1000)], true),
         (vec![default(max), selected(max), daemon(max)], true),
-        (vec![default(max), selected(max), daemon(max), entry(PodType::Static, max)], true),
+        (
+            vec![
+                default(max),
+                selected(max),
+                daemon(max),
+                entry(PodType::Static, max),
+            ],
+            true,
+        ),
     ] {
         cluster.settle();
-        assert_eq!(cluster.status(maintenance).node_statuses[0].drain_targets, targets);
+        assert_eq!(
+            cluster.status(maintenance).node_statuses[0].drain_targets,
+            targets
+        );
         assert_eq!(cluster.world.nodes[five].is_tainted, is_tainted);
         cluster.leave(five, 1);
     }
@@ -308,7 +354,10 @@ fn static_pods_are_reported_and_do_not_count_unless_required() {
         cluster.settle();
         assert_eq!(cluster.status(maintenance).conditions[0].status, state);
         assert_eq!(cluster.world.requests.len(), 2, "they are requested all the same");
-        let told = cluster.notices.iter().any(|notice| matches!(notice, Notice::StaticPods { count: 2, .. }));
+        let told = cluster
+            .notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::StaticPods { count: 2, .. }));
         assert_eq!(told, static_pods == StaticPods::Reported);
     }
 }
@@ -353,21 +402,45 @@ fn completion_releases_requests_and_brings_back_what_was_schedulable() {
     cluster.world.requests.get_mut(&forbidden).unwrap().is_forbidden = true;
     cluster.world.maintenances[first].is_deleting = true;
     cluster.settle();
-    let unschedulable: Vec<_> = cluster.world.nodes.iter().map(|node| node.is_unschedulable).collect();
+    let unschedulable: Vec<_> = cluster
+        .world
+        .nodes
+        .iter()
+        .map(|node| node.is_unschedulable)
+        .collect();
     assert_eq!(unschedulable, [false, true, true]);
     assert_eq!(cluster.world.maintenances[first].stage, Stage::Complete);
     assert!(cluster.world.maintenances[first].has_finalizer);
-    let ours = |cluster: &Cluster| cluster.world.requests.values().filter(|request| request.is_ours).count();
-    assert_eq!(ours(&cluster), 2, "the forbidden one, and the other maintenance's");
+    let ours = |cluster: &Cluster| {
+        cluster
+            .world
+            .requests
+            .values()
+            .filter(|request| request.is_ours)
+            .count()
+    };
+    assert_eq!(
+        ours(&cluster),
+        2,
+        "the forbidden one, and the other maintenance's"
+    );
     cluster.world.pods.remove(0);
     cluster.settle();
     assert!(!cluster.world.maintenances[first].has_finalizer);
-    assert!(cluster.notices.contains(&Notice::Completed { maintenance: "first".to_owned() }));
+    assert!(cluster.notices.contains(&Notice::Completed {
+        maintenance: "first".to_owned()
+    }));
     assert!(cluster.world.nodes[shared].record.is_some());
 
     cluster.world.maintenances[second].stage = Stage::Complete;
     cluster.settle();
-    assert!(cluster.world.nodes.iter().all(|node| node.record.is_none() && !node.is_tainted));
+    assert!(
+        cluster
+            .world
+            .nodes
+            .iter()
+            .all(|node| node.record.is_none() && !node.is_tainted)
+    );
     assert!(!cluster.world.nodes[shared].is_unschedulable);
     assert_eq!(ours(&cluster), 1, "only the one whose pod is gone");
 }
@@ -378,11 +451,21 @@ fn a_fight_over_a_node_is_reported_and_won() {
     let node = cluster.node("one");
     cluster.maintenance("m", &[node], &full_plan());
     cluster.settle();
-    assert!(cluster.notices.iter().all(|notice| !matches!(notice, Notice::Fight { .. })));
+    assert!(
+        cluster
+            .notices
+            .iter()
+            .all(|notice| !matches!(notice, Notice::Fight { .. }))
+    );
     cluster.world.nodes[node].is_unschedulable = false;
     cluster.settle();
     assert!(cluster.world.nodes[node].is_unschedulable);
-    assert!(cluster.notices.iter().any(|notice| matches!(notice, Notice::Fight { .. })));
+    assert!(
+        cluster
+            .notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::Fight { .. }))
+    );
 }
 
 #[test]
@@ -399,7 +482,13 @@ fn requests_are_made_joined_and_renewed() {
         (1, state(RequestState::Active)),
         (2, withdrawn()),
         (3, state(RequestState::Final)),
-        (4, Request { is_forbidden: true, ..Request::default() }),
+        (
+            4,
+            Request {
+                is_forbidden: true,
+                ..Request::default()
+            },
+        ),
     ] {
         let uid = cluster.world.pods[pod].uid.clone();
         cluster.world.requests.insert(uid, request);
@@ -425,7 +514,9 @@ fn new_nodes_are_included_and_lost_ones_dropped() {
 #[test]
 fn a_maintenance_of_five_thousand_nodes_stays_below_its_limit() {
     let mut cluster = Cluster::default();
-    let nodes: Vec<usize> = (0..5000).map(|index| cluster.node(&format!("node-{index:04}.example.com"))).collect();
+    let nodes: Vec<usize> = (0..5000)
+        .map(|index| cluster.node(&format!("node-{index:04}.example.com")))
+        .collect();
     let maintenance = cluster.maintenance("m", &nodes, &full_plan());
     cluster.pods(nodes[4999], 1, 0);
     cluster.settle();
@@ -433,7 +524,10 @@ fn a_maintenance_of_five_thousand_nodes_stays_below_its_limit() {
     let size = serde_json::to_vec(status).unwrap().len();
     assert!(size < 1024 * 1024, "{size}");
     assert_eq!(status.node_statuses[0].node_ref.name, "node-4999.example.com");
-    assert_eq!((status.selected_nodes, status.drained_nodes), (Some(5000), Some(4999)));
+    assert_eq!(
+        (status.selected_nodes, status.drained_nodes),
+        (Some(5000), Some(4999))
+    );
 }
 
 /// A cluster of up to four nodes and three maintenances with random plans and pods.
@@ -441,7 +535,8 @@ fn clusters() -> impl Strategy<Value = Cluster> {
     let pod_type = (0_usize..3).prop_map(|rank| PodType::from(PodType::KNOWN[rank]));
     let plan_entry = (pod_type.clone(), 0_i32..5, proptest::option::of(0_usize..2)).prop_map(
         |(pod_type, priority, app)| DrainPlanEntry {
-            pod_selector: app.map(|app| serde_json::from_value(json!({"matchLabels": {"app": app.to_string()}})).unwrap()),
+            pod_selector: app
+                .map(|app| serde_json::from_value(json!({"matchLabels": {"app": app.to_string()}})).unwrap()),
             ..entry(pod_type, priority)
         },
     );

@@ -4,7 +4,7 @@
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DrainPlanEntry, STATUS_ANNOTATION, Stage};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::plan::{Key, NodeTarget};
 
@@ -72,10 +72,12 @@ pub fn patch(node: &Node, target: &NodeTarget) -> Value {
             let text = serde_json::to_string(record).unwrap_or_default();
             (Value::String(text), *is_tainted, Value::Bool(true))
         }
-        NodeTarget::Released { was_unschedulable: true } => (Value::Null, false, Value::Bool(true)),
+        NodeTarget::Released {
+            was_unschedulable: true,
+        } => (Value::Null, false, Value::Bool(true)),
         NodeTarget::Released { .. } => (Value::Null, false, Value::Null),
     };
-    let mut spec = json!({ "unschedulable": unschedulable });
+    let mut spec = Map::from_iter([("unschedulable".to_owned(), unschedulable)]);
     if is_tainted != self::is_tainted(node) {
         let others = taints(node).iter().filter(|taint| !is_ours(taint)).cloned();
         let ours = is_tainted.then(|| Taint {
@@ -84,7 +86,12 @@ pub fn patch(node: &Node, target: &NodeTarget) -> Value {
             ..Taint::default()
         });
         let taints: Vec<Taint> = others.chain(ours).collect();
-        spec["taints"] = if taints.is_empty() { Value::Null } else { json!(taints) };
+        let taints = if taints.is_empty() {
+            Value::Null
+        } else {
+            json!(taints)
+        };
+        spec.insert("taints".to_owned(), taints);
     }
     json!({
         "metadata": {
@@ -96,7 +103,10 @@ pub fn patch(node: &Node, target: &NodeTarget) -> Value {
 }
 
 fn taints(node: &Node) -> &[Taint] {
-    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default()
 }
 
 fn is_ours(taint: &Taint) -> bool {
@@ -132,17 +142,31 @@ mod tests {
         assert_eq!(patched["metadata"]["resourceVersion"], "7");
         assert_eq!(patched["spec"]["unschedulable"], true);
         assert_eq!(patched["spec"]["taints"], json!([foreign[0], ours]));
-        assert_eq!(patch_of(&json!([foreign[0], ours]), held(true))["spec"].get("taints"), None);
-        let written = patched["metadata"]["annotations"][STATUS_ANNOTATION].as_str().unwrap();
-        assert_eq!(super::record(&node(&foreign, Some(written))), Some(record.clone()));
+        assert_eq!(
+            patch_of(&json!([foreign[0], ours]), held(true))["spec"].get("taints"),
+            None
+        );
+        let written = patched["metadata"]["annotations"][STATUS_ANNOTATION]
+            .as_str()
+            .unwrap();
+        assert_eq!(
+            super::record(&node(&foreign, Some(written))),
+            Some(record.clone())
+        );
 
         let released = |was_unschedulable| NodeTarget::Released { was_unschedulable };
         let patched = patch_of(&json!([foreign[0], ours]), released(false));
         assert_eq!(patched["spec"]["taints"], foreign);
         assert_eq!(patched["spec"]["unschedulable"], Value::Null);
         assert_eq!(patched["metadata"]["annotations"][STATUS_ANNOTATION], Value::Null);
-        assert_eq!(patch_of(&json!([ours]), released(true))["spec"]["taints"], Value::Null);
-        assert_eq!(patch_of(&json!([ours]), released(true))["spec"]["unschedulable"], true);
+        assert_eq!(
+            patch_of(&json!([ours]), released(true))["spec"]["taints"],
+            Value::Null
+        );
+        assert_eq!(
+            patch_of(&json!([ours]), released(true))["spec"]["unschedulable"],
+            true
+        );
     }
 
     #[test]
