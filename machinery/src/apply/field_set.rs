@@ -172,6 +172,19 @@ impl FieldSet {
         Self { nodes }
     }
 
+    /// The paths in any of the sets.
+    #[must_use]
+    pub fn union_of(mut sets: Vec<Self>) -> Self {
+        // In pairs, so that no path is moved more often than the logarithm of their number.
+        while sets.len() > 1 {
+            let mut pairs = std::mem::take(&mut sets).into_iter();
+            while let Some(left) = pairs.next() {
+                sets.push(left.union(pairs.next().unwrap_or_default()));
+            }
+        }
+        sets.pop().unwrap_or_default()
+    }
+
     /// The paths in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
@@ -572,6 +585,8 @@ mod tests {
             let below = |path: &Path| (1..=path.0.len()).any(|end| r.contains(&Path(path.0[..end].to_vec())));
             prop_assert_eq!(paths(&rest), l.iter().filter(|path| !below(path)).cloned().collect());
             prop_assert_eq!(left.clone().union(left.clone()), left.clone());
+            let sets = vec![left.clone(), right.clone(), left.clone()];
+            prop_assert_eq!(FieldSet::union_of(sets), left.clone().union(right.clone()));
             prop_assert_eq!(left.clone().difference(&right).union(left.intersection(&right)), left);
         }
 

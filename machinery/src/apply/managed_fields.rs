@@ -3,7 +3,7 @@
 //! A write that is no apply owns what it changes: the fields it adds or gives another value. Whoever owned them before
 //! loses them, and nobody owns what is gone. Start at [`record_update`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
@@ -262,15 +262,25 @@ pub fn decode_entries(list: &Value) -> Result<Vec<Entry>, EntriesError> {
         Value::Array(list) => list,
         _ => return Err(EntriesError::Shape),
     };
-    let mut entries: Vec<Entry> = Vec::with_capacity(list.len() + 1);
-    for (index, entry) in list.iter().enumerate() {
-        let entry = Entry::decode(index, entry)?;
-        match entries.iter_mut().find(|earlier| earlier.is_same_writer(&entry)) {
-            Some(earlier) => *earlier = entry,
-            None => entries.push(entry),
+    let mut entries: Vec<Option<Entry>> = Vec::with_capacity(list.len() + 1);
+    let mut writers: HashMap<_, usize> = HashMap::with_capacity(list.len());
+    for (index, value) in list.iter().enumerate() {
+        entries.push(Some(Entry::decode(index, value)?));
+        let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+        let version = if text("operation") == "Apply" {
+            ""
+        } else {
+            text("apiVersion")
+        };
+        let writer = (text("operation"), version, text("manager"), text("subresource"));
+        if let Some(earlier) = writers
+            .insert(writer, index)
+            .and_then(|earlier| entries.get_mut(earlier))
+        {
+            *earlier = None;
         }
     }
-    Ok(entries)
+    Ok(entries.into_iter().flatten().collect())
 }
 
 /// The list of an object in its order: appliers first, then by time, manager, version and subresource. `None` when there
@@ -501,39 +511,54 @@ fn cap_updaters(entries: &mut Vec<Entry>) {
     }
     let (mut updaters, appliers): (Vec<_>, Vec<_>) = entries.drain(..).partition(is_updater);
     updaters.sort_by_cached_key(|entry| (entry.order_time().to_owned(), entry.identity()));
-    let is_bucket = |entry: &Entry, version: &str| {
-        entry.manager == ANCIENT_CHANGES && entry.subresource.is_empty() && entry.api_version == version
-    };
-    let mut at = 0;
-    while count > MOST_UPDATERS {
-        let Some(version) = updaters.get(at).map(|entry| entry.api_version.clone()) else {
+    // By version: where the bucket stands, if there is one, and the oldest entry, which becomes the bucket if not.
+    let mut buckets: HashMap<String, usize> = HashMap::new();
+    for (at, entry) in updaters.iter().enumerate() {
+        if entry.manager == ANCIENT_CHANGES && entry.subresource.is_empty() {
+            buckets.insert(entry.api_version.clone(), at);
+        }
+    }
+    let mut oldest: HashMap<String, usize> = HashMap::new();
+    let mut merged: BTreeMap<usize, Vec<FieldSet>> = BTreeMap::new();
+    let mut updaters: Vec<Option<Entry>> = updaters.into_iter().map(Some).collect();
+    for at in 0..updaters.len() {
+        if count <= MOST_UPDATERS {
             break;
+        }
+        let Some(version) = updaters
+            .get(at)
+            .and_then(Option::as_ref)
+            .map(|entry| entry.api_version.clone())
+        else {
+            continue;
         };
-        // The oldest entry of a version stays, until it becomes the bucket of the ones after it.
-        let oldest = updaters
-            .iter()
-            .position(|entry| entry.api_version == version)
-            .unwrap_or(at);
-        let bucket = updaters
-            .iter()
-            .position(|entry| is_bucket(entry, &version))
-            .unwrap_or(oldest);
-        if oldest == at || bucket == at {
-            at += 1;
+        let Some(&first) = oldest.get(&version) else {
+            oldest.insert(version, at);
+            continue;
+        };
+        let bucket = *buckets.entry(version).or_insert(first);
+        if bucket == at {
             continue;
         }
-        let merged = updaters.remove(at);
+        let Some(entry) = updaters.get_mut(at).and_then(Option::take) else {
+            continue;
+        };
         count -= 1;
-        // The bucket may stand behind the entry that was just removed.
-        if let Some(bucket) = updaters.get_mut(if bucket > at { bucket - 1 } else { bucket }) {
+        merged.entry(bucket).or_default().push(entry.fields);
+        if let Some(bucket) = updaters.get_mut(bucket).and_then(Option::as_mut) {
             ANCIENT_CHANGES.clone_into(&mut bucket.manager);
             bucket.subresource.clear();
-            bucket.time = merged.time;
-            bucket.fields = std::mem::take(&mut bucket.fields).union(merged.fields);
+            bucket.time = entry.time;
+        }
+    }
+    for (at, mut sets) in merged {
+        if let Some(bucket) = updaters.get_mut(at).and_then(Option::as_mut) {
+            sets.push(std::mem::take(&mut bucket.fields));
+            bucket.fields = FieldSet::union_of(sets);
         }
     }
     *entries = appliers;
-    entries.append(&mut updaters);
+    entries.extend(updaters.into_iter().flatten());
 }
 
 /// Takes `metadata.managedFields` out of an object.
@@ -555,25 +580,21 @@ fn put_list(object: &mut Value, list: Option<Value>) {
 ///
 /// `metadata.resourceVersion` is not looked at: stored objects do not carry it.
 pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
-    let list = |object: &Value| {
-        object
-            .pointer("/metadata/managedFields")
-            .and_then(Value::as_array)
-            .cloned()
-    };
+    fn list(object: &Value) -> Option<&Vec<Value>> {
+        object.pointer("/metadata/managedFields")?.as_array()
+    }
     let (Some(old), Some(current)) = (list(live), list(new)) else {
         return;
     };
-    if old.len() == current.len()
+    let is_unchanged = old.len() == current.len()
         && old != current
         && old
             .iter()
-            .zip(&current)
+            .zip(current)
             .all(|(old, current)| is_equal_but_for(old, current, &["time"]))
-        && is_same_object(live, new)
-        && let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut)
-    {
-        metadata.insert("managedFields".to_owned(), Value::Array(old));
+        && is_same_object(live, new);
+    if is_unchanged {
+        put_list(new, Some(Value::Array(old.clone())));
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value, map::Entry};
 
-use super::{DecodeError, Decoded, Location, Segment, StrictError, syntax};
+use super::{DecodeError, Decoded, Location, MOST_ERRORS, Segment, StrictError, syntax};
 
 /// Decodes one JSON document.
 ///
@@ -72,14 +72,18 @@ pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<Stri
     let mut order = Order::default();
     for (index, error) in errors.iter().enumerate() {
         match error {
-            StrictError::UnknownField { path } => order.unknown.entry(path.clone()).or_insert(index),
-            StrictError::DuplicateField { path } => order.duplicates.entry(path.clone()).or_insert(index),
+            StrictError::UnknownField { path } => {
+                order.unknown.entry(Trail::ROOT.then(path)).or_insert(index)
+            }
+            StrictError::DuplicateField { path } => {
+                order.duplicates.entry(Trail::ROOT.then(path)).or_insert(index)
+            }
             _ => continue,
         };
     }
     let text = String::from_utf8_lossy(bytes);
     let walk = Walk {
-        location: None,
+        trail: Trail::ROOT,
         order: &mut order,
     };
     // A body that cannot be read has no errors of this kind, so there is nothing to put in order.
@@ -93,23 +97,45 @@ pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<Stri
     ranked.into_iter().map(|(_, error)| error).collect()
 }
 
+/// A hash of the path so far (FNV-1a over its text), so that a long path costs no more than its last step. Paths that
+/// collide only change the order of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Trail(u64);
+
+impl Trail {
+    const ROOT: Self = Self(0xcbf2_9ce4_8422_2325);
+
+    fn then(self, text: &str) -> Self {
+        let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(text.bytes().fold(self.0, step))
+    }
+
+    fn key(self, key: &str) -> Self {
+        if self == Self::ROOT {
+            self.then(key)
+        } else {
+            self.then(".").then(key)
+        }
+    }
+}
+
 /// Which errors have been met, and when.
 #[derive(Default)]
 struct Order {
-    unknown: HashMap<String, usize>,
-    duplicates: HashMap<String, usize>,
-    seen_once: HashSet<String>,
+    unknown: HashMap<Trail, usize>,
+    duplicates: HashMap<Trail, usize>,
+    seen_once: HashSet<Trail>,
     met: HashMap<usize, usize>,
 }
 
 impl Order {
     /// Takes note of a key.
-    fn meet(&mut self, path: &str) {
+    fn meet(&mut self, path: Trail) {
         let duplicate = self
             .duplicates
-            .get(path)
-            .filter(|_| !self.seen_once.insert(path.to_owned()));
-        for index in self.unknown.get(path).into_iter().chain(duplicate) {
+            .get(&path)
+            .filter(|_| !self.seen_once.insert(path));
+        for index in self.unknown.get(&path).into_iter().chain(duplicate) {
             let rank = self.met.len();
             self.met.entry(*index).or_insert(rank);
         }
@@ -117,12 +143,12 @@ impl Order {
 }
 
 /// A walk over a body that only looks at keys.
-struct Walk<'a, 'o> {
-    location: Option<&'a Location<'a>>,
+struct Walk<'o> {
+    trail: Trail,
     order: &'o mut Order,
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -130,7 +156,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_, '_> {
+impl<'de> Visitor<'de> for Walk<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,12 +189,14 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         for index in 0.. {
-            let location = Location::below(self.location, Segment::Index(index));
-            let walk = Walk {
-                location: Some(&location),
-                order: self.order,
-            };
-            if seq.next_element_seed(walk)?.is_none() {
+            let trail = self.trail.then(&format!("[{index}]"));
+            if seq
+                .next_element_seed(Walk {
+                    trail,
+                    order: self.order,
+                })?
+                .is_none()
+            {
                 break;
             }
         }
@@ -176,11 +204,11 @@ impl<'de> Visitor<'de> for Walk<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        while let Some(key) = access.next_key::<String>()? {
-            let location = Location::below(self.location, Segment::Key(&key));
-            self.order.meet(&location.to_string());
+        while let Some(key) = access.next_key::<Cow<'de, str>>()? {
+            let trail = self.trail.key(&key);
+            self.order.meet(trail);
             access.next_value_seed(Walk {
-                location: Some(&location),
+                trail,
                 order: self.order,
             })?;
         }
@@ -269,8 +297,11 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
                     vacant.insert(value);
                 }
                 Entry::Occupied(mut occupied) => {
-                    let path = Location::below(self.location, Segment::Key(occupied.key())).to_string();
-                    self.duplicates.push(StrictError::DuplicateField { path });
+                    // Whoever repeats keys for the sake of it does not get to fill the memory with paths.
+                    if self.duplicates.len() < MOST_ERRORS {
+                        let path = Location::below(self.location, Segment::Key(occupied.key())).to_string();
+                        self.duplicates.push(StrictError::DuplicateField { path });
+                    }
                     occupied.insert(value);
                 }
             }

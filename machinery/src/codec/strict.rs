@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// How many strict errors one request may report; the rest is dropped.
-const MOST_ERRORS: usize = 100;
+pub(crate) const MOST_ERRORS: usize = 100;
 
 /// The `fieldValidation` of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -14,6 +14,12 @@ pub const MOST_OPERATIONS: usize = 10_000;
 /// How many bytes `copy` operations may add altogether.
 const MOST_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
+/// How deep operations may nest a document; deeper ones could not be decoded again.
+const DEEPEST: usize = 100;
+
+/// How many items `add` and `remove` may move aside in lists altogether.
+const MOST_SHIFTED_ITEMS: usize = 50_000_000;
+
 /// Applies a JSON patch to a document: all operations, or none.
 ///
 /// [`Patched::strict`] lists members that operations do not have, and members that stand twice.
@@ -49,10 +55,10 @@ pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
         .map(|(index, operation)| Operation::read(index, operation, &mut strict))
         .collect::<Result<Vec<_>, _>>()?;
     let mut value = document.clone();
-    let mut copied = 0;
+    let mut spent = Spent::default();
     for (index, operation) in operations.into_iter().enumerate() {
         operation
-            .run(&mut value, &mut copied)
+            .run(&mut value, &mut spent)
             .map_err(|source| PatchError::Operation { index, source })?;
     }
     Ok(Patched { value, strict })
@@ -80,6 +86,33 @@ fn misfit(found: &Value, place: &str, expected: &str) -> PatchError {
         place: place.to_owned(),
         expected: expected.to_owned(),
     })
+}
+
+/// What the operations of a patch have cost so far.
+#[derive(Default)]
+struct Spent {
+    copied_bytes: usize,
+    shifted_items: usize,
+}
+
+impl Spent {
+    fn shift(&mut self, items: usize) -> Result<(), OperationError> {
+        self.shifted_items += items;
+        if self.shifted_items > MOST_SHIFTED_ITEMS {
+            Err(OperationError::TooMuchWork)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn copy(&mut self, bytes: usize) -> Result<(), OperationError> {
+        self.copied_bytes += bytes;
+        if self.copied_bytes > MOST_COPIED_BYTES {
+            Err(OperationError::CopyTooLarge(self.copied_bytes))
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// One operation as it was sent.
@@ -130,26 +163,23 @@ impl Operation {
         Ok(read)
     }
 
-    fn run(self, document: &mut Value, copied: &mut usize) -> Result<(), OperationError> {
+    fn run(self, document: &mut Value, spent: &mut Spent) -> Result<(), OperationError> {
         let path = self.path.as_deref().ok_or(OperationError::MissingMember("path"));
         let from = self.from.as_deref().ok_or(OperationError::MissingMember("from"));
         match self.op.as_deref() {
-            Some("add") => add(document, path?, self.value.unwrap_or(Value::Null)),
-            Some("remove") => remove(document, path?).map(drop),
+            Some("add") => add(document, path?, self.value.unwrap_or(Value::Null), spent),
+            Some("remove") => remove(document, path?, spent).map(drop),
             Some("replace") => replace(document, path?, self.value.unwrap_or(Value::Null)),
             Some("move") => {
-                let moved = remove(document, from?)?;
-                add(document, path?, moved)
+                let moved = remove(document, from?, spent)?;
+                add(document, path?, moved, spent)
             }
             Some("copy") => {
                 let from = from?;
                 let source = get(document, from)?.ok_or_else(|| missing(from))?;
-                *copied += size(source);
-                if *copied > MOST_COPIED_BYTES {
-                    return Err(OperationError::CopyTooLarge(*copied));
-                }
+                spent.copy(size(source))?;
                 let copy = source.clone();
-                add(document, path?, copy)
+                add(document, path?, copy, spent)
             }
             Some("test") => {
                 let path = path?;
@@ -240,7 +270,25 @@ fn get<'d>(document: &'d mut Value, path: &str) -> Result<Option<&'d Value>, Ope
     }
 }
 
-fn add(document: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
+/// Refuses to put a value where it would nest the document too deeply.
+fn check_depth(path: &str, value: &Value) -> Result<(), OperationError> {
+    fn depth(value: &Value) -> usize {
+        match value {
+            Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+            Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    let above = path.bytes().filter(|byte| *byte == b'/').count();
+    if above + depth(value) > DEEPEST {
+        Err(OperationError::TooDeep)
+    } else {
+        Ok(())
+    }
+}
+
+fn add(document: &mut Value, path: &str, value: Value, spent: &mut Spent) -> Result<(), OperationError> {
+    check_depth(path, &value)?;
     let (parent, last) = parent(document, path)?;
     match parent {
         Value::Object(members) => {
@@ -250,6 +298,7 @@ fn add(document: &mut Value, path: &str, value: Value) -> Result<(), OperationEr
         Value::Array(items) => {
             // One position more than there are items: behind the last one.
             let at = index(&last, items.len() + 1)?.ok_or(OperationError::Index(last))?;
+            spent.shift(items.len() - at)?;
             items.insert(at, value);
         }
         _ => return Err(missing(path)),
@@ -257,12 +306,13 @@ fn add(document: &mut Value, path: &str, value: Value) -> Result<(), OperationEr
     Ok(())
 }
 
-fn remove(document: &mut Value, path: &str) -> Result<Value, OperationError> {
+fn remove(document: &mut Value, path: &str, spent: &mut Spent) -> Result<Value, OperationError> {
     let (parent, last) = parent(document, path)?;
     match parent {
         Value::Object(members) => members.remove(&last).ok_or_else(|| missing(path)),
         Value::Array(items) => {
             let at = index(&last, items.len())?.ok_or(OperationError::Index(last))?;
+            spent.shift(items.len() - at)?;
             Ok(items.remove(at))
         }
         _ => Err(missing(path)),
@@ -270,6 +320,7 @@ fn remove(document: &mut Value, path: &str) -> Result<Value, OperationError> {
 }
 
 fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), OperationError> {
+    check_depth(path, &value)?;
     if path.is_empty() {
         if !value.is_object() && !value.is_array() {
             return Err(OperationError::WholeDocument);
@@ -532,6 +583,48 @@ mod tests {
                 "{source}"
             );
         }
+    }
+
+    #[test]
+    fn documents_do_not_become_deeper_than_can_be_decoded() {
+        // Each copy doubles the depth.
+        let mut operations = vec![json!({"op": "add", "path": "/a", "value": {}})];
+        let mut path = "/a".to_owned();
+        for _ in 0..10 {
+            operations.push(json!({"op": "copy", "from": "/a", "path": format!("{path}/a")}));
+            path = path.repeat(2);
+        }
+        let error = patched(&json!({}), &Value::Array(operations)).unwrap_err();
+        let PatchError::Operation { source, index } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((source, index), (OperationError::TooDeep, 7));
+        let deep = |levels: usize| {
+            serde_json::from_str::<Value>(&("[".repeat(levels) + &"]".repeat(levels))).unwrap()
+        };
+        let replace = |levels| json!([{"op": "replace", "path": "/a", "value": deep(levels)}]);
+        assert!(patched(&json!({}), &replace(99)).is_ok());
+        assert!(patched(&json!({}), &replace(100)).is_err());
+    }
+
+    #[test]
+    fn moving_items_aside_is_limited() {
+        let mut operations = vec![json!({"op": "add", "path": "/a/0", "value": 0}); 9_999];
+        operations.push(json!({"op": "remove", "path": "/a/0"}));
+        let few = json!({"a": []});
+        assert!(patched(&few, &Value::Array(operations.clone())).is_ok());
+        let many = json!({"a": vec![0; 10_000]});
+        let error = patched(&many, &Value::Array(operations)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                PatchError::Operation {
+                    source: OperationError::TooMuchWork,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
     }
 
     #[test]

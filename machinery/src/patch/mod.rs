@@ -72,6 +72,12 @@ pub enum OperationError {
     /// The whole document cannot be treated so.
     #[error("operation on the whole document")]
     WholeDocument,
+    /// The document would be nested more than 100 levels deep.
+    #[error("document nested too deeply")]
+    TooDeep,
+    /// Lists were rearranged too much.
+    #[error("too many list items moved")]
+    TooMuchWork,
     /// Copies have grown beyond 3 MiB.
     #[error("unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit")]
     CopyTooLarge(usize),

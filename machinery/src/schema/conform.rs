@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::structural::{Field, List, ObjectShape, Omit, Shape, Structural, Width};
 use super::time;
-use crate::codec::{DecodeError, Location, Segment, StrictError};
+use crate::codec::{DecodeError, Location, MOST_ERRORS, Segment, StrictError};
 
 impl Structural {
     /// Brings a decoded value into the form of an object of this schema, and reports unknown fields.
@@ -123,8 +123,7 @@ impl Walk {
                 Ok(())
             }
             (Shape::Number, Value::Number(_)) | (Shape::Any, _) => {
-                normalize_numbers(value);
-                Ok(())
+                normalize_numbers(value, DEEPEST_FREE_FORM)
             }
             _ => Err(misfit(schema, value, location)),
         }
@@ -166,12 +165,14 @@ impl Walk {
                 fault = self.node(schema, value, Some(&below)).err();
                 true
             } else if object.preserves_unknown {
-                normalize_numbers(value);
+                fault = normalize_numbers(value, DEEPEST_FREE_FORM).err();
                 true
             } else {
-                self.unknown.push(StrictError::UnknownField {
-                    path: below.to_string(),
-                });
+                if self.unknown.len() < MOST_ERRORS {
+                    self.unknown.push(StrictError::UnknownField {
+                        path: below.to_string(),
+                    });
+                }
                 false
             }
         });
@@ -198,18 +199,34 @@ impl Walk {
     }
 }
 
+/// How deep content without a schema may be nested. Its ownership is stored a few levels deeper than itself, and both
+/// must decode again.
+const DEEPEST_FREE_FORM: usize = 64;
+
 /// Whole floats become integers, as in the reference output.
-fn normalize_numbers(value: &mut Value) {
+fn normalize_numbers(value: &mut Value, levels: usize) -> Result<(), DecodeError> {
+    let below = || levels.checked_sub(1).ok_or(DecodeError::TooDeep);
     match value {
         Value::Number(number) if number.is_f64() => {
             if let Some(whole) = number.as_f64().and_then(whole) {
                 *value = whole.into();
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(normalize_numbers),
-        Value::Object(members) => members.values_mut().for_each(normalize_numbers),
+        Value::Array(items) => {
+            let levels = below()?;
+            items
+                .iter_mut()
+                .try_for_each(|item| normalize_numbers(item, levels))?;
+        }
+        Value::Object(members) => {
+            let levels = below()?;
+            members
+                .values_mut()
+                .try_for_each(|member| normalize_numbers(member, levels))?;
+        }
         _ => {}
     }
+    Ok(())
 }
 
 /// The integer a float stands for, when the float is exact.
@@ -318,6 +335,26 @@ mod tests {
             &json!({"spec": {"free": {"a": [1, null, {"b": 1.5}], "c": 1e30}, "half": {"other": {"x": 2}, "known": {"n": 1, "m": 3}}}}),
             &[],
         );
+    }
+
+    #[test]
+    fn free_form_content_is_not_nested_without_end() {
+        let nested = |levels: usize| {
+            let text = "{\"a\":".repeat(levels) + "1" + &"}".repeat(levels);
+            json!({"spec": {"free": serde_json::from_str::<Value>(&text).unwrap()}})
+        };
+        let object = nested(64);
+        check(object.clone(), &object, &[]);
+        assert_eq!(schema().conform(&mut nested(70)), Err(DecodeError::TooDeep));
+    }
+
+    #[test]
+    fn reports_are_limited() {
+        let mut spec = json!({});
+        for index in 0..200 {
+            spec[format!("x{index}")] = 1.into();
+        }
+        assert_eq!(schema().conform(&mut json!({ "spec": spec })).unwrap().len(), 100);
     }
 
     #[test]
