@@ -29,7 +29,10 @@ impl std::fmt::Debug for Clients {
 /// A call that came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API answered with an error, or could not be reached.
+    /// The API answered with an error.
+    #[error("{} ({})", .0.message, .0.code)]
+    Refused(Box<Status>),
+    /// The API could not be reached, or its answer not be understood.
     #[error("the API call failed")]
     Failed(#[source] Box<kube::Error>),
     /// There was no answer in time.
@@ -42,11 +45,8 @@ impl Error {
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
-            Self::Failed(error) => match &**error {
-                kube::Error::Api(status) => Some(status),
-                _ => None,
-            },
-            Self::Deadline => None,
+            Self::Refused(status) => Some(status),
+            Self::Failed(_) | Self::Deadline => None,
         }
     }
 
@@ -70,7 +70,9 @@ impl Error {
 /// What became of the call otherwise.
 pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
     match tokio::time::timeout(CALL_DEADLINE, call).await {
-        Ok(answer) => answer.map_err(|error| Error::Failed(Box::new(error))),
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(Error::Refused(status)),
+        Ok(Err(error)) => Err(Error::Failed(Box::new(error))),
         Err(_) => Err(Error::Deadline),
     }
 }

@@ -188,7 +188,8 @@ where
                     if !is_listed && is_unsupported(&error) {
                         return Ended::NoStreamedLists;
                     }
-                    tracing::warn!(kind = %K::kind(&()), %error, "a watch was interrupted");
+                    let error = in_words(&error);
+                    tracing::warn!(kind = %K::kind(&()), error, "a watch was interrupted");
                 }
                 None => return Ended::Cancelled,
             }
@@ -274,6 +275,17 @@ fn key<K: Resource>(object: &K) -> (String, String) {
         meta.namespace.clone().unwrap_or_default(),
         meta.name.clone().unwrap_or_default(),
     )
+}
+
+/// What the server said, without the form it said it in.
+fn in_words(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => format!("{} ({})", status.message, status.code),
+        error => error.to_string(),
+    }
 }
 
 /// Whether the server refused the parameters of a streamed list.

@@ -322,7 +322,7 @@ mod tests {
                     .and_then(|lease| lease.metadata.resource_version.clone());
                 if current != lease.metadata.resource_version {
                     let status = kube::core::Status::failure("conflict", "Conflict").with_code(409);
-                    return Err(Error::Failed(Box::new(kube::Error::Api(status.boxed()))));
+                    return Err(Error::Refused(status.boxed()));
                 }
                 state.version += 1;
                 let mut lease = lease.clone();

@@ -521,5 +521,4 @@ fn later(at: Timestamp, by: Duration) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-#[path = "decide_tests.rs"]
 mod tests;

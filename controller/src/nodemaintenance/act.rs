@@ -363,5 +363,4 @@ fn is_terminating_namespace(error: &Error) -> bool {
 }
 
 #[cfg(test)]
-#[path = "act_tests.rs"]
 mod tests;

@@ -1,4 +1,5 @@
 use super::*;
+use drydock_proto::kinds::nodemaintenance::DrainPlanEntry;
 use proptest::prelude::*;
 use serde_json::json;
 
