@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::encode_once::{EncoderId, WatchKind};
 use super::history::CacheEvent;
-use super::object::Term;
+use super::object::{CachedObject, Term};
 use super::selection::{Scope, Selection};
 
 /// How long a class without watchers is kept, for informers that come back.
@@ -238,6 +238,8 @@ pub(super) struct Classes {
     matched: u64,
     by_identity: HashMap<String, Arc<Class>>,
     by_key: HashMap<String, Vec<Arc<Class>>>,
+    /// Of those that span namespaces.
+    by_name: HashMap<String, Vec<Arc<Class>>>,
     by_term: HashMap<Term, Vec<Arc<Class>>>,
     by_namespace: HashMap<String, Vec<Arc<Class>>>,
     others: Vec<Arc<Class>>,
@@ -264,6 +266,9 @@ impl Classes {
 
     /// Where classes like this one are found: by the rarest thing an event of theirs must have.
     fn place(&mut self, selection: &Selection) -> &mut Vec<Arc<Class>> {
+        if let Some(name) = selection.name() {
+            return self.by_name.entry(name.to_owned()).or_default();
+        }
         match (selection.scope(), selection.equalities().first()) {
             (Scope::Name { .. }, _) => {
                 let key = selection.range().start.clone();
@@ -306,20 +311,16 @@ impl Classes {
         if let Some(classes) = self.by_key.get(object.key().as_str()) {
             note(classes);
         }
+        if let Some(classes) = self.by_name.get(object.key().name()) {
+            note(classes);
+        }
         if self.by_term.is_empty() {
             return;
         }
-        let terms = |object: &Option<Arc<super::object::CachedObject>>| {
-            object
-                .as_ref()
-                .map_or_else(Vec::new, |object| object.terms().to_vec())
-        };
-        let (mut all, new) = (terms(&event.old), terms(&event.new));
-        // A class is noted once: it is found under one term, and that is looked up once.
-        all.extend(new);
-        all.sort_unstable();
-        all.dedup();
-        for term in &all {
+        // A class is found under one term and so noted once, if each term is looked up once.
+        let new = terms(event.new.as_deref());
+        let old = terms(event.old.as_deref());
+        for term in new.iter().chain(old.iter().filter(|term| !new.contains(term))) {
             if let Some(classes) = self.by_term.get(term) {
                 note(classes);
             }
@@ -341,6 +342,7 @@ impl Classes {
                 .retain(|other| !Arc::ptr_eq(other, &class));
         }
         self.by_key.retain(|_, classes| !classes.is_empty());
+        self.by_name.retain(|_, classes| !classes.is_empty());
         self.by_term.retain(|_, classes| !classes.is_empty());
         self.by_namespace.retain(|_, classes| !classes.is_empty());
     }
@@ -361,4 +363,8 @@ impl Classes {
     pub(super) fn count(&self) -> usize {
         self.by_identity.len()
     }
+}
+
+fn terms(object: Option<&CachedObject>) -> &[Term] {
+    object.map_or(&[], CachedObject::terms)
 }

@@ -208,7 +208,12 @@ impl History {
         let log = self.read();
         let start = log.index(position)?;
         let end = log.index(end.min(log.end()))?.max(start);
-        Some(log.events.range(start..end.min(start.saturating_add(most))).cloned().collect())
+        Some(
+            log.events
+                .range(start..end.min(start.saturating_add(most)))
+                .cloned()
+                .collect(),
+        )
     }
 
     /// The events at `positions`, ascending, up to the first that is not held.

@@ -110,10 +110,12 @@ impl fmt::Debug for Term {
     }
 }
 
-/// The terms in use, so that equal ones share one allocation. Owned by the task that feeds the cache.
+/// The terms in use, and sets of them, so that equal ones share one allocation: objects of one workload have the
+/// same labels. Owned by the task that feeds the cache.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     terms: HashSet<Term>,
+    sets: HashSet<Arc<[Term]>>,
     sweep_at: usize,
 }
 
@@ -125,13 +127,24 @@ impl Interner {
         if let Some(term) = self.terms.get(text.as_str()) {
             return term.clone();
         }
-        if self.terms.len() >= self.sweep_at.max(Self::SMALLEST_SWEEP) {
-            self.terms.retain(|term| Arc::strong_count(&term.0) > 1);
-            self.sweep_at = self.terms.len() * 2;
-        }
         let term = Term(text.into());
         self.terms.insert(term.clone());
         term
+    }
+
+    fn intern_set(&mut self, mut terms: Vec<Term>) -> Arc<[Term]> {
+        terms.sort_unstable();
+        if let Some(set) = self.sets.get(terms.as_slice()) {
+            return Arc::clone(set);
+        }
+        if self.terms.len() + self.sets.len() >= self.sweep_at.max(Self::SMALLEST_SWEEP) {
+            self.sets.retain(|set| Arc::strong_count(set) > 1);
+            self.terms.retain(|term| Arc::strong_count(&term.0) > 1);
+            self.sweep_at = (self.terms.len() + self.sets.len()) * 2;
+        }
+        let set: Arc<[Term]> = terms.into();
+        self.sets.insert(Arc::clone(&set));
+        set
     }
 }
 
@@ -139,7 +152,7 @@ impl Interner {
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     uid: Box<str>,
-    terms: Box<[Term]>,
+    terms: Arc<[Term]>,
 }
 
 /// An object as the cache holds it.
@@ -267,7 +280,7 @@ impl CachedObject {
     }
 
     pub(super) fn has_terms_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.kept, &other.kept) || self.kept.terms == other.kept.terms
+        Arc::ptr_eq(&self.kept.terms, &other.kept.terms) || self.kept.terms == other.kept.terms
     }
 
     /// Writes the served form: the payload with its resourceVersion spliced in.
@@ -320,14 +333,13 @@ impl Kept {
     fn new(attributes: &Attributes, interner: &mut Interner) -> Self {
         let labels = attributes.labels.iter().map(|pair| (TermKind::Label, pair));
         let fields = attributes.fields.iter().map(|pair| (TermKind::Field, pair));
-        let mut terms: Vec<Term> = labels
+        let terms: Vec<Term> = labels
             .chain(fields)
             .map(|(kind, (name, value))| interner.intern(kind, name, value))
             .collect();
-        terms.sort_unstable();
         Self {
             uid: attributes.uid.as_str().into(),
-            terms: terms.into(),
+            terms: interner.intern_set(terms),
         }
     }
 }
@@ -424,6 +436,28 @@ mod tests {
         assert_eq!(object.field("metadata.name"), Some("n"));
         assert_eq!(object.field("metadata.namespace"), Some("ns"));
         assert_eq!(object.labels().collect::<Vec<_>>(), [("a", ""), ("b", "2")]);
+    }
+
+    #[test]
+    fn objects_with_equal_labels_share_them_and_what_nobody_has_is_let_go_of() {
+        let mut interner = Interner::default();
+        let mut kept = Vec::new();
+        for number in 0..20_000_u32 {
+            let attributes = Attributes {
+                labels: vec![("number".to_owned(), (number % 10_000).to_string())],
+                ..Attributes::default()
+            };
+            kept.push(Kept::new(&attributes, &mut interner));
+            if number % 1000 == 999 {
+                kept.truncate(kept.len() - 900);
+            }
+        }
+        assert!(Arc::ptr_eq(&kept[0].terms, &kept[1000].terms));
+        assert!(
+            interner.terms.len() < 8192 && interner.sets.len() < 8192,
+            "{}",
+            interner.terms.len()
+        );
     }
 
     #[test]

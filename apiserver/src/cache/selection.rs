@@ -50,6 +50,8 @@ struct Inner {
     labels: Option<Box<dyn Predicate>>,
     fields: Option<Box<dyn Predicate>>,
     equalities: Vec<Term>,
+    /// The one name that may match, when the scope spans namespaces.
+    name: Option<String>,
     identity: String,
 }
 
@@ -78,7 +80,7 @@ impl Selection {
             .iter()
             .map(|(name, value)| Term::new(TermKind::Field, name, value));
         let equalities = label_terms.chain(field_terms).collect();
-        let scope = narrow(scope, &places);
+        let (scope, name) = narrow(scope, &places);
         let range = range(group, resource, &scope);
         let text = |selector: &Option<Box<dyn Predicate>>| selector.as_ref().map(ToString::to_string);
         let identity = format!("{range:?} {:?} {:?}", text(&labels), text(&fields));
@@ -90,6 +92,7 @@ impl Selection {
                 labels,
                 fields,
                 equalities,
+                name,
                 identity,
             }),
         }
@@ -136,6 +139,11 @@ impl Selection {
         &self.inner.equalities
     }
 
+    /// The one name that may match, when the scope spans namespaces.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.inner.name.as_deref()
+    }
+
     /// Equal for selections that select the same by the same words.
     pub(super) fn identity(&self) -> &str {
         &self.inner.identity
@@ -148,9 +156,9 @@ impl fmt::Debug for Selection {
     }
 }
 
-/// Uses what a field selector says of name and namespace. That it may contradict the scope does not matter:
-/// the selector itself is asked as well.
-fn narrow(mut scope: Scope, places: &[(String, String)]) -> Scope {
+/// Uses what a field selector says of name and namespace: a narrower scope, or else the one name that may match in
+/// all namespaces. That it may contradict the scope does not matter: the selector itself is asked as well.
+fn narrow(mut scope: Scope, places: &[(String, String)]) -> (Scope, Option<String>) {
     let place = |field: &str| {
         let mut found = places.iter().filter(|(name, _)| name == field);
         found.next().map(|(_, value)| value.clone())
@@ -158,13 +166,11 @@ fn narrow(mut scope: Scope, places: &[(String, String)]) -> Scope {
     if let (Scope::All, Some(namespace)) = (&scope, place("metadata.namespace")) {
         scope = Scope::Namespace(namespace);
     }
-    if let (Scope::Namespace(namespace), Some(name)) = (&scope, place("metadata.name")) {
-        scope = Scope::Name {
-            namespace: namespace.clone(),
-            name,
-        };
+    match (scope, place("metadata.name")) {
+        (Scope::Namespace(namespace), Some(name)) => (Scope::Name { namespace, name }, None),
+        (Scope::All, name) => (Scope::All, name),
+        (scope, _) => (scope, None),
     }
-    scope
 }
 
 fn range(group: &str, resource: &str, scope: &Scope) -> KeyRange {

@@ -271,6 +271,14 @@ impl Snapshot {
     }
 
     fn matches_from(&self, selection: &Selection, start: &str) -> Objects {
+        if let Some(name) = selection.name() {
+            return Objects(Source::Name {
+                objects: self.root.objects.clone(),
+                name: name.to_owned(),
+                start: start.to_owned(),
+                selection: selection.clone(),
+            });
+        }
         let end = &selection.range().end;
         let in_range = self.end_rank(end).saturating_sub(self.root.objects.rank(start));
         let postings = &self.root.postings;
@@ -322,7 +330,34 @@ enum Source {
         objects: Tree<Arc<CachedObject>>,
         selection: Selection,
     },
+    /// The objects of one name, from namespace to namespace.
+    Name {
+        objects: Tree<Arc<CachedObject>>,
+        name: String,
+        /// Where the next namespace begins, or the first key that may match.
+        start: String,
+        selection: Selection,
+    },
     Collected(std::vec::IntoIter<Arc<CachedObject>>),
+}
+
+/// The object of a name in the first namespace that has keys at or after `start`, and where the next namespace
+/// begins. The object may be absent; none when there are no such keys in the range of the selection.
+fn in_next_namespace(
+    objects: &Tree<Arc<CachedObject>>,
+    name: &str,
+    start: &str,
+    selection: &Selection,
+) -> Option<(Option<Arc<CachedObject>>, String)> {
+    let first = objects.cursor_from(start).next()?;
+    let namespace = first.key().as_str().rsplit_once('/')?.0;
+    if !selection.range().contains(namespace) {
+        return None;
+    }
+    let key = format!("{namespace}/{name}");
+    let found = objects.get(key.as_str()).filter(|_| key.as_str() >= start);
+    // The character after the one that ends a namespace.
+    Some((found.cloned(), format!("{namespace}0")))
 }
 
 impl Iterator for Objects {
@@ -363,6 +398,18 @@ impl Iterator for Objects {
                 }
                 None
             }
+            Source::Name {
+                objects,
+                name,
+                start,
+                selection,
+            } => loop {
+                let (found, next) = in_next_namespace(objects, name, start, selection)?;
+                *start = next;
+                if let Some(object) = found.filter(|object| selection.selects(object)) {
+                    return Some(object);
+                }
+            },
             Source::Collected(objects) => objects.next(),
         }
     }

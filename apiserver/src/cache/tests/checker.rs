@@ -29,7 +29,11 @@ impl Log {
     /// The state right after a revision: for each key when it was written, and what.
     pub(super) fn state_at(&self, revision: Revision) -> BTreeMap<String, (Revision, Thing)> {
         let mut state = BTreeMap::new();
-        for change in self.changes.iter().take_while(|change| change.revision <= revision) {
+        for change in self
+            .changes
+            .iter()
+            .take_while(|change| change.revision <= revision)
+        {
             match &change.new {
                 Some(new) => state.insert(change.key.clone(), (change.revision, new.clone())),
                 None => state.remove(&change.key),
@@ -56,7 +60,9 @@ impl Wanted {
                 .as_ref()
                 .is_none_or(|(is_equal, wanted)| (wanted == value) == *is_equal)
         };
-        self.namespace.as_ref().is_none_or(|namespace| namespace == parts[2])
+        self.namespace
+            .as_ref()
+            .is_none_or(|namespace| namespace == parts[2])
             && self.name.as_ref().is_none_or(|name| name == parts[3])
             && holds(&self.app, &thing.app)
             && holds(&self.phase, &thing.phase)
@@ -115,7 +121,10 @@ pub(super) fn check(record: &Record, log: &Log) -> Result<(), Broken> {
         None => check_initial(record, log)?,
     };
     let expected = expected(log, &record.wanted);
-    let expected: Vec<&Delivered> = expected.iter().filter(|(revision, ..)| *revision > start).collect();
+    let expected: Vec<&Delivered> = expected
+        .iter()
+        .filter(|(revision, ..)| *revision > start)
+        .collect();
     let mut seen = HashSet::new();
     let (mut count, mut last, mut promised) = (0, start, Revision(0));
     for frame in live {
@@ -173,7 +182,13 @@ pub(super) fn check(record: &Record, log: &Log) -> Result<(), Broken> {
 /// The revision of the state that initial events showed, and what came after them.
 fn check_initial<'a>(record: &'a Record, log: &Log) -> Result<(Revision, &'a [Frame]), Broken> {
     let end = record.frames.iter().position(|frame| {
-        matches!(frame, Frame::Bookmark { ends_initial_events: true, .. })
+        matches!(
+            frame,
+            Frame::Bookmark {
+                ends_initial_events: true,
+                ..
+            }
+        )
     });
     let Some(end) = end else {
         // Nothing tells where initial events end; such records are only checked with bookmarks.
@@ -283,32 +298,66 @@ mod tests {
         use Broken::*;
         breaks(faithful, |record| record.frames.swap(0, 3), &[Reliable, Ordered]);
         breaks(faithful, |record| record.frames.swap(3, 4), &[Reliable]);
-        breaks(faithful, |record| record.frames.insert(1, record.frames[0].clone()), &[Unique]);
+        breaks(
+            faithful,
+            |record| record.frames.insert(1, record.frames[0].clone()),
+            &[Unique],
+        );
         breaks(faithful, |record| drop(record.frames.remove(0)), &[Reliable]);
         breaks(faithful, |record| drop(record.frames.remove(6)), &[Complete]);
-        breaks(faithful, |record| drop(record.frames.remove(1)), &[Reliable, Bookmarkable]);
+        breaks(
+            faithful,
+            |record| drop(record.frames.remove(1)),
+            &[Reliable, Bookmarkable],
+        );
         breaks(faithful, |record| record.frames.truncate(0), &[Complete]);
-        breaks(faithful, |record| record.frames[2] = bookmark(6, false), &[Bookmarkable]);
-        breaks(faithful, |record| record.frames[5] = bookmark(4, false), &[Bookmarkable]);
-        breaks(faithful, |record| record.frames[5] = bookmark(8, false), &[Bookmarkable]);
-        breaks(faithful, |record| record.frames.insert(0, bookmark(3, false)), &[Bookmarkable]);
-        breaks(faithful, |record| record.frames.insert(3, bookmark(5, true)), &[Unasked]);
+        breaks(
+            faithful,
+            |record| record.frames[2] = bookmark(6, false),
+            &[Bookmarkable],
+        );
+        breaks(
+            faithful,
+            |record| record.frames[5] = bookmark(4, false),
+            &[Bookmarkable],
+        );
+        breaks(
+            faithful,
+            |record| record.frames[5] = bookmark(8, false),
+            &[Bookmarkable],
+        );
+        breaks(
+            faithful,
+            |record| record.frames.insert(0, bookmark(3, false)),
+            &[Bookmarkable],
+        );
+        breaks(
+            faithful,
+            |record| record.frames.insert(3, bookmark(5, true)),
+            &[Unasked],
+        );
         breaks(faithful, |record| record.bookmarks = false, &[Unasked]);
         breaks(faithful, |record| record.behind = Some(Revision(1)), &[Reliable]);
         breaks(faithful, |record| record.behind = Some(Revision(4)), &[Ordered]);
         breaks(
             faithful,
-            |record| record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3)),
+            |record| {
+                record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3))
+            },
             &[Filtered],
         );
         breaks(
             faithful,
-            |record| record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6)),
+            |record| {
+                record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6))
+            },
             &[Filtered],
         );
         breaks(
             faithful,
-            |record| record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4)),
+            |record| {
+                record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4))
+            },
             &[Unique, Ordered, Bookmarkable],
         );
         breaks(
@@ -320,11 +369,35 @@ mod tests {
             },
             &[Complete],
         );
-        breaks(faithful_initial, |record| drop(record.frames.remove(0)), &[Initial]);
-        breaks(faithful_initial, |record| drop(record.frames.remove(1)), &[Initial]);
-        breaks(faithful_initial, |record| record.frames[1] = bookmark(4, true), &[Initial]);
-        breaks(faithful_initial, |record| record.frames.insert(0, record.frames[0].clone()), &[Initial]);
-        breaks(faithful_initial, |record| record.frames.insert(2, record.frames[1].clone()), &[Unasked]);
-        breaks(faithful_initial, |record| drop(record.frames.remove(2)), &[Reliable]);
+        breaks(
+            faithful_initial,
+            |record| drop(record.frames.remove(0)),
+            &[Initial],
+        );
+        breaks(
+            faithful_initial,
+            |record| drop(record.frames.remove(1)),
+            &[Initial],
+        );
+        breaks(
+            faithful_initial,
+            |record| record.frames[1] = bookmark(4, true),
+            &[Initial],
+        );
+        breaks(
+            faithful_initial,
+            |record| record.frames.insert(0, record.frames[0].clone()),
+            &[Initial],
+        );
+        breaks(
+            faithful_initial,
+            |record| record.frames.insert(2, record.frames[1].clone()),
+            &[Unasked],
+        );
+        breaks(
+            faithful_initial,
+            |record| drop(record.frames.remove(2)),
+            &[Reliable],
+        );
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use drydock_storage::memory::{MemoryEvents, MemoryStore};
 use drydock_storage::{
-    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store, StoreError,
-    Transaction,
+    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store,
+    StoreError, Transaction,
 };
 
 /// What is to go wrong.

@@ -34,7 +34,10 @@ impl Thing {
     }
 
     pub(super) fn value(&self) -> Value {
-        let text = format!(r#"{{"app":"{}","phase":"{}","serial":{}}}"#, self.app, self.phase, self.serial);
+        let text = format!(
+            r#"{{"app":"{}","phase":"{}","serial":{}}}"#,
+            self.app, self.phase, self.serial
+        );
         Value {
             bytes: text.into(),
             form: "v1".into(),
@@ -71,7 +74,13 @@ pub(super) struct Attribute {
 
 impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}{}", self.name, if self.is_equal { "=" } else { "!=" }, self.value)
+        write!(
+            f,
+            "{}{}{}",
+            self.name,
+            if self.is_equal { "=" } else { "!=" },
+            self.value
+        )
     }
 }
 
@@ -249,7 +258,6 @@ impl Fixture {
     pub(super) async fn with(limits: CacheLimits) -> Self {
         Self::over(MemoryStore::new(), limits).await
     }
-
 }
 
 impl<S: Store> Fixture<S> {
@@ -314,7 +322,9 @@ pub(super) async fn next<S: Store>(
     encoder: &Lines,
 ) -> Option<Option<Result<Vec<Frame>, WatchEnd>>> {
     let moment = Duration::from_millis(20);
-    let buffer = tokio::time::timeout(moment, watcher.next_buffer(encoder)).await.ok()?;
+    let buffer = tokio::time::timeout(moment, watcher.next_buffer(encoder))
+        .await
+        .ok()?;
     Some(buffer.map(|buffer| buffer.map(|buffer| frames(&buffer))))
 }
 

@@ -42,7 +42,7 @@ enum Begin {
 
 fn step() -> impl Strategy<Value = Step> {
     let thing = prop::option::weighted(0.75, (0_usize..2, 0_usize..2));
-    let wanted = || (0_usize..4, 0_usize..4, 0_usize..4);
+    let wanted = || (0_usize..4, 0_usize..4, 0_usize..5);
     let begin = prop_oneof![
         4 => (-2_i64..12).prop_map(Begin::Back),
         1 => Just(Begin::Initial(InitialState::Any)),
@@ -81,14 +81,34 @@ fn selection((scope, app, phase): (usize, usize, usize)) -> (Selection, Wanted) 
         ),
     ];
     let (scope, namespace, name) = scopes[scope].clone();
-    let conditions = [("", None), ("=0", Some(true)), ("!=0", Some(false)), ("=1", Some(true))];
+    let conditions = [
+        ("", None),
+        ("=0", Some(true)),
+        ("!=0", Some(false)),
+        ("=1", Some(true)),
+    ];
     let condition = |what: &str, index: usize| {
         let (text, is_equal) = conditions[index];
         let value = text.trim_start_matches(['!', '=']).to_owned();
-        let text = if text.is_empty() { String::new() } else { format!("{what}{text}") };
+        let text = if text.is_empty() {
+            String::new()
+        } else {
+            format!("{what}{text}")
+        };
         (text, is_equal.map(|is_equal| (is_equal, value)))
     };
     let (labels, app) = condition("app", app);
+    // The last field condition asks for a name in whatever namespace instead.
+    if phase == 4 {
+        let wanted = Wanted {
+            namespace: namespace.map(str::to_owned),
+            name: Some(name.unwrap_or("k2").to_owned()),
+            app,
+            phase: None,
+        };
+        let fields = format!("metadata.name={}", name.unwrap_or("k2"));
+        return (select(scope, &labels, &fields), wanted);
+    }
     let (fields, phase) = condition("status.phase", phase);
     let wanted = Wanted {
         namespace: namespace.map(str::to_owned),
@@ -258,7 +278,10 @@ impl Run {
                     assert!(since.next() < oldest, "expired although it could be watched");
                     assert!(open.record.behind.is_none_or(|behind| behind <= since));
                     open.record.expired_since = Some(since);
-                    assert!(next(watcher, &open.encoder).await.unwrap().is_none(), "nothing follows an error");
+                    assert!(
+                        next(watcher, &open.encoder).await.unwrap().is_none(),
+                        "nothing follows an error"
+                    );
                     open.watcher = None;
                 }
                 Some(end) => panic!("{end:?}"),
@@ -276,7 +299,13 @@ impl Run {
         });
         let ended_initial = open.record.behind.is_some()
             || open.record.frames.iter().any(|frame| {
-                matches!(frame, Frame::Bookmark { ends_initial_events: true, .. })
+                matches!(
+                    frame,
+                    Frame::Bookmark {
+                        ends_initial_events: true,
+                        ..
+                    }
+                )
             });
         let Some(last) = last.filter(|_| ended_initial) else {
             return;
@@ -402,7 +431,13 @@ fn a_replay_that_is_ahead_of_the_cache_waits_for_it() {
         let writes = keys.iter().map(|key| (*key, Some((0, 0))));
         Step::Write(writes.collect(), settle)
     };
-    let mut steps = vec![open.clone(), open, put(&[0, 7], false), put(&[1], false), put(&[2], false)];
+    let mut steps = vec![
+        open.clone(),
+        open,
+        put(&[0, 7], false),
+        put(&[1], false),
+        put(&[2], false),
+    ];
     steps.extend([put(&[3], true), put(&[4], false), Step::Read(0, 2)]);
     for history_bytes in [0, 500, 1000, 1500, 2000] {
         run(history_bytes, steps.clone());

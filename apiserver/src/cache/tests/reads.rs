@@ -20,7 +20,9 @@ fn query(selection: Selection, start: Option<&str>, limit: usize) -> Query {
 async fn of_names(names: &[(&str, &str)]) -> Fixture {
     let fixture = Fixture::new().await;
     for (serial, (namespace, name)) in (0..).zip(names) {
-        fixture.put(&key(namespace, name), &Thing::new("a", "x", serial)).await;
+        fixture
+            .put(&key(namespace, name), &Thing::new("a", "x", serial))
+            .await;
     }
     fixture
 }
@@ -29,8 +31,14 @@ async fn of_names(names: &[(&str, &str)]) -> Fixture {
 async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
     let fixture = of_names(&[("a", "2"), ("a-b", "1"), ("ab", "3"), ("a", "1"), ("", "cluster")]).await;
     let snapshot = fixture.cache.newest().unwrap();
-    assert_eq!(names(snapshot.matches(&everything())), ["cluster", "1", "1", "2", "3"]);
-    assert_eq!(names(snapshot.matches(&select(namespace("a"), "", ""))), ["1", "2"]);
+    assert_eq!(
+        names(snapshot.matches(&everything())),
+        ["cluster", "1", "1", "2", "3"]
+    );
+    assert_eq!(
+        names(snapshot.matches(&select(namespace("a"), "", ""))),
+        ["1", "2"]
+    );
     let by_field = select(Scope::All, "", "metadata.namespace=a");
     assert_eq!(names(snapshot.matches(&by_field)), ["1", "2"]);
     let one = select(namespace("a"), "", "metadata.name=2");
@@ -38,14 +46,22 @@ async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
     let contradiction = select(namespace("ab"), "", "metadata.namespace=a");
     assert_eq!(names(snapshot.matches(&contradiction)), [""; 0]);
     // A cluster-scoped resource is the empty namespace.
-    assert_eq!(names(snapshot.matches(&select(namespace(""), "", ""))), ["cluster"]);
+    assert_eq!(
+        names(snapshot.matches(&select(namespace(""), "", ""))),
+        ["cluster"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_of_one_revision_and_count_what_remains() {
     let fixture = of_names(&[("n", "1"), ("n", "2"), ("n", "3"), ("n", "4"), ("o", "5")]).await;
     let in_n = || select(namespace("n"), "", "");
-    let first = fixture.cache.fresh().await.unwrap().select(&query(in_n(), None, 2));
+    let first = fixture
+        .cache
+        .fresh()
+        .await
+        .unwrap()
+        .select(&query(in_n(), None, 2));
     assert_eq!((first.next.as_deref(), first.remaining), (Some("2\0"), Some(2)));
     assert_eq!(names(first.objects), ["1", "2"]);
 
@@ -58,7 +74,11 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
     assert_eq!(names(second.objects), ["3", "4"]);
 
     // Continued at the newest state instead.
-    let newest = fixture.cache.newest().unwrap().select(&query(in_n(), first.next.as_deref(), 0));
+    let newest = fixture
+        .cache
+        .newest()
+        .unwrap()
+        .select(&query(in_n(), first.next.as_deref(), 0));
     assert_eq!(names(newest.objects), ["25", "4"]);
 }
 
@@ -66,7 +86,9 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
 async fn limits_count_matches_and_say_nothing_of_what_remains() {
     let fixture = Fixture::new().await;
     for (serial, app) in (0..).zip(["a", "b", "a", "b", "a", "b"]) {
-        fixture.put(&key("n", &serial.to_string()), &Thing::new(app, "x", serial)).await;
+        fixture
+            .put(&key("n", &serial.to_string()), &Thing::new(app, "x", serial))
+            .await;
     }
     let snapshot = fixture.cache.newest().unwrap();
     for labels in ["app=b", "app!=a"] {
@@ -77,6 +99,32 @@ async fn limits_count_matches_and_say_nothing_of_what_remains() {
         assert_eq!(rest.next, None, "exactly one match is left");
         assert_eq!(names(rest.objects), ["5"]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_name_is_found_in_all_namespaces_without_looking_at_everything() {
+    let fixture = of_names(&[
+        ("a", "1"),
+        ("a", "2"),
+        ("a-b", "2"),
+        ("ab", "1"),
+        ("b", "2"),
+        ("c", "3"),
+    ])
+    .await;
+    let named = |labels| select(Scope::All, labels, "metadata.name=2");
+    let keys = |page: Page| things(page.objects).into_keys().collect::<Vec<_>>();
+    let snapshot = fixture.cache.newest().unwrap();
+    let all = ["g/things/a-b/2", "g/things/a/2", "g/things/b/2"];
+    assert_eq!(keys(snapshot.select(&query(named(""), None, 0))), all);
+    assert_eq!(keys(snapshot.select(&query(named("app=b"), None, 0))), [""; 0]);
+    assert_eq!(keys(snapshot.select(&query(named("app=a"), None, 0))), all);
+    let first = snapshot.select(&query(named(""), None, 2));
+    assert_eq!(first.next.as_deref(), Some("a/2\0"));
+    assert_eq!(
+        keys(snapshot.select(&query(named(""), Some("a/2\0"), 2))),
+        all[2..]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,18 +222,34 @@ async fn the_past_is_exact_in_memory_from_disk_and_expires() {
         fixture.store.compact(Revision(6)).await.unwrap();
         assert!(fixture.cache.exactly(Revision(7)).await.is_ok());
         let error = fixture.cache.exactly(Revision(6)).await.unwrap_err();
-        assert!(matches!(error, ReadError::Expired { oldest: Revision(7), .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                ReadError::Expired {
+                    oldest: Revision(7),
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_outlives_compaction_for_the_window_only() {
     let fixture = of_names(&[("n", "1"), ("n", "2"), ("n", "3")]).await;
-    let page = fixture.cache.newest().unwrap().select(&query(everything(), None, 1));
+    let page = fixture
+        .cache
+        .newest()
+        .unwrap()
+        .select(&query(everything(), None, 1));
     fixture.put(&key("n", "2"), &Thing::new("b", "x", 9)).await;
     fixture.store.compact(Revision(5)).await.unwrap();
     let snapshot = fixture.cache.continued(page.revision).await.unwrap();
-    assert_eq!(things(snapshot.matches(&select(Scope::All, "app=b", ""))).len(), 0);
+    assert_eq!(
+        things(snapshot.matches(&select(Scope::All, "app=b", ""))).len(),
+        0
+    );
     tokio::time::sleep(Duration::from_secs(301)).await;
     let error = fixture.cache.continued(page.revision).await.unwrap_err();
     assert!(matches!(error, ReadError::Expired { .. }), "{error}");
@@ -195,7 +259,14 @@ async fn a_page_outlives_compaction_for_the_window_only() {
 async fn a_cache_over_a_store_with_content_begins_with_it() {
     let store = MemoryStore::new();
     for serial in 0..2500 {
-        write(&store, vec![(key("n", &format!("{serial:05}")), Some(Thing::new("a", "x", serial)))]).await;
+        write(
+            &store,
+            vec![(
+                key("n", &format!("{serial:05}")),
+                Some(Thing::new("a", "x", serial)),
+            )],
+        )
+        .await;
     }
     // Even when the store holds nothing but its newest state.
     store.compact(Revision(2501)).await.unwrap();

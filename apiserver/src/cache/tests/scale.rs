@@ -30,7 +30,10 @@ fn now() -> Instant {
 /// Labels as pods have them: five shared ones, one of a few hundred values; a field with four values.
 fn attributes(key: &Key, _: &[u8]) -> Attributes {
     let name = key.name();
-    let number: u64 = name.get(..8).and_then(|digits| digits.parse().ok()).unwrap_or_default();
+    let number: u64 = name
+        .get(..8)
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or_default();
     let label = |name: &str, value: String| (name.to_owned(), value);
     Attributes {
         uid: name.to_owned(),
@@ -38,7 +41,10 @@ fn attributes(key: &Key, _: &[u8]) -> Attributes {
             label("app.kubernetes.io/name", format!("app-{}", number % 300)),
             label("app.kubernetes.io/part-of", "shop".to_owned()),
             label("tier", format!("tier-{}", number % 3)),
-            label("pod-template-hash", format!("{:010x}", (number % 300) * 7_777_777)),
+            label(
+                "pod-template-hash",
+                format!("{:010x}", (number % 300) * 7_777_777),
+            ),
             label("topology.kubernetes.io/zone", format!("zone-{}", number % 3)),
         ],
         fields: vec![("status.state".to_owned(), format!("state-{}", number % 4))],
@@ -62,7 +68,10 @@ async fn filled(count: u64, bytes: usize) -> MemoryStore {
     for number in 0..count {
         let namespace = format!("namespace-{}", number % 50);
         let key = key(&namespace, &name(number));
-        store.transact(Transaction::create(key, value(bytes))).await.unwrap();
+        store
+            .transact(Transaction::create(key, value(bytes)))
+            .await
+            .unwrap();
     }
     // The model keeps events too; without them the store weighs what it holds.
     store.compact(Revision(count + 1)).await.unwrap();
@@ -103,7 +112,10 @@ async fn bytes_per_object() {
     for number in (0..COUNT).step_by(10) {
         let key = key(&format!("namespace-{}", number % 50), &name(number));
         let base = cache.newest().unwrap().get(&key).unwrap().modified();
-        store.transact(Transaction::update(key, base, value(3 << 10))).await.unwrap();
+        store
+            .transact(Transaction::update(key, base, value(3 << 10)))
+            .await
+            .unwrap();
     }
     cache.fresh().await.unwrap();
     let elapsed = begin.elapsed();
@@ -151,8 +163,7 @@ async fn many_watchers() {
                 while events < wanted {
                     let buffer = watcher.next_buffer(&encoder).await.unwrap().unwrap();
                     // Payloads begin with the time they were written.
-                    let sent = buffer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-                    for line in sent {
+                    for line in buffer.chunks_exact((3 << 10) + 1) {
                         events += 1;
                         let at: u64 = std::str::from_utf8(&line[..20]).unwrap().trim().parse().unwrap();
                         lags.push(micros().saturating_sub(at));
@@ -173,7 +184,10 @@ async fn many_watchers() {
                 bytes: payload.into(),
                 ..value(0)
             };
-            store.transact(Transaction::update(key, base, value)).await.unwrap();
+            store
+                .transact(Transaction::update(key, base, value))
+                .await
+                .unwrap();
             tokio::time::sleep_until((begin + Duration::from_secs(1) / rate * (count + 1)).into()).await;
         }
         let mut lags: Vec<u64> = readers.join_all().await.into_iter().flatten().collect();

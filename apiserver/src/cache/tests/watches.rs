@@ -41,7 +41,9 @@ async fn kinds_follow_what_matches_before_and_after() {
     let fixture = Fixture::new().await;
     let one = key("n", "1");
     let mut by_label = fixture.watch(select(Scope::All, "app=a", ""), Start::Now).await;
-    let mut by_name = fixture.watch(select(namespace("n"), "", "metadata.name=1"), Start::Now).await;
+    let mut by_name = fixture
+        .watch(select(namespace("n"), "", "metadata.name=1"), Start::Now)
+        .await;
     let mut of_others = fixture.watch(select(namespace("o"), "", ""), Start::Now).await;
     let mut unlike = fixture.watch(select(Scope::All, "app!=a", ""), Start::Now).await;
     fixture.put(&one, &thing("b", 1)).await;
@@ -168,11 +170,17 @@ async fn bookmarks_come_each_minute_and_before_the_end_at_the_head() {
     let watcher = fixture.cache.subscribe(request(Start::Now, 135)).await.unwrap();
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
     let seen = until_end(watcher).await;
-    assert_eq!(seen[0], (0, event(WatchKind::Added, &key("n", "1"), 2, thing("a", 1))));
+    assert_eq!(
+        seen[0],
+        (0, event(WatchKind::Added, &key("n", "1"), 2, thing("a", 1)))
+    );
     let bookmarks: Vec<_> = seen[1..].iter().map(|(_, frame)| frame.clone()).collect();
     assert_eq!(bookmarks, vec![bookmark(2, false); 3]);
     let seconds: Vec<u64> = seen[1..].iter().map(|(second, _)| *second).collect();
-    assert!((58..=62).contains(&seconds[0]) && (117..=123).contains(&seconds[1]), "{seconds:?}");
+    assert!(
+        (58..=62).contains(&seconds[0]) && (117..=123).contains(&seconds[1]),
+        "{seconds:?}"
+    );
     assert_eq!(seconds[2], 133);
 }
 
@@ -202,7 +210,10 @@ async fn a_timeout_ends_a_watch_cleanly_whether_busy_or_not() {
     assert!(watcher.next_buffer(&Lines::default()).await.is_none());
     assert_eq!(start.elapsed().as_secs(), 5);
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
-    assert!(watcher.next_buffer(&Lines::default()).await.is_none(), "an ended watch stays ended");
+    assert!(
+        watcher.next_buffer(&Lines::default()).await.is_none(),
+        "an ended watch stays ended"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +227,9 @@ async fn a_slow_watcher_holds_up_nobody_and_misses_nothing() {
         let mut slow = fixture.watch(everything(), Start::Now).await;
         let mut fast = fixture.watch(everything(), Start::Now).await;
         for serial in 0..300 {
-            fixture.put(&key("n", &(serial % 7).to_string()), &thing("a", serial)).await;
+            fixture
+                .put(&key("n", &(serial % 7).to_string()), &thing("a", serial))
+                .await;
             let frames = drain(&mut fast).await;
             assert_eq!(frames.len(), 1, "event {serial} at once");
         }
@@ -248,7 +261,11 @@ async fn buffers_are_packed_up_to_64_kib() {
 async fn an_event_is_encoded_once_for_all_who_want_it_in_that_form() {
     let fixture = Fixture::new().await;
     let mut watchers = Vec::new();
-    for selection in [everything(), select(namespace("n"), "", ""), select(Scope::All, "app=a", "")] {
+    for selection in [
+        everything(),
+        select(namespace("n"), "", ""),
+        select(Scope::All, "app=a", ""),
+    ] {
         for id in 0..40 {
             watchers.push((id % 2, fixture.watch(selection.clone(), Start::Now).await));
         }
@@ -331,7 +348,12 @@ async fn the_first_frame_may_have_its_own_encoder() {
         },
     );
     let initial = Start::InitialEvents(InitialState::Any);
-    for (start, bookmarks) in [(Start::Now, false), (initial, false), (initial, true), (Start::Now, true)] {
+    for (start, bookmarks) in [
+        (Start::Now, false),
+        (initial, false),
+        (initial, true),
+        (Start::Now, true),
+    ] {
         let mut watchers = Vec::new();
         for _ in 0..3 {
             let request = WatchRequest {
@@ -378,7 +400,10 @@ async fn the_servers_end_is_spread_and_says_how_far_each_watch_got() {
         })
         .collect();
     seconds.sort_unstable();
-    assert!(seconds[0] < 5 && seconds[49] > 15 && seconds[49] <= 21, "{seconds:?}");
+    assert!(
+        seconds[0] < 5 && seconds[49] > 15 && seconds[49] <= 21,
+        "{seconds:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -419,7 +444,10 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
     assert_eq!((snapshot.revision(), snapshot.count()), (Revision(4), 2));
     let mut seconds = ends.join_all().await;
     seconds.sort_unstable();
-    assert!(seconds[0] <= 2 && seconds[49] >= 8 && seconds[49] <= 10, "{seconds:?}");
+    assert!(
+        seconds[0] <= 2 && seconds[49] >= 8 && seconds[49] <= 10,
+        "{seconds:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,12 +459,23 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
     fixture.put(&key("n", "2"), &thing("a", 2)).await;
     *fixture.store.faults.hide.lock().unwrap() = None;
     fixture.put(&key("n", "3"), &thing("a", 3)).await;
-    assert_eq!(names(fixture.cache.fresh().await.unwrap().matches(&everything())), ["1", "3"], "the fault");
+    assert_eq!(
+        names(fixture.cache.fresh().await.unwrap().matches(&everything())),
+        ["1", "3"],
+        "the fault"
+    );
     assert_eq!(drain(&mut watcher).await.len(), 1);
     let start = Instant::now();
     // Its watches have been told too little, so they end and their clients list anew.
     let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
     assert!(matches!(end, WatchEnd::Expired { .. }), "{end}");
-    assert!((299..=460).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
-    assert_eq!(names(fixture.cache.newest().unwrap().matches(&everything())), ["1", "2", "3"]);
+    assert!(
+        (299..=460).contains(&start.elapsed().as_secs()),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(
+        names(fixture.cache.newest().unwrap().matches(&everything())),
+        ["1", "2", "3"]
+    );
 }
