@@ -175,17 +175,27 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StorageCommand {
     /// Bring a store that does not open back to its newest provable state.
-    Recover(StorageFolder),
+    Recover {
+        /// The store.
+        #[command(flatten)]
+        store: StorageFolder,
+        /// Take what can be read though acknowledged writes are missing.
+        #[arg(long)]
+        accept_loss: bool,
+    },
     /// Check every record and report what is wrong.
     Verify(StorageFolder),
-    /// Copy a store into a new folder.
+    /// Copy a store into a new folder below a folder of backups.
     Backup {
         /// The store.
         #[command(flatten)]
         store: StorageFolder,
-        /// Folder of the copy; it must not exist.
+        /// Folder of backups.
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
+        /// How many of the newest backups to keep there; 0 keeps all.
+        #[arg(long, default_value_t = 0, value_name = "COUNT")]
+        keep: usize,
     },
     /// Put a backup in place of an absent or empty store.
     Restore {
@@ -196,23 +206,23 @@ pub enum StorageCommand {
         #[arg(long, value_name = "DIR")]
         from: PathBuf,
     },
-    /// Write every object as a line of JSON.
+    /// Write every object into one file.
     Export {
         /// The store.
         #[command(flatten)]
         store: StorageFolder,
-        /// File to write; standard output when absent.
+        /// File to write.
         #[arg(long, value_name = "FILE")]
-        to: Option<PathBuf>,
+        to: PathBuf,
     },
     /// Read objects written by `export` into an absent or empty store.
     Import {
         /// The store.
         #[command(flatten)]
         store: StorageFolder,
-        /// File to read; standard input when absent.
+        /// File to read.
         #[arg(long, value_name = "FILE")]
-        from: Option<PathBuf>,
+        from: PathBuf,
     },
 }
 
@@ -1027,7 +1037,8 @@ mod tests {
             config,
             Config::Storage(StorageCommand::Backup {
                 store,
-                to: "/b".into()
+                to: "/b".into(),
+                keep: 0
             })
         );
         assert!(parse(&["storage"]).is_err());

@@ -18,6 +18,8 @@ pub mod metrics;
 pub mod openapi;
 pub mod registry;
 pub mod request;
+pub mod server;
+pub mod storage_command;
 pub mod telemetry;
 pub mod version;
 

@@ -1,0 +1,450 @@
+//! How is a server put together, and in which order does it stop? Read this first.
+//!
+//! Start: log, host, storage, caches, filters, listener. The listener opens as soon as the storage is, so that probes
+//! are answered while the caches load; until they have, reads answer 429 and readiness fails.
+//!
+//! Stop: [`Stages`] says the order towards clients; then the loops end, and the storage closes last.
+
+use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use drydock_machinery::clock::{Clock, SystemClock};
+use drydock_machinery::names::AllowedNames;
+use drydock_proto::kinds::{GROUP, KINDS, Kind};
+use drydock_storage::rocks::{OpenError, RocksStore};
+use drydock_storage::{Health as StoreHealth, Key, Options, Store, StoreError};
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::admission;
+use crate::cache::{Attributes, CacheConfig, CacheLimits, CacheMetrics, Extract, IndexedLabels, WatchCache};
+use crate::config::{CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StorageConfig};
+use crate::filters::{Authenticator, Authorizer, Chain, ChainParts};
+use crate::handlers::{Api, Extension};
+use crate::health::{HealthBuilder, Scope};
+use crate::host::kube::{KubeHost, StartError};
+use crate::host::reviews::Reviews;
+use crate::host::{Host, HostError};
+use crate::http::listener::Listener;
+use crate::http::shutdown::Stages;
+use crate::http::tls::{CertificateSource, Tls, TlsError};
+use crate::metrics::{Exposition, Metrics, ServedResource};
+use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
+use crate::registry::evictionrequest::EvictionRequestStrategy;
+use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
+use crate::registry::resource::{Catalog, Resource, UnusableSchema};
+use crate::registry::store::ResourceStore;
+use crate::registry::strategy::Strategy;
+use crate::storage_command::{self, CommandError};
+use crate::telemetry::{self, TelemetryError};
+
+/// Over how long watches end when the server stops.
+const WATCHES_END_OVER: Duration = Duration::from_secs(3);
+/// How long the storage gets to close.
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
+/// How often the storage is asked whether it has failed.
+const HEALTH_PERIOD: Duration = Duration::from_secs(1);
+/// The environment variable that names the node of this pod.
+const NODE_NAME: &str = "NODE_NAME";
+
+/// Why a server did not start, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The log cannot be set up.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// The host cannot be used.
+    #[error(transparent)]
+    Host(#[from] StartError),
+    /// The host cannot say what it serves.
+    #[error("the host does not say which versions of {GROUP} it serves")]
+    Lookup(#[source] HostError),
+    /// The host serves a group-version that is ours.
+    #[error(
+        "the host serves {GROUP}/{version} itself: this server must not claim it. Serve it from one place only: turn \
+         it off with --runtime-config={GROUP}/{version}=false at the host, or do not run this server"
+    )]
+    Claimed {
+        /// The version.
+        version: &'static str,
+    },
+    /// The store cannot be opened.
+    #[error("the storage cannot be opened")]
+    Open(#[source] Box<OpenError>),
+    /// The store has failed.
+    #[error("the storage has failed: {0}")]
+    StoreFailed(String),
+    /// The store did not close.
+    #[error("the storage did not close")]
+    Close(#[source] StoreError),
+    /// A schema of ours cannot be read: a fault of this program.
+    #[error(transparent)]
+    Schema(#[from] UnusableSchema),
+    /// The serving certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// No certificate was given.
+    #[error("--tls-cert-file and --tls-private-key-file are needed")]
+    NoCertificate,
+    /// The port cannot be bound.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The machine lacks something every machine has: randomness, signals, threads.
+    #[error("the machine lacks {0}")]
+    Machine(&'static str),
+    /// A storage command failed.
+    #[error(transparent)]
+    Storage(#[from] CommandError),
+}
+
+/// Does what the process was started for, until it is told to stop.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run(config: Config) -> Result<(), RunError> {
+    match config {
+        Config::Serve(config) => {
+            telemetry::init(&config.server.log)?;
+            serve(*config).await
+        }
+        Config::Standalone(config) => {
+            telemetry::init(&config.server.log)?;
+            Err(RunError::Machine("an embedded host"))
+        }
+        Config::Storage(command) => Ok(storage_command::run(command).await?),
+    }
+}
+
+async fn serve(config: ServeConfig) -> Result<(), RunError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let resources = own_resources(&config.server)?;
+    let base = Base::new(clock, &resources);
+    let host = KubeHost::start(
+        &config.host,
+        &config.authentication,
+        base.metrics.clone(),
+        Arc::clone(&base.clock),
+        base.stages.stopped().clone(),
+    )
+    .await?;
+    refuse_claimed(&*host).await?;
+    let CertificateFiles { certificate, key } = config.server.certificate.clone().ok_or(RunError::NoCertificate)?;
+    let store = open_store(&config.server.storage).await?;
+    let seen = Arc::clone(&host);
+    base.serve(
+        config.server,
+        store,
+        Surroundings {
+            host,
+            certificate: CertificateSource::Files { certificate, key },
+            resources,
+            extend: |_: &[Arc<ResourceStore<RocksStore>>]| (Vec::new(), std::future::ready(())),
+        },
+    )
+    .await?;
+    seen.join().await;
+    Ok(())
+}
+
+/// Refuses to run beside a host that serves one of our versions itself: both would answer for the same objects.
+async fn refuse_claimed(host: &dyn Host) -> Result<(), RunError> {
+    let local = host.served_locally(GROUP).await.map_err(RunError::Lookup)?;
+    let mut versions = KINDS.iter().flat_map(|kind| kind.faces).map(|face| face.version);
+    match versions.find(|version| local.iter().any(|served| served == version)) {
+        Some(version) => Err(RunError::Claimed { version }),
+        None => Ok(()),
+    }
+}
+
+/// The resources of our own kinds with their rules.
+///
+/// # Errors
+/// A schema that cannot be read.
+pub fn own_resources(config: &ServerConfig) -> Result<Vec<Arc<Resource>>, UnusableSchema> {
+    let mut names = AllowedNames::default();
+    names.extend(config.allowed_reserved_names.iter().cloned());
+    let names = Arc::new(names);
+    KINDS.iter().map(|kind| Resource::of_kind(kind, strategy_of(kind, &names)).map(Arc::new)).collect()
+}
+
+fn strategy_of(kind: &Kind, names: &Arc<AllowedNames>) -> Box<dyn Strategy> {
+    match kind.plural {
+        "evictionrequests" => Box::new(EvictionRequestStrategy::new(Arc::clone(names))),
+        "nodemaintenances" => Box::new(NodeMaintenanceStrategy),
+        _ => Box::new(EvictionInterceptorStrategy::new(Arc::clone(names))),
+    }
+}
+
+/// Opens the store, off the async workers.
+///
+/// # Errors
+/// [`RunError::Open`].
+pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> {
+    let options = Options {
+        durability: match config.durability {
+            Durability::Strict => drydock_storage::Durability::Strict,
+            Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
+        },
+        window: config.history_window,
+        ..Options::new(&config.data_dir)
+    };
+    let opened = tokio::task::spawn_blocking(move || RocksStore::open(options))
+        .await
+        .map_err(|_| RunError::Machine("a thread to open the storage"))?;
+    let (store, report) = opened.map_err(|error| RunError::Open(Box::new(error)))?;
+    tracing::info!(
+        store = %report.store,
+        revision = report.revision,
+        objects = report.objects,
+        took_ms = report.took_ms,
+        "storage opened"
+    );
+    for key in &report.damaged {
+        tracing::error!(key, "a stored value is damaged: reads of it fail");
+    }
+    Ok(store)
+}
+
+/// What every mode of serving begins with.
+pub struct Base {
+    /// The server's clock.
+    pub clock: Arc<dyn Clock>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How the server stops.
+    pub stages: Stages,
+    registry: Registry,
+}
+
+/// What differs between the modes of serving.
+pub struct Surroundings<H, E> {
+    /// The cluster we serve for.
+    pub host: Arc<H>,
+    /// The serving certificate.
+    pub certificate: CertificateSource,
+    /// Everything that is served.
+    pub resources: Vec<Arc<Resource>>,
+    /// Makes the routes beside those of the resources, and what runs beside the server once its caches are filled.
+    pub extend: E,
+}
+
+impl Base {
+    /// Counters for these resources.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, resources: &[Arc<Resource>]) -> Self {
+        let mut registry = Registry::default();
+        let served: Vec<ServedResource> = resources
+            .iter()
+            .flat_map(|resource| {
+                resource.versions.iter().map(|version| ServedResource {
+                    group: resource.group,
+                    version: version.name,
+                    resource: resource.plural,
+                })
+            })
+            .collect();
+        let metrics = Metrics::register(&mut registry, served);
+        Self { clock, metrics, stages: Stages::new(), registry }
+    }
+
+    /// Serves until a signal or a failure of the store, then stops in order.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn serve<H, E, F>(
+        mut self,
+        config: ServerConfig,
+        store: RocksStore,
+        surroundings: Surroundings<H, E>,
+    ) -> Result<(), RunError>
+    where
+        H: Host,
+        E: FnOnce(&[Arc<ResourceStore<RocksStore>>]) -> (Vec<Box<dyn Extension>>, F),
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Surroundings { host, certificate, resources, extend } = surroundings;
+        store.metrics().register(&mut self.registry);
+        let host: Arc<dyn Host> = host;
+        let reviews = Arc::new(
+            Reviews::new(Arc::clone(&host), config.review_ttls).map_err(|_| RunError::Machine("randomness"))?,
+        );
+        let authorizer = Arc::new(Authorizer::new(
+            Arc::clone(&reviews),
+            config.always_allow_paths.clone(),
+            self.metrics.clone(),
+        ));
+        let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
+        let admission = Arc::new(admission::Chain::new(Arc::clone(&host), Arc::clone(&authorizer), own_node));
+
+        let mut loops = JoinSet::new();
+        let stores = self.resource_stores(&resources, &store, &admission, &mut loops);
+        let (extensions, beside) = extend(&stores);
+        let mut health = HealthBuilder::new();
+        let filled = health.post_start_hook("start-watch-caches");
+        let health = self.checks(health, &store, &host).build();
+        let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
+        let ready = caches.clone();
+        loops.spawn({
+            let stopped = self.stages.stopped().clone();
+            async move {
+                for cache in &ready {
+                    tokio::select! {
+                        () = stopped.cancelled() => return,
+                        () = cache.ready() => {}
+                    }
+                }
+                filled.set();
+                tracing::info!("caches filled");
+                beside.await;
+            }
+        });
+        loops.spawn({
+            let ending = self.stages.ending().clone();
+            async move {
+                ending.cancelled().await;
+                caches.iter().for_each(|cache| cache.end_watches(WATCHES_END_OVER));
+            }
+        });
+
+        let api = Api::new(Catalog::new(resources), stores, extensions, Arc::clone(&self.clock));
+        let routes_installed = crate::health::Mark::default();
+        routes_installed.set();
+        let (tls, reloader) = Tls::load(certificate, config.min_tls_version, host.authentication()).await?;
+        loops.spawn(reloader.run(self.metrics.clone(), Arc::clone(&self.clock), self.stages.stopped().clone()));
+        let chain = Chain::new(ChainParts {
+            authenticator: Authenticator::new(reviews, Arc::clone(&self.clock), self.metrics.clone()),
+            authorizer,
+            limits: config.limits,
+            request_timeout: config.request_timeout,
+            routes_installed,
+            health,
+            exposition: Exposition::new(self.registry),
+            metrics: self.metrics.clone(),
+            stages: self.stages.clone(),
+            handler: api,
+        });
+        let listener = Listener::bind(config.address)
+            .await
+            .map_err(|source| RunError::Bind { address: config.address, source })?;
+        tracing::info!(address = %listener.address(), "listening");
+        loops.spawn(listener.run(tls, Arc::new(chain), self.metrics.clone(), self.stages.clone()));
+
+        let ended = until_told(&store).await;
+        self.stages.stop(config.shutdown_delay).await;
+        while loops.join_next().await.is_some() {}
+        store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
+        tracing::info!("stopped");
+        ended
+    }
+
+    fn resource_stores(
+        &mut self,
+        resources: &[Arc<Resource>],
+        store: &RocksStore,
+        admission: &Arc<admission::Chain>,
+        loops: &mut JoinSet<()>,
+    ) -> Vec<Arc<ResourceStore<RocksStore>>> {
+        let cache_metrics = CacheMetrics::default();
+        cache_metrics.register(&mut self.registry);
+        resources
+            .iter()
+            .map(|resource| {
+                let (group, plural) = resource.key_prefix();
+                let config = CacheConfig {
+                    group: group.to_owned(),
+                    resource: plural.to_owned(),
+                    extract: extract(),
+                    indexed_labels: IndexedLabels::All,
+                    limits: CacheLimits::default(),
+                    metrics: cache_metrics.clone(),
+                    seed: fastrand::u64(..),
+                };
+                let (cache, feeder) = WatchCache::new(store.clone(), config);
+                loops.spawn(feeder.run(self.stages.stopped().clone()));
+                Arc::new(ResourceStore::new(
+                    Arc::clone(resource),
+                    store.clone(),
+                    cache,
+                    Arc::clone(admission),
+                    Arc::clone(&self.clock),
+                ))
+            })
+            .collect()
+    }
+
+    fn checks(&self, health: HealthBuilder, store: &RocksStore, host: &Arc<dyn Host>) -> HealthBuilder {
+        let (writable, host, unready) = (store.clone(), Arc::clone(host), self.stages.unready().clone());
+        health
+            .check("etcd", Scope::All, move || match writable.health() {
+                StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
+                StoreHealth::Failed(reason) => Err(reason),
+            })
+            .check("informer-sync", Scope::Ready, move || {
+                if host.is_synced() { Ok(()) } else { Err("the host's objects are not loaded yet".to_owned()) }
+            })
+            .check("shutdown", Scope::Ready, move || {
+                if unready.is_cancelled() { Err("the server is stopping".to_owned()) } else { Ok(()) }
+            })
+    }
+}
+
+/// Waits for a signal (fine) or for the store to fail (not).
+async fn until_told(store: &RocksStore) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(|_| RunError::Machine("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|_| RunError::Machine("signals"))?;
+    let mut look = tokio::time::interval(HEALTH_PERIOD);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = look.tick() => {
+                if let StoreHealth::Failed(reason) = store.health() {
+                    tracing::error!(reason, "the storage has failed; only a restart tells what it holds");
+                    return Err(RunError::StoreFailed(reason));
+                }
+            }
+        }
+    }
+}
+
+/// Reads uid and labels off a payload, and nothing else.
+fn extract() -> Arc<Extract> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow, default)]
+        uid: Cow<'a, str>,
+        #[serde(borrow, default)]
+        labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    }
+    Arc::new(|_: &Key, payload: &[u8]| {
+        // Bytes that are no object have no labels; reading the object itself says what is wrong with it.
+        serde_json::from_slice::<Object<'_>>(payload)
+            .map(|object| Attributes {
+                uid: object.metadata.uid.into_owned(),
+                labels: object
+                    .metadata
+                    .labels
+                    .into_iter()
+                    .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                    .collect(),
+                fields: Vec::new(),
+            })
+            .unwrap_or_default()
+    })
+}
