@@ -33,9 +33,6 @@ const MAX_OPERATORS: usize = 512;
 const MAX_BRACKET_DEPTH: usize = 32;
 /// Only touched pages of it are ever used.
 const STACK_BYTES: usize = 64 * 1024 * 1024;
-/// Lists and maps an expression with loops, and with loops in loops, is evaluated over.
-const MAX_ITEMS_IN_LOOP: usize = 512;
-const MAX_ITEMS_IN_NESTED_LOOPS: usize = 128;
 
 /// Why an expression is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +101,8 @@ pub enum EvaluateError {
 #[derive(Debug)]
 pub struct Expression {
     program: Program,
-    loops: usize,
+    /// The most items of a list or map it is evaluated over.
+    max_items: usize,
 }
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
@@ -120,8 +118,8 @@ impl Expression {
         let compile = || {
             let program = ENVIRONMENT.compile(&source);
             let program = program.map_err(|errors| CompileError::Syntax(one_line(&errors.to_string())))?;
-            let loops = check::check(program.expression(), &VARIABLES.map(reserved::stand_in))?;
-            Ok(Self { program, loops })
+            let max_items = check::check(program.expression(), &VARIABLES.map(reserved::stand_in))?;
+            Ok(Self { program, max_items })
         };
         on_large_stack(compile).unwrap_or(Err(CompileError::Failed))
     }
@@ -131,15 +129,10 @@ impl Expression {
     /// # Errors
     /// Whatever keeps it from an answer.
     pub fn evaluate(&self, variables: &[(&str, &Value)]) -> Result<bool, EvaluateError> {
-        let max = match self.loops {
-            0 => usize::MAX,
-            1 => MAX_ITEMS_IN_LOOP,
-            _ => MAX_ITEMS_IN_NESTED_LOOPS,
-        };
         let evaluate = || {
             let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
             for (name, value) in variables {
-                context.add_variable_from_value(reserved::stand_in(name), converted(value, max)?);
+                context.add_variable_from_value(reserved::stand_in(name), converted(value, self.max_items)?);
             }
             match self.program.execute(&context) {
                 Ok(cel::Value::Bool(answer)) => Ok(answer),

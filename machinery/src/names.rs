@@ -23,7 +23,7 @@ const HTTP_PATH_REGEX: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
 pub fn dns_label_faults(value: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if value.len() > MAX_LABEL_BYTES {
-        faults.push(too_long(MAX_LABEL_BYTES));
+        faults.push(too_long(MAX_LABEL_BYTES, "characters"));
     }
     if !is_dns_label_shaped(value) {
         faults.push(if is_dns_subdomain_shaped(value) {
@@ -42,9 +42,14 @@ pub fn dns_label_faults(value: &str) -> Vec<String> {
 /// The faults of a DNS-1123 subdomain: labels joined by dots, at most 253 bytes.
 #[must_use]
 pub fn dns_subdomain_faults(value: &str) -> Vec<String> {
+    subdomain_faults(value, "characters")
+}
+
+/// Names are counted in "characters", the domains of label keys in "bytes"; clients see both words.
+fn subdomain_faults(value: &str, unit: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if value.len() > MAX_SUBDOMAIN_BYTES {
-        faults.push(too_long(MAX_SUBDOMAIN_BYTES));
+        faults.push(too_long(MAX_SUBDOMAIN_BYTES, unit));
     }
     if !is_dns_subdomain_shaped(value) {
         faults.push(format!(
@@ -92,7 +97,7 @@ pub fn label_key_faults(value: &str) -> Vec<String> {
         }
         Some((prefix, name)) => {
             faults.extend(
-                dns_subdomain_faults(prefix)
+                subdomain_faults(prefix, "bytes")
                     .iter()
                     .map(|fault| format!("prefix part {fault}")),
             );
@@ -102,7 +107,7 @@ pub fn label_key_faults(value: &str) -> Vec<String> {
     if name.is_empty() {
         faults.push("name part must be non-empty".to_owned());
     } else if name.len() > MAX_LABEL_BYTES {
-        faults.push(format!("name part {}", too_long(MAX_LABEL_BYTES)));
+        faults.push(format!("name part {}", too_long(MAX_LABEL_BYTES, "bytes")));
     }
     if !is_label_shaped(name) {
         faults.push(format!("name part {shape}"));
@@ -115,7 +120,7 @@ pub fn label_key_faults(value: &str) -> Vec<String> {
 pub fn label_value_faults(value: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if value.len() > MAX_LABEL_BYTES {
-        faults.push(too_long(MAX_LABEL_BYTES));
+        faults.push(too_long(MAX_LABEL_BYTES, "bytes"));
     }
     if !value.is_empty() && !is_label_shaped(value) {
         faults.push(format!(
@@ -127,8 +132,8 @@ pub fn label_value_faults(value: &str) -> Vec<String> {
     faults
 }
 
-fn too_long(max: usize) -> String {
-    format!("must be no more than {max} bytes")
+fn too_long(max: usize, unit: &str) -> String {
+    format!("must be no more than {max} {unit}")
 }
 
 fn is_dns_label_shaped(value: &str) -> bool {
@@ -262,7 +267,11 @@ fn domain_prefixed_path_errors(path: &FieldPath, name: &str, domain: &str, rest:
         errors.push(FieldError::invalid(path, rest, &detail));
     }
     if errors.is_empty() && name.len() > MAX_SUBDOMAIN_BYTES {
-        errors.push(FieldError::invalid(path, name, &too_long(MAX_SUBDOMAIN_BYTES)));
+        errors.push(FieldError::invalid(
+            path,
+            name,
+            &too_long(MAX_SUBDOMAIN_BYTES, "characters"),
+        ));
     }
     errors
 }
@@ -291,7 +300,7 @@ mod tests {
                 ("a", &[]),
                 ("0-a", &[]),
                 (&"a".repeat(63), &[]),
-                (&long, &["must be no more than 63 bytes"]),
+                (&long, &["must be no more than 63 characters"]),
                 ("a.b", &["must not contain dots"]),
                 ("A", &[LABEL]),
                 ("-a", &[LABEL]),
@@ -312,7 +321,7 @@ mod tests {
                 ("a", &[]),
                 ("a.b-c.0", &[]),
                 (&"a".repeat(253), &[]),
-                (&long, &["must be no more than 253 bytes"]),
+                (&long, &["must be no more than 253 characters"]),
                 ("a..b", &[SUBDOMAIN]),
                 ("a.", &[SUBDOMAIN]),
                 ("a_b", &[SUBDOMAIN]),
@@ -329,6 +338,7 @@ mod tests {
             "a valid label key {KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
         );
         let long = "a".repeat(64);
+        let long_prefix = format!("{}/a", "a".repeat(254));
         check(
             label_key_faults,
             &[
@@ -342,6 +352,7 @@ mod tests {
                 ("a/b/c", &[&slashes]),
                 ("-", &[&name]),
                 (&long, &["name part must be no more than 63 bytes"]),
+                (&long_prefix, &["prefix part must be no more than 253 bytes"]),
             ],
         );
     }
@@ -418,7 +429,7 @@ mod tests {
             &format!("{label}.com"),
             &[(
                 "FieldValueInvalid",
-                &format!("Invalid value: \"{label}\": must be no more than 63 bytes"),
+                &format!("Invalid value: \"{label}\": must be no more than 63 characters"),
             )],
         );
         let long = format!("{}com", "abcdefghi.".repeat(26));
@@ -426,7 +437,7 @@ mod tests {
             &long,
             &[(
                 "FieldValueInvalid",
-                &format!("Invalid value: \"{long}\": must be no more than 253 bytes"),
+                &format!("Invalid value: \"{long}\": must be no more than 253 characters"),
             )],
         );
         let long = format!("acme.io/{}", "a".repeat(246));
@@ -434,7 +445,7 @@ mod tests {
             &long,
             &[(
                 "FieldValueInvalid",
-                &format!("Invalid value: \"{long}\": must be no more than 253 bytes"),
+                &format!("Invalid value: \"{long}\": must be no more than 253 characters"),
             )],
         );
         for name in ["/foo", "acme.io/"] {

@@ -8,10 +8,17 @@ use super::CompileError;
 const MAX_NODES: usize = 1024;
 const MAX_DEPTH: usize = 256;
 const MAX_NESTED_LOOPS: usize = 2;
-const MAX_PATTERN_BYTES: usize = 256;
-/// A counted repetition multiplies what it repeats when the pattern is compiled, and so do those inside of it.
+const MAX_PATTERN_BYTES: usize = 128;
+/// A counted repetition multiplies what it repeats when the pattern is compiled.
 const MAX_REPETITIONS: usize = 1;
 const MAX_REPETITION_DIGITS: usize = 2;
+/// Classes such as `\w` have hundreds of ranges in Unicode, so they are few, and never in a counted repetition.
+const MAX_UNICODE_CLASSES: usize = 8;
+/// Items an expression runs over with loops, with loops in loops, and with patterns in a loop, which are compiled anew
+/// for every item.
+const MAX_ITEMS_IN_LOOP: usize = 512;
+const MAX_ITEMS_IN_NESTED_LOOPS: usize = 128;
+const MAX_ITEMS_FOR_PATTERNS: usize = 64;
 
 /// Functions that expressions may call; operators are spelled with signs.
 const FUNCTIONS: [&str; 30] = [
@@ -62,12 +69,12 @@ const TYPES: [&str; 11] = [
     "uint",
 ];
 
-/// Looks at every node, and says how deep loops are nested.
+/// Looks at every node, and says how many items a list or map may have that the expression is evaluated over.
 pub(super) fn check(root: &IdedExpr, variables: &[&str]) -> Result<usize, CompileError> {
     let mut checker = Checker {
         names: variables.to_vec(),
         nodes: 0,
-        loops: 0,
+        max_items: usize::MAX,
     };
     checker.expression(root, 0, 0)?;
     match &root.expr {
@@ -83,15 +90,15 @@ pub(super) fn check(root: &IdedExpr, variables: &[&str]) -> Result<usize, Compil
         }
         _ => {}
     }
-    Ok(checker.loops)
+    Ok(checker.max_items)
 }
 
 struct Checker<'a> {
     /// Variables in scope, declared ones first.
     names: Vec<&'a str>,
     nodes: usize,
-    /// The deepest nesting of loops so far.
-    loops: usize,
+    /// The bound so far.
+    max_items: usize,
 }
 
 impl<'a> Checker<'a> {
@@ -125,7 +132,7 @@ impl<'a> Checker<'a> {
             }),
             Expr::Struct(_) => Err(CompileError::Unsupported("messages cannot be made")),
             Expr::Call(call) => {
-                check_call(call, loops)?;
+                self.call(call, loops)?;
                 call.target
                     .iter()
                     .map(AsRef::as_ref)
@@ -151,7 +158,11 @@ impl<'a> Checker<'a> {
                 max: MAX_NESTED_LOOPS,
             });
         }
-        self.loops = self.loops.max(inside);
+        self.bound(if inside > 1 {
+            MAX_ITEMS_IN_NESTED_LOOPS
+        } else {
+            MAX_ITEMS_IN_LOOP
+        });
         let scope = self.names.len();
         self.names.push(&comprehension.iter_var);
         self.names.extend(comprehension.iter_var2.as_deref());
@@ -167,21 +178,30 @@ impl<'a> Checker<'a> {
         self.names.truncate(scope);
         checked
     }
+
+    fn call(&mut self, call: &CallExpr, loops: usize) -> Result<(), CompileError> {
+        let name = call.func_name.as_str();
+        if name.starts_with(|first: char| first.is_alphabetic()) && !FUNCTIONS.contains(&name) {
+            return Err(CompileError::UndeclaredFunction(name.to_owned()));
+        }
+        if name != "matches" {
+            return Ok(());
+        }
+        match loops {
+            0 => {}
+            1 => self.bound(MAX_ITEMS_FOR_PATTERNS),
+            _ => return Err(CompileError::Unsupported("matches may not stand in nested loops")),
+        }
+        check_pattern(call.args.last())
+    }
+
+    fn bound(&mut self, max_items: usize) {
+        self.max_items = self.max_items.min(max_items);
+    }
 }
 
-fn check_call(call: &CallExpr, loops: usize) -> Result<(), CompileError> {
-    let name = call.func_name.as_str();
-    if name.starts_with(|first: char| first.is_alphabetic()) && !FUNCTIONS.contains(&name) {
-        return Err(CompileError::UndeclaredFunction(name.to_owned()));
-    }
-    if name == "matches" {
-        return check_pattern(call.args.last(), loops);
-    }
-    Ok(())
-}
-
-/// Patterns are compiled whenever they are asked, so they are short, do not grow, and are not asked in nested loops.
-fn check_pattern(pattern: Option<&IdedExpr>, loops: usize) -> Result<(), CompileError> {
+/// Patterns are compiled whenever they are asked, so they are short and do not grow.
+fn check_pattern(pattern: Option<&IdedExpr>) -> Result<(), CompileError> {
     let Some(Expr::Literal(LiteralValue::String(pattern))) = pattern.map(|pattern| &pattern.expr) else {
         return Err(CompileError::Unsupported(
             "the pattern of matches must be a literal",
@@ -194,21 +214,33 @@ fn check_pattern(pattern: Option<&IdedExpr>, loops: usize) -> Result<(), Compile
             max: MAX_PATTERN_BYTES,
         });
     }
-    if pattern.matches('{').count() > MAX_REPETITIONS {
+    let counts = |rest: &&str| rest.starts_with(|first: char| first.is_ascii_digit() || first == ',');
+    let repetitions: Vec<&str> = pattern.split('{').skip(1).filter(counts).collect();
+    if repetitions.len() > MAX_REPETITIONS {
         return Err(CompileError::TooComplex {
             what: "counted repetition in a pattern",
             max: MAX_REPETITIONS,
         });
     }
-    let mut runs = pattern
-        .split('{')
-        .skip(1)
+    let mut numbers = repetitions
+        .iter()
         .flat_map(|rest| rest.split(|c: char| !c.is_ascii_digit()));
-    if runs.any(|digits| digits.len() > MAX_REPETITION_DIGITS) {
+    if numbers.any(|digits| digits.len() > MAX_REPETITION_DIGITS) {
         return Err(CompileError::Unsupported("a pattern may repeat at most 99 times"));
     }
-    if loops > 1 {
-        return Err(CompileError::Unsupported("matches may not stand in nested loops"));
+    let is_class = |rest: &&str| rest.starts_with(['w', 'W', 'd', 'D', 's', 'S', 'p', 'P']);
+    let classes = pattern.split('\\').skip(1).filter(is_class).count();
+    if classes > MAX_UNICODE_CLASSES {
+        return Err(CompileError::TooComplex {
+            what: "classes in a pattern",
+            max: MAX_UNICODE_CLASSES,
+        });
+    }
+    // Flags may allow space between what is repeated and the count, so a bracket anywhere is one too many.
+    if !repetitions.is_empty() && (classes > 0 || pattern.contains('(')) {
+        return Err(CompileError::Unsupported(
+            "a pattern with groups or with classes such as \\w may not count repetitions",
+        ));
     }
     Ok(())
 }

@@ -56,6 +56,10 @@ fn conditions_over_pods_and_namespaces_hold_or_not() {
         ),
         ("pod.metadata.labels.all(k, k.startsWith('t'))", false),
         ("pod.metadata.name.matches('^web-[0-9]{1,3}$')", true),
+        (
+            r"pod.metadata.name.matches(r'^\w+-\d$') && pod.metadata.name.matches(r'\p{L}')",
+            true,
+        ),
         ("type(pod.metadata.name) == string", true),
         (
             "!(pod.metadata.name.endsWith('-1') || pod.metadata.name.contains('db'))",
@@ -121,12 +125,21 @@ fn what_could_hurt_is_refused() {
     );
     check("pod.a.matches(pod.b)", "the pattern of matches must be a literal");
     check(
-        &format!("pod.a.matches('{}')", "a".repeat(257)),
-        "is too complex: more than 256 bytes in a pattern",
+        &format!("pod.a.matches('{}')", "a".repeat(129)),
+        "is too complex: more than 128 bytes in a pattern",
     );
     check(
-        "pod.a.matches('(a{9}){9}')",
+        "pod.a.matches('a{9}b{9}')",
         "is too complex: more than 1 counted repetition in a pattern",
+    );
+    let counted = "a pattern with groups or with classes such as \\w may not count repetitions";
+    check("pod.a.matches('(ab){9}')", counted);
+    check("pod.a.matches('(?x)(ab) {9}')", counted);
+    check(r"pod.a.matches(r'\w{9}')", counted);
+    check(r"pod.a.matches('[\\d]{9}')", counted);
+    check(
+        &format!("pod.a.matches(r'{}')", r"\w".repeat(9)),
+        "is too complex: more than 8 classes in a pattern",
     );
     check(
         "pod.a.matches('a{1,999}')",
@@ -194,6 +207,17 @@ fn loops_bound_what_they_run_over() {
     check("pod.list[0] == 1", 10_000, Ok(true));
     check("pod.list.all(a, a == 1)", 512, Ok(true));
     check("pod.list.all(a, a == 1)", 513, too_many(512));
+    check(
+        "pod.list.exists(a, string(a).matches('^[0-9]{1,3}$'))",
+        64,
+        Ok(true),
+    );
+    check(
+        "pod.list.exists(a, string(a).matches('^[0-9]{1,3}$'))",
+        65,
+        too_many(64),
+    );
+    check("pod.list.all(a, a == 1) && 'x'.matches('x')", 512, Ok(true));
     check("pod.list.all(a, pod.list.exists(b, a == b))", 128, Ok(true));
     check("pod.list.all(a, pod.list.exists(b, a == b))", 129, too_many(128));
 }

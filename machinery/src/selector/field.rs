@@ -60,20 +60,23 @@ impl FieldSelector {
     pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
-        let terms = parts.into_iter().filter(|part| !part.is_empty()).map(|part| {
+        let mut terms = Vec::with_capacity(parts.len());
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
             let (field, equal, value) = split_term(part).ok_or_else(|| FieldSelectorError::Syntax {
                 selector: text.to_owned(),
                 term: part.to_owned(),
             })?;
-            Ok(Term {
-                field: field.to_owned(),
-                equal,
-                value: unescaped(value)?,
-            })
-        });
-        Ok(Self {
-            terms: terms.collect::<Result<_, _>>()?,
-        })
+            let value = unescaped(value)?;
+            // A lone operator asks nothing, whichever it is.
+            if !field.is_empty() || !value.is_empty() {
+                terms.push(Term {
+                    field: field.to_owned(),
+                    equal,
+                    value,
+                });
+            }
+        }
+        Ok(Self { terms })
     }
 
     /// Whether every field is one of [`METADATA_FIELDS`] or of those the kind declares.
@@ -199,6 +202,7 @@ mod tests {
         check("a!b=c", Ok("a!b=c"));
         check("=x", Ok("=x"));
         check("é=ü", Ok("é=ü"));
+        check("=,!=,a=b", Ok("a=b"));
     }
 
     #[test]
