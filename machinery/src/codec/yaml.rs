@@ -260,6 +260,7 @@ pub fn fuzz_decode(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -362,6 +363,46 @@ mod tests {
                     .starts_with("error converting YAML to JSON: yaml: "),
                 "{error}"
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn json_reads_as_yaml(value in crate::codec::json::tests::any_json()) {
+            let text = String::from_utf8(crate::codec::encode(&value)).unwrap();
+            prop_assume!(!text.contains(is_foreign_to_yaml));
+            prop_assert_eq!(decode(text.as_bytes()).unwrap().value, normalized(value));
+        }
+
+        #[test]
+        fn arbitrary_text_never_panics(text in "[-:,{}\\[\\]&*!|>'\"%@`#?a1~\\n ]{0,60}") {
+            fuzz_decode(text.as_bytes());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            fuzz_decode(&bytes);
+        }
+    }
+
+    /// Characters that JSON texts may contain as they are, and YAML texts may not.
+    fn is_foreign_to_yaml(character: char) -> bool {
+        character.is_control() || matches!(character, '\u{feff}' | '\u{fffe}'..='\u{ffff}')
+    }
+
+    /// What becomes of numbers that are no 64-bit integers.
+    fn normalized(value: Value) -> Value {
+        match value {
+            Value::Number(number) if number.as_i64().is_none() => {
+                let float = number.as_f64().unwrap();
+                whole(float).map_or_else(|| float.into(), Value::from)
+            }
+            Value::Array(items) => items.into_iter().map(normalized).collect(),
+            Value::Object(members) => members
+                .into_iter()
+                .map(|(key, member)| (key, normalized(member)))
+                .collect(),
+            other => other,
         }
     }
 }
