@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::clock::{Clock, SystemClock};
 use crate::seal::{Seal, Unsealed};
 
@@ -51,6 +53,9 @@ pub struct Options {
     /// Run the periodic work (syncing the mark, compaction, watching the disk) on a thread. Default true; tests
     /// that advance time call [`RocksStore::keep_house`](crate::rocks::RocksStore::keep_house) themselves.
     pub background_work: bool,
+    /// Names this boot of the machine: what one boot wrote without a sync, the next one may not find. Default: what
+    /// the system says.
+    pub boot_id: Uuid,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
     /// Encryption at rest.
@@ -75,6 +80,7 @@ impl Options {
             probe_syncs: 50,
             ballast_bytes: 256 << 20,
             background_work: true,
+            boot_id: boot_id(),
             clock: Arc::new(SystemClock),
             seal: Arc::new(Unsealed),
         }
@@ -91,6 +97,12 @@ impl Options {
             ..Self::new(path)
         }
     }
+}
+
+/// The id of this boot of the machine; all zero where the system has none.
+fn boot_id() -> Uuid {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Uuid::parse_str(text.trim()).unwrap_or(Uuid::nil())
 }
 
 impl fmt::Debug for Options {

@@ -21,7 +21,9 @@ use crate::{
 };
 
 pub mod compaction;
+pub mod history;
 pub mod reads;
+pub mod recorded_watch;
 pub mod transactions;
 pub mod watches;
 

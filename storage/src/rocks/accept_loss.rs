@@ -72,7 +72,7 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
     if !folder.exists() {
         return Err(missing().into());
     }
-    let _lock = lock_folder(folder, options.lock_wait)?;
+    let _lock = lock_folder(options)?;
     let format = Format::read(folder)?.ok_or_else(missing)?;
     let path = mark_path(folder);
     let mark = MarkFile::read(&path).map_err(at(&path))?;
@@ -118,7 +118,7 @@ pub fn recover(
     let folder = &options.path;
     let fresh = folder.join(RECOVERING);
     if is_cut_short(folder) {
-        let lock = lock_folder(folder, options.lock_wait)?;
+        let lock = lock_folder(options)?;
         swap_in(folder, &fresh, &aside(folder, options))?;
         drop(lock);
     }
@@ -145,7 +145,7 @@ pub fn recover(
     if !accept_loss {
         return Err(LifeError::LossNotAccepted { what: fault });
     }
-    let _lock = lock_folder(folder, options.lock_wait)?;
+    let _lock = lock_folder(options)?;
     let mark = MarkFile::read(&mark_path(folder)).unwrap_or_default();
     let engine = Engine::open(&engine_folder(folder), Access::ReadOnly, Recovery::PointInTime)?;
     let view = engine.view();

@@ -114,6 +114,7 @@ impl Housekeeping {
         let synced = self.shared.current();
         let engine = self.shared.engine().map_err(|error| error.to_string())?;
         engine.sync_log().map_err(|error| error.to_string())?;
+        fail::fail_point!("relaxed-after-sync");
         let mark = Mark {
             synced,
             ..self.shared.mark_template(self.shared.clock.now_ms())

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
+use uuid::Uuid;
 
-use super::mark::boot_id;
 use crate::clock::Stopwatch;
 
 /// How often a held lock is tried again.
@@ -34,7 +34,7 @@ pub(crate) enum LockError {
 
 impl FolderLock {
     /// Takes the lock of a folder, waiting for at most `wait`.
-    pub(crate) fn take(folder: &Path, wait: Duration) -> Result<Self, LockError> {
+    pub(crate) fn take(folder: &Path, wait: Duration, boot: Uuid) -> Result<Self, LockError> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -55,20 +55,16 @@ impl FolderLock {
                 Err(error) => return Err(LockError::Io(error.into())),
             }
         }
-        describe_holder(&mut file).map_err(LockError::Io)?;
+        describe_holder(&mut file, boot).map_err(LockError::Io)?;
         Ok(Self { _file: file })
     }
 }
 
-fn describe_holder(file: &mut File) -> io::Result<()> {
+fn describe_holder(file: &mut File, boot: Uuid) -> io::Result<()> {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     let pod = std::env::var("POD_UID").unwrap_or_default();
-    let holder = format!(
-        "host={host} pod={pod} pid={} boot={}\n",
-        std::process::id(),
-        boot_id()
-    );
+    let holder = format!("host={host} pod={pod} pid={} boot={boot}\n", std::process::id());
     file.set_len(0)?;
     file.seek(SeekFrom::Start(0))?;
     file.write_all(holder.as_bytes())
@@ -95,8 +91,9 @@ mod tests {
     #[test]
     fn a_held_lock_names_its_holder() {
         let folder = tempfile::tempdir().unwrap();
-        let held = FolderLock::take(folder.path(), Duration::ZERO).unwrap();
-        let Err(LockError::Held(holder)) = FolderLock::take(folder.path(), Duration::ZERO) else {
+        let held = FolderLock::take(folder.path(), Duration::ZERO, Uuid::nil()).unwrap();
+        let Err(LockError::Held(holder)) = FolderLock::take(folder.path(), Duration::ZERO, Uuid::nil())
+        else {
             panic!("the lock is held");
         };
         assert!(
@@ -104,6 +101,6 @@ mod tests {
             "{holder}"
         );
         drop(held);
-        FolderLock::take(folder.path(), Duration::ZERO).unwrap();
+        FolderLock::take(folder.path(), Duration::ZERO, Uuid::nil()).unwrap();
     }
 }

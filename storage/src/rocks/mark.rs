@@ -164,12 +164,6 @@ fn decode(slot: &[u8; SLOT_BYTES]) -> Option<(u64, Mark)> {
     Some((u64::from_le_bytes(*count), mark))
 }
 
-/// The id of this boot of the machine; all zero where the system has none.
-pub(crate) fn boot_id() -> Uuid {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    Uuid::parse_str(text.trim()).unwrap_or(Uuid::nil())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +171,7 @@ mod tests {
     fn mark(synced: u64) -> Mark {
         Mark {
             store: Uuid::from_u128(7),
-            boot: boot_id(),
+            boot: Uuid::from_u128(8),
             synced: Revision(synced),
             at_ms: 99,
             is_clean: synced % 2 == 1,

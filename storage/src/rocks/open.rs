@@ -22,7 +22,7 @@ use super::error::OpenError;
 use super::format::{CURRENT, Format, sync_folder};
 use super::index::Index;
 use super::lock::{FolderLock, LockError, unfit_file_system};
-use super::mark::{Mark, MarkFile, boot_id};
+use super::mark::{Mark, MarkFile};
 use super::recover;
 use super::{Owner, RocksStore, Shared, Started};
 use crate::clock::Stopwatch;
@@ -90,7 +90,7 @@ impl RocksStore {
         let since = Stopwatch::start();
         let folder = options.path.clone();
         std::fs::create_dir_all(&folder).map_err(io_error(&folder))?;
-        let lock = lock_folder(&folder, options.lock_wait)?;
+        let lock = lock_folder(&options)?;
         if !options.any_file_system
             && let Some(kind) = unfit_file_system(&folder).map_err(io_error(&folder))?
         {
@@ -114,7 +114,7 @@ impl RocksStore {
         let loaded = recover::load(&engine.view(), &records, &position)?;
         let mut index = loaded.index;
         let resumed_at_ceiling = match position.ceiling {
-            Some(ceiling) if !mark.is_clean && mark.boot != boot_id() => {
+            Some(ceiling) if !mark.is_clean && mark.boot != options.boot_id => {
                 position = recover::resume_at_ceiling(&engine, &position, ceiling)?;
                 index.fold([], ceiling);
                 true
@@ -195,7 +195,7 @@ fn start(
         (false, ceiling) => ceiling.unwrap_or_default(),
     };
     let mark = Mark {
-        boot: boot_id(),
+        boot: options.boot_id,
         is_relaxed: !is_strict,
         ..started.mark
     };
@@ -220,6 +220,7 @@ fn start(
         .metrics
         .checksum_failures
         .inc_by(opened.damaged.len() as u64);
+    fail::fail_point!("open-before-threads");
     let commit = CommitThread::new(Arc::clone(&shared), engine, last_ms, ceiling);
     let owner = Owner::spawn(&shared, commit, with_housekeeping, is_gone).map_err(io_error(&folder))?;
     Ok(RocksStore {
@@ -228,11 +229,12 @@ fn start(
     })
 }
 
-pub(crate) fn lock_folder(folder: &Path, wait: Duration) -> Result<FolderLock, OpenError> {
-    FolderLock::take(folder, wait).map_err(|error| match error {
+/// Takes the lock of the folder.
+pub(crate) fn lock_folder(options: &Options) -> Result<FolderLock, OpenError> {
+    FolderLock::take(&options.path, options.lock_wait, options.boot_id).map_err(|error| match error {
         LockError::Held(holder) => OpenError::Locked { holder },
         LockError::Io(source) => OpenError::Io {
-            path: folder.to_owned(),
+            path: options.path.clone(),
             source,
         },
     })
@@ -276,7 +278,7 @@ fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, Op
     let store = Uuid::new_v4();
     let mark = Mark {
         store,
-        boot: boot_id(),
+        boot: options.boot_id,
         synced: Revision::INITIAL,
         at_ms: options.clock.now_ms(),
         is_clean: false,

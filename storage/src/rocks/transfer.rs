@@ -24,7 +24,7 @@ use super::checkpoint::{open_engine, verify_backup};
 use super::column_families::{Engine, Meta, Step};
 use super::error::OpenError;
 use super::format::{CURRENT, Format, sync_folder};
-use super::mark::{Mark, MarkFile, boot_id};
+use super::mark::{Mark, MarkFile};
 use super::open::{lock_folder, mark_path, new_engine};
 use super::progress::{LifeError, Progress, TELL_EVERY, at};
 use super::read::scan;
@@ -174,7 +174,7 @@ impl Importer {
         drop(self.engine);
         let mark = Mark {
             store: self.store,
-            boot: boot_id(),
+            boot: self.options.boot_id,
             synced: last,
             at_ms: self.options.clock.now_ms(),
             is_clean: true,
@@ -248,7 +248,7 @@ fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> 
     if found.any(|found| found.is_ok_and(|found| found.file_name() != "lock")) {
         return Err(OpenError::NotEmpty { path: folder.clone() }.into());
     }
-    let lock = lock_folder(folder, options.lock_wait)?;
+    let lock = lock_folder(options)?;
     sync_folder(folder).map_err(at(folder))?;
     Ok(lock)
 }

@@ -1,0 +1,257 @@
+//! Random programs, run on the engine and on the model: every answer and every error must be the same, across
+//! compactions and reopenings.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_storage::memory::MemoryStore;
+use drydock_storage::rocks::RocksStore;
+use drydock_storage::{
+    At, Condition, Events, Expect, Key, KeyRange, Options, Page, Revision, Signal, Store, StoreError,
+    Transaction, Value, Write,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+/// Keys of two namespaces that begin alike, and of the cluster.
+const KEYS: [(&str, &str); 8] = [
+    ("a", "x"),
+    ("a", "y"),
+    ("a", "z"),
+    ("ab", "x"),
+    ("ab", "y"),
+    ("", "x"),
+    ("", "y"),
+    ("b", "x"),
+];
+
+/// How many steps back in history a program refers to; beyond the start it refers to revision zero.
+type Back = u64;
+
+#[derive(Debug, Clone)]
+enum Guard {
+    None,
+    Absent,
+    /// What the key holds now.
+    Current,
+    /// Any revision, mostly a wrong one.
+    Revision(Back),
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Key, guard, and the size of the new value or a delete.
+    Transact(Vec<(usize, Guard, Option<usize>)>),
+    Many(Vec<(usize, Option<usize>)>),
+    Get(usize),
+    Scan {
+        range: usize,
+        back: Option<i64>,
+        after: Option<usize>,
+        limit: usize,
+    },
+    /// A watch from so many revisions ago, read until now.
+    Watch(usize, Back),
+    Compact(Back),
+    Reopen,
+}
+
+fn writes() -> impl Strategy<Value = Option<usize>> {
+    prop_oneof![3 => (0_usize..200).prop_map(Some), 1 => Just(None)]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let guard = prop_oneof![
+        1 => Just(Guard::None),
+        2 => Just(Guard::Absent),
+        5 => Just(Guard::Current),
+        1 => (0_u64..20).prop_map(Guard::Revision),
+    ];
+    let step = prop_oneof![
+        10 => prop::collection::vec((0..KEYS.len(), guard, writes()), 1..4).prop_map(Step::Transact),
+        2 => prop::collection::vec((0..KEYS.len(), writes()), 1..6).prop_map(Step::Many),
+        2 => (0..KEYS.len()).prop_map(Step::Get),
+        4 => (0_usize..6, prop::option::of(-2_i64..40), prop::option::of(0..KEYS.len()), 0_usize..4)
+            .prop_map(|(range, back, after, limit)| Step::Scan { range, back, after, limit }),
+        3 => (0_usize..6, 0_u64..40).prop_map(|(range, back)| Step::Watch(range, back)),
+        1 => (0_u64..20).prop_map(Step::Compact),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn key(number: usize) -> Key {
+    let (namespace, name) = KEYS[number];
+    Key::new("g.example", "things", namespace, name).unwrap()
+}
+
+fn range(number: usize) -> KeyRange {
+    match number {
+        0 => KeyRange::all(),
+        1 => KeyRange::resource("g.example", "things"),
+        2 => KeyRange::namespace("g.example", "things", "a"),
+        3 => KeyRange::namespace("g.example", "things", "ab"),
+        4 => KeyRange::namespace("g.example", "things", ""),
+        _ => KeyRange::one(&key(3)),
+    }
+}
+
+fn value(size: usize, unique: u64) -> Value {
+    let mut text = format!("{unique}:");
+    text.extend(std::iter::repeat_n('v', size));
+    Value {
+        bytes: Bytes::from(text),
+        form: "g.example/v1".into(),
+        splice_offset: u32::try_from(size).unwrap(),
+    }
+}
+
+fn options(root: &TempDir) -> Options {
+    Options {
+        clock: Arc::new(|| 1_000_u64),
+        background_work: false,
+        ..Options::for_tests(root.path())
+    }
+}
+
+/// Answers as text: errors have no equality, and their words and numbers must be the same too.
+fn say<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
+    match answer {
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+/// All changes of a watch up to the current revision.
+async fn watched<S: Store>(store: &S, range: &KeyRange, first: Revision) -> String {
+    let mut events = match store.watch(range, first).await {
+        Ok(events) => events,
+        Err(error) => return say::<()>(Err(error)),
+    };
+    let current = store.current_revision().await.unwrap();
+    let mut changes = Vec::new();
+    store.request_progress();
+    loop {
+        let signal = tokio::time::timeout(Duration::from_secs(20), events.next()).await;
+        match signal.unwrap() {
+            Some(Signal::Changes { revision, events }) => changes.push((revision, events)),
+            Some(Signal::Progress(revision)) if revision < current => {}
+            Some(Signal::Progress(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    format!("{changes:?}")
+}
+
+/// What a step asks for, given where the model is.
+async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64) -> String {
+    let current = model.current_revision().await.unwrap();
+    let ago = |back: u64| Revision(current.0.saturating_sub(back));
+    match step {
+        Step::Transact(parts) => {
+            let mut transaction = Transaction::default();
+            for (position, (number, guard, size)) in parts.iter().enumerate() {
+                let key = key(*number);
+                let found = model.get(&key).await.unwrap().entry.map(|entry| entry.modified);
+                let expect = match guard {
+                    Guard::None => None,
+                    Guard::Absent => Some(Expect::Absent),
+                    Guard::Current => Some(found.map_or(Expect::Absent, Expect::Revision)),
+                    Guard::Revision(back) => Some(Expect::Revision(ago(*back))),
+                };
+                if let Some(expect) = expect {
+                    let key = key.clone();
+                    transaction.conditions.push(Condition { key, expect });
+                }
+                transaction.writes.push(match size {
+                    Some(size) => Write::Put(key, value(*size, unique * 10 + position as u64)),
+                    None => Write::Delete(key),
+                });
+            }
+            say(store.transact(transaction).await)
+        }
+        Step::Many(parts) => {
+            let transactions = parts
+                .iter()
+                .enumerate()
+                .map(|(position, (number, size))| Transaction {
+                    conditions: Vec::new(),
+                    writes: vec![match size {
+                        Some(size) => Write::Put(key(*number), value(*size, unique * 10 + position as u64)),
+                        None => Write::Delete(key(*number)),
+                    }],
+                });
+            let answers = store.transact_many(transactions.collect()).await;
+            answers.into_iter().map(say).collect::<Vec<_>>().join(" | ")
+        }
+        Step::Get(number) => say(store.get(&key(*number)).await),
+        Step::Scan {
+            range: number,
+            back,
+            after,
+            limit,
+        } => {
+            let at = back.map_or(At::Latest, |back| {
+                At::Exactly(Revision(current.0.saturating_add_signed(-back)))
+            });
+            let page = Page {
+                after: after.map(|number| key(number).to_string()).unwrap_or_default(),
+                limit: *limit,
+            };
+            say(store.scan(&range(*number), at, page).await)
+        }
+        Step::Watch(number, back) => watched(store, &range(*number), ago(*back).next()).await,
+        Step::Compact(back) => {
+            let answer = say(store.compact(ago(*back)).await);
+            format!("{answer} {:?}", store.floors())
+        }
+        Step::Reopen => String::new(),
+    }
+}
+
+async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let root = TempDir::new().unwrap();
+    let model = MemoryStore::new();
+    let mut store = RocksStore::open(options(&root)).unwrap().0;
+    for (position, step) in steps.iter().enumerate() {
+        if matches!(step, Step::Reopen) {
+            store.close(Duration::from_secs(10)).await.unwrap();
+            drop(store);
+            let (reopened, opened) = RocksStore::open(options(&root)).unwrap();
+            prop_assert_eq!(opened.revision, model.current_revision().await.unwrap().0);
+            store = reopened;
+            continue;
+        }
+        // The engine first: what a step refers to is looked up in the model as it was before.
+        let found = ask(&store, step, &model, position as u64).await;
+        let expected = ask(&model, step, &model, position as u64).await;
+        prop_assert_eq!(found, expected, "step {} {:?}", position, step);
+    }
+    let everything = (
+        say(store.scan(&KeyRange::all(), At::Latest, Page::default()).await),
+        store.floors(),
+    );
+    let expected = (
+        say(model.scan(&KeyRange::all(), At::Latest, Page::default()).await),
+        model.floors(),
+    );
+    prop_assert_eq!(everything, expected);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_engine_answers_as_the_model_does(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(run(steps))?;
+    }
+}

@@ -1,0 +1,258 @@
+//! Every kind of file x every kind of damage: the start refuses, sets values apart by name, or shows everything.
+//! Never a silent difference.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use drydock_storage::rocks::{RocksStore, verify};
+use drydock_storage::{At, Options, Revision, Store, StoreError, Transaction, Write};
+use tempfile::TempDir;
+
+use crate::faults::TURN;
+use crate::journal::{key, number, value};
+use crate::truth::{State, changes_from, state_at};
+
+const GRACE: Duration = Duration::from_secs(10);
+
+fn options(folder: &Path) -> Options {
+    Options {
+        background_work: false,
+        lock_wait: GRACE,
+        ..Options::for_tests(folder)
+    }
+}
+
+/// A store's files by path.
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+fn read_files(folder: &Path) -> Files {
+    let mut files = Files::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(below) = folders.pop() {
+        for found in std::fs::read_dir(folder.join(&below)).unwrap() {
+            let found = found.unwrap();
+            let path = below.join(found.file_name());
+            if found.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path, std::fs::read(found.path()).unwrap());
+            }
+        }
+    }
+    files
+}
+
+fn write_files(folder: &Path, files: &Files) {
+    for (path, bytes) in files {
+        let target = folder.join(path);
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::write(target, bytes).unwrap();
+    }
+}
+
+/// Writes so many transactions over twenty keys, with deletes.
+async fn write(store: &RocksStore, ids: std::ops::Range<u64>) {
+    for id in ids {
+        let key = key(usize::try_from(id % 20).unwrap());
+        let found = store.get(&key).await.unwrap().entry;
+        let write = match found {
+            Some(_) if id % 7 == 0 => Write::Delete(key),
+            _ => Write::Put(key, value(id)),
+        };
+        let transaction = Transaction {
+            conditions: Vec::new(),
+            writes: vec![write],
+        };
+        store.transact(transaction).await.unwrap();
+    }
+}
+
+async fn close(store: RocksStore) {
+    store.close(GRACE).await.unwrap();
+}
+
+/// What an undamaged store shows.
+struct Expected {
+    revision: Revision,
+    floor: Revision,
+    state: State,
+    history: Vec<(Revision, Vec<drydock_storage::Event>)>,
+}
+
+/// A store with tables of both families and a log with acknowledged writes; and its files at an earlier time.
+async fn sample() -> (Files, Files, Expected) {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    let (store, _) = RocksStore::open(options(&folder)).unwrap();
+    write(&store, 0..150).await;
+    store.compact(Revision(20)).await.unwrap();
+    close(store).await;
+    let older = read_files(&folder);
+    let (store, _) = RocksStore::open(options(&folder)).unwrap();
+    write(&store, 150..260).await;
+    let expected = Expected {
+        revision: store.current_revision().await.unwrap(),
+        floor: store.floors().watchable_from,
+        state: state_at(&store, At::Latest).await,
+        history: changes_from(&store, store.floors().watchable_from).await,
+    };
+    // Not closed: nothing is flushed, the log stays. Verifying waits for the lock and changes nothing.
+    drop(store);
+    verify(&options(&folder), &|_| {}).unwrap();
+    (older, read_files(&folder), expected)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// One bit, at so many thousandths of the file.
+    Bit(usize),
+    /// A page of zeros, likewise.
+    Page(usize),
+    /// Cut off, likewise.
+    Cut(usize),
+    Missing,
+    Older,
+    Grown,
+}
+
+fn damages() -> Vec<Damage> {
+    let places = [0, 120, 333, 500, 777, 940, 999];
+    let mut damages: Vec<Damage> = places.iter().map(|place| Damage::Bit(*place)).collect();
+    damages.extend(places.iter().map(|place| Damage::Page(*place)));
+    damages.extend(places.iter().map(|place| Damage::Cut(*place)));
+    damages.extend([Damage::Missing, Damage::Older, Damage::Grown]);
+    damages
+}
+
+/// What a file becomes.
+enum Becomes {
+    Other(Vec<u8>),
+    Gone,
+}
+
+/// What damage makes of a file; nothing when it does not apply.
+fn inflict(damage: Damage, bytes: &[u8], older: Option<&Vec<u8>>) -> Option<Becomes> {
+    let place = |thousandths: usize| bytes.len() * thousandths / 1000;
+    let mut damaged = bytes.to_vec();
+    match damage {
+        Damage::Bit(at) => *damaged.get_mut(place(at))? ^= 0x10,
+        Damage::Page(at) => {
+            let from = place(at);
+            let to = (from + 4096).min(bytes.len());
+            damaged.get_mut(from..to)?.fill(0);
+        }
+        Damage::Cut(at) => damaged.truncate(place(at)),
+        Damage::Missing => return Some(Becomes::Gone),
+        Damage::Older => damaged.clone_from(older?),
+        Damage::Grown => damaged.extend([0x42; 100]),
+    }
+    (damaged != bytes).then_some(Becomes::Other(damaged))
+}
+
+/// Whether the store refused, or what it showed was right.
+async fn is_refused_or_right(folder: &Path, expected: &Expected) -> Result<bool, String> {
+    let (store, opened) = match RocksStore::open(options(folder)) {
+        Ok(opened) => opened,
+        Err(refused) => {
+            let text = refused.to_string();
+            assert!(!text.is_empty());
+            return Ok(false);
+        }
+    };
+    if opened.revision != expected.revision.0 || opened.watchable_from != expected.floor.0 {
+        return Err(format!("opened at {opened:?}"));
+    }
+    if !opened.damaged.is_empty() {
+        let range = drydock_storage::KeyRange::all();
+        let scanned = store
+            .scan(&range, At::Latest, drydock_storage::Page::default())
+            .await;
+        if !matches!(scanned, Err(StoreError::Corrupt { .. })) {
+            return Err(format!(
+                "{:?} are set apart, yet a scan shows {scanned:?}",
+                opened.damaged
+            ));
+        }
+        close(store).await;
+        return Ok(true);
+    }
+    if state_at(&store, At::Latest).await != expected.state {
+        return Err("the state differs".to_owned());
+    }
+    if changes_from(&store, expected.floor).await != expected.history {
+        return Err("the history differs".to_owned());
+    }
+    close(store).await;
+    Ok(true)
+}
+
+/// Runs a part of the matrix: the files whose extension `is_meant`.
+async fn matrix(is_meant: impl Fn(Option<&str>) -> bool) -> (usize, usize) {
+    let _turn = TURN.read().await;
+    let (older, files, expected) = sample().await;
+    let (mut refused, mut right) = (0, 0);
+    let mut wrong = Vec::new();
+    for (path, bytes) in &files {
+        if !is_meant(path.extension().and_then(|end| end.to_str())) {
+            continue;
+        }
+        for damage in damages() {
+            let Some(damaged) = inflict(damage, bytes, older.get(path)) else {
+                continue;
+            };
+            let root = TempDir::new().unwrap();
+            let mut copy = files.clone();
+            match damaged {
+                Becomes::Other(damaged) => copy.insert(path.clone(), damaged),
+                Becomes::Gone => copy.remove(path),
+            };
+            write_files(root.path(), &copy);
+            match is_refused_or_right(root.path(), &expected).await {
+                Ok(true) => right += 1,
+                Ok(false) => refused += 1,
+                Err(difference) => wrong.push(format!("{}: {damage:?}: {difference}", path.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "silent differences:\n{}", wrong.join("\n"));
+    println!("{refused} refused, {right} right");
+    (refused, right)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_logs_never_differ_silently() {
+    let (refused, _) = matrix(|end| end == Some("log")).await;
+    assert!(refused > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_tables_never_differ_silently() {
+    let (refused, _) = matrix(|end| end == Some("sst")).await;
+    assert!(refused > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_books_never_differ_silently() {
+    let (refused, _) = matrix(|end| !matches!(end, Some("log" | "sst"))).await;
+    assert!(refused > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_undamaged_store_is_right() {
+    let _turn = TURN.read().await;
+    let (_, files, expected) = sample().await;
+    let root = TempDir::new().unwrap();
+    write_files(root.path(), &files);
+    assert_eq!(is_refused_or_right(root.path(), &expected).await, Ok(true));
+    let last = expected.state.values().last().unwrap();
+    assert!(
+        number(&last.value) > 150,
+        "the log holds newer values than the tables"
+    );
+    assert!(
+        files
+            .keys()
+            .any(|path| path.extension().is_some_and(|end| end == "sst"))
+    );
+}

@@ -1,0 +1,186 @@
+//! A write that fails in doubt, without a crash: nothing of it is shown, no other follows, a reopen tells.
+
+use std::time::Duration;
+
+use drydock_storage::rocks::RocksStore;
+use drydock_storage::{
+    At, Events, Health, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError, Transaction,
+};
+use tempfile::TempDir;
+use tokio::sync::{RwLock, RwLockWriteGuard};
+
+use crate::journal::{key, value};
+use crate::truth::state_at;
+
+/// Failpoints are global: whoever injects a fault is alone, everybody else shares the turn.
+pub(crate) static TURN: RwLock<()> = RwLock::const_new(());
+
+struct Injected {
+    point: &'static str,
+    _alone: RwLockWriteGuard<'static, ()>,
+}
+
+impl Injected {
+    /// Waits for its turn; nothing is injected before [`Injected::begin`].
+    async fn at(point: &'static str) -> Self {
+        Self {
+            point,
+            _alone: TURN.write().await,
+        }
+    }
+
+    fn begin(&self, actions: &str) {
+        fail::cfg(self.point, actions).unwrap();
+    }
+
+    fn end(&self) {
+        fail::remove(self.point);
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn open(root: &TempDir) -> RocksStore {
+    let options = Options {
+        background_work: false,
+        lock_wait: Duration::from_secs(10),
+        ..Options::for_tests(root.path())
+    };
+    RocksStore::open(options).unwrap().0
+}
+
+/// One write succeeds, the next meets the fault.
+async fn doubt(point: &'static str, actions: &str) {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at(point).await;
+    let store = open(&root);
+    store
+        .transact(Transaction::create(key(1), value(1)))
+        .await
+        .unwrap();
+    let mut events = store.watch(&KeyRange::all(), Revision(3)).await.unwrap();
+    injected.begin(actions);
+    let answer = store.transact(Transaction::create(key(2), value(2))).await;
+    assert!(
+        matches!(answer, Err(StoreError::Unknown { .. })),
+        "{point}: {answer:?}"
+    );
+    injected.end();
+
+    assert!(matches!(store.health(), Health::Failed(_)), "{point}");
+    let refused = store.transact(Transaction::create(key(3), value(3))).await;
+    assert!(
+        matches!(refused, Err(StoreError::ReadOnly { .. })),
+        "{point}: {refused:?}"
+    );
+    // What was published is served, what is in doubt is not.
+    assert_eq!(store.current_revision().await.unwrap(), Revision(2));
+    assert!(store.get(&key(1)).await.unwrap().entry.is_some());
+    assert_eq!(store.get(&key(2)).await.unwrap().entry, None);
+    assert_eq!(state_at(&store, At::Latest).await.len(), 1, "{point}");
+    store.request_progress();
+    let signal = tokio::time::timeout(Duration::from_secs(10), events.next())
+        .await
+        .unwrap();
+    assert_eq!(signal, Some(Signal::Progress(Revision(2))), "{point}");
+    store.close(Duration::from_secs(10)).await.unwrap();
+    drop(store);
+
+    // The log decides, and everybody sees the same.
+    let store = open(&root);
+    let happened = store.get(&key(2)).await.unwrap().entry.is_some();
+    let current = store.current_revision().await.unwrap();
+    assert_eq!(
+        current,
+        if happened { Revision(3) } else { Revision(2) },
+        "{point}"
+    );
+    let next = store
+        .transact(Transaction::create(key(4), value(4)))
+        .await
+        .unwrap();
+    assert_eq!(
+        next,
+        Outcome::Committed {
+            revision: current.next()
+        }
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_write_poisons_the_store() {
+    doubt("engine-write", "1*return(failed)").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_cannot_be_written_poisons_the_store() {
+    doubt("mark-write", "1*return").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_the_commit_thread_poisons_the_store() {
+    for point in ["commit-before-sync", "commit-after-sync", "commit-before-publish"] {
+        doubt(point, "1*panic(injected)").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stall_is_waited_out() {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at("engine-write").await;
+    let store = open(&root);
+    injected.begin("5*return(stalled)");
+    let answer = store
+        .transact(Transaction::create(key(1), value(1)))
+        .await
+        .unwrap();
+    assert_eq!(
+        answer,
+        Outcome::Committed {
+            revision: Revision(2)
+        }
+    );
+    assert_eq!(store.health(), Health::Ready);
+    assert!(store.metrics().stalls_milliseconds.get() >= 25);
+    drop(injected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_says_when_to_come_back() {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at("engine-write").await;
+    let options = Options {
+        background_work: false,
+        queue_writes: 4,
+        ..Options::for_tests(root.path())
+    };
+    let store = RocksStore::open(options).unwrap().0;
+    injected.begin("return(stalled)");
+    let mut waiting = Vec::new();
+    let mut refused = 0;
+    for number in 0..12 {
+        let store = store.clone();
+        waiting.push(tokio::spawn(async move {
+            store.transact(Transaction::create(key(number), value(1))).await
+        }));
+    }
+    injected.begin("20*return(stalled)");
+    for answer in waiting {
+        match answer.await.unwrap() {
+            Ok(Outcome::Committed { .. }) => {}
+            Err(StoreError::Busy { retry_after }) => {
+                assert!(retry_after >= Duration::from_secs(1));
+                refused += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // What one batch took before the stall, and the queue behind it, were served.
+    assert!((1..=7).contains(&refused), "{refused}");
+    assert_eq!(store.current_revision().await.unwrap().0, 13 - refused);
+    drop(injected);
+}

@@ -1,0 +1,21 @@
+//! Kills, power cuts and damage: after any of them the store shows everything it acknowledged, or refuses.
+//!
+//! - [`rounds`]: a child writes and is killed, at random and at failpoints; the parent kept its acknowledgements.
+//! - [`power`]: what was not synced is cut off, zeroed or scrambled.
+//! - [`damage`]: every kind of file, damaged in every way.
+//! - [`faults`]: failures of a write or of the mark, without a crash.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+mod child;
+mod damage;
+mod faults;
+mod journal;
+mod power;
+mod rounds;
+mod truth;

@@ -1,0 +1,180 @@
+//! Power is gone: what was not synced may be there, in part, zeroed or scrambled.
+//!
+//! The child notes the length of the log after each sync and dies before it notes the last one, so the parent knows
+//! which bytes no sync covers. It damages only those, and may put back an older mark, whose writes are synced once a
+//! second. See `docs/decisions/0011-power-loss-without-a-shim.md` for what this leaves out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use drydock_storage::rocks::RocksStore;
+use drydock_storage::{At, Options, Revision, Store};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::child::{Orders, newest_log, notes_path, options};
+use crate::faults::TURN;
+use crate::rounds::run_child;
+use crate::truth::{State, Truth, changes_from, open, state_at};
+
+const LONGEST: Duration = Duration::from_secs(3);
+
+/// What becomes of bytes that were not synced.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Gone,
+    CutShort,
+    Zeroed,
+    OnePageZeroed,
+    Scrambled,
+}
+
+const FATES: [Fate; 5] = [
+    Fate::Gone,
+    Fate::CutShort,
+    Fate::Zeroed,
+    Fate::OnePageZeroed,
+    Fate::Scrambled,
+];
+
+/// How much of the newest log is synced, as the child noted it.
+fn synced_length(folder: &Path) -> usize {
+    let Some((log, _)) = newest_log(folder) else {
+        return 0;
+    };
+    let note = std::fs::read_to_string(notes_path(folder)).unwrap_or_default();
+    let noted = note.split_once(' ').filter(|(name, _)| log.ends_with(name));
+    noted.map_or(0, |(_, length)| length.parse().unwrap())
+}
+
+fn befall(fate: Fate, folder: &Path, random: &mut fastrand::Rng) -> usize {
+    let synced = synced_length(folder);
+    let Some((path, _)) = newest_log(folder) else {
+        return 0;
+    };
+    let mut bytes = std::fs::read(&path).unwrap();
+    let loose = bytes.len().saturating_sub(synced);
+    if loose == 0 {
+        return 0;
+    }
+    match fate {
+        Fate::Gone => bytes.truncate(synced),
+        Fate::CutShort => bytes.truncate(synced + random.usize(..loose)),
+        Fate::Zeroed => bytes[synced..].fill(0),
+        Fate::OnePageZeroed => {
+            let from = synced + random.usize(..loose);
+            let to = (from + 4096).min(bytes.len());
+            bytes[from..to].fill(0);
+        }
+        Fate::Scrambled => {
+            let from = synced + random.usize(..loose);
+            bytes[from..].iter_mut().for_each(|byte| *byte = random.u8(..));
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+    loose
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_takes_only_what_was_not_acknowledged() {
+    let _turn = TURN.read().await;
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    let mut truth = Truth::default();
+    let mut random = fastrand::Rng::with_seed(5);
+    let (store, _) = open(&folder, false);
+    store.close(Duration::from_secs(10)).await.unwrap();
+    let mut loose = 0;
+    for round in 0..15 {
+        let mark = std::fs::read(folder.join("mark")).unwrap();
+        let orders = Orders {
+            folder: folder.clone(),
+            seed: 2_000_000 + round,
+            die_at: Some(("commit-after-sync", random.i64(2..60))),
+            is_relaxed: false,
+            compact_through: truth.revision.0.saturating_sub(100).max(1),
+            notes_syncs: true,
+        };
+        let journal = run_child(&orders, LONGEST);
+        loose += befall(
+            FATES[usize::try_from(round).unwrap() % FATES.len()],
+            &folder,
+            &mut random,
+        );
+        if random.bool() {
+            std::fs::write(folder.join("mark"), mark).unwrap();
+        }
+        let (store, opened) = open(&folder, false);
+        truth.check(&store, &opened, &journal).await;
+        store.close(Duration::from_secs(10)).await.unwrap();
+    }
+    assert!(loose > 0, "no round left unsynced bytes");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for found in std::fs::read_dir(from).unwrap() {
+        let found = found.unwrap();
+        let target = to.join(found.file_name());
+        if found.file_type().unwrap().is_dir() {
+            copy_folder(&found.path(), &target);
+        } else {
+            std::fs::copy(found.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above() {
+    let _turn = TURN.read().await;
+    let mut loose = 0;
+    for (round, fate) in FATES.into_iter().enumerate() {
+        let root = TempDir::new().unwrap();
+        let folder = root.path().join("store");
+        let mut random = fastrand::Rng::with_seed(round as u64);
+        let orders = Orders {
+            folder: folder.clone(),
+            seed: 3_000_000 + round as u64,
+            die_at: Some(("commit-after-sync", 25)),
+            is_relaxed: true,
+            compact_through: 1,
+            notes_syncs: true,
+        };
+        let journal = run_child(&orders, LONGEST);
+        // The same boot: nothing is lost, and every state on the way is known.
+        let copy = root.path().join("copy");
+        copy_folder(&folder, &copy);
+        let (store, opened) = open(&copy, true);
+        let mut truth = Truth::default();
+        truth.check(&store, &opened, &journal).await;
+        let mut states: BTreeMap<Revision, State> = BTreeMap::from([(Revision::INITIAL, State::new())]);
+        let mut on_the_way = Truth::default();
+        for (revision, events) in changes_from(&store, Revision(2)).await {
+            on_the_way.apply(revision, &events);
+            states.insert(revision, on_the_way.state.clone());
+        }
+        drop(store);
+
+        loose += befall(fate, &folder, &mut random);
+        let next_boot = Options {
+            boot_id: Uuid::from_u128(1),
+            ..options(&folder, true)
+        };
+        let (store, opened) = RocksStore::open(next_boot).unwrap();
+        assert!(opened.resumed_at_ceiling, "{opened:?}");
+        assert!(opened.revision > journal.newest_seen, "{fate:?}: {opened:?}");
+        assert_eq!(opened.listable_from, opened.revision);
+        let found = state_at(&store, At::Latest).await;
+        assert!(
+            states.values().any(|state| *state == found),
+            "{fate:?}: a state that never was"
+        );
+        store.close(Duration::from_secs(10)).await.unwrap();
+        // What was decided stays decided.
+        let (store, again) = open(&folder, false);
+        assert_eq!(again.revision, opened.revision);
+        assert_eq!(state_at(&store, At::Latest).await, found);
+    }
+    assert!(loose > 0, "no round left unsynced bytes");
+}

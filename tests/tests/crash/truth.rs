@@ -1,0 +1,109 @@
+//! What the parent knows, and how it compares it with what a restarted store shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use drydock_storage::rocks::{Opened, RocksStore};
+use drydock_storage::{At, Entry, Event, Events, Key, KeyRange, Page, Revision, Signal, Store};
+
+use crate::journal::{Journal, effects};
+
+/// How long anything may take that should be immediate.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All keys and what they hold.
+pub(crate) type State = BTreeMap<Key, Entry>;
+
+/// The state at a revision.
+#[derive(Debug, Clone)]
+pub(crate) struct Truth {
+    pub(crate) revision: Revision,
+    pub(crate) state: State,
+}
+
+impl Default for Truth {
+    fn default() -> Self {
+        Self {
+            revision: Revision::INITIAL,
+            state: State::new(),
+        }
+    }
+}
+
+/// The state of a store, whole.
+pub(crate) async fn state_at(store: &RocksStore, at: At) -> State {
+    let scan = store.scan(&KeyRange::all(), at, Page::default()).await.unwrap();
+    scan.entries.into_iter().collect()
+}
+
+/// Every change from a revision on, up to now.
+pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<(Revision, Vec<Event>)> {
+    let current = store.current_revision().await.unwrap();
+    let mut found = Vec::new();
+    let mut events = store.watch(&KeyRange::all(), first).await.unwrap();
+    while found.last().map_or(first.previous(), |(revision, _)| *revision) < current {
+        match tokio::time::timeout(PATIENCE, events.next()).await.unwrap() {
+            Some(Signal::Changes { revision, events }) => found.push((revision, events)),
+            other => panic!("changes up to {current} are due, not {other:?}"),
+        }
+    }
+    found
+}
+
+impl Truth {
+    /// Takes one change, which must follow and must know what was there before.
+    pub(crate) fn apply(&mut self, revision: Revision, events: &[Event]) {
+        assert_eq!(revision, self.revision.next(), "a revision is missing");
+        for event in events {
+            assert_eq!(
+                self.state.get(&event.key),
+                event.old.as_ref(),
+                "the value before {event:?}"
+            );
+            match &event.new {
+                Some(entry) => self.state.insert(event.key.clone(), entry.clone()),
+                None => self.state.remove(&event.key),
+            };
+        }
+        self.revision = revision;
+    }
+
+    /// Compares a restarted store with what is known, and learns what happened since.
+    pub(crate) async fn check(&mut self, store: &RocksStore, opened: &Opened, journal: &Journal) {
+        assert!(opened.damaged.is_empty(), "{opened:?}");
+        let current = store.current_revision().await.unwrap();
+        assert!(
+            current.0 >= journal.newest_seen,
+            "revision {} was seen, the store is at {current}",
+            journal.newest_seen
+        );
+        let before = self.clone();
+        let asked = journal.asked();
+        for (revision, events) in changes_from(store, self.revision.next()).await {
+            let found = effects(&events);
+            match journal.acks.get(&revision.0) {
+                Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {revision}"),
+                None => assert!(
+                    asked.contains(&found),
+                    "nobody asked for {found:?}, or only part of it happened"
+                ),
+            }
+            self.apply(revision, &events);
+        }
+        let newest_ack = journal.acks.keys().next_back().copied().unwrap_or_default();
+        assert!(
+            newest_ack <= self.revision.0,
+            "revision {newest_ack} was acknowledged"
+        );
+        assert_eq!(self.state, state_at(store, At::Latest).await);
+        if store.floors().listable_from <= before.revision {
+            assert_eq!(before.state, state_at(store, At::Exactly(before.revision)).await);
+        }
+    }
+}
+
+/// Opens a store for a check.
+pub(crate) fn open(folder: &Path, is_relaxed: bool) -> (RocksStore, Opened) {
+    RocksStore::open(crate::child::options(folder, is_relaxed)).unwrap()
+}
