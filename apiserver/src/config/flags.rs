@@ -1,0 +1,415 @@
+//! Which flags are there, and which values can they have?
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use clap::{Args, Parser, Subcommand};
+
+use super::{
+    AuthenticationOverrides, CertificateFiles, Config, ConfigError, DEFAULT_DATA_DIR, Durability, HostConfig,
+    LogConfig, LogFormat, RequestHeaderOverrides, ServeConfig, ServerConfig, StandaloneConfig,
+    StorageCommand, StorageConfig,
+};
+use crate::{
+    filters::{DEFAULT_ALWAYS_ALLOW, InFlightLimits},
+    host::reviews::ReviewTtls,
+    http::tls::MinTlsVersion,
+    request::duration::parse_go_duration,
+};
+
+/// Drydock's API server.
+#[derive(Debug, Parser)]
+#[command(name = "drydock-apiserver", version, about, disable_help_subcommand = true)]
+pub(super) struct CommandLine {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Serve as an aggregated API server of a cluster.
+    Serve(Box<ServeFlags>),
+    /// Serve everything alone, without a cluster: a first look, demos and tests, never a way to run a cluster.
+    Standalone(Box<StandaloneFlags>),
+    /// Work on the files of a store that no server has open.
+    #[command(subcommand)]
+    Storage(StorageCommand),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeFlags {
+    #[command(flatten)]
+    host: HostFlags,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StandaloneFlags {
+    /// File that the kubeconfig for clients is written to.
+    #[arg(
+        long,
+        env = "DRYDOCK_WRITE_KUBECONFIG",
+        default_value = "drydock.kubeconfig",
+        value_name = "FILE"
+    )]
+    write_kubeconfig: PathBuf,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HostFlags {
+    /// Kubeconfig for the host; without it the service account of the pod.
+    #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Kubeconfig for token reviews and the host's authentication settings.
+    #[arg(long, env = "DRYDOCK_AUTHENTICATION_KUBECONFIG", value_name = "FILE")]
+    authentication_kubeconfig: Option<PathBuf>,
+    /// Kubeconfig for access reviews.
+    #[arg(long, env = "DRYDOCK_AUTHORIZATION_KUBECONFIG", value_name = "FILE")]
+    authorization_kubeconfig: Option<PathBuf>,
+    /// Do not read authentication settings from the host.
+    #[arg(long, env = "DRYDOCK_AUTHENTICATION_SKIP_LOOKUP", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
+    authentication_skip_lookup: bool,
+    /// Start though the host's authentication settings cannot be read.
+    #[arg(long, env = "DRYDOCK_AUTHENTICATION_TOLERATE_LOOKUP_FAILURE", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
+    authentication_tolerate_lookup_failure: bool,
+    /// Authorities of users' client certificates, instead of the host's.
+    #[arg(long, env = "DRYDOCK_CLIENT_CA_FILE", value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Authorities of the front-proxy certificate, instead of the host's.
+    #[arg(long, env = "DRYDOCK_REQUESTHEADER_CLIENT_CA_FILE", value_name = "FILE")]
+    requestheader_client_ca_file: Option<PathBuf>,
+    /// Common names the front-proxy certificate may have; none = any.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUESTHEADER_ALLOWED_NAMES",
+        value_delimiter = ',',
+        value_name = "NAMES"
+    )]
+    requestheader_allowed_names: Vec<String>,
+    /// Headers with the user name.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUESTHEADER_USERNAME_HEADERS",
+        value_delimiter = ',',
+        default_value = "x-remote-user",
+        value_name = "HEADERS"
+    )]
+    requestheader_username_headers: Vec<String>,
+    /// Headers with the uid.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUESTHEADER_UID_HEADERS",
+        value_delimiter = ',',
+        value_name = "HEADERS"
+    )]
+    requestheader_uid_headers: Vec<String>,
+    /// Headers with groups.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUESTHEADER_GROUP_HEADERS",
+        value_delimiter = ',',
+        default_value = "x-remote-group",
+        value_name = "HEADERS"
+    )]
+    requestheader_group_headers: Vec<String>,
+    /// Prefixes of headers with extras.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUESTHEADER_EXTRA_HEADERS_PREFIX",
+        value_delimiter = ',',
+        default_value = "x-remote-extra-",
+        value_name = "PREFIXES"
+    )]
+    requestheader_extra_headers_prefix: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServerFlags {
+    /// YAML file with flags as members, in camelCase: `securePort: 6443`.
+    #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address to listen on.
+    #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
+    bind_address: IpAddr,
+    /// Port to listen on; 0 lets the system choose, and the choice is logged.
+    #[arg(long, env = "DRYDOCK_SECURE_PORT", default_value_t = 443, value_name = "PORT")]
+    secure_port: u16,
+    /// Serving certificate with intermediates, PEM.
+    #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// Key of the serving certificate, PEM.
+    #[arg(long, env = "DRYDOCK_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
+    tls_private_key_file: Option<PathBuf>,
+    /// The oldest TLS version: VersionTLS12 or VersionTLS13.
+    #[arg(long, env = "DRYDOCK_TLS_MIN_VERSION", default_value = "VersionTLS12", value_parser = parse_tls_version, value_name = "VERSION")]
+    tls_min_version: MinTlsVersion,
+    /// Paths that need no authorization; a trailing * stands for every path with that start.
+    #[arg(long, env = "DRYDOCK_AUTHORIZATION_ALWAYS_ALLOW_PATHS", value_delimiter = ',', default_values_t = DEFAULT_ALWAYS_ALLOW.map(str::to_owned), value_name = "PATHS")]
+    authorization_always_allow_paths: Vec<String>,
+    /// Folder of the store.
+    #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// `strict`: a write is answered when the disk has it. `relaxed=DURATION`: the disk is asked that often.
+    #[arg(long, env = "DRYDOCK_STORAGE_DURABILITY", default_value_t = Durability::Strict, value_name = "MODE")]
+    storage_durability: Durability,
+    /// How long past revisions can be watched from.
+    #[arg(
+        long,
+        env = "DRYDOCK_HISTORY_WINDOW",
+        default_value = "5m",
+        value_name = "DURATION"
+    )]
+    history_window: GoDuration,
+    /// Time between failing readiness and closing the listener.
+    #[arg(
+        long,
+        env = "DRYDOCK_SHUTDOWN_DELAY_DURATION",
+        default_value = "5s",
+        value_name = "DURATION"
+    )]
+    shutdown_delay_duration: GoDuration,
+    /// Time of a request that is no watch.
+    #[arg(
+        long,
+        env = "DRYDOCK_REQUEST_TIMEOUT",
+        default_value = "1m",
+        value_name = "DURATION"
+    )]
+    request_timeout: GoDuration,
+    /// Reads handled at a time; 0 = no limit.
+    #[arg(
+        long,
+        env = "DRYDOCK_MAX_REQUESTS_INFLIGHT",
+        default_value_t = 400,
+        value_name = "COUNT"
+    )]
+    max_requests_inflight: usize,
+    /// Writes handled at a time; 0 = no limit.
+    #[arg(
+        long,
+        env = "DRYDOCK_MAX_MUTATING_REQUESTS_INFLIGHT",
+        default_value_t = 200,
+        value_name = "COUNT"
+    )]
+    max_mutating_requests_inflight: usize,
+    /// How long a good token is not reviewed again.
+    #[arg(
+        long,
+        env = "DRYDOCK_AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL",
+        default_value = "10s",
+        value_name = "DURATION"
+    )]
+    authentication_token_webhook_cache_ttl: GoDuration,
+    /// How long an allowed access is not reviewed again.
+    #[arg(
+        long,
+        env = "DRYDOCK_AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL",
+        default_value = "10s",
+        value_name = "DURATION"
+    )]
+    authorization_webhook_cache_authorized_ttl: GoDuration,
+    /// How long a refused access is not reviewed again.
+    #[arg(
+        long,
+        env = "DRYDOCK_AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL",
+        default_value = "10s",
+        value_name = "DURATION"
+    )]
+    authorization_webhook_cache_unauthorized_ttl: GoDuration,
+    /// Names under k8s.io that requesters and interceptors may have beside the built-in ones.
+    #[arg(
+        long,
+        env = "DRYDOCK_ALLOWED_RESERVED_NAMES",
+        value_delimiter = ',',
+        value_name = "NAMES"
+    )]
+    allowed_reserved_names: Vec<String>,
+    /// Form of log lines.
+    #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    log_format: LogFormat,
+    /// What is logged: a level, or directives such as `drydock_apiserver=debug,info`.
+    #[arg(long, env = "DRYDOCK_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
+    log_level: String,
+}
+
+/// A Go duration (`1h30m`) that is not negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GoDuration(pub(super) Duration);
+
+impl FromStr for GoDuration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let nanoseconds = parse_go_duration(text).map_err(|error| error.to_string())?;
+        let nanoseconds = u64::try_from(nanoseconds).map_err(|_| format!("{text} is negative"))?;
+        Ok(Self(Duration::from_nanos(nanoseconds)))
+    }
+}
+
+fn parse_tls_version(text: &str) -> Result<MinTlsVersion, String> {
+    match text {
+        "VersionTLS12" => Ok(MinTlsVersion::Tls12),
+        "VersionTLS13" => Ok(MinTlsVersion::Tls13),
+        _ => Err("must be VersionTLS12 or VersionTLS13".to_owned()),
+    }
+}
+
+impl Command {
+    /// The configuration file, if one was named.
+    pub(super) fn config_file(&self) -> Option<&Path> {
+        match self {
+            Self::Serve(flags) => flags.server.config.as_deref(),
+            Self::Standalone(flags) => flags.server.config.as_deref(),
+            Self::Storage(_) => None,
+        }
+    }
+
+    /// The settings behind the flags.
+    pub(super) fn validated(self) -> Result<Config, ConfigError> {
+        match self {
+            Self::Serve(flags) => {
+                let server = flags.server.validated()?;
+                if server.certificate.is_none() {
+                    return Err(wrong(
+                        "--tls-cert-file",
+                        "and --tls-private-key-file are needed to serve",
+                    ));
+                }
+                let (host, authentication) = flags.host.validated()?;
+                Ok(Config::Serve(Box::new(ServeConfig {
+                    host,
+                    authentication,
+                    server,
+                })))
+            }
+            Self::Standalone(flags) => Ok(Config::Standalone(Box::new(StandaloneConfig {
+                write_kubeconfig: flags.write_kubeconfig,
+                server: flags.server.validated()?,
+            }))),
+            Self::Storage(command) => Ok(Config::Storage(command)),
+        }
+    }
+}
+
+fn wrong(setting: &'static str, text: impl Into<String>) -> ConfigError {
+    ConfigError::Value {
+        setting,
+        text: text.into(),
+    }
+}
+
+impl HostFlags {
+    fn validated(self) -> Result<(HostConfig, AuthenticationOverrides), ConfigError> {
+        for (setting, headers) in [
+            (
+                "--requestheader-username-headers",
+                &self.requestheader_username_headers,
+            ),
+            ("--requestheader-uid-headers", &self.requestheader_uid_headers),
+            ("--requestheader-group-headers", &self.requestheader_group_headers),
+            (
+                "--requestheader-extra-headers-prefix",
+                &self.requestheader_extra_headers_prefix,
+            ),
+        ] {
+            if let Some(bad) = headers
+                .iter()
+                .find(|name| http::HeaderName::from_str(name).is_err())
+            {
+                return Err(wrong(setting, format!("{bad:?} is no header name")));
+            }
+        }
+        let request_header = self
+            .requestheader_client_ca_file
+            .map(|ca_file| RequestHeaderOverrides {
+                ca_file,
+                allowed_names: self.requestheader_allowed_names,
+                username_headers: self.requestheader_username_headers,
+                uid_headers: self.requestheader_uid_headers,
+                group_headers: self.requestheader_group_headers,
+                extra_headers_prefixes: self.requestheader_extra_headers_prefix,
+            });
+        let host = HostConfig {
+            kubeconfig: self.kubeconfig,
+            authentication_kubeconfig: self.authentication_kubeconfig,
+            authorization_kubeconfig: self.authorization_kubeconfig,
+            skip_lookup: self.authentication_skip_lookup,
+            tolerate_lookup_failure: self.authentication_tolerate_lookup_failure,
+        };
+        Ok((
+            host,
+            AuthenticationOverrides {
+                client_ca_file: self.client_ca_file,
+                request_header,
+            },
+        ))
+    }
+}
+
+impl ServerFlags {
+    fn validated(self) -> Result<ServerConfig, ConfigError> {
+        let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(wrong("--tls-private-key-file", "is needed with --tls-cert-file"));
+            }
+            (None, Some(_)) => {
+                return Err(wrong("--tls-cert-file", "is needed with --tls-private-key-file"));
+            }
+        };
+        if self.request_timeout.0 < Duration::from_secs(1) {
+            return Err(wrong("--request-timeout", "must be at least 1s"));
+        }
+        if self.history_window.0 < Duration::from_secs(1) {
+            return Err(wrong("--history-window", "must be at least 1s"));
+        }
+        if let Some(bad) = self
+            .authorization_always_allow_paths
+            .iter()
+            .find(|path| !path.starts_with('/'))
+        {
+            return Err(wrong(
+                "--authorization-always-allow-paths",
+                format!("{bad:?} does not start with /"),
+            ));
+        }
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log_level) {
+            return Err(wrong("--log-level", error.to_string()));
+        }
+        Ok(ServerConfig {
+            address: SocketAddr::new(self.bind_address, self.secure_port),
+            certificate,
+            min_tls_version: self.tls_min_version,
+            always_allow_paths: self.authorization_always_allow_paths,
+            shutdown_delay: self.shutdown_delay_duration.0,
+            request_timeout: self.request_timeout.0,
+            limits: InFlightLimits {
+                reading: self.max_requests_inflight,
+                mutating: self.max_mutating_requests_inflight,
+            },
+            review_ttls: ReviewTtls {
+                token: self.authentication_token_webhook_cache_ttl.0,
+                authorized: self.authorization_webhook_cache_authorized_ttl.0,
+                unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
+            },
+            allowed_reserved_names: self.allowed_reserved_names,
+            storage: StorageConfig {
+                data_dir: self.data_dir,
+                durability: self.storage_durability,
+                history_window: self.history_window.0,
+            },
+            log: LogConfig {
+                format: self.log_format,
+                level: self.log_level,
+            },
+        })
+    }
+}

@@ -1,0 +1,199 @@
+use clap::CommandFactory as _;
+
+use super::{file::File, *};
+
+fn parse(arguments: &[&str]) -> Result<Config, ConfigError> {
+    Config::parse(
+        std::iter::once("drydock-apiserver")
+            .chain(arguments.iter().copied())
+            .map(OsString::from)
+            .collect(),
+    )
+}
+
+const PAIR: [&str; 3] = ["serve", "--tls-cert-file=c", "--tls-private-key-file=k"];
+
+fn serve(flags: &[&str]) -> Result<ServeConfig, ConfigError> {
+    match parse(&[&PAIR, flags].concat())? {
+        Config::Serve(config) => Ok(*config),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn fault(flags: &[&str]) -> String {
+    serve(flags).unwrap_err().to_string()
+}
+
+fn clap_exit(error: ConfigError) -> i32 {
+    match error {
+        ConfigError::Flags(error) => error.exit_code(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_go_servers() {
+    let config = serve(&[]).unwrap();
+    assert_eq!(config.server.address, SocketAddr::from(([0, 0, 0, 0], 443)));
+    assert_eq!(
+        config.server.limits,
+        InFlightLimits {
+            reading: 400,
+            mutating: 200
+        }
+    );
+    assert_eq!(config.server.request_timeout, Duration::from_secs(60));
+    assert_eq!(config.server.review_ttls, ReviewTtls::default());
+    assert_eq!(
+        config.server.always_allow_paths,
+        ["/healthz", "/readyz", "/livez"]
+    );
+    assert_eq!(config.server.storage.durability, Durability::Strict);
+    assert_eq!(config.authentication, AuthenticationOverrides::default());
+    assert!(!config.host.skip_lookup);
+}
+
+#[test]
+fn flags_become_typed() {
+    let config = serve(&[
+        "--bind-address=127.0.0.1",
+        "--secure-port=0",
+        "--requestheader-client-ca-file=ca",
+        "--requestheader-allowed-names=a,b",
+        "--storage-durability=relaxed=50ms",
+        "--shutdown-delay-duration=1m10s",
+        "--authentication-skip-lookup",
+        "--log-format=json",
+    ])
+    .unwrap();
+    assert_eq!(config.server.address, SocketAddr::from(([127, 0, 0, 1], 0)));
+    let front_proxy = config.authentication.request_header.unwrap();
+    assert_eq!(front_proxy.allowed_names, ["a", "b"]);
+    assert_eq!(front_proxy.username_headers, ["x-remote-user"]);
+    assert_eq!(front_proxy.uid_headers, [""; 0]);
+    assert_eq!(
+        config.server.storage.durability,
+        Durability::Relaxed(Duration::from_millis(50))
+    );
+    assert_eq!(config.server.shutdown_delay, Duration::from_secs(70));
+    assert!(config.host.skip_lookup);
+    assert_eq!(config.server.log.format, LogFormat::Json);
+}
+
+#[test]
+fn wrong_values_are_one_clear_line() {
+    for (flags, text) in [
+        (
+            &["--request-timeout=0s"][..],
+            "--request-timeout: must be at least 1s",
+        ),
+        (
+            &["--authorization-always-allow-paths=x"],
+            "--authorization-always-allow-paths: \"x\" does not start with /",
+        ),
+        (
+            &["--requestheader-uid-headers=a b"],
+            "--requestheader-uid-headers: \"a b\" is no header name",
+        ),
+    ] {
+        assert_eq!(fault(flags), text);
+    }
+    for flags in [
+        "--secure-port=70000",
+        "--shutdown-delay-duration=soon",
+        "--storage-durability=lax",
+        "--nope",
+    ] {
+        assert_eq!(clap_exit(serve(&[flags]).unwrap_err()), 2, "{flags}");
+    }
+    let lonely = parse(&["serve", "--tls-cert-file=c"]).unwrap_err().to_string();
+    assert_eq!(lonely, "--tls-private-key-file: is needed with --tls-cert-file");
+    assert!(
+        parse(&["serve"])
+            .unwrap_err()
+            .to_string()
+            .contains("are needed to serve")
+    );
+    assert_eq!(clap_exit(parse(&["--help"]).unwrap_err()), 0);
+}
+
+fn with_file(text: &str, flags: &[&str]) -> Result<ServeConfig, ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    std::fs::write(&path, text).unwrap();
+    serve(&[&[format!("--config={}", path.display()).as_str()], flags].concat())
+}
+
+#[test]
+fn flags_beat_the_file_and_the_file_beats_defaults() {
+    let text = "securePort: 6443\nrequestTimeout: 30s\nallowedReservedNames: [a.k8s.io, b.k8s.io]\nauthenticationSkipLookup: true\nwriteKubeconfig: ignored-by-serve\n";
+    let config = with_file(text, &["--request-timeout=20s"]).unwrap();
+    assert_eq!(config.server.address.port(), 6443);
+    assert_eq!(config.server.request_timeout, Duration::from_secs(20));
+    assert_eq!(config.server.allowed_reserved_names, ["a.k8s.io", "b.k8s.io"]);
+    assert!(config.host.skip_lookup);
+}
+
+#[test]
+fn unknown_members_of_the_file_are_refused() {
+    let error = with_file("securPort: 1\n", &[]).unwrap_err();
+    assert!(matches!(error, ConfigError::File { .. }));
+    assert!(error.to_string().contains("securPort"), "{error}");
+    assert!(matches!(
+        with_file("securePort: many\n", &[]),
+        Err(ConfigError::File { .. })
+    ));
+    let absent = serve(&["--config=/nowhere/at/all"]).unwrap_err();
+    assert!(matches!(absent, ConfigError::Read { .. }));
+}
+
+#[test]
+fn storage_commands_parse() {
+    let config = parse(&["storage", "backup", "--data-dir=/d", "--to=/b"]).unwrap();
+    let store = StorageFolder {
+        data_dir: "/d".into(),
+    };
+    assert_eq!(
+        config,
+        Config::Storage(StorageCommand::Backup {
+            store,
+            to: "/b".into(),
+            keep: 0
+        })
+    );
+    assert!(parse(&["storage"]).is_err());
+}
+
+#[test]
+fn every_flag_has_an_environment_variable_and_a_member_in_the_file() {
+    let command = CommandLine::command();
+    let serve = command.find_subcommand("serve").unwrap();
+    let known = File::deserialize(serde_json::json!({})).is_ok();
+    assert!(known);
+    for argument in serve
+        .get_arguments()
+        .filter(|argument| argument.get_long() != Some("help"))
+    {
+        let flag = argument.get_long().unwrap();
+        let variable = format!("DRYDOCK_{}", flag.replace('-', "_").to_uppercase());
+        assert_eq!(argument.get_env().unwrap().to_str(), Some(variable.as_str()));
+        if flag == "config" {
+            continue;
+        }
+        let mut member = String::new();
+        for (index, word) in flag.split('-').enumerate() {
+            let (first, rest) = word.split_at(1);
+            member.push_str(&if index == 0 {
+                first.to_owned()
+            } else {
+                first.to_uppercase()
+            });
+            member.push_str(rest);
+        }
+        let refused = File::deserialize(serde_json::json!({ member.clone(): {} })).unwrap_err();
+        assert!(
+            !refused.to_string().contains("unknown field"),
+            "{member}: {refused}"
+        );
+    }
+}
