@@ -173,18 +173,22 @@ where
     ) -> Ended {
         let mut events = watcher(api.clone(), config).default_backoff().boxed();
         let mut is_listed = !is_streaming;
+        // From when the server has begun to answer until its list is complete.
+        let mut is_listing = false;
         loop {
             let event = tokio::select! {
                 () = cancel.cancelled() => return Ended::Cancelled,
-                () = tokio::time::sleep(STREAMED_LIST_SILENCE), if !is_listed => return Ended::NoStreamedLists,
+                () = tokio::time::sleep(STREAMED_LIST_SILENCE), if is_listing => return Ended::NoStreamedLists,
                 event = events.next() => event,
             };
             match event {
                 Some(Ok(event)) => {
                     is_listed |= matches!(event, Event::InitDone);
+                    is_listing = !is_listed;
                     self.apply(event.modify(self.trim));
                 }
                 Some(Err(error)) => {
+                    is_listing = false;
                     if !is_listed && is_unsupported(&error) {
                         return Ended::NoStreamedLists;
                     }

@@ -36,8 +36,6 @@ const LONGEST_RETRY: Duration = Duration::from_mins(2);
 pub enum Outcome {
     /// Nothing to do until something changes, or until the time comes.
     Wait(Option<Timestamp>),
-    /// Look again at once.
-    Again,
     /// Something failed: look again after a delay that grows with each failure in a row.
     Retry,
 }
@@ -158,11 +156,6 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             Outcome::Wait(at) => {
                 state.failures.remove(key);
                 at
-            }
-            Outcome::Again => {
-                state.failures.remove(key);
-                state.again.insert(key.clone());
-                None
             }
             Outcome::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);

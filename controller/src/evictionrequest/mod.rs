@@ -34,7 +34,7 @@ use observe::{Observer, allowed, selects};
 /// Namespace and name of a request.
 pub type Key = (String, String);
 
-/// How many steps are taken before others have their turn.
+/// How many steps are taken in a row. A request without declared interceptors needs five.
 const STEPS: usize = 8;
 /// When to look again at what changed while it was looked at.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
@@ -151,7 +151,8 @@ impl Controller {
             self.remember(key, &request, &written);
             request = written;
         }
-        Ok(Outcome::Again)
+        // Something undoes what is done, most likely: not at once again.
+        Ok(Outcome::Retry)
     }
 
     /// The request as it was stored last, as far as this process knows.

@@ -72,6 +72,7 @@ impl Observer {
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
         let pod = match self.stores.pods.get(namespace, &reference.name) {
             Some(pod) if pod.uid() == reference.uid => Some(pod),
+            _ if reference.name.is_empty() => None,
             // The store may lag behind a pod that has just been made, and what follows cannot be taken back.
             _ => {
                 let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), namespace);

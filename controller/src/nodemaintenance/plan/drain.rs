@@ -16,6 +16,8 @@ pub(super) struct Drain<'a> {
     /// Places, by node.
     drainers: Vec<Vec<usize>>,
     pub(super) nodes: Vec<NodeDrain>,
+    /// The governors of the nodes a maintenance still waits for, by place.
+    awaited: Vec<BTreeSet<usize>>,
     /// From which level on a pod is asked to leave, by pod.
     pub(super) pod_keys: Vec<Option<PodKey>>,
 }
@@ -40,7 +42,7 @@ pub(super) struct NodeDrain {
 
 impl NodeDrain {
     /// Whether a targeted pod is left.
-    fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         match (&self.lowest, &self.level) {
             (Some(PodKey::Always), _) => true,
             (Some(PodKey::From(key)), Some(level)) => key <= level,
@@ -67,6 +69,7 @@ impl<'a> Drain<'a> {
             passed: vec![0; order.len()],
             drainers: vec![Vec::new(); world.nodes.len()],
             nodes: Vec::new(),
+            awaited: Vec::new(),
             pod_keys: Vec::new(),
             order,
         };
@@ -84,6 +87,9 @@ impl<'a> Drain<'a> {
         }
         drain.count_pods();
         drain.advance();
+        drain.awaited = (0..drain.order.len())
+            .map(|place| drain.find_awaited(place))
+            .collect();
         drain
     }
 
@@ -221,8 +227,7 @@ impl<'a> Drain<'a> {
         self.drainers_of(node).iter().copied().filter(governs).collect()
     }
 
-    /// The governors of the nodes a maintenance still waits for.
-    fn awaited(&self, place: usize) -> BTreeSet<usize> {
+    fn find_awaited(&self, place: usize) -> BTreeSet<usize> {
         let Some(current) = self.current(place) else {
             return BTreeSet::new();
         };
@@ -261,7 +266,12 @@ impl<'a> Drain<'a> {
         }
         let governors = self.governors(index);
         if !node.is_busy() {
-            let awaited = governors.iter().flat_map(|place| self.awaited(*place)).collect();
+            let awaited = governors
+                .iter()
+                .filter_map(|place| self.awaited.get(*place))
+                .flatten()
+                .copied()
+                .collect();
             return self.waiting(&awaited);
         }
         let is_limited = drainers.iter().any(|place| {
@@ -279,7 +289,7 @@ impl<'a> Drain<'a> {
             return "Drained".to_owned();
         }
         if !self.nodes_of(place).any(|(_, node)| node.is_busy()) {
-            let mut awaited = self.awaited(place);
+            let mut awaited = self.awaited.get(place).cloned().unwrap_or_default();
             awaited.remove(&place);
             return self.waiting(&awaited);
         }

@@ -90,11 +90,13 @@ pub(super) fn report_drain(
     }
 }
 
-/// The statuses of nodes, those not drained first, as many as fit.
+/// The statuses of nodes, as many as fit: those being drained, then those that wait, then those that are drained.
 fn node_statuses(drain: &Drain<'_>, mut nodes: Vec<usize>) -> Vec<NodeStatus> {
     let name = |index: usize| drain.world.nodes.get(index).map_or("", |node| node.name.as_str());
     let is_drained = |index: usize| drain.nodes.get(index).is_some_and(NodeDrain::is_drained);
-    nodes.sort_by(|a, b| (is_drained(*a), name(*a)).cmp(&(is_drained(*b), name(*b))));
+    let waits = |index: usize| !drain.nodes.get(index).is_some_and(NodeDrain::is_busy);
+    let place = |index: usize| (is_drained(index), waits(index), name(index));
+    nodes.sort_by(|a, b| place(*a).cmp(&place(*b)));
     let mut bytes = 0;
     nodes
         .into_iter()

@@ -519,11 +519,24 @@ fn a_maintenance_of_five_thousand_nodes_stays_below_its_limit() {
         .map(|index| cluster.node(&format!("node-{index:04}.example.com")))
         .collect();
     let maintenance = cluster.maintenance("m", &nodes, &full_plan());
+    for node in &nodes {
+        cluster.pods(*node, 1, i32::MAX);
+    }
     cluster.pods(nodes[4999], 1, 0);
     cluster.settle();
     let status = cluster.status(maintenance);
     let size = serde_json::to_vec(status).unwrap().len();
     assert!(size < 1024 * 1024, "{size}");
+    assert!(size > 400 * 1024, "as many nodes as fit are listed: {size}");
+    assert_eq!(status.node_statuses[0].node_ref.name, "node-4999.example.com");
+    assert_eq!(status.node_statuses[1].drain_message, "Waiting for m.");
+    assert_eq!(
+        (status.selected_nodes, status.drained_nodes),
+        (Some(5000), Some(0))
+    );
+    cluster.world.pods.retain(|pod| pod.priority == 0);
+    cluster.settle();
+    let status = cluster.status(maintenance);
     assert_eq!(status.node_statuses[0].node_ref.name, "node-4999.example.com");
     assert_eq!(
         (status.selected_nodes, status.drained_nodes),
