@@ -117,6 +117,7 @@ pub(crate) mod tests {
     pub(crate) struct Seen {
         pub(crate) method: String,
         pub(crate) path: String,
+        pub(crate) query: String,
         pub(crate) body: Value,
     }
 
@@ -136,6 +137,7 @@ pub(crate) mod tests {
                     let request = Seen {
                         method: parts.method.to_string(),
                         path: parts.uri.path().to_owned(),
+                        query: parts.uri.query().unwrap_or_default().to_owned(),
                         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
                     };
                     let (code, value) = answer(&request);

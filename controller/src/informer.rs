@@ -304,6 +304,7 @@ fn is_unsupported(error: &watcher::Error) -> bool {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::api::tests::{Seen, double, failure};
     use crate::pod::Pod;
     use crate::pod::tests::pod;
     use serde_json::json;
@@ -359,5 +360,40 @@ pub(crate) mod tests {
         ];
         assert_eq!(told, expected.map(|(name, old, new)| (name.to_owned(), old, new)));
         assert_eq!(store.in_namespace("shop").len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_without_streamed_lists_is_listed() {
+        let (client, seen) = double(|seen: &Seen| {
+            if seen.query.contains("sendInitialEvents") {
+                return failure(422, "Invalid", "sendInitialEvents: Forbidden", json!({}));
+            }
+            let page = json!({
+                "apiVersion": "v1", "kind": "PodList",
+                "metadata": {"resourceVersion": "5"},
+                "items": [{"metadata": {"name": "a", "namespace": "shop"}}],
+            });
+            // A watch that ends at once: it is begun again after a pause.
+            (
+                200,
+                if seen.query.contains("watch=true") {
+                    json!({})
+                } else {
+                    page
+                },
+            )
+        });
+        let (informer, store) = Informer::<Pod>::new(Pod::trim);
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(informer.run(Api::all(client), cancel.clone()));
+        store.synced().await;
+        assert!(store.get("shop", "a").is_some());
+        cancel.cancel();
+        running.await.unwrap();
+        let seen = seen.lock().unwrap();
+        assert!(
+            seen[0].query.contains("sendInitialEvents"),
+            "streaming is tried first"
+        );
     }
 }
