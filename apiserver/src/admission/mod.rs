@@ -167,3 +167,6 @@ impl Access {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,7 +59,8 @@ impl NodeAccess {
             .old
             .into_iter()
             .chain(write.object)
-            .filter_map(selector)
+            // What cannot be read selects nothing, and then only the right to every node will do.
+            .map(|object| selector(object).unwrap_or_default())
             .collect();
         selectors.dedup();
         if write.operation != Operation::Delete {
