@@ -303,7 +303,7 @@ impl Server {
             authenticator: Authenticator::new(Arc::clone(&reviews), Arc::clone(&clock) as _, metrics.clone()),
             authorizer: Arc::new(Authorizer::new(reviews, always_allow, metrics.clone())),
             limits,
-            request_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_mins(1),
             routes_installed,
             health: HealthBuilder::new()
                 .check("shutdown", Scope::Ready, move || {

@@ -194,7 +194,7 @@ impl Health {
     fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<ResponseBody> {
         let excluded: Vec<&str> = query.all("exclude").filter(|name| !name.is_empty()).collect();
         let mut used = vec![false; excluded.len()];
-        let mut report = String::new();
+        let mut report: Vec<String> = Vec::new();
         let mut failed = Vec::new();
         for check in self.checks(endpoint) {
             let exclusion = excluded
@@ -204,17 +204,17 @@ impl Health {
             if let Some((name, used)) = exclusion {
                 *used = true;
                 if *name == check.name {
-                    report.push_str(&format!("[+]{} excluded: ok\n", check.name));
+                    report.push(format!("[+]{} excluded: ok", check.name));
                 } else {
-                    report.push_str(&format!("[+]{} excluded with {name}: ok\n", check.name));
+                    report.push(format!("[+]{} excluded with {name}: ok", check.name));
                 }
                 continue;
             }
             match (check.probe)() {
-                Ok(()) => report.push_str(&format!("[+]{} ok\n", check.name)),
+                Ok(()) => report.push(format!("[+]{} ok", check.name)),
                 Err(fault) => {
                     failed.push((check.name.as_str(), fault));
-                    report.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
+                    report.push(format!("[-]{} failed: reason withheld", check.name));
                 }
             }
         }
@@ -225,23 +225,30 @@ impl Health {
             .map(|(name, _)| format!("{name:?}"))
             .collect();
         if !unknown.is_empty() {
-            report.push_str(&format!(
-                "warn: some health checks cannot be excluded: no matches for {}\n",
+            report.push(format!(
+                "warn: some health checks cannot be excluded: no matches for {}",
                 unknown.join(", ")
             ));
         }
         let endpoint = endpoint.as_str();
         if !failed.is_empty() {
             tracing::info!(endpoint, ?failed, "health check failed");
-            report.push_str(&format!("{endpoint} check failed\n"));
-            return text(StatusCode::INTERNAL_SERVER_ERROR, report, true);
+            report.push(format!("{endpoint} check failed"));
+            return text(StatusCode::INTERNAL_SERVER_ERROR, lines(&report), true);
         }
         if query.has("verbose") {
-            report.push_str(&format!("{endpoint} check passed\n"));
-            return text(StatusCode::OK, report, true);
+            report.push(format!("{endpoint} check passed"));
+            return text(StatusCode::OK, lines(&report), true);
         }
         text(StatusCode::OK, "ok".to_owned(), true)
     }
+}
+
+/// Each line with its end.
+fn lines(report: &[String]) -> String {
+    let mut text = report.join("\n");
+    text.push('\n');
+    text
 }
 
 /// Whether excluding `name` covers `check`: the check itself, or the group in front of its slash.

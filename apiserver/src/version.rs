@@ -21,6 +21,7 @@ pub fn platform() -> String {
 }
 
 #[derive(Serialize)]
+#[expect(clippy::struct_field_names, reason = "the names clients parse")]
 #[serde(rename_all = "camelCase")]
 struct Version {
     major: &'static str,

@@ -9,6 +9,7 @@ use super::{ConfigError, LogFormat};
 
 /// The members of a configuration file: every flag, in camelCase.
 #[derive(Debug, Default, Deserialize)]
+#[expect(clippy::struct_field_names, reason = "members are named as the flags")]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct File {
     kubeconfig: Option<String>,

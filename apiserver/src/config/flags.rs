@@ -147,7 +147,7 @@ pub(super) struct ServerFlags {
     /// Key of the serving certificate, PEM.
     #[arg(long, env = "DRYDOCK_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
     tls_private_key_file: Option<PathBuf>,
-    /// The oldest TLS version: VersionTLS12 or VersionTLS13.
+    /// The oldest TLS version, `VersionTLS12` or `VersionTLS13`.
     #[arg(long, env = "DRYDOCK_TLS_MIN_VERSION", default_value = "VersionTLS12", value_parser = parse_tls_version, value_name = "VERSION")]
     tls_min_version: MinTlsVersion,
     /// Paths that need no authorization; a trailing * stands for every path with that start.

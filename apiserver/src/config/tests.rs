@@ -42,7 +42,7 @@ fn defaults_are_those_of_the_go_servers() {
             mutating: 200
         }
     );
-    assert_eq!(config.server.request_timeout, Duration::from_secs(60));
+    assert_eq!(config.server.request_timeout, Duration::from_mins(1));
     assert_eq!(config.server.review_ttls, ReviewTtls::default());
     assert_eq!(
         config.server.always_allow_paths,

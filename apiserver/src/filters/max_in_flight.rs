@@ -96,7 +96,7 @@ mod tests {
                 user,
             )
         };
-        let _read = enter(Method::GET, "/apis/g/v/rs", &user).unwrap().unwrap();
+        let read = enter(Method::GET, "/apis/g/v/rs", &user).unwrap().unwrap();
         let refused = enter(Method::GET, "/apis/g/v/rs", &user).unwrap_err();
         assert_eq!(refused.code(), 429);
         let _write = enter(Method::POST, "/apis/g/v/rs", &user).unwrap().unwrap();
@@ -109,7 +109,7 @@ mod tests {
         ] {
             assert!(enter(Method::GET, target, user).unwrap().is_none(), "{target}");
         }
-        drop(_read);
+        drop(read);
         assert!(enter(Method::GET, "/apis/g/v/rs", &user).is_ok());
     }
 }

@@ -136,25 +136,16 @@ impl<H: Handler> Chain<H> {
         }
         let in_flight = stages.begin_request().ok_or_else(ApiError::shut_down)?;
         let deadline = seen.received + seen.query.timeout(self.parts.request_timeout)?;
-        match timeout_at(deadline, self.admitted(seen, connection, request, Some(deadline))).await {
-            Ok(response) => response.map(|response| {
-                response.map(|body| {
-                    if body.is_stream() {
-                        body.cut_at(deadline).holding(in_flight)
-                    } else {
-                        body.holding(in_flight)
-                    }
-                })
-            }),
-            Err(_) => {
-                if let Some(labels) = &seen.labels {
-                    self.parts
-                        .metrics
-                        .terminated(labels, StatusCode::GATEWAY_TIMEOUT.as_u16());
-                }
-                Err(ApiError::request_timeout())
+        let admitted = self.admitted(seen, connection, request, Some(deadline));
+        let Ok(response) = timeout_at(deadline, admitted).await else {
+            if let Some(labels) = &seen.labels {
+                self.parts
+                    .metrics
+                    .terminated(labels, StatusCode::GATEWAY_TIMEOUT.as_u16());
             }
-        }
+            return Err(ApiError::request_timeout());
+        };
+        response.map(|response| response.map(|body| body.cut_at(deadline).holding(in_flight)))
     }
 
     /// From authentication to the handler.

@@ -67,7 +67,7 @@ const EVENTS_IN_FLIGHT: usize = 16;
 /// Characters of an object's name in the name of its event, which ends in a dot and 16 digits.
 const EVENT_NAME_START: usize = 230;
 /// How often authority files given by flags are read again.
-const FILE_POLL: Duration = Duration::from_secs(60);
+const FILE_POLL: Duration = Duration::from_mins(1);
 /// How long a watch may be silent before its connection is taken for dead, in seconds.
 const WATCH_SECONDS: u32 = 290;
 
@@ -248,7 +248,7 @@ impl KubeHost {
             tokio::select! {
                 event = maps.next(), if !skip_lookup => match event {
                     Some(Ok(Event::Apply(map) | Event::InitApply(map))) => {
-                        self.settings_published(map.data.unwrap_or_default(), &forced);
+                        self.settings_published(&map.data.unwrap_or_default(), &forced);
                     }
                     // A deleted map clears nothing: the host restores it at once.
                     Some(Ok(Event::Delete(_) | Event::Init | Event::InitDone)) => {}
@@ -269,8 +269,8 @@ impl KubeHost {
         }
     }
 
-    fn settings_published(&self, data: BTreeMap<String, String>, forced: &Forced) {
-        self.change_settings(|old| match published::take_over(&data, old) {
+    fn settings_published(&self, data: &BTreeMap<String, String>, forced: &Forced) {
+        self.change_settings(|old| match published::take_over(data, old) {
             Ok(settings) => Some(forced.over(settings)),
             Err(error) => {
                 tracing::error!(%error, "the authentication settings in use stay");
@@ -596,7 +596,8 @@ struct AccessStatus {
 }
 
 fn status<T: for<'de> Deserialize<'de>>(mut answer: Value) -> Result<T, HostError> {
-    serde_json::from_value(answer["status"].take()).map_err(|error| HostError::Unreachable(Arc::new(error)))
+    let status = answer.get_mut("status").map(Value::take).unwrap_or_default();
+    serde_json::from_value(status).map_err(|error| HostError::Unreachable(Arc::new(error)))
 }
 
 fn token_verdict(answer: Value) -> Result<TokenVerdict, HostError> {

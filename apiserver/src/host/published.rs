@@ -1,6 +1,6 @@
 //! What does the host publish about authentication, and what of it do we take over?
 //!
-//! The ConfigMap `kube-system/extension-apiserver-authentication` names the authorities and the front proxy's headers.
+//! The `ConfigMap` `kube-system/extension-apiserver-authentication` names the authorities and the front proxy's headers.
 //! A header list that disappears becomes empty; an authority that disappears or breaks stays as it was; malformed JSON
 //! leaves everything as it was. So a fault never widens trust by itself.
 
@@ -10,9 +10,9 @@ use http::HeaderName;
 
 use super::{AuthenticationConfig, TrustBundle, request_header::RequestHeaderConfig};
 
-/// Namespace of the ConfigMap.
+/// Namespace of the `ConfigMap`.
 pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap.
+/// Name of the `ConfigMap`.
 pub const NAME: &str = "extension-apiserver-authentication";
 
 const CLIENT_CA: &str = "client-ca-file";
@@ -24,7 +24,7 @@ pub enum PublishedError {
     /// A list that is no JSON array of texts.
     #[error("key {key} is no JSON array of texts")]
     List {
-        /// Key of the ConfigMap.
+        /// Key of the `ConfigMap`.
         key: &'static str,
         /// What is wrong.
         #[source]
@@ -33,7 +33,7 @@ pub enum PublishedError {
     /// A text that cannot be a header name.
     #[error("key {key} names {name:?}, which is no header")]
     Header {
-        /// Key of the ConfigMap.
+        /// Key of the `ConfigMap`.
         key: &'static str,
         /// The text.
         name: String,

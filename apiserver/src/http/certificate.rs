@@ -18,7 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::host::TrustBundle;
 
 /// How long a chain once verified is not walked again.
-const JUDGEMENT_KEPT: Duration = Duration::from_secs(60);
+const JUDGEMENT_KEPT: Duration = Duration::from_mins(1);
 /// Bundles a connection is judged against: users' and the front proxy's.
 const BUNDLES: usize = 2;
 /// Attribute of the subject that holds a user's uid.
@@ -138,9 +138,8 @@ impl PeerCertificates {
         if let Some(judgement) = judgements.iter().find(|judgement| fresh(judgement)) {
             return judgement.verdict.clone();
         }
-        let (leaf, intermediates) = match self.chain.split_first() {
-            Some(split) => split,
-            None => return Err(rustls::Error::NoCertificatesPresented),
+        let Some((leaf, intermediates)) = self.chain.split_first() else {
+            return Err(rustls::Error::NoCertificatesPresented);
         };
         let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or(0)));
         let verdict = bundle.verify(leaf, intermediates, time);

@@ -268,7 +268,7 @@ where
         tokio::pin!(served);
         drive(
             served,
-            |served| served.graceful_shutdown(),
+            http2::Connection::graceful_shutdown,
             &activity,
             &going,
             &closed,
@@ -289,7 +289,7 @@ where
         tokio::pin!(served);
         drive(
             served,
-            |served| served.graceful_shutdown(),
+            http1::Connection::graceful_shutdown,
             &activity,
             &going,
             &closed,

@@ -15,7 +15,7 @@ use tokio_util::{
 };
 
 /// How long requests in flight, and afterwards connections, get to finish.
-const DRAIN: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_mins(1);
 /// How long connections get after the last watch was ended.
 const CLOSE: Duration = Duration::from_secs(5);
 

@@ -146,7 +146,7 @@ async fn readers_never_see_half_a_list() {
     ));
     let settled = async || {
         while events.capacity() < 8 {
-            tokio::task::yield_now().await
+            tokio::task::yield_now().await;
         }
     };
 
