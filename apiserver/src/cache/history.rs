@@ -4,6 +4,7 @@
 //! time; the oldest go first. What went is still on disk for a while.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -32,6 +33,11 @@ pub(super) struct CacheEvent {
 }
 
 impl CacheEvent {
+    /// The object, before or after.
+    pub(super) fn object(&self) -> Option<&Arc<CachedObject>> {
+        self.new.as_ref().or(self.old.as_ref())
+    }
+
     /// What the event is to those who see only `selection`; none when it is nothing to them.
     pub(super) fn kind_for(&self, selection: &Selection) -> Option<WatchKind> {
         kind_for(selection, self.old.as_deref(), self.new.as_deref())
@@ -103,6 +109,11 @@ struct Log {
 impl Log {
     fn end(&self) -> u64 {
         self.first + u64::try_from(self.events.len()).unwrap_or(u64::MAX)
+    }
+
+    fn between(&self, after: Revision, through: Revision) -> Option<Range<usize>> {
+        let index = |revision| self.events.partition_point(|event| event.revision <= revision);
+        (after >= self.floor && through >= after).then(|| index(after)..index(through))
     }
 
     fn index(&self, position: u64) -> Option<usize> {
@@ -232,6 +243,17 @@ impl History {
         }
         let index = log.events.partition_point(|event| event.revision <= revision);
         Some(log.first + u64::try_from(index).unwrap_or(u64::MAX))
+    }
+
+    /// The events after one revision and up to another; none when some of them are gone.
+    pub(super) fn between(&self, after: Revision, through: Revision) -> Option<Vec<Arc<CacheEvent>>> {
+        let log = self.read();
+        Some(log.events.range(log.between(after, through)?).cloned().collect())
+    }
+
+    /// How many events [`History::between`] would tell.
+    pub(super) fn count_between(&self, after: Revision, through: Revision) -> Option<usize> {
+        self.read().between(after, through).map(|range| range.len())
     }
 
     /// The position of the oldest event held.

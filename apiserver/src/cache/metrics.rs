@@ -270,3 +270,39 @@ impl ResourceMetrics {
         self.checks.get_or_create(&CheckLabels { resource, result }).inc();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashboards_find_the_names_they_know() {
+        let (metrics, mut registry) = (CacheMetrics::default(), Registry::default());
+        metrics.register(&mut registry);
+        let series = metrics.of("things");
+        series.read_wait_seconds.observe(0.1);
+        series.watcher_lag_revisions.observe(1.0);
+        series.publish_to_socket_seconds.observe(0.1);
+        series.checked(CheckResult::Equal);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "drydock_storage_events_total{resource=\"things\",kind=\"Created\"} 0",
+            "drydock_storage_history_bytes{resource=\"things\"} 0",
+            "drydock_storage_roots{resource=\"things\"} 0",
+            "drydock_storage_watchers{resource=\"things\"} 0",
+            "drydock_storage_watchers_lagging{resource=\"things\"} 0",
+            "drydock_storage_watcher_lag_revisions_count{resource=\"things\"} 1",
+            "drydock_storage_classes{resource=\"things\"} 0",
+            "drydock_storage_encodings_total{resource=\"things\",hit=\"true\"} 0",
+            "drydock_storage_expired_total{resource=\"things\"} 0",
+            "drydock_storage_initial_events_total{resource=\"things\"} 0",
+            "drydock_storage_read_wait_seconds_count{resource=\"things\"} 1",
+            "drydock_storage_list_bytes_total{resource=\"things\"} 0",
+            "drydock_storage_consistency_checks_total{resource=\"things\",result=\"Equal\"} 1",
+            "drydock_storage_publish_to_socket_seconds_count{resource=\"things\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

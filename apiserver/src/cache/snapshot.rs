@@ -71,7 +71,7 @@ impl IndexedLabels {
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     pub(super) revision: Revision,
-    /// How many events of the resource are contained: the position of the next one.
+    /// The position of the first event that is not contained. Means nothing in roots of the past.
     pub(super) position: u64,
     pub(super) objects: Tree<Arc<CachedObject>>,
     pub(super) postings: Tree<Posting>,

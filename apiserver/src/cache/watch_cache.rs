@@ -334,41 +334,21 @@ impl<S: Store> Shared<S> {
         // Read after the past: what is newest now may not be kept there yet.
         let newest = self.newest.load_full()?;
         let after = after.unwrap_or(newest);
-        let wanted = self.history.position_after(revision);
-        let forward = before.and_then(|root| Some((self.history.position_after(root.revision)?, root)));
-        match (forward, wanted) {
-            (Some((from, root)), Some(wanted)) if wanted - from <= after.position.saturating_sub(wanted) => {
-                self.redo(&root, from, wanted, revision)
+        let history = &self.history;
+        let forward = before.and_then(|root| Some((history.count_between(root.revision, revision)?, root)));
+        match (forward, history.count_between(revision, after.revision)) {
+            (Some((forth, root)), back) if back.is_none_or(|back| forth <= back) => {
+                let events = history.between(root.revision, revision)?;
+                let changes = events.iter().map(|event| (event.object(), &event.new));
+                Some(changed(&root, revision, changes))
             }
-            (_, Some(wanted)) if after.revision >= revision => self.undo(&after, wanted, revision),
-            (Some((from, root)), Some(wanted)) => self.redo(&root, from, wanted, revision),
+            (_, Some(_)) => {
+                let events = history.between(revision, after.revision)?;
+                let changes = events.iter().rev().map(|event| (event.object(), &event.old));
+                Some(changed(&after, revision, changes))
+            }
             _ => None,
         }
-    }
-
-    fn redo(&self, root: &Root, from: u64, until: u64, revision: Revision) -> Option<Root> {
-        let mut root = root.clone();
-        for event in self.history.range(from, until, usize::MAX)? {
-            if let Some(object) = event.new.as_ref().or(event.old.as_ref()) {
-                root.set(object.key(), event.new.clone());
-            }
-        }
-        root.revision = revision;
-        root.position = until;
-        Some(root)
-    }
-
-    fn undo(&self, root: &Root, from: u64, revision: Revision) -> Option<Root> {
-        let events = self.history.range(from, root.position, usize::MAX)?;
-        let mut root = root.clone();
-        for event in events.iter().rev() {
-            if let Some(object) = event.old.as_ref().or(event.new.as_ref()) {
-                root.set(object.key(), event.old.clone());
-            }
-        }
-        root.revision = revision;
-        root.position = from;
-        Some(root)
     }
 
     /// The state at `revision`, from the store.
@@ -449,4 +429,20 @@ impl<S: Store> Shared<S> {
         let _later = self.ending.set((Instant::now(), over)).is_err();
         lock(&self.classes).poke_all();
     }
+}
+
+/// A root with some objects made what they were at `revision`.
+fn changed<'a>(
+    root: &Root,
+    revision: Revision,
+    changes: impl Iterator<Item = (Option<&'a Arc<CachedObject>>, &'a Option<Arc<CachedObject>>)>,
+) -> Root {
+    let mut root = root.clone();
+    for (object, state) in changes {
+        if let Some(object) = object {
+            root.set(object.key(), state.clone());
+        }
+    }
+    root.revision = revision;
+    root
 }

@@ -180,7 +180,7 @@ impl<S: Store> Watcher<S> {
 
     async fn place(&mut self, start: Start, selection: &Selection) -> Result<(), ReadError> {
         let snapshot = match start {
-            Start::From(revision) => return self.place_behind(revision),
+            Start::From(revision) => return self.place_behind(revision).await,
             Start::Now | Start::InitialEvents(InitialState::Fresh) => self.shared.fresh().await?,
             Start::InitialEvents(InitialState::Any) => self.shared.newest()?,
             Start::InitialEvents(InitialState::NotOlderThan(revision)) => {
@@ -202,7 +202,7 @@ impl<S: Store> Watcher<S> {
         Ok(())
     }
 
-    fn place_behind(&mut self, revision: Revision) -> Result<(), ReadError> {
+    async fn place_behind(&mut self, revision: Revision) -> Result<(), ReadError> {
         self.seen = revision;
         if self.join_memory() {
             return Ok(());
@@ -210,19 +210,12 @@ impl<S: Store> Watcher<S> {
         self.state = match self.expiry() {
             Some(end) => State::Failing(Some(end), Instant::now()),
             None => State::Replay(Replay {
-                permit: Some(self.replay_permit()?),
+                permit: Some(replay_permit(&self.shared).await?),
                 events: None,
                 skip: 0,
             }),
         };
         Ok(())
-    }
-
-    fn replay_permit(&self) -> Result<OwnedSemaphorePermit, ReadError> {
-        let replays = Arc::clone(&self.shared.replays);
-        replays.try_acquire_owned().map_err(|_| ReadError::Busy {
-            retry_after: Duration::from_secs(1),
-        })
     }
 
     /// Goes live if the event history holds everything after `seen`, or will.
@@ -749,6 +742,15 @@ impl<S: Store> Watcher<S> {
         self.seen = revision;
         Ok(())
     }
+}
+
+/// Waits its turn for a moment: after a restart many resume at once, and each is done soon.
+async fn replay_permit<S: Store>(shared: &Shared<S>) -> Result<OwnedSemaphorePermit, ReadError> {
+    let permit = Arc::clone(&shared.replays).acquire_owned();
+    let permit = tokio::time::timeout(shared.config.limits.read_wait, permit).await;
+    permit.ok().and_then(Result::ok).ok_or(ReadError::Busy {
+        retry_after: Duration::from_secs(1),
+    })
 }
 
 /// The store's next word on what comes after `seen`, opening its history first. Cancel safe: what was acquired is

@@ -479,3 +479,35 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
         ["1", "2", "3"]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn replays_from_disk_take_turns() {
+    let limits = CacheLimits {
+        history_bytes: 0,
+        replays: 2,
+        ..CacheLimits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    for serial in 0..6 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    let behind = Start::From(Revision(1));
+    let mut first = fixture.watch(everything(), behind).await;
+    let second = fixture.watch(everything(), behind).await;
+    let refused = fixture.cache.subscribe(request(behind, 60)).await;
+    assert!(
+        matches!(refused.err(), Some(ReadError::Busy { .. })),
+        "both places are taken"
+    );
+
+    let cache = fixture.cache.clone();
+    let waiting = tokio::spawn(async move { cache.subscribe(request(behind, 60)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        drain(&mut first).await.len(),
+        6,
+        "the first one is done and makes room"
+    );
+    assert_eq!(drain(&mut waiting.await.unwrap().unwrap()).await.len(), 6);
+    drop(second);
+}
