@@ -280,16 +280,19 @@ fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Value {
         entries.push((resource.plural.to_owned(), entry));
         for subresource in resource.subresources() {
             let name = format!("{}/{}", resource.plural, subresource.name);
-            entries.push((
-                name.clone(),
-                json!({
-                    "name": name,
-                    "singularName": "",
-                    "namespaced": resource.is_namespaced(),
-                    "kind": subresource.kind,
-                    "verbs": subresource.verbs,
-                }),
-            ));
+            let mut entry = json!({
+                "name": name,
+                "singularName": "",
+                "namespaced": resource.is_namespaced(),
+                "kind": subresource.kind,
+                "verbs": subresource.verbs,
+            });
+            if let (Some((group, version)), Some(members)) = (subresource.foreign_kind, entry.as_object_mut())
+            {
+                members.insert("group".to_owned(), group.into());
+                members.insert("version".to_owned(), version.into());
+            }
+            entries.push((name, entry));
         }
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -335,7 +338,12 @@ fn aggregated_resource(resource: &Resource, version: &str) -> Value {
         .map(|subresource| {
             json!({
                 "subresource": subresource.name,
-                "responseKind": kind(subresource.kind),
+                "responseKind": match subresource.foreign_kind {
+                    None => kind(subresource.kind),
+                    Some((group, version)) => {
+                        json!({ "group": group, "version": version, "kind": subresource.kind })
+                    }
+                },
                 "verbs": subresource.verbs,
             })
         })
@@ -368,6 +376,8 @@ pub struct Subresource {
     pub name: &'static str,
     /// The kind it is read and written as.
     pub kind: &'static str,
+    /// Group and version of that kind where they are not the resource's.
+    pub foreign_kind: Option<(&'static str, &'static str)>,
     /// Its verbs, sorted.
     pub verbs: &'static [&'static str],
 }
@@ -379,6 +389,7 @@ impl Resource {
         let status = self.has_status.then_some(Subresource {
             name: "status",
             kind: self.kind,
+            foreign_kind: None,
             verbs: STATUS_VERBS,
         });
         status

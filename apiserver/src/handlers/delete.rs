@@ -4,7 +4,7 @@ use bytes::Bytes;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body, response};
+use super::{Call, body, protobuf, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
@@ -19,6 +19,8 @@ pub(super) async fn options<S: Store>(
     let bytes: Bytes = body.read().await?;
     let value = if bytes.is_empty() {
         None
+    } else if protobuf::is_content_type(&call.headers) {
+        Some(protobuf::decode(&bytes, protobuf::DELETE_OPTIONS)?)
     } else {
         let media_type = body::content_type(&call.headers)?;
         let decoded =

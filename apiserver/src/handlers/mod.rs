@@ -10,6 +10,7 @@ mod delete_collection;
 mod get;
 mod list;
 mod patch;
+pub(crate) mod protobuf;
 mod response;
 mod selection;
 mod update;
@@ -141,10 +142,14 @@ impl<S: Store> Api<S> {
     /// Finds resource and version, and checks that the verb is served there.
     fn route(
         &self,
-        resource: ResourceRequest,
+        mut resource: ResourceRequest,
         context: RequestContext,
         headers: HeaderMap,
     ) -> Result<(Call<'_, S>, Verb), ApiError> {
+        if resource.group.is_empty() && resource.resource == "namespaces" {
+            // The path of a namespace names it as an object and as a namespace, but it is in none.
+            resource.namespace.clear();
+        }
         let found = self.stores.iter().find_map(|store| {
             let own = &store.resource;
             let matches = own.group == resource.group && own.plural == resource.resource;

@@ -14,17 +14,19 @@ use crate::error::{ApiError, GroupResource, StatusCause};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::resource::metadata_text;
 use crate::registry::store::{Change, WriteRequest};
+use crate::registry::strategy::StrategicMerge;
 use crate::request::RequestContext;
 use crate::request::negotiate::Answer;
 use crate::request::options::WriteOptions;
 
-/// What a patch may be here. Strategic merge and apply are refused, as custom resources refuse the first.
+/// What a patch may be here. Apply is refused, and strategic merge where the kind knows none, as with custom resources.
 const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum PatchType {
     Json,
     Merge,
+    Strategic(StrategicMerge),
 }
 
 struct Patch<'a> {
@@ -60,6 +62,7 @@ impl Change for Patch<'_> {
         let patched = match self.type_ {
             PatchType::Json => patch::json::apply(current, &self.bytes),
             PatchType::Merge => patch::merge::apply(current, &self.bytes, self.validation),
+            PatchType::Strategic(apply) => apply(current, &self.bytes),
         }
         .map_err(patch_error)?;
         let mut object = patched.value;
@@ -144,7 +147,11 @@ pub(super) async fn patch<S: Store>(
     let type_ = match text.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => PatchType::Json,
         "application/merge-patch+json" => PatchType::Merge,
-        "application/strategic-merge-patch+json" | "application/apply-patch+yaml" => {
+        "application/strategic-merge-patch+json" => match call.store.resource.strategy.strategic_merge() {
+            Some(apply) => PatchType::Strategic(apply),
+            None => return Err(ApiError::unsupported_media_type(PATCH_TYPES)),
+        },
+        "application/apply-patch+yaml" => {
             return Err(ApiError::unsupported_media_type(PATCH_TYPES));
         }
         _ => return Err(ApiError::unsupported_media_type_route()),

@@ -20,8 +20,9 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let text = query.first("fieldSelector").unwrap_or_default();
     let fields = FieldSelector::parse(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let declared = call.store.resource.strategy.selectable_fields();
     fields
-        .check_supported(&[])
+        .check_supported(declared)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let scope = if call.name.is_empty() {
         if call.namespace.is_empty() {
@@ -49,7 +50,7 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
         plural,
         scope,
         Some(Box::new(Labels(labels))),
-        Some(Box::new(Fields(fields))),
+        Some(Box::new(Fields(fields, declared))),
     ))
 }
 
@@ -88,8 +89,8 @@ impl Predicate for Labels {
     }
 }
 
-/// A field selector as the cache asks it.
-struct Fields(FieldSelector);
+/// A field selector as the cache asks it, and the fields of the kind it may name.
+struct Fields(FieldSelector, &'static [&'static str]);
 
 impl fmt::Display for Fields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,6 +106,7 @@ impl Predicate for Fields {
     fn equalities(&self) -> Vec<(String, String)> {
         ["metadata.name", "metadata.namespace"]
             .into_iter()
+            .chain(self.1.iter().copied())
             .filter_map(|field| {
                 self.0
                     .required_value(field)

@@ -1,6 +1,6 @@
 //! What does a delete do to an object: remove it, mark it, or nothing more?
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::metadata::{generation, is_terminating, metadata_mut, texts, time_text};
@@ -20,24 +20,33 @@ pub enum Deletion {
     Unchanged,
 }
 
-/// Decides by the object and the options.
+/// Decides by the object and the options. `grace` is how long the kind lets the object end, in seconds; none for kinds
+/// that end at once.
 #[must_use]
-pub fn decide(object: &Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
-    let before = texts(object, "finalizers");
-    let mut finalizers: Vec<String> = before.clone();
-    let wanted = match options.propagation {
-        None => None,
-        Some(Propagation::Background) => Some(""),
-        Some(Propagation::Foreground) => Some(FOREGROUND),
-        Some(Propagation::Orphan) => Some(ORPHAN),
-    };
-    if let Some(wanted) = wanted {
-        finalizers
-            .retain(|finalizer| finalizer == wanted || (finalizer != ORPHAN && finalizer != FOREGROUND));
-        if !wanted.is_empty() && !finalizers.iter().any(|finalizer| finalizer == wanted) {
-            finalizers.push(wanted.to_owned());
+pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: Timestamp) -> Deletion {
+    let pending = is_terminating(object)
+        .then(|| grace_left(object))
+        .filter(|pending| *pending > 0);
+    match (grace, pending) {
+        (Some(_), Some(pending)) => return shorten(object, options, pending),
+        (Some(period), None) if period > 0 && !is_terminating(object) => {
+            let mut marked = object.clone();
+            mark(
+                &mut marked,
+                now.saturating_add(SignedDuration::from_secs(period))
+                    .unwrap_or(now),
+                period,
+            );
+            let finalizers = finalizers_after(object, options);
+            if !finalizers.is_empty() {
+                metadata_mut(&mut marked).insert("finalizers".to_owned(), json!(finalizers));
+            }
+            return Deletion::Mark(marked);
         }
+        _ => {}
     }
+    let before = texts(object, "finalizers");
+    let finalizers = finalizers_after(object, options);
     if finalizers.is_empty() {
         return Deletion::Remove;
     }
@@ -45,28 +54,81 @@ pub fn decide(object: &Value, options: &DeleteOptions, now: Timestamp) -> Deleti
         return Deletion::Unchanged;
     }
     let mut marked = object.clone();
+    if !is_terminating(object) {
+        mark(&mut marked, now, 0);
+    }
+    metadata_mut(&mut marked).insert("finalizers".to_owned(), json!(finalizers));
+    Deletion::Mark(marked)
+}
+
+/// The finalizers that the policy of a delete leaves.
+fn finalizers_after(object: &Value, options: &DeleteOptions) -> Vec<String> {
+    let mut finalizers = texts(object, "finalizers");
+    let wanted = match options.propagation {
+        None => return finalizers,
+        Some(Propagation::Background) => "",
+        Some(Propagation::Foreground) => FOREGROUND,
+        Some(Propagation::Orphan) => ORPHAN,
+    };
+    finalizers.retain(|finalizer| finalizer == wanted || (finalizer != ORPHAN && finalizer != FOREGROUND));
+    if !wanted.is_empty() && !finalizers.iter().any(|finalizer| finalizer == wanted) {
+        finalizers.push(wanted.to_owned());
+    }
+    finalizers
+}
+
+/// Marks an object as being deleted: it is to be gone at `gone_at`.
+fn mark(object: &mut Value, gone_at: Timestamp, grace: i64) {
     let next = generation(object).saturating_add(1);
-    let was_terminating = is_terminating(object);
+    let metadata = metadata_mut(object);
+    metadata.insert("deletionTimestamp".to_owned(), json!(time_text(gone_at)));
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
+    if next > 1 {
+        metadata.insert("generation".to_owned(), json!(next));
+    }
+}
+
+/// While an object ends in its own time, a delete can only shorten that time.
+fn shorten(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
+    let asked = options
+        .grace_period_seconds
+        .map(|period| if period < 0 { 1 } else { period });
+    let Some(period) = asked.filter(|period| *period < pending) else {
+        return Deletion::Unchanged;
+    };
+    let finalizers = finalizers_after(object, options);
+    if period == 0 && finalizers.is_empty() {
+        return Deletion::Remove;
+    }
+    let mut marked = object.clone();
+    let gone_at = object
+        .pointer("/metadata/deletionTimestamp")
+        .and_then(Value::as_str);
+    let gone_at = gone_at.and_then(|text| text.parse::<Timestamp>().ok());
+    let sooner = gone_at.and_then(|at| at.checked_sub(SignedDuration::from_secs(pending - period)).ok());
     let metadata = metadata_mut(&mut marked);
-    metadata.insert("finalizers".to_owned(), json!(finalizers));
-    if !was_terminating {
-        metadata.insert("deletionTimestamp".to_owned(), json!(time_text(now)));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
-        if next > 1 {
-            metadata.insert("generation".to_owned(), json!(next));
-        }
+    if let Some(sooner) = sooner {
+        metadata.insert("deletionTimestamp".to_owned(), json!(time_text(sooner)));
+    }
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(period));
+    if !finalizers.is_empty() {
+        metadata.insert("finalizers".to_owned(), json!(finalizers));
     }
     Deletion::Mark(marked)
+}
+
+/// The grace period a deletion was marked with.
+fn grace_left(object: &Value) -> i64 {
+    object
+        .pointer("/metadata/deletionGracePeriodSeconds")
+        .and_then(Value::as_i64)
+        .unwrap_or(0)
 }
 
 /// Whether an update has taken the last finalizer off an object that is being deleted.
 #[must_use]
 pub fn is_finished_by(new: &Value) -> bool {
-    let grace = new
-        .pointer("/metadata/deletionGracePeriodSeconds")
-        .and_then(Value::as_i64)
-        .unwrap_or(0);
-    is_terminating(new) && grace == 0 && texts(new, "finalizers").is_empty()
+    is_terminating(new) && grace_left(new) == 0 && texts(new, "finalizers").is_empty()
 }
 
 #[cfg(test)]
@@ -82,7 +144,7 @@ mod tests {
             propagation,
             ..DeleteOptions::default()
         };
-        decide(&object, &options, Timestamp::UNIX_EPOCH)
+        decide(&object, &options, None, Timestamp::UNIX_EPOCH)
     }
 
     fn kept(deletion: Deletion) -> Vec<String> {
@@ -120,6 +182,63 @@ mod tests {
         assert_eq!(
             kept(check(&["a/b"], true, Some(Propagation::Orphan))),
             ["a/b", "orphan"]
+        );
+    }
+
+    /// Deletes an object twice, within these periods: what its metadata says then, or nothing when it is gone.
+    #[track_caller]
+    fn check_grace(first: i64, second: Option<i64>, finalizers: &[&str], expected: Option<(&str, i64)>) {
+        let object = json!({"metadata": {"name": "a", "generation": 1, "finalizers": finalizers}});
+        let Deletion::Mark(marked) = decide(
+            &object,
+            &DeleteOptions::default(),
+            Some(first),
+            Timestamp::UNIX_EPOCH,
+        ) else {
+            panic!("not marked")
+        };
+        assert_eq!(marked["metadata"]["generation"], json!(2));
+        assert!(!is_finished_by(&marked) || first == 0);
+        let options = DeleteOptions {
+            grace_period_seconds: second,
+            ..DeleteOptions::default()
+        };
+        let after = match decide(&marked, &options, Some(first), Timestamp::UNIX_EPOCH) {
+            Deletion::Remove => None,
+            Deletion::Unchanged => Some(marked),
+            Deletion::Mark(marked) => Some(marked),
+        };
+        let found = after.map(|object| {
+            let metadata = &object["metadata"];
+            (
+                metadata["deletionTimestamp"].as_str().unwrap().to_owned(),
+                metadata["deletionGracePeriodSeconds"].as_i64().unwrap(),
+            )
+        });
+        assert_eq!(
+            found,
+            expected.map(|(at, grace)| (at.to_owned(), grace)),
+            "{first} {second:?}"
+        );
+    }
+
+    #[test]
+    fn a_grace_period_can_only_be_shortened() {
+        check_grace(30, None, &[], Some(("1970-01-01T00:00:30Z", 30)));
+        check_grace(30, Some(40), &[], Some(("1970-01-01T00:00:30Z", 30)));
+        check_grace(30, Some(5), &[], Some(("1970-01-01T00:00:05Z", 5)));
+        check_grace(30, Some(-1), &[], Some(("1970-01-01T00:00:01Z", 1)));
+        check_grace(30, Some(0), &[], None);
+    }
+
+    #[test]
+    fn finalizers_outlast_the_grace_period() {
+        check_grace(30, Some(0), &["a/b"], Some(("1970-01-01T00:00:00Z", 0)));
+        check_grace(0, Some(0), &["a/b"], Some(("1970-01-01T00:00:00Z", 0)));
+        let object = json!({"metadata": {"name": "a"}});
+        assert_eq!(
+            decide(&object, &DeleteOptions::default(), Some(0), Timestamp::UNIX_EPOCH),
+            Deletion::Remove
         );
     }
 

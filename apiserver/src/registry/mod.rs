@@ -6,8 +6,10 @@
 //!   `transitions` (what may follow what), `columns` (what `kubectl get` shows).
 //! - [`store`]: what is done for every kind. Start there.
 //! - [`metadata`], [`deletion`]: what becomes of metadata and finalizers. Pure.
+//! - [`attributes`]: by what an object can be selected. Pure.
 //! - `refusal`: what a client is told when the storage refuses.
 
+pub mod attributes;
 mod conditions;
 pub mod deletion;
 pub mod evictioninterceptor;

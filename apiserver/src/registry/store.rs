@@ -492,7 +492,11 @@ impl<S: Store> ResourceStore<S> {
                 why,
             ));
         }
-        Ok(match deletion::decide(&object, options, rules.now) {
+        let grace = self
+            .resource
+            .strategy
+            .grace_period(&object, options.grace_period_seconds);
+        Ok(match deletion::decide(&object, options, grace, rules.now) {
             Deletion::Unchanged => DeleteStep::Done(Deleted::Held(Written::from_entry(entry.clone()))),
             Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Gone {
                 uid: metadata_text(&object, "uid").to_owned(),

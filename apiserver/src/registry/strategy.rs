@@ -4,6 +4,7 @@
 //! metadata, resolves races, and stores. A strategy is the rest: pure functions over the hub as JSON.
 
 use drydock_machinery::field_error::ErrorList;
+use drydock_machinery::patch::{PatchError, Patched};
 use drydock_machinery::table::{Cell, Column};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -16,6 +17,9 @@ pub struct WriteContext {
     /// Whether the object's namespace is being deleted.
     pub namespace_terminating: bool,
 }
+
+/// Applies a strategic merge patch to an object of a kind.
+pub type StrategicMerge = fn(document: &Value, patch: &[u8]) -> Result<Patched, PatchError>;
 
 /// The rules of one kind. Objects are hubs that already fit the kind's schema, defaults applied.
 pub trait Strategy: Send + Sync + 'static {
@@ -52,6 +56,22 @@ pub trait Strategy: Send + Sync + 'static {
     /// Why the object may not be deleted now, if so: the text of a 403.
     fn refuse_delete(&self, _object: &Value, _context: &WriteContext) -> Option<String> {
         None
+    }
+
+    /// How long the object may take to end, in seconds, when a delete asks for `requested`. None = the kind ends at
+    /// once, whatever is asked. Whoever ends such objects deletes them with a period of 0.
+    fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// How strategic merge patches are applied; kinds without it refuse them, as custom resources do.
+    fn strategic_merge(&self) -> Option<StrategicMerge> {
+        None
+    }
+
+    /// The fields that field selectors may name beside `metadata.name` and `metadata.namespace`: paths of scalars.
+    fn selectable_fields(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// The columns of `kubectl get`.

@@ -158,10 +158,11 @@ impl RequestInfo {
 
 fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<ResourceRequest> {
     let mut segments = path.trim_matches('/').split('/');
-    if segments.next() != Some("apis") {
-        return None;
-    }
-    let (group, version) = (segments.next()?, segments.next()?);
+    let (group, version) = match segments.next() {
+        Some("apis") => (segments.next()?, segments.next()?),
+        Some("api") => ("", segments.next()?),
+        _ => return None,
+    };
     let mut first = segments.next()?;
 
     let mut forced = None;
@@ -176,18 +177,23 @@ fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<Resource
 
     let mut namespace = "";
     let mut name = None;
+    let mut subresource = None;
     let mut resource = first;
     if first == "namespaces"
         && let Some(in_namespace) = segments.next()
     {
         namespace = in_namespace;
         match segments.next() {
+            Some(of_namespace @ ("status" | "finalize")) => {
+                name = Some(in_namespace);
+                subresource = Some(of_namespace);
+            }
             Some(inner) => resource = inner,
             None => name = Some(in_namespace),
         }
     }
     let name = name.or_else(|| segments.next()).unwrap_or_default();
-    let subresource = segments.next().unwrap_or_default();
+    let subresource = subresource.or_else(|| segments.next()).unwrap_or_default();
 
     let verb = forced.unwrap_or_else(|| verb_of(method, name, query));
     let selects = matches!(verb, Verb::List | Verb::Watch) && forced.is_none() && name.is_empty();
@@ -291,6 +297,18 @@ mod tests {
             ("GET", "/apis/g/v/rs/a%20b", "get|g/v||rs|a b||0"),
             ("GET", "/apis/g/v//x", "get|g/v|||x||0"),
             ("GET", "//apis/g/v/rs", "list|g/v||rs|||0"),
+            ("GET", "/api/v1/pods", "list|/v1||pods|||0"),
+            (
+                "POST",
+                "/api/v1/namespaces/ns/pods/x/eviction",
+                "create|/v1|ns|pods|x|eviction|0",
+            ),
+            ("GET", "/api/v1/namespaces/ns", "get|/v1|ns|namespaces|ns||0"),
+            (
+                "PUT",
+                "/api/v1/namespaces/ns/status",
+                "update|/v1|ns|namespaces|ns|status|0",
+            ),
         ] {
             assert_eq!(describe(method, path), expected, "{method} {path}");
         }
@@ -304,7 +322,7 @@ mod tests {
             ("GET", "/apis/g/v/", "get /apis/g/v/"),
             ("POST", "/readyz", "post /readyz"),
             ("GET", "/healthz/", "get /healthz/"),
-            ("GET", "/api/v1/pods", "get /api/v1/pods"),
+            ("GET", "/api/v1", "get /api/v1"),
             (
                 "OPTIONS",
                 "/openapi/v3/apis/g/v/x",
