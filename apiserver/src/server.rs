@@ -5,9 +5,8 @@
 //!
 //! Stop: [`Stages`] says the order towards clients; then the loops end, and the storage closes last.
 
-use std::collections::BTreeMap;
-use std::borrow::Cow;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +14,16 @@ use drydock_machinery::clock::{Clock, SystemClock};
 use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::{GROUP, KINDS, Kind};
 use drydock_storage::rocks::{OpenError, RocksStore};
-use drydock_storage::{Health as StoreHealth, Key, Options, Store, StoreError};
+use drydock_storage::{Health as StoreHealth, Options, Store, StoreError};
 use prometheus_client::registry::Registry;
-use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::admission;
-use crate::cache::{Attributes, CacheConfig, CacheLimits, CacheMetrics, Extract, IndexedLabels, WatchCache};
-use crate::config::{CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StorageConfig};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::config::{
+    CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
+};
 use crate::filters::{Authenticator, Authorizer, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{HealthBuilder, Scope};
@@ -34,12 +34,15 @@ use crate::http::listener::Listener;
 use crate::http::shutdown::Stages;
 use crate::http::tls::{CertificateSource, Tls, TlsError};
 use crate::metrics::{Exposition, Metrics, ServedResource};
+use crate::registry::attributes;
 use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
 use crate::registry::evictionrequest::EvictionRequestStrategy;
 use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
 use crate::registry::resource::{Catalog, Resource, UnusableSchema};
 use crate::registry::store::ResourceStore;
 use crate::registry::strategy::Strategy;
+use crate::standalone::certificates::{CertificateError, Certificates};
+use crate::standalone::{self, Embedded, kubeconfig};
 use crate::storage_command::{self, CommandError};
 use crate::telemetry::{self, TelemetryError};
 
@@ -91,11 +94,17 @@ pub enum RunError {
     /// No certificate was given.
     #[error("--tls-cert-file and --tls-private-key-file are needed")]
     NoCertificate,
+    /// The certificates of standalone mode cannot be made or kept.
+    #[error("the certificates of standalone mode cannot be used")]
+    Certificates(#[from] CertificateError),
+    /// The embedded host cannot be set up.
+    #[error("the embedded host cannot be set up")]
+    Embedded(#[from] standalone::SetUpError),
     /// The port cannot be bound.
     #[error("cannot listen on {address}")]
     Bind {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why.
         #[source]
         source: std::io::Error,
@@ -120,7 +129,7 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         }
         Config::Standalone(config) => {
             telemetry::init(&config.server.log)?;
-            Err(RunError::Machine("an embedded host"))
+            serve_standalone(*config).await
         }
         Config::Storage(command) => Ok(storage_command::run(command).await?),
     }
@@ -139,7 +148,8 @@ async fn serve(config: ServeConfig) -> Result<(), RunError> {
     )
     .await?;
     refuse_claimed(&*host).await?;
-    let CertificateFiles { certificate, key } = config.server.certificate.clone().ok_or(RunError::NoCertificate)?;
+    let CertificateFiles { certificate, key } =
+        config.server.certificate.clone().ok_or(RunError::NoCertificate)?;
     let store = open_store(&config.server.storage).await?;
     let seen = Arc::clone(&host);
     base.serve(
@@ -149,12 +159,62 @@ async fn serve(config: ServeConfig) -> Result<(), RunError> {
             host,
             certificate: CertificateSource::Files { certificate, key },
             resources,
-            extend: |_: &[Arc<ResourceStore<RocksStore>>]| (Vec::new(), std::future::ready(())),
+            extend: |_: &[Arc<ResourceStore<RocksStore>>], _| (Vec::new(), std::future::ready(())),
         },
     )
     .await?;
     seen.join().await;
     Ok(())
+}
+
+/// The same server with an embedded host over its own storage. The kubeconfig is written once it serves.
+async fn serve_standalone(config: StandaloneConfig) -> Result<(), RunError> {
+    tracing::warn!("{}", standalone::WARNING);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let built_in: Vec<Arc<Resource>> = standalone::resources()?.into_iter().map(Arc::new).collect();
+    let mut resources = own_resources(&config.server)?;
+    resources.extend(built_in.iter().cloned());
+    let base = Base::new(Arc::clone(&clock), &resources);
+    let store = open_store(&config.server.storage).await?;
+    let certificates = Certificates::load_or_make(&config.server.storage.data_dir, clock.now())?;
+    let (host, reported) = standalone::host(store.clone(), &certificates, &built_in)?;
+    let serving = certificates.serving.clone();
+    let stopped = base.stages.stopped().clone();
+    let own_store = store.clone();
+    let extend = move |stores: &[Arc<ResourceStore<RocksStore>>], address: SocketAddr| {
+        let embedded = Embedded::new(own_store, stores.to_vec(), clock, reported);
+        let extensions = embedded.extensions();
+        let beside = async move {
+            if let Err(error) = embedded.prepare().await {
+                tracing::error!(%error, "the embedded host cannot start");
+                return;
+            }
+            let path = config.write_kubeconfig;
+            match kubeconfig::write(&path, &format!("https://{address}"), &certificates) {
+                Ok(()) => tracing::warn!(path = %path.display(), "kubeconfig written"),
+                Err(error) => {
+                    tracing::error!(path = %path.display(), %error, "the kubeconfig cannot be written");
+                }
+            }
+            embedded.run(stopped).await;
+        };
+        (extensions, beside)
+    };
+    let certificate = CertificateSource::Pem {
+        certificate: serving.certificate,
+        key: serving.key,
+    };
+    base.serve(
+        config.server,
+        store,
+        Surroundings {
+            host: Arc::new(host),
+            certificate,
+            resources,
+            extend,
+        },
+    )
+    .await
 }
 
 /// Refuses to run beside a host that serves one of our versions itself: both would answer for the same objects.
@@ -175,7 +235,10 @@ pub fn own_resources(config: &ServerConfig) -> Result<Vec<Arc<Resource>>, Unusab
     let mut names = AllowedNames::default();
     names.extend(config.allowed_reserved_names.iter().cloned());
     let names = Arc::new(names);
-    KINDS.iter().map(|kind| Resource::of_kind(kind, strategy_of(kind, &names)).map(Arc::new)).collect()
+    KINDS
+        .iter()
+        .map(|kind| Resource::of_kind(kind, strategy_of(kind, &names)).map(Arc::new))
+        .collect()
 }
 
 fn strategy_of(kind: &Kind, names: &Arc<AllowedNames>) -> Box<dyn Strategy> {
@@ -235,7 +298,8 @@ pub struct Surroundings<H, E> {
     pub certificate: CertificateSource,
     /// Everything that is served.
     pub resources: Vec<Arc<Resource>>,
-    /// Makes the routes beside those of the resources, and what runs beside the server once its caches are filled.
+    /// Makes the routes beside those of the resources, and what runs beside the server once its caches are filled. Is
+    /// told where the server listens.
     pub extend: E,
 }
 
@@ -255,7 +319,12 @@ impl Base {
             })
             .collect();
         let metrics = Metrics::register(&mut registry, served);
-        Self { clock, metrics, stages: Stages::new(), registry }
+        Self {
+            clock,
+            metrics,
+            stages: Stages::new(),
+            registry,
+        }
     }
 
     /// Serves until a signal or a failure of the store, then stops in order.
@@ -270,14 +339,20 @@ impl Base {
     ) -> Result<(), RunError>
     where
         H: Host,
-        E: FnOnce(&[Arc<ResourceStore<RocksStore>>]) -> (Vec<Box<dyn Extension>>, F),
+        E: FnOnce(&[Arc<ResourceStore<RocksStore>>], SocketAddr) -> (Vec<Box<dyn Extension>>, F),
         F: Future<Output = ()> + Send + 'static,
     {
-        let Surroundings { host, certificate, resources, extend } = surroundings;
+        let Surroundings {
+            host,
+            certificate,
+            resources,
+            extend,
+        } = surroundings;
         store.metrics().register(&mut self.registry);
         let host: Arc<dyn Host> = host;
         let reviews = Arc::new(
-            Reviews::new(Arc::clone(&host), config.review_ttls).map_err(|_| RunError::Machine("randomness"))?,
+            Reviews::new(Arc::clone(&host), config.review_ttls)
+                .map_err(|_| RunError::Machine("randomness"))?,
         );
         let authorizer = Arc::new(Authorizer::new(
             Arc::clone(&reviews),
@@ -285,11 +360,21 @@ impl Base {
             self.metrics.clone(),
         ));
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
-        let admission = Arc::new(admission::Chain::new(Arc::clone(&host), Arc::clone(&authorizer), own_node));
+        let admission = Arc::new(admission::Chain::new(
+            Arc::clone(&host),
+            Arc::clone(&authorizer),
+            own_node,
+        ));
 
         let mut loops = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &admission, &mut loops);
-        let (extensions, beside) = extend(&stores);
+        let listener = Listener::bind(config.address)
+            .await
+            .map_err(|source| RunError::Bind {
+                address: config.address,
+                source,
+            })?;
+        let (extensions, beside) = extend(&stores, listener.address());
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let health = self.checks(health, &store, &host).build();
@@ -313,15 +398,26 @@ impl Base {
             let ending = self.stages.ending().clone();
             async move {
                 ending.cancelled().await;
-                caches.iter().for_each(|cache| cache.end_watches(WATCHES_END_OVER));
+                caches
+                    .iter()
+                    .for_each(|cache| cache.end_watches(WATCHES_END_OVER));
             }
         });
 
-        let api = Api::new(Catalog::new(resources), stores, extensions, Arc::clone(&self.clock));
+        let api = Api::new(
+            Catalog::new(resources),
+            stores,
+            extensions,
+            Arc::clone(&self.clock),
+        );
         let routes_installed = crate::health::Mark::default();
         routes_installed.set();
         let (tls, reloader) = Tls::load(certificate, config.min_tls_version, host.authentication()).await?;
-        loops.spawn(reloader.run(self.metrics.clone(), Arc::clone(&self.clock), self.stages.stopped().clone()));
+        loops.spawn(reloader.run(
+            self.metrics.clone(),
+            Arc::clone(&self.clock),
+            self.stages.stopped().clone(),
+        ));
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer,
@@ -334,9 +430,6 @@ impl Base {
             stages: self.stages.clone(),
             handler: api,
         });
-        let listener = Listener::bind(config.address)
-            .await
-            .map_err(|source| RunError::Bind { address: config.address, source })?;
         tracing::info!(address = %listener.address(), "listening");
         loops.spawn(listener.run(tls, Arc::new(chain), self.metrics.clone(), self.stages.clone()));
 
@@ -364,7 +457,7 @@ impl Base {
                 let config = CacheConfig {
                     group: group.to_owned(),
                     resource: plural.to_owned(),
-                    extract: extract(),
+                    extract: attributes::extract(resource),
                     indexed_labels: IndexedLabels::All,
                     limits: CacheLimits::default(),
                     metrics: cache_metrics.clone(),
@@ -391,10 +484,18 @@ impl Base {
                 StoreHealth::Failed(reason) => Err(reason),
             })
             .check("informer-sync", Scope::Ready, move || {
-                if host.is_synced() { Ok(()) } else { Err("the host's objects are not loaded yet".to_owned()) }
+                if host.is_synced() {
+                    Ok(())
+                } else {
+                    Err("the host's objects are not loaded yet".to_owned())
+                }
             })
             .check("shutdown", Scope::Ready, move || {
-                if unready.is_cancelled() { Err("the server is stopping".to_owned()) } else { Ok(()) }
+                if unready.is_cancelled() {
+                    Err("the server is stopping".to_owned())
+                } else {
+                    Ok(())
+                }
             })
     }
 }
@@ -416,35 +517,4 @@ async fn until_told(store: &RocksStore) -> Result<(), RunError> {
             }
         }
     }
-}
-
-/// Reads uid and labels off a payload, and nothing else.
-fn extract() -> Arc<Extract> {
-    #[derive(Deserialize)]
-    struct Object<'a> {
-        #[serde(borrow)]
-        metadata: Metadata<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Metadata<'a> {
-        #[serde(borrow, default)]
-        uid: Cow<'a, str>,
-        #[serde(borrow, default)]
-        labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    }
-    Arc::new(|_: &Key, payload: &[u8]| {
-        // Bytes that are no object have no labels; reading the object itself says what is wrong with it.
-        serde_json::from_slice::<Object<'_>>(payload)
-            .map(|object| Attributes {
-                uid: object.metadata.uid.into_owned(),
-                labels: object
-                    .metadata
-                    .labels
-                    .into_iter()
-                    .map(|(name, value)| (name.into_owned(), value.into_owned()))
-                    .collect(),
-                fields: Vec::new(),
-            })
-            .unwrap_or_default()
-    })
 }

@@ -1,0 +1,60 @@
+//! How do the routes of standalone mode read and answer?
+
+use drydock_machinery::codec;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::handlers::protobuf;
+use crate::http::body::{RequestBody, ResponseBody};
+
+/// What a body may be.
+const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.protobuf"];
+
+/// Reads a body that is JSON, or protobuf of a message. An empty one is an empty object.
+///
+/// # Errors
+/// 400, 413 and 415.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: RequestBody,
+    message: protobuf::Message,
+) -> Result<Value, ApiError> {
+    let text = headers
+        .get(CONTENT_TYPE)
+        .map_or(Ok(""), HeaderValue::to_str)
+        .unwrap_or("?");
+    let is_json = matches!(
+        text.split(';').next().unwrap_or_default().trim(),
+        "" | "*/*" | "application/json"
+    );
+    if !is_json && !protobuf::is_content_type(headers) {
+        return Err(ApiError::unsupported_media_type(BODY_TYPES));
+    }
+    let bytes = body.read().await?;
+    if bytes.is_empty() {
+        return Ok(json!({}));
+    }
+    if !is_json {
+        return Ok(protobuf::decode(&bytes, message)?);
+    }
+    let decoded = codec::json::decode(&bytes).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(decoded.value)
+}
+
+/// 201 with a value.
+///
+/// # Errors
+/// 500 for a value that cannot be written.
+pub(super) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
+    let body = serde_json::to_vec(value)
+        .map_err(|error| ApiError::internal("the answer cannot be written").because(error))?;
+    let mut response = Response::new(ResponseBody::full(body));
+    *response.status_mut() = StatusCode::CREATED;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}

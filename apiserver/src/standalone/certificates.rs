@@ -1,0 +1,286 @@
+//! Who vouches for the server and for its one user?
+//!
+//! An authority that exists for a moment: it signs a serving certificate for loopback and a client certificate of
+//! `system:masters`, and its key is forgotten. What it signed is kept in the data directory and made anew before it
+//! expires.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, ToSpan as _};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use crate::request::user::MASTERS;
+
+/// The user of the client certificate.
+pub const ADMIN: &str = "drydock-standalone-admin";
+
+/// Certificates that are valid for less than this are made anew.
+const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+const FOLDER: &str = "certificates";
+const AUTHORITY: &str = "ca.crt";
+const SERVING: (&str, &str) = ("serving.crt", "serving.key");
+const CLIENT: (&str, &str) = ("admin.crt", "admin.key");
+
+/// A certificate with its key, both in PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// The certificates of a server in standalone mode.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    /// The authority of both, in PEM: what clients trust, and whose client certificates the server trusts.
+    pub authority: String,
+    /// The server's, for `localhost` and the loopback addresses.
+    pub serving: Identity,
+    /// The one user's: [`ADMIN`] of group `system:masters`.
+    pub admin: Identity,
+}
+
+/// Why there are no certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A certificate cannot be made.
+    #[error("a certificate could not be made")]
+    Make(#[from] rcgen::Error),
+    /// A file cannot be read or written.
+    #[error("{} cannot be used", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Certificates {
+    /// The certificates in a data directory; made where they are missing or about to expire. Keys are readable by the
+    /// owner only.
+    ///
+    /// # Errors
+    /// [`CertificateError`].
+    pub fn load_or_make(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
+        let folder = data_dir.join(FOLDER);
+        match Self::load(&folder)? {
+            Some(found) if found.expire_after(now) => Ok(found),
+            _ => {
+                let made = Self::make(now)?;
+                made.save(&folder)?;
+                Ok(made)
+            }
+        }
+    }
+
+    fn load(folder: &Path) -> Result<Option<Self>, CertificateError> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            match fs::read_to_string(&path) {
+                Ok(text) => Ok(Some(text)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(CertificateError::File { path, source }),
+            }
+        };
+        let identity = |(certificate, key): (&str, &str)| {
+            let pair = read(certificate)?.zip(read(key)?);
+            Ok::<_, CertificateError>(pair.map(|(certificate, key)| Identity { certificate, key }))
+        };
+        let found = read(AUTHORITY)?.zip(identity(SERVING)?).zip(identity(CLIENT)?);
+        Ok(found.map(|((authority, serving), admin)| Self {
+            authority,
+            serving,
+            admin,
+        }))
+    }
+
+    /// Whether all are valid for a good while.
+    fn expire_after(&self, now: Timestamp) -> bool {
+        let least = now.saturating_add(RENEW_BEFORE).unwrap_or(now).as_second();
+        [
+            &self.authority,
+            &self.serving.certificate,
+            &self.admin.certificate,
+        ]
+        .into_iter()
+        .all(|pem| {
+            let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+            der.is_some_and(|der| {
+                x509_parser::parse_x509_certificate(&der)
+                    .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() > least)
+            })
+        })
+    }
+
+    fn make(now: Timestamp) -> Result<Self, CertificateError> {
+        let today = now.to_zoned(TimeZone::UTC).date();
+        let valid = |params: &mut CertificateParams| {
+            let (from, to) = (today.saturating_sub(1.day()), today.saturating_add(1.year()));
+            params.not_before =
+                rcgen::date_time_ymd(from.year().into(), part(from.month()), part(from.day()));
+            params.not_after = rcgen::date_time_ymd(to.year().into(), part(to.month()), part(to.day()));
+        };
+
+        let mut params = CertificateParams::new(Vec::new())?;
+        valid(&mut params);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "drydock-standalone-ca");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate()?;
+        let authority = params.self_signed(&key)?.pem();
+        let issuer = Issuer::new(params, key);
+
+        let mut serving = CertificateParams::new(vec!["localhost".to_owned()])?;
+        valid(&mut serving);
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        serving.subject_alt_names.extend(loopback.map(SanType::IpAddress));
+        serving
+            .distinguished_name
+            .push(DnType::CommonName, "drydock-standalone");
+        serving.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+
+        let mut admin = CertificateParams::new(Vec::new())?;
+        valid(&mut admin);
+        admin.distinguished_name.push(DnType::CommonName, ADMIN);
+        admin.distinguished_name.push(DnType::OrganizationName, MASTERS);
+        admin.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+
+        let sign = |mut params: CertificateParams| {
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            let key = KeyPair::generate()?;
+            let certificate = params.signed_by(&key, &issuer)?.pem();
+            Ok::<_, CertificateError>(Identity {
+                certificate,
+                key: key.serialize_pem(),
+            })
+        };
+        Ok(Self {
+            authority,
+            serving: sign(serving)?,
+            admin: sign(admin)?,
+        })
+    }
+
+    fn save(&self, folder: &Path) -> Result<(), CertificateError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|source| CertificateError::File {
+                path: folder.to_owned(),
+                source,
+            })?;
+        for (name, text) in [
+            (AUTHORITY, &self.authority),
+            (SERVING.0, &self.serving.certificate),
+            (SERVING.1, &self.serving.key),
+            (CLIENT.0, &self.admin.certificate),
+            (CLIENT.1, &self.admin.key),
+        ] {
+            let path = folder.join(name);
+            write_private(&path, text).map_err(|source| CertificateError::File { path, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// A month or a day, which are never negative.
+fn part(number: i8) -> u8 {
+    u8::try_from(number).unwrap_or(1)
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+///
+/// # Errors
+/// What the file system refuses.
+pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".draft");
+    let draft = PathBuf::from(draft);
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::host::TrustBundle;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn certificates_are_kept_until_they_are_about_to_expire() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Certificates::load_or_make(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
+        let later = Certificates::load_or_make(folder.path(), at("2026-12-01T12:00:00Z")).unwrap();
+        assert_eq!(first.admin.certificate, later.admin.certificate);
+        let renewed = Certificates::load_or_make(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
+        assert_ne!(first.admin.certificate, renewed.admin.certificate);
+        let again = Certificates::load_or_make(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
+        assert_eq!(again.serving.key, renewed.serving.key);
+    }
+
+    #[test]
+    fn only_the_owner_reads_them() {
+        let folder = tempfile::tempdir().unwrap();
+        Certificates::load_or_make(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
+        for entry in fs::read_dir(folder.path().join(FOLDER)).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(
+                entry.metadata().unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{:?}",
+                entry.path()
+            );
+        }
+    }
+
+    #[test]
+    fn the_admin_is_a_master_vouched_for_by_the_authority() {
+        let made = Certificates::make(at("2026-01-31T12:00:00Z")).unwrap();
+        assert!(TrustBundle::from_pem(&made.authority).is_ok());
+        let der = CertificateDer::from_pem_slice(made.admin.certificate.as_bytes()).unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let subject = parsed.subject().to_string();
+        assert!(
+            subject.contains("O=system:masters") && subject.contains(&format!("CN={ADMIN}")),
+            "{subject}"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! What does the server learn when there is no cluster to ask?
+//!
+//! What is in its own storage: namespaces, pods and nodes are read there. Who shows a certificate of the data
+//! directory's authority is who it says; `system:masters` may do everything and nobody else anything; no token is good.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use drydock_storage::{At, Key, Page, Store, StoreError};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::objects::{Kind, read};
+use super::pod::{labels, text};
+use crate::error::ApiError;
+use crate::host::{
+    AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, Namespace, NodeMetadata,
+    TokenVerdict, TrustBundle,
+};
+use crate::registry::resource::CORE_KEY_GROUP;
+use crate::request::user::MASTERS;
+
+/// Why somebody who is no master may not.
+pub(super) const DENIED: &str = "standalone mode allows everything to system:masters and nothing to others";
+
+/// How many events may wait to be stored; more are dropped.
+const EVENT_QUEUE: usize = 256;
+
+/// Whether a member of these groups may do anything.
+pub(super) fn is_allowed<'a>(mut groups: impl Iterator<Item = &'a str>) -> bool {
+    groups.any(|group| group == MASTERS)
+}
+
+/// The embedded host.
+pub struct StandaloneHost<S: Store> {
+    store: S,
+    authentication: watch::Sender<Arc<AuthenticationConfig>>,
+    events: mpsc::Sender<HostEvent>,
+    built_in: Vec<(&'static str, &'static str)>,
+}
+
+impl<S: Store> StandaloneHost<S> {
+    /// A host over a store, which vouches for whom `client_ca` does. `built_in` are the group-versions it serves. What
+    /// is reported comes out of the receiver.
+    #[must_use]
+    pub(super) fn new(
+        store: S,
+        client_ca: TrustBundle,
+        built_in: Vec<(&'static str, &'static str)>,
+    ) -> (Self, mpsc::Receiver<HostEvent>) {
+        let config = AuthenticationConfig {
+            client_ca: Some(Arc::new(client_ca)),
+            request_header: None,
+        };
+        let (events, waiting) = mpsc::channel(EVENT_QUEUE);
+        (
+            Self {
+                store,
+                authentication: watch::Sender::new(Arc::new(config)),
+                events,
+                built_in,
+            },
+            waiting,
+        )
+    }
+
+    async fn find(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, HostError> {
+        // A name that no key can hold names nothing.
+        let Ok(key) = Key::new(CORE_KEY_GROUP, kind.plural, namespace, name) else {
+            return Ok(None);
+        };
+        let found = self.store.get(&key).await.map_err(|error| failed(&error))?;
+        found
+            .entry
+            .map(|entry| read(&key, &entry))
+            .transpose()
+            .map_err(|error| refused(&error))
+    }
+}
+
+fn failed(error: &StoreError) -> HostError {
+    HostError::Answered {
+        code: 500,
+        message: error.to_string(),
+    }
+}
+
+fn refused(error: &ApiError) -> HostError {
+    HostError::Answered {
+        code: error.code().as_u16(),
+        message: error.to_string(),
+    }
+}
+
+impl<S: Store> Host for StandaloneHost<S> {
+    fn authentication(&self) -> watch::Receiver<Arc<AuthenticationConfig>> {
+        self.authentication.subscribe()
+    }
+
+    fn review_token<'a>(&'a self, _token: &'a str) -> BoxFuture<'a, Result<TokenVerdict, HostError>> {
+        ready(Ok(TokenVerdict::Unknown)).boxed()
+    }
+
+    fn review_access<'a>(
+        &'a self,
+        review: &'a AccessReview,
+    ) -> BoxFuture<'a, Result<AccessVerdict, HostError>> {
+        let allowed = is_allowed(review.user.groups.iter().map(String::as_str));
+        let verdict = if allowed {
+            AccessVerdict::Allowed(String::new())
+        } else {
+            AccessVerdict::NoOpinion(DENIED.to_owned())
+        };
+        ready(Ok(verdict)).boxed()
+    }
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Namespace, HostError>> {
+        async move {
+            let Some(namespace) = self.find(Kind::NAMESPACES, "", name).await? else {
+                return Ok(Namespace::Missing);
+            };
+            let labels: Arc<BTreeMap<String, String>> = Arc::new(labels(&namespace));
+            let is_active = text(&namespace, "/metadata/deletionTimestamp").is_empty();
+            Ok(if is_active {
+                Namespace::Active(labels)
+            } else {
+                Namespace::Terminating(labels)
+            })
+        }
+        .boxed()
+    }
+
+    fn pod<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, HostError>> {
+        self.find(Kind::PODS, namespace, name).boxed()
+    }
+
+    fn nodes(&self) -> BoxFuture<'_, Result<Arc<[NodeMetadata]>, HostError>> {
+        async move {
+            let range = drydock_storage::KeyRange::resource(CORE_KEY_GROUP, Kind::NODES.plural);
+            let scan = self
+                .store
+                .scan(&range, At::Latest, Page::default())
+                .await
+                .map_err(|error| failed(&error))?;
+            let nodes = scan.entries.iter().map(|(key, entry)| {
+                let node = read(key, entry).map_err(|error| refused(&error))?;
+                Ok(NodeMetadata {
+                    name: key.name().to_owned(),
+                    labels: labels(&node),
+                })
+            });
+            nodes.collect()
+        }
+        .boxed()
+    }
+
+    fn served_locally<'a>(&'a self, group: &'a str) -> BoxFuture<'a, Result<Vec<String>, HostError>> {
+        let of_group = self.built_in.iter().filter(|(own, _)| *own == group);
+        ready(Ok(of_group.map(|(_, version)| (*version).to_owned()).collect())).boxed()
+    }
+
+    fn record_event(&self, event: HostEvent) {
+        if self.events.try_send(event).is_err() {
+            tracing::debug!("an event was dropped");
+        }
+    }
+
+    fn is_synced(&self) -> bool {
+        true
+    }
+}

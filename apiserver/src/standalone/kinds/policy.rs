@@ -1,0 +1,123 @@
+//! Disruption budgets of policy/v1. Their status is kept by [`crate::standalone::budgets`].
+
+use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
+use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of};
+use drydock_proto::kinds::Scope;
+use serde_json::{Value, json};
+
+use super::{BuiltIn, Rules, count_of};
+use crate::standalone::budgets::Amount;
+use crate::standalone::pod::set;
+
+pub(super) fn kinds() -> Vec<BuiltIn> {
+    vec![BuiltIn {
+        group: "policy",
+        version: "v1",
+        kind: "PodDisruptionBudget",
+        plural: "poddisruptionbudgets",
+        singular: "poddisruptionbudget",
+        short_names: &["pdb"],
+        categories: &[],
+        scope: Scope::Namespaced,
+        members: &["spec", "status"],
+        more_subresources: &[],
+        rules: Rules {
+            columns: const {
+                &[
+                    Column::NAME,
+                    Column::new("Min Available", ColumnType::String, "How many pods must stay."),
+                    Column::new(
+                        "Max Unavailable",
+                        ColumnType::String,
+                        "How many pods may be missing.",
+                    ),
+                    Column::new(
+                        "Allowed Disruptions",
+                        ColumnType::Integer,
+                        "How many pods may leave now.",
+                    ),
+                    Column::AGE,
+                ]
+            },
+            cells: |budget, now| {
+                vec![
+                    name_of(budget),
+                    amount_of(budget, "/spec/minAvailable"),
+                    amount_of(budget, "/spec/maxUnavailable"),
+                    count_of(budget, "/status/disruptionsAllowed"),
+                    age_of(budget, now),
+                ]
+            },
+            prepare_for_create: |budget, _| {
+                let nothing_yet = json!({
+                    "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0,
+                });
+                set(budget, "status", nothing_yet);
+            },
+            validate,
+            ..Rules::PLAIN
+        },
+    }]
+}
+
+fn amount_of(budget: &Value, pointer: &str) -> Cell {
+    match budget.pointer(pointer) {
+        None | Some(Value::Null) => Cell::from("N/A"),
+        Some(Value::String(text)) => Cell::from(text.as_str()),
+        Some(other) => Cell::from(other.to_string()),
+    }
+}
+
+fn validate(budget: &Value) -> ErrorList {
+    let mut faults = ErrorList::new();
+    let spec = FieldPath::new("spec");
+    let given = |member: &str| {
+        budget
+            .get("spec")
+            .and_then(|spec| spec.get(member))
+            .filter(|value| !value.is_null())
+    };
+    let both = given("minAvailable").zip(given("maxUnavailable"));
+    if both.is_some() {
+        let shown = budget.get("spec").cloned().unwrap_or_default();
+        faults.push(FieldError::invalid(
+            &spec,
+            shown,
+            "minAvailable and maxUnavailable cannot be both set",
+        ));
+    }
+    for member in ["minAvailable", "maxUnavailable"] {
+        if let Some(value) = given(member)
+            && Amount::parse(value).is_none()
+        {
+            let detail = "must be a number of pods, or a percentage such as 10%, and not negative";
+            faults.push(FieldError::invalid(&spec.child(member), value.clone(), detail));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(spec: &Value, fields: &[&str]) {
+        let found = validate(&json!({ "spec": spec }));
+        assert_eq!(
+            found.iter().map(FieldError::field).collect::<Vec<_>>(),
+            fields,
+            "{spec}"
+        );
+    }
+
+    #[test]
+    fn a_budget_is_one_amount() {
+        check(&json!({}), &[]);
+        check(&json!({"minAvailable": 1}), &[]);
+        check(&json!({"maxUnavailable": "50%"}), &[]);
+        check(&json!({"minAvailable": 1, "maxUnavailable": 1}), &["spec"]);
+        check(&json!({"minAvailable": -1}), &["spec.minAvailable"]);
+        check(&json!({"maxUnavailable": "half"}), &["spec.maxUnavailable"]);
+    }
+}

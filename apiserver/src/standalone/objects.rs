@@ -1,0 +1,313 @@
+//! How does the embedded host read and write objects?
+//!
+//! It reads the storage, so that what it decides from is what was committed, and writes through the registry, so that
+//! its writes keep to the rules of every other write.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use drydock_machinery::clock::Clock;
+use drydock_storage::{At, Entry, Key, Page, Revision, Store};
+use http::{HeaderValue, Method};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::pod::{member_mut, set};
+use crate::error::ApiError;
+use crate::registry::resource::{Part, Resource};
+use crate::registry::store::{Change, ResourceStore, WriteRequest, decode};
+use crate::request::options::{DeleteOptions, Preconditions, WriteOptions};
+use crate::request::user::MASTERS;
+use crate::request::{Query, RequestContext, RequestInfo, UserInfo, Warnings};
+
+/// The name under which the embedded host writes.
+pub(super) const NAME: &str = "drydock-standalone";
+
+/// A resource by group and plural.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) group: &'static str,
+    pub(super) plural: &'static str,
+}
+
+impl Kind {
+    pub(super) const NAMESPACES: Self = Self {
+        group: "",
+        plural: "namespaces",
+    };
+    pub(super) const NODES: Self = Self {
+        group: "",
+        plural: "nodes",
+    };
+    pub(super) const PODS: Self = Self {
+        group: "",
+        plural: "pods",
+    };
+    pub(super) const EVENTS: Self = Self {
+        group: "",
+        plural: "events",
+    };
+    pub(super) const RECORDED_EVENTS: Self = Self {
+        group: "events.k8s.io",
+        plural: "events",
+    };
+    pub(super) const BUDGETS: Self = Self {
+        group: "policy",
+        plural: "poddisruptionbudgets",
+    };
+    pub(super) const DEPLOYMENTS: Self = Self {
+        group: "apps",
+        plural: "deployments",
+    };
+    pub(super) const REPLICA_SETS: Self = Self {
+        group: "apps",
+        plural: "replicasets",
+    };
+    pub(super) const STATEFUL_SETS: Self = Self {
+        group: "apps",
+        plural: "statefulsets",
+    };
+
+    /// Whether the key is that of an object of this resource.
+    pub(super) fn holds(self, key: &Key) -> bool {
+        let group = if self.group.is_empty() {
+            crate::registry::resource::CORE_KEY_GROUP
+        } else {
+            self.group
+        };
+        key.group() == group && key.resource() == self.plural
+    }
+}
+
+/// Every object of the server, in the hands of the embedded host.
+pub(super) struct Objects<S: Store> {
+    store: S,
+    resources: Vec<Arc<ResourceStore<S>>>,
+    context: RequestContext,
+    options: WriteOptions,
+    clock: Arc<dyn Clock>,
+}
+
+impl<S: Store> Objects<S> {
+    pub(super) fn new(store: S, resources: Vec<Arc<ResourceStore<S>>>, clock: Arc<dyn Clock>) -> Self {
+        let options = WriteOptions {
+            field_manager: Some(NAME.to_owned()),
+            ..WriteOptions::default()
+        };
+        Self {
+            store,
+            resources,
+            context: own_context(),
+            options,
+            clock,
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Every resource.
+    pub(super) fn resources(&self) -> &[Arc<ResourceStore<S>>] {
+        &self.resources
+    }
+
+    /// The objects of a resource.
+    ///
+    /// # Errors
+    /// 404 when it is not served.
+    pub(super) fn of(&self, kind: Kind) -> Result<&ResourceStore<S>, ApiError> {
+        let is_it = |own: &Resource| own.group == kind.group && own.plural == kind.plural;
+        self.resources
+            .iter()
+            .find(|own| is_it(&own.resource))
+            .map(|own| &**own)
+            .ok_or_else(ApiError::no_route)
+    }
+
+    /// All objects of a resource, or those in one namespace.
+    pub(super) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
+        self.scan(&self.of(kind)?.resource, namespace).await
+    }
+
+    /// As [`Objects::list`], for a resource that is at hand.
+    pub(super) async fn scan(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+    ) -> Result<Vec<Value>, ApiError> {
+        let page = Page::default();
+        let scan = self
+            .store
+            .scan(&resource.range(namespace), At::Latest, page)
+            .await?;
+        scan.entries
+            .into_iter()
+            .map(|(key, entry)| read(&key, &entry))
+            .collect()
+    }
+
+    /// An object, if there is one.
+    pub(super) async fn find(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, ApiError> {
+        let key = self.of(kind)?.key(namespace, name)?;
+        let found = self.store.get(&key).await?;
+        found.entry.map(|entry| read(&key, &entry)).transpose()
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// 404 when there is none.
+    pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Value, ApiError> {
+        let found = self.find(kind, namespace, name).await?;
+        found.ok_or_else(|| {
+            ApiError::not_found(
+                crate::error::GroupResource {
+                    group: kind.group,
+                    resource: kind.plural,
+                },
+                name,
+            )
+        })
+    }
+
+    /// Stores a new object.
+    pub(super) async fn create(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<(), ApiError> {
+        let own = self.of(kind)?;
+        let version = own.resource.storage_version();
+        set(&mut object, "kind", json!(own.resource.kind));
+        set(&mut object, "apiVersion", json!(&*version.api_version));
+        let request = WriteRequest {
+            context: &self.context,
+            options: &self.options,
+            version,
+            part: Part::Main,
+        };
+        own.create(request, namespace, object).await.map(drop)
+    }
+
+    /// Edits an object; the edit is repeated on the newer one when somebody was faster. The answer is its revision.
+    pub(super) async fn edit(
+        &self,
+        place: Place<'_>,
+        part: Part,
+        edit: impl FnMut(&mut Value) -> Result<(), ApiError> + Send,
+    ) -> Result<Option<Revision>, ApiError> {
+        let own = self.of(place.kind)?;
+        let version = own.resource.storage_version();
+        let request = WriteRequest {
+            context: &self.context,
+            options: &self.options,
+            version,
+            part,
+        };
+        own.update(request, place.namespace, place.name, &mut Edit(edit))
+            .await
+            .map(|written| written.revision)
+    }
+
+    /// Removes an object of this uid, if it is still there, within a grace period.
+    pub(super) async fn delete(
+        &self,
+        place: Place<'_>,
+        uid: &str,
+        grace_seconds: Option<i64>,
+    ) -> Result<(), ApiError> {
+        let own = self.of(place.kind)?;
+        let key = own.key(place.namespace, place.name)?;
+        let options = DeleteOptions {
+            preconditions: Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            },
+            grace_period_seconds: grace_seconds,
+            ..DeleteOptions::default()
+        };
+        own.delete(&self.context, &key, &options).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+impl<S: Store> Objects<S> {
+    /// The context of the host's own requests.
+    pub(super) fn context(&self) -> &RequestContext {
+        &self.context
+    }
+}
+
+/// Where an object is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) kind: Kind,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+struct Edit<F>(F);
+
+impl<F: FnMut(&mut Value) -> Result<(), ApiError> + Send> Change for Edit<F> {
+    fn apply(&mut self, current: &Value) -> Result<Value, ApiError> {
+        let mut object = current.clone();
+        (self.0)(&mut object)?;
+        Ok(object)
+    }
+
+    fn uid_is_precondition(&self) -> bool {
+        true
+    }
+}
+
+/// A stored object with its resourceVersion.
+pub(super) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
+    let mut object = decode(&entry.value.bytes).map_err(|error| {
+        ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
+    })?;
+    let Revision(revision) = entry.modified;
+    set(
+        member_mut(&mut object, "metadata"),
+        "resourceVersion",
+        json!(revision.to_string()),
+    );
+    Ok(object)
+}
+
+/// The context of requests that nobody sent.
+fn own_context() -> RequestContext {
+    RequestContext {
+        info: RequestInfo {
+            path: String::new(),
+            method: Method::POST,
+            is_apply: false,
+            resource: None,
+        },
+        query: Query::default(),
+        user: Arc::new(UserInfo {
+            name: format!("system:{NAME}"),
+            groups: vec![MASTERS.to_owned()],
+            ..UserInfo::default()
+        }),
+        impersonator: None,
+        audit_id: HeaderValue::from_static(NAME),
+        received: tokio::time::Instant::now(),
+        deadline: None,
+        warnings: Warnings::default(),
+        user_agent: NAME.to_owned(),
+        remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        ending: CancellationToken::new(),
+    }
+}

@@ -1,0 +1,184 @@
+//! Who is that, and may they? The review routes of authentication.k8s.io and authorization.k8s.io.
+//!
+//! The rule is that of [`super::host`]: whoever belongs to `system:masters` may do everything, nobody else anything.
+//! There are no tokens.
+
+use futures_util::FutureExt as _;
+use http::{HeaderMap, Response};
+use serde_json::{Value, json};
+
+use super::answer;
+use super::host::{DENIED, is_allowed};
+use super::pod::{items, set, text};
+use crate::error::ApiError;
+use crate::handlers::protobuf::{self, Holds};
+use crate::handlers::{Answered, Extension};
+use crate::http::body::{RequestBody, ResponseBody};
+use crate::request::{RequestContext, ResourceRequest, UserInfo, Verb};
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Review {
+    /// Whom a token stands for.
+    Token,
+    /// Who the client is.
+    Myself,
+    /// Whether somebody may do something.
+    Access,
+    /// Whether the client may do something.
+    MyAccess,
+    /// What the client may do.
+    MyRules,
+}
+
+impl Review {
+    fn of(resource: &ResourceRequest) -> Option<(Self, &'static str)> {
+        Some(match (resource.group.as_str(), resource.resource.as_str()) {
+            ("authentication.k8s.io", "tokenreviews") => (Self::Token, "TokenReview"),
+            ("authentication.k8s.io", "selfsubjectreviews") => (Self::Myself, "SelfSubjectReview"),
+            ("authorization.k8s.io", "subjectaccessreviews") => (Self::Access, "SubjectAccessReview"),
+            ("authorization.k8s.io", "localsubjectaccessreviews") => {
+                (Self::Access, "LocalSubjectAccessReview")
+            }
+            ("authorization.k8s.io", "selfsubjectaccessreviews") => {
+                (Self::MyAccess, "SelfSubjectAccessReview")
+            }
+            ("authorization.k8s.io", "selfsubjectrulesreviews") => (Self::MyRules, "SelfSubjectRulesReview"),
+            _ => return None,
+        })
+    }
+
+    fn status(self, review: &Value, user: &UserInfo) -> Value {
+        match self {
+            Self::Token => json!({ "authenticated": false, "error": "standalone mode knows no tokens" }),
+            Self::Myself => {
+                json!({ "userInfo": { "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra } })
+            }
+            Self::Access => {
+                let groups = items(review, "/spec/groups").iter().filter_map(Value::as_str);
+                access(is_allowed(groups))
+            }
+            Self::MyAccess => access(is_allowed(user.groups.iter().map(String::as_str))),
+            Self::MyRules => {
+                let any = json!(["*"]);
+                let may = is_allowed(user.groups.iter().map(String::as_str));
+                let resources = json!({ "verbs": any, "apiGroups": any, "resources": any });
+                let paths = json!({ "verbs": any, "nonResourceURLs": any });
+                json!({
+                    "resourceRules": if may { vec![resources] } else { Vec::new() },
+                    "nonResourceRules": if may { vec![paths] } else { Vec::new() },
+                    "incomplete": false,
+                })
+            }
+        }
+    }
+}
+
+fn access(allowed: bool) -> Value {
+    if allowed {
+        json!({ "allowed": true })
+    } else {
+        json!({ "allowed": false, "reason": DENIED })
+    }
+}
+
+/// What of a review in protobuf matters: whose access is asked about. What is to be done matters to no rule here.
+const REVIEW: protobuf::Message = &[(2, "spec", Holds::Message(&[(4, "groups", Holds::Texts)]))];
+
+/// The review routes.
+pub(super) struct Reviews;
+
+impl Reviews {
+    async fn answer(
+        context: RequestContext,
+        headers: HeaderMap,
+        body: RequestBody,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let Some(request) = &context.info.resource else {
+            return Err(ApiError::no_route());
+        };
+        let Some((review, kind)) = Review::of(request) else {
+            return Err(ApiError::no_route());
+        };
+        if request.verb != Verb::Create || !request.name.is_empty() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let mut object = answer::read(&headers, body, REVIEW).await?;
+        let said = text(&object, "/kind");
+        if !object.is_object() || (!said.is_empty() && said != kind) {
+            return Err(ApiError::bad_request(format!(
+                "expected a {kind}, found {said:?}"
+            )));
+        }
+        let status = review.status(&object, &context.user);
+        set(&mut object, "kind", json!(kind));
+        set(
+            &mut object,
+            "apiVersion",
+            json!(format!("{}/{}", request.group, request.version)),
+        );
+        set(&mut object, "status", status);
+        answer::created(&object)
+    }
+}
+
+impl Extension for Reviews {
+    fn claims(&self, resource: &ResourceRequest) -> bool {
+        resource.version == "v1"
+            && resource.subresource.is_empty()
+            && resource.surplus_segments == 0
+            && Review::of(resource).is_some()
+    }
+
+    fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_> {
+        Self::answer(context, headers, body).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(group: &str) -> UserInfo {
+        UserInfo {
+            name: "u".to_owned(),
+            groups: vec![group.to_owned()],
+            ..UserInfo::default()
+        }
+    }
+
+    #[test]
+    fn only_masters_may() {
+        for (group, expected) in [("system:masters", true), ("people", false)] {
+            let asked = json!({"spec": {"user": "u", "groups": [group]}});
+            assert_eq!(
+                Review::Access.status(&asked, &user("system:masters"))["allowed"],
+                expected,
+                "{group}"
+            );
+            assert_eq!(
+                Review::MyAccess.status(&json!({}), &user(group))["allowed"],
+                expected,
+                "{group}"
+            );
+            let rules = Review::MyRules.status(&json!({}), &user(group));
+            assert_eq!(
+                rules["resourceRules"].as_array().map(Vec::len),
+                Some(usize::from(expected)),
+                "{group}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_token_is_good() {
+        assert_eq!(
+            Review::Token.status(&json!({"spec": {"token": "t"}}), &user("x"))["authenticated"],
+            false
+        );
+        assert_eq!(
+            Review::Myself.status(&json!({}), &user("x"))["userInfo"]["username"],
+            "u"
+        );
+    }
+}
