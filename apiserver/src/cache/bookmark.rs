@@ -10,7 +10,7 @@ use drydock_storage::Revision;
 use tokio::time::Instant;
 
 /// How far bookmarks lie apart, give or take [`JITTER`].
-const PERIOD: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_mins(1);
 
 /// The largest part of the period that is added or taken at random, so that watches begun together do not all
 /// speak at once.
@@ -88,7 +88,7 @@ mod tests {
             bookmarks
                 .promise(Instant::now(), Revision(9), Revision(0))
                 .unwrap();
-            times.push((Instant::now() - start).as_secs_f64().round() as u64);
+            times.push((start.elapsed() + Duration::from_millis(500)).as_secs());
         }
         times
     }

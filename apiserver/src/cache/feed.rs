@@ -32,7 +32,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Consistency checks lie this far apart, plus up to half of it at random.
-const CHECK_PERIOD: Duration = Duration::from_secs(300);
+const CHECK_PERIOD: Duration = Duration::from_mins(5);
 
 /// The task that feeds a cache. It must be run for the cache to become ready.
 pub struct Feeder<S: Store> {
@@ -222,7 +222,7 @@ impl<S: Store> Feeder<S> {
             let object = CachedObject::interned(key.clone(), entry, extract, before, &mut self.interner);
             Arc::new(object)
         });
-        let old = root.set(&key, new.clone());
+        let old = root.set(&key, new.as_ref());
         match (&old, &new) {
             (None, None) => return None,
             (None, Some(_)) => metrics.created.inc(),
@@ -330,7 +330,7 @@ async fn first_difference<S: Store>(
     let mut after = String::new();
     loop {
         let page = ScanPage {
-            after,
+            after: after.clone(),
             limit: SCAN_PAGE,
         };
         let scan = shared
@@ -365,7 +365,7 @@ async fn first_difference<S: Store>(
             }
         }
         match scan.entries.last() {
-            Some((key, _)) if scan.more => after = key.as_str().to_owned(),
+            Some((key, _)) if scan.more => key.as_str().clone_into(&mut after),
             _ => {
                 return Ok(cached.next().map(|object| Difference {
                     key: object.key().clone(),

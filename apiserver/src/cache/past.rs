@@ -161,7 +161,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn kept_roots_lie_further_apart_with_age() {
-        let mut past = Past::new(Duration::from_secs(300));
+        let mut past = Past::new(Duration::from_mins(5));
         for second in 0..600 {
             past.retain(&root(second), Instant::now());
             past.thin(Instant::now(), Revision(0));
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pins_are_bounded_by_number_and_age_and_history() {
-        let mut past = Past::new(Duration::from_secs(300));
+        let mut past = Past::new(Duration::from_mins(5));
         for revision in 0..100 {
             past.pin(root(revision));
             past.pin(root(revision));
@@ -197,7 +197,7 @@ mod tests {
         assert!(past.pinned(Revision(3)).is_none());
         past.thin(Instant::now(), Revision(99));
         assert_eq!(past.pinned.len(), 1);
-        tokio::time::advance(Duration::from_secs(300)).await;
+        tokio::time::advance(Duration::from_mins(5)).await;
         past.thin(Instant::now(), Revision(99));
         assert_eq!(past.count(), 0);
     }

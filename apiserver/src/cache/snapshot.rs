@@ -96,7 +96,9 @@ impl Root {
         }
         postings.sort_unstable_by(|one, other| one.compare(other.probe()));
         let mut builder = Builder::default();
-        postings.into_iter().for_each(|posting| builder.push(posting));
+        for posting in postings {
+            builder.push(posting);
+        }
         Self {
             revision,
             position,
@@ -107,16 +109,14 @@ impl Root {
     }
 
     /// Makes one key hold `new`, or nothing.
-    pub(super) fn set(&mut self, key: &Key, new: Option<Arc<CachedObject>>) -> Option<Arc<CachedObject>> {
-        let old = match &new {
+    pub(super) fn set(&mut self, key: &Key, new: Option<&Arc<CachedObject>>) -> Option<Arc<CachedObject>> {
+        let old = match new {
             Some(new) => self.objects.insert(Arc::clone(new)),
             None => self.objects.remove(key.as_str()),
         };
-        match (&old, &new) {
+        match (&old, new) {
             (Some(old), Some(new)) if old.has_terms_of(new) => {}
-            (old, new) => {
-                self.reindex(key, old.as_deref(), new.as_deref());
-            }
+            (old, new) => self.reindex(key, old.as_deref(), new.map(AsRef::as_ref)),
         }
         old
     }

@@ -74,7 +74,7 @@ impl Default for CacheLimits {
     fn default() -> Self {
         Self {
             history_bytes: 256 << 20,
-            window: Duration::from_secs(300),
+            window: Duration::from_mins(5),
             read_wait: Duration::from_secs(3),
             replays: 8,
             stagger: Duration::from_secs(10),
@@ -440,7 +440,7 @@ fn changed<'a>(
     let mut root = root.clone();
     for (object, state) in changes {
         if let Some(object) = object {
-            root.set(object.key(), state.clone());
+            root.set(object.key(), state.as_ref());
         }
     }
     root.revision = revision;

@@ -576,8 +576,8 @@ impl<S: Store> Watcher<S> {
         }
         if let Some((first, _)) = wanted.first() {
             let metrics = &self.shared.metrics;
-            let waited = first.at.elapsed().as_secs_f64();
-            metrics.publish_to_socket_seconds.observe(waited);
+            let delay = first.at.elapsed().as_secs_f64();
+            metrics.publish_to_socket_seconds.observe(delay);
             let behind = applied.0.saturating_sub(first.revision.0);
             #[expect(clippy::cast_precision_loss, reason = "a measurement, far below 2^52")]
             metrics.watcher_lag_revisions.observe(behind as f64);
@@ -733,8 +733,8 @@ impl<S: Store> Watcher<S> {
             let shown = if kind == WatchKind::Deleted { &old } else { &new };
             if let Some(shown) = shown {
                 let encoder = self.encoder_after(encoder, *count);
-                let encoded = encoder.event(kind, shown, revision, out);
-                encoded.inspect_err(|_| out.truncate(before))?;
+                let result = encoder.event(kind, shown, revision, out);
+                result.inspect_err(|_| out.truncate(before))?;
                 *count += 1;
                 self.note_sent(revision);
             }
@@ -768,12 +768,11 @@ async fn next_replayed<S: Store>(
         // The semaphore is never closed; a watch without a permit would still be right.
         replay.permit = Arc::clone(&shared.replays).acquire_owned().await.ok();
     }
-    let events = match &mut replay.events {
-        Some(events) => events,
-        None => {
-            let events = shared.store.watch(selection.range(), seen.next()).await?;
-            replay.events.insert(events)
-        }
+    let events = if let Some(events) = &mut replay.events {
+        events
+    } else {
+        let events = shared.store.watch(selection.range(), seen.next()).await?;
+        replay.events.insert(events)
     };
     Ok(events.next().await)
 }

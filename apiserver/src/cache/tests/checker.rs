@@ -342,21 +342,21 @@ mod tests {
         breaks(
             faithful,
             |record| {
-                record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3))
+                record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3));
             },
             &[Filtered],
         );
         breaks(
             faithful,
             |record| {
-                record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6))
+                record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6));
             },
             &[Filtered],
         );
         breaks(
             faithful,
             |record| {
-                record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4))
+                record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4));
             },
             &[Unique, Ordered, Bookmarkable],
         );
@@ -369,6 +369,11 @@ mod tests {
             },
             &[Complete],
         );
+    }
+
+    #[test]
+    fn each_planted_fault_of_initial_events_is_found() {
+        use Broken::*;
         breaks(
             faithful_initial,
             |record| drop(record.frames.remove(0)),

@@ -99,23 +99,23 @@ impl Predicate for Attribute {
     }
 }
 
-fn predicate(text: &str) -> Option<Box<dyn Predicate>> {
-    let (name, value, is_equal) = match text.split_once("!=") {
-        Some((name, value)) => (name, value, false),
-        None => {
-            let (name, value) = text.split_once('=').unwrap_or_default();
-            (name, value, true)
-        }
+fn predicate(text: &str) -> Box<dyn Predicate> {
+    let (name, value, is_equal) = if let Some((name, value)) = text.split_once("!=") {
+        (name, value, false)
+    } else {
+        let (name, value) = text.split_once('=').unwrap_or_default();
+        (name, value, true)
     };
-    Some(Box::new(Attribute {
+    Box::new(Attribute {
         name: name.to_owned(),
         value: value.to_owned(),
         is_equal,
-    }))
+    })
 }
 
 pub(super) fn select(scope: Scope, labels: &str, fields: &str) -> Selection {
-    Selection::new(GROUP, RESOURCE, scope, predicate(labels), predicate(fields))
+    let (labels, fields) = (Some(predicate(labels)), Some(predicate(fields)));
+    Selection::new(GROUP, RESOURCE, scope, labels, fields)
 }
 
 pub(super) fn everything() -> Selection {
@@ -299,7 +299,7 @@ impl<S: Store> Fixture<S> {
     }
 }
 
-pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const HOUR: Duration = Duration::from_hours(1);
 
 pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>) -> Revision {
     let writes = writes.into_iter().map(|(key, thing)| match thing {

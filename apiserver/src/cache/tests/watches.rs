@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use drydock_storage::{Revision, Store};
 use tokio::time::Instant;
 
+use super::super::WatchKind::{Added, Deleted, Modified};
 use super::super::*;
 use super::faulty::FaultyStore;
 use super::fixture::*;
@@ -52,7 +53,6 @@ async fn kinds_follow_what_matches_before_and_after() {
     fixture.put(&one, &thing("b", 4)).await;
     fixture.put(&one, &thing("a", 5)).await;
     fixture.delete(&one).await;
-    use WatchKind::{Added, Deleted, Modified};
     assert_eq!(
         drain(&mut by_label).await,
         [
@@ -117,7 +117,6 @@ async fn initial_events_end_with_a_bookmark_at_once_even_if_there_are_none() {
     fixture.put(&key("n", "2"), &thing("a", 2)).await;
     let mut watcher = fixture.cache.subscribe(request(initial, 3600)).await.unwrap();
     fixture.put(&key("n", "1"), &thing("a", 3)).await;
-    use WatchKind::{Added, Modified};
     assert_eq!(
         drain(&mut watcher).await,
         [
@@ -170,10 +169,7 @@ async fn bookmarks_come_each_minute_and_before_the_end_at_the_head() {
     let watcher = fixture.cache.subscribe(request(Start::Now, 135)).await.unwrap();
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
     let seen = until_end(watcher).await;
-    assert_eq!(
-        seen[0],
-        (0, event(WatchKind::Added, &key("n", "1"), 2, thing("a", 1)))
-    );
+    assert_eq!(seen[0], (0, event(Added, &key("n", "1"), 2, thing("a", 1))));
     let bookmarks: Vec<_> = seen[1..].iter().map(|(_, frame)| frame.clone()).collect();
     assert_eq!(bookmarks, vec![bookmark(2, false); 3]);
     let seconds: Vec<u64> = seen[1..].iter().map(|(second, _)| *second).collect();

@@ -181,17 +181,18 @@ fn a_cursor_outlives_changes() {
     assert_eq!(cursor.count(), 199);
 }
 
+fn leaves(node: &Node<Pair>) -> usize {
+    match node {
+        Node::Leaf(_) => 1,
+        Node::Branch(children) => children.iter().map(|child| leaves(&child.node)).sum(),
+    }
+}
+
 #[test]
 fn ascending_inserts_fill_their_nodes() {
     let mut tree = Tree::default();
     for key in 0..4800 {
         tree.insert(Pair(key, 0));
-    }
-    fn leaves(node: &Node<Pair>) -> usize {
-        match node {
-            Node::Leaf(_) => 1,
-            Node::Branch(children) => children.iter().map(|child| leaves(&child.node)).sum(),
-        }
     }
     assert_eq!(leaves(tree.root.as_ref().unwrap()), 100);
 }
