@@ -77,7 +77,7 @@ TEXT
 fi
 
 gone() { [ -z "$(kubectl get pod "$@" --ignore-not-found -o name)" ]; }
-requests_name_the_budget() { kubectl get evictionrequests.coordination.k8s.io -o json | grep -q 'budget.*database\|database.*budget'; }
+requests_name_the_budget() { kubectl get evictionrequests.coordination.k8s.io -o json | grep -qi 'budget.*database\|database.*budget'; }
 
 show get pods -o wide
 show apply -f "$here/maintenance.yaml"
