@@ -19,7 +19,7 @@ mod store;
 
 pub use error::StoreError;
 pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
-pub use options::{Durability, Options};
+pub use options::{Durability, FreeSpace, MeasureDisk, Options};
 pub use revision::Revision;
 pub use store::{
     At, Condition, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page, Scan,

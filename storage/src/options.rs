@@ -1,10 +1,11 @@
 //! How is a store on disk to behave?
 
-use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
+use rustix::fs::statvfs;
 use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
@@ -21,6 +22,26 @@ pub enum Durability {
         /// How often the log is synced.
         interval: Duration,
     },
+}
+
+/// Room on a disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// Free for this process.
+    pub free: u64,
+    /// Free or not.
+    pub total: u64,
+}
+
+/// How room is measured.
+pub type MeasureDisk = dyn Fn(&Path) -> io::Result<FreeSpace> + Send + Sync;
+
+fn free_space(folder: &Path) -> io::Result<FreeSpace> {
+    let found = statvfs(folder)?;
+    Ok(FreeSpace {
+        free: found.f_bavail.saturating_mul(found.f_frsize),
+        total: found.f_blocks.saturating_mul(found.f_frsize),
+    })
 }
 
 /// Everything that can be chosen about a store on disk. [`Options::new`] gives what a server wants.
@@ -53,6 +74,8 @@ pub struct Options {
     /// Run the periodic work (syncing the mark, compaction, watching the disk) on a thread. Default true; tests
     /// that advance time call [`RocksStore::keep_house`](crate::rocks::RocksStore::keep_house) themselves.
     pub background_work: bool,
+    /// Tells the free bytes of the disk under a folder. Default: what the file system says.
+    pub measure_disk: Arc<MeasureDisk>,
     /// Names this boot of the machine: what one boot wrote without a sync, the next one may not find. Default: what
     /// the system says.
     pub boot_id: Uuid,
@@ -80,13 +103,15 @@ impl Options {
             probe_syncs: 50,
             ballast_bytes: 256 << 20,
             background_work: true,
+            measure_disk: Arc::new(free_space),
             boot_id: boot_id(),
             clock: Arc::new(SystemClock),
             seal: Arc::new(Unsealed),
         }
     }
 
-    /// The defaults for a throw-away store: any file system, no probe, no ballast, no waiting for the lock.
+    /// The defaults for a throw-away store: any file system, no probe, no ballast, no
+    /// waiting for the lock, and a disk that never fills up.
     #[must_use]
     pub fn for_tests(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -94,6 +119,12 @@ impl Options {
             probe_syncs: 0,
             ballast_bytes: 0,
             lock_wait: Duration::ZERO,
+            measure_disk: Arc::new(|_| {
+                Ok(FreeSpace {
+                    free: 1 << 40,
+                    total: 1 << 40,
+                })
+            }),
             ..Self::new(path)
         }
     }

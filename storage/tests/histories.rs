@@ -237,11 +237,11 @@ async fn each_planted_fault_is_told_by_its_rule() {
     assert_eq!(forced, "conditions hold");
     // Two writes whose revisions go against real time.
     let swapped = broken(&recorded, |operations, _| {
-        let last = operations.iter_mut().filter(|one| {
+        let writes = operations.iter_mut().filter(|one| {
             matches!(&one.exchange, Exchange::Transact(transaction, Some(Outcome::Committed { .. }))
                 if !transaction.writes.is_empty())
         });
-        let first = last.min_by_key(|one| one.called).unwrap();
+        let first = writes.min_by_key(|one| one.called).unwrap();
         (first.called, first.answered) = (u64::MAX - 2, u64::MAX - 1);
     });
     assert_eq!(swapped, "real time");

@@ -91,7 +91,7 @@ impl Recorder {
                 self.keep(called, self.tick(), exchange);
             }
             Err(StoreError::Unknown { .. }) => {
-                self.keep(called, u64::MAX, Exchange::Transact(transaction, None))
+                self.keep(called, u64::MAX, Exchange::Transact(transaction, None));
             }
             Err(_) => {}
         }
@@ -180,7 +180,7 @@ fn happened<'a>(
     events: &[(Revision, Vec<Event>)],
 ) -> Result<Vec<Happened<'a>>, Fault> {
     let mut by_revision: BTreeMap<Revision, Happened<'a>> = BTreeMap::new();
-    let mut unknown: HashMap<Vec<(Key, Option<&[u8]>)>, &Operation> = HashMap::new();
+    let mut unknown: HashMap<Effects<'_>, &Operation> = HashMap::new();
     for operation in operations {
         let Exchange::Transact(transaction, outcome) = &operation.exchange else {
             continue;
@@ -234,7 +234,10 @@ fn happened<'a>(
     Ok(by_revision.into_values().collect())
 }
 
-fn asked(transaction: &Transaction) -> Vec<(Key, Option<&[u8]>)> {
+/// What a transaction does: each key and its new bytes, none for a delete.
+type Effects<'a> = Vec<(Key, Option<&'a [u8]>)>;
+
+fn asked(transaction: &Transaction) -> Effects<'_> {
     let writes = transaction.writes.iter();
     writes
         .map(|write| match write {

@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -33,7 +34,7 @@ use crate::clock::Stopwatch;
 use crate::metrics::{EndedAs, Stage, gauge_value};
 use crate::options::Durability;
 use crate::record::{Committed, Place, finish_change, finish_state};
-use crate::{Entry, Event, EventKind, Floors, Key, Outcome, Revision, StoreError};
+use crate::{Entry, Event, EventKind, Floors, Key, Outcome, Revision, StoreError, Value};
 
 /// The most one batch takes.
 pub(crate) const BATCH: Weight = Weight {
@@ -71,6 +72,19 @@ struct Doubt(String);
 fn unknown(reason: &str) -> StoreError {
     StoreError::Unknown {
         source: Some(Box::new(Doubt(reason.to_owned()))),
+    }
+}
+
+/// What stands for a value that cannot be read, in the event of its removal.
+fn unreadable(place: Place) -> Entry {
+    Entry {
+        value: Value {
+            bytes: Bytes::new(),
+            form: "".into(),
+            splice_offset: 0,
+        },
+        created: place.created,
+        modified: place.modified,
     }
 }
 
@@ -137,7 +151,7 @@ impl CommitThread {
     pub(crate) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let ended = catch_unwind(AssertUnwindSafe(move || {
-            while let Some(messages) = self.shared.queue.take(BATCH) {
+            while let Some(messages) = self.shared.queue.take() {
                 self.commit(messages);
             }
             self.finish();
@@ -146,7 +160,7 @@ impl CommitThread {
             shared.poison.poison("the commit thread panicked");
             shared.queue.close();
             // Dropping what waits answers it: nobody knows.
-            while shared.queue.take(BATCH).is_some() {}
+            while shared.queue.take().is_some() {}
         }
     }
 
@@ -185,14 +199,13 @@ impl CommitThread {
                 .for_each(Reply::send);
             return;
         }
-        let writes = pending.writes;
         fail::fail_point!("commit-before-publish");
         let publishing = Stopwatch::start();
         self.publish(pending);
         self.stage("publish", publishing);
         fail::fail_point!("commit-before-reply");
         replies.into_iter().for_each(Reply::send);
-        self.shared.queue.observe(writes, whole.elapsed());
+        self.shared.queue.observe(whole.elapsed());
     }
 
     /// Step 2.
@@ -273,7 +286,9 @@ impl CommitThread {
                         reason: "it removes a key that is absent",
                     });
                 }
-                (Some(Slot::Damaged(_)), _) => return Err(damaged(&write.key)),
+                (Some(Slot::Damaged(_)), value) if value.is_some() || !prepared.may_remove_damaged => {
+                    return Err(damaged(&write.key));
+                }
                 _ => {}
             }
         }
@@ -282,8 +297,9 @@ impl CommitThread {
         let mut steps = Vec::with_capacity(prepared.writes.len() * 2);
         for (position, write) in prepared.writes.into_iter().enumerate() {
             let before = match pending.slot(index, &write.key) {
+                None => None,
                 Some(Slot::Whole(entry)) => Some(entry.clone()),
-                _ => None,
+                Some(Slot::Damaged(place)) => Some(unreadable(*place)),
             };
             let committed = Committed {
                 revision,

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::commit::Message;
 use super::compact::Keep;
-use super::disk::{NO_ROOM_BYTES, Room, judge, measure};
+use super::disk::{NO_ROOM_BYTES, Room, judge};
 use super::mark::Mark;
 use super::queue::Weight;
 use crate::StoreError;
@@ -134,13 +134,13 @@ impl Housekeeping {
             let gauge = metrics.commit_queue.get_or_create(&Unit { unit }).clone();
             gauge.set(gauge_value(amount as u64));
         }
-        let room = match measure(&self.shared.folder) {
-            Ok((free, total)) => {
-                metrics.disk_free_bytes.set(gauge_value(free));
-                if free >= NO_ROOM_BYTES {
+        let room = match (self.shared.measure_disk)(&self.shared.folder) {
+            Ok(space) => {
+                metrics.disk_free_bytes.set(gauge_value(space.free));
+                if space.free >= NO_ROOM_BYTES {
                     self.shared.poison.allow_writes();
                 }
-                judge(free, total)
+                judge(space)
             }
             Err(error) => {
                 tracing::warn!(%error, "the free bytes of the disk are not known");

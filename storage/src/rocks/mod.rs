@@ -18,7 +18,7 @@ use self::commit::{Answers, BATCH, CommitThread, Message};
 use self::compact::{Keep, Timeline};
 use self::disk::Room;
 use self::housekeeping::{Housekeeping, Stop};
-use self::index::{Index, conflict};
+use self::index::{Index, Slot, conflict};
 use self::mark::{Mark, MarkFile};
 use self::poison::{Poison, closed};
 use self::prepare::{Prepared, prepare, values_before};
@@ -26,7 +26,7 @@ use self::queue::{Queue, Refused, Weight};
 use self::tail::Tail;
 use crate::clock::{Clock, Stopwatch};
 use crate::metrics::{EndedAs, Metrics, gauge_value};
-use crate::options::{Durability, Options};
+use crate::options::{Durability, MeasureDisk, Options};
 use crate::record::Records;
 use crate::{
     At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
@@ -85,6 +85,7 @@ pub(crate) struct Shared {
     folder: PathBuf,
     durability: Durability,
     keep: Keep,
+    measure_disk: Arc<MeasureDisk>,
     clock: Arc<dyn Clock>,
     records: Records,
     metrics: Metrics,
@@ -157,14 +158,18 @@ impl Shared {
                 watchable_revisions: options.watchable_revisions,
                 history_bytes: options.history_bytes,
             },
+            measure_disk: options.measure_disk,
             clock: options.clock,
             records,
             poison: Poison::new(metrics.health.clone()),
             metrics,
-            queue: Queue::new(Weight {
-                writes: options.queue_writes,
-                bytes: options.queue_bytes,
-            }),
+            queue: Queue::new(
+                Weight {
+                    writes: options.queue_writes,
+                    bytes: options.queue_bytes,
+                },
+                BATCH,
+            ),
             tail: Tail::at(revision),
             index: RwLock::new(started.index),
             current: AtomicU64::new(revision.0),
@@ -347,6 +352,36 @@ impl RocksStore {
     #[must_use]
     pub fn uuid(&self) -> uuid::Uuid {
         self.shared.mark.store
+    }
+
+    /// Removes a key whose value fails its checksum; its event holds an empty value. The one way to be rid of it.
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for a key whose value is whole, or that is absent.
+    pub async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+        self.shared.poison.check_writable()?;
+        let place = match self.shared.index().slot(key) {
+            Some(Slot::Damaged(place)) => *place,
+            _ => {
+                return Err(StoreError::Malformed {
+                    reason: "the value of the key is not damaged",
+                });
+            }
+        };
+        let mut prepared = self
+            .shared
+            .prepare(Transaction::delete(key.clone(), place.modified))?;
+        prepared.may_remove_damaged = true;
+        let mut answers = self.shared.commit(vec![prepared]).await;
+        answers
+            .pop()
+            .unwrap_or_else(|| Err(StoreError::Unknown { source: None }))
+    }
+
+    /// Keys whose value fails its checksum.
+    #[must_use]
+    pub fn damaged(&self) -> Vec<Key> {
+        self.shared.index().damaged().cloned().collect()
     }
 
     /// Does the periodic work once: syncs the mark, looks at the disk, lets go of old history. Blocks.
@@ -581,3 +616,6 @@ impl Store for RocksStore {
             .unwrap_or_else(|_| Err(late()))
     }
 }
+
+#[cfg(test)]
+mod tests;

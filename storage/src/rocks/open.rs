@@ -121,9 +121,9 @@ impl RocksStore {
             }
             _ => false,
         };
-        let (free, _) = super::disk::measure(&folder).map_err(io_error(&folder))?;
+        let free = (options.measure_disk)(&folder).map_err(io_error(&folder))?.free;
         let sync_micros = probe(&folder, options.probe_syncs).map_err(io_error(&folder))?;
-        make_ballast(&folder, options.ballast_bytes).map_err(io_error(&folder))?;
+        make_ballast(&folder, options.ballast_bytes, free).map_err(io_error(&folder))?;
         let (objects, object_bytes) = index.size();
         let opened = Opened {
             store: format.store,
@@ -335,12 +335,11 @@ fn probe(folder: &Path, syncs: u32) -> io::Result<Option<u64>> {
 }
 
 /// Keeps room that people can free by hand when the disk is full. A disk without room for it gets none.
-fn make_ballast(folder: &Path, bytes: u64) -> io::Result<()> {
+fn make_ballast(folder: &Path, bytes: u64, free: u64) -> io::Result<()> {
     let path = folder.join("ballast");
     if bytes == 0 || path.exists() {
         return Ok(());
     }
-    let (free, _) = super::disk::measure(folder)?;
     if free < bytes.saturating_mul(20) {
         tracing::warn!(free, "no room for ballast");
         return Ok(());

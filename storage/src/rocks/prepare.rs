@@ -27,6 +27,8 @@ pub(crate) struct PreparedWrite {
 pub(crate) struct Prepared {
     pub(crate) conditions: Vec<Condition>,
     pub(crate) writes: Vec<PreparedWrite>,
+    /// Whether it may delete a key whose value is damaged.
+    pub(crate) may_remove_damaged: bool,
 }
 
 impl Prepared {
@@ -84,6 +86,7 @@ pub(crate) fn prepare(
     Ok(Prepared {
         conditions: transaction.conditions,
         writes,
+        may_remove_damaged: false,
     })
 }
 
@@ -119,5 +122,56 @@ fn prepare_write(
 pub(crate) fn cannot_encode(error: &RecordError) -> StoreError {
     StoreError::ReadOnly {
         reason: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::seal::Unsealed;
+
+    fn key() -> Key {
+        Key::new("g", "r", "n", "name").unwrap()
+    }
+
+    fn value(size: usize) -> Value {
+        Value {
+            bytes: Bytes::from(vec![0; size]),
+            form: "g/v1".into(),
+            splice_offset: 0,
+        }
+    }
+
+    /// Whether a disk that is nearly full takes a put of so many bytes over a value of `before` bytes.
+    fn check(before: Option<usize>, size: usize, expected: bool) {
+        let records = Records::new(Arc::new(Unsealed));
+        let slot = before.map(|before| {
+            Slot::Whole(Entry {
+                value: value(before),
+                created: Revision(2),
+                modified: Revision(2),
+            })
+        });
+        let put = Transaction {
+            conditions: Vec::new(),
+            writes: vec![Write::Put(key(), value(size))],
+        };
+        let taken = prepare(&records, put, vec![slot], false);
+        assert_eq!(taken.is_ok(), expected, "{size} over {before:?}");
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_does_not_grow() {
+        check(None, 0, false);
+        check(Some(10), 11, false);
+        check(Some(10), 10, true);
+        check(Some(10), 9, true);
+        let records = Records::new(Arc::new(Unsealed));
+        let delete = Transaction::delete(key(), Revision(2));
+        prepare(&records, delete, vec![None], false).unwrap();
     }
 }

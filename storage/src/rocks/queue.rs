@@ -34,6 +34,15 @@ impl Weight {
         }
     }
 
+    /// How many batches it takes, the one at work included.
+    fn batches(self, batch: Self) -> u32 {
+        let writes = self.writes / batch.writes.max(1);
+        let bytes = self.bytes / batch.bytes.max(1);
+        u32::try_from(writes.max(bytes))
+            .unwrap_or(u32::MAX)
+            .saturating_add(1)
+    }
+
     pub(crate) fn fits(self, limit: Self) -> bool {
         self.writes <= limit.writes && self.bytes <= limit.bytes
     }
@@ -56,8 +65,8 @@ struct Waiting<T> {
     messages: VecDeque<(T, Weight)>,
     weight: Weight,
     is_closed: bool,
-    /// What one write has taken lately, from queue to disk.
-    time_per_write: Duration,
+    /// What one batch has taken lately, from queue to disk.
+    time_per_batch: Duration,
 }
 
 /// Messages for one consumer, in order.
@@ -66,19 +75,22 @@ pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     ready: Condvar,
     limit: Weight,
+    /// The most that is taken at once.
+    batch: Weight,
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(limit: Weight) -> Self {
+    pub(crate) fn new(limit: Weight, batch: Weight) -> Self {
         Self {
             waiting: Mutex::new(Waiting {
                 messages: VecDeque::new(),
                 weight: Weight::default(),
                 is_closed: false,
-                time_per_write: Duration::ZERO,
+                time_per_batch: Duration::ZERO,
             }),
             ready: Condvar::new(),
             limit,
+            batch,
         }
     }
 
@@ -103,8 +115,9 @@ impl<T> Queue<T> {
             return Err(Refused::Closed);
         }
         let after = waiting.weight.plus(weight);
-        let queued = u32::try_from(waiting.weight.writes).unwrap_or(u32::MAX);
-        let wait = waiting.time_per_write.saturating_mul(queued);
+        let wait = waiting
+            .time_per_batch
+            .saturating_mul(waiting.weight.batches(self.batch));
         if !after.fits(self.limit) || wait > LONGEST_WAIT {
             return Err(Refused::Full {
                 retry_after: wait.max(LEAST_RETRY),
@@ -117,9 +130,9 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Waits for a message, then takes what is there in order, one message at least and no more than `most`.
+    /// Waits for a message, then takes what is there in order, one message at least and no more than a batch.
     /// None when the queue is closed and empty.
-    pub(crate) fn take(&self, most: Weight) -> Option<Vec<T>> {
+    pub(crate) fn take(&self) -> Option<Vec<T>> {
         let mut waiting = self.lock();
         while waiting.messages.is_empty() {
             if waiting.is_closed {
@@ -131,7 +144,7 @@ impl<T> Queue<T> {
         let mut weight = Weight::default();
         while let Some((_, next)) = waiting.messages.front() {
             let after = weight.plus(*next);
-            if !taken.is_empty() && !after.fits(most) {
+            if !taken.is_empty() && !after.fits(self.batch) {
                 break;
             }
             weight = after;
@@ -142,12 +155,9 @@ impl<T> Queue<T> {
     }
 
     /// Tells how long a batch took, for the estimate of waiting times. Recent batches count more.
-    pub(crate) fn observe(&self, writes: usize, elapsed: Duration) {
-        let Ok(writes @ 1..) = u32::try_from(writes) else {
-            return;
-        };
+    pub(crate) fn observe(&self, elapsed: Duration) {
         let mut waiting = self.lock();
-        waiting.time_per_write = (waiting.time_per_write * 7 + elapsed / writes) / 8;
+        waiting.time_per_batch = (waiting.time_per_batch * 7 + elapsed) / 8;
     }
 
     /// Takes nothing any more; what waits is still handed out.
@@ -166,25 +176,26 @@ mod tests {
     }
 
     #[test]
-    fn takes_in_order_and_no_more_than_asked() {
-        let queue = Queue::new(weight(100, 100));
-        for number in 0..5 {
-            queue.push(number, weight(1, 10)).unwrap();
+    fn takes_in_order_and_no_more_than_a_batch() {
+        let queue = Queue::new(weight(100, 1000), weight(2, 100));
+        for (number, bytes) in [10, 10, 10, 95, 200].into_iter().enumerate() {
+            queue.push(number, weight(1, bytes)).unwrap();
         }
-        assert_eq!(queue.take(weight(2, 100)), Some(vec![0, 1]));
-        assert_eq!(queue.take(weight(100, 5)), Some(vec![2]));
-        assert_eq!(queue.weight(), weight(2, 20));
-        assert_eq!(queue.take(weight(100, 100)), Some(vec![3, 4]));
+        assert_eq!(queue.take(), Some(vec![0, 1]));
+        assert_eq!(queue.take(), Some(vec![2]));
+        assert_eq!(queue.weight(), weight(2, 295));
+        assert_eq!(queue.take(), Some(vec![3]));
+        assert_eq!(queue.take(), Some(vec![4]));
         assert_eq!(queue.weight(), Weight::default());
     }
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let queue = Queue::new(weight(2, 100));
+        let queue = Queue::new(weight(2, 100), weight(10, 10));
         queue.push('a', weight(2, 0)).unwrap();
         let retry_after = LEAST_RETRY;
         assert_eq!(queue.push('b', weight(1, 0)), Err(Refused::Full { retry_after }));
-        queue.take(weight(10, 10));
+        queue.take();
         assert_eq!(
             queue.push('b', weight(1, 101)),
             Err(Refused::Full { retry_after })
@@ -194,9 +205,10 @@ mod tests {
 
     #[test]
     fn refuses_what_would_wait_too_long() {
-        let queue = Queue::new(weight(1000, 1000));
-        queue.observe(1, Duration::from_secs(8));
-        for _ in 0..6 {
+        let queue = Queue::new(weight(1000, 1000), weight(10, 10));
+        // Counts for an eighth: 1 s a batch.
+        queue.observe(Duration::from_secs(8));
+        for _ in 0..50 {
             queue.push('a', weight(1, 1)).unwrap();
         }
         let retry_after = Duration::from_secs(6);
@@ -205,11 +217,11 @@ mod tests {
 
     #[test]
     fn a_closed_queue_is_emptied_first() {
-        let queue = Queue::new(weight(10, 10));
+        let queue = Queue::new(weight(10, 10), weight(10, 10));
         queue.push('a', weight(1, 1)).unwrap();
         queue.close();
         assert_eq!(queue.push('b', weight(1, 1)), Err(Refused::Closed));
-        assert_eq!(queue.take(weight(10, 10)), Some(vec!['a']));
-        assert_eq!(queue.take(weight(10, 10)), None);
+        assert_eq!(queue.take(), Some(vec!['a']));
+        assert_eq!(queue.take(), None);
     }
 }

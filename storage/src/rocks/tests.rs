@@ -1,0 +1,560 @@
+//! What takes a look behind the door: damaged values, windows, clocks, and regressions of other stores by name.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tempfile::TempDir;
+
+use super::column_families::{Access, Recovery, Step, history_key};
+use super::open::engine_folder;
+use super::*;
+use crate::record::{Committed, Place, finish_change, finish_state};
+use crate::seal::Unsealed;
+use crate::{EventKind, Events, FreeSpace, Signal, Value};
+
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A clock that tests move.
+#[derive(Clone, Default)]
+struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    fn set(&self, seconds: u64) {
+        self.0.store(seconds * 1000, Ordering::Relaxed);
+    }
+}
+
+fn options(folder: &Path, hands: &Hands) -> Options {
+    let hands = Arc::clone(&hands.0);
+    Options {
+        clock: Arc::new(move || hands.load(Ordering::Relaxed)),
+        background_work: false,
+        watchable_revisions: 10,
+        ..Options::for_tests(folder)
+    }
+}
+
+fn open(root: &TempDir, hands: &Hands) -> RocksStore {
+    RocksStore::open(options(root.path(), hands)).unwrap().0
+}
+
+fn key(name: &str) -> Key {
+    Key::new("g", "things", "n", name).unwrap()
+}
+
+fn value(text: &str) -> Value {
+    Value {
+        bytes: Bytes::copy_from_slice(text.as_bytes()),
+        form: "g/v1".into(),
+        splice_offset: 0,
+    }
+}
+
+async fn put(store: &RocksStore, name: &str, text: &str) -> Revision {
+    let transaction = Transaction {
+        conditions: Vec::new(),
+        writes: vec![Write::Put(key(name), value(text))],
+    };
+    match store.transact(transaction).await.unwrap() {
+        Outcome::Committed { revision } => revision,
+        Outcome::Conflict { current, .. } => panic!("{current:?}"),
+    }
+}
+
+async fn keep_house(store: &RocksStore) -> Floors {
+    let keeper = store.clone();
+    tokio::task::spawn_blocking(move || keeper.keep_house())
+        .await
+        .unwrap();
+    store.floors()
+}
+
+async fn close(store: RocksStore) {
+    store.close(GRACE).await.unwrap();
+}
+
+fn floors(listable: u64, watchable: u64) -> Floors {
+    Floors {
+        listable_from: Revision(listable),
+        watchable_from: Revision(watchable),
+    }
+}
+
+/// Changes the engine's content behind the store's back.
+fn tamper(root: &TempDir, steps: &[Step]) {
+    let engine = Engine::open(&engine_folder(root.path()), Access::Existing, Recovery::Strict).unwrap();
+    engine.write(steps, true).unwrap();
+}
+
+/// The state record of a value whose bytes say something else than its checksum.
+fn spoiled_state(key: &Key, text: &str, at: Revision) -> Vec<u8> {
+    let body = Records::new(Arc::new(Unsealed))
+        .state_body(key, &value(text))
+        .unwrap();
+    let place = Place {
+        created: at,
+        modified: at,
+    };
+    let mut record = finish_state(body, key, place);
+    let at = record
+        .windows(text.len())
+        .position(|window| window == text.as_bytes())
+        .unwrap();
+    record[at] ^= 1;
+    record
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let one = put(&store, "one", "first").await;
+    put(&store, "two", "second").await;
+    close(store).await;
+    tamper(
+        &root,
+        &[Step::PutState(
+            key("one"),
+            spoiled_state(&key("one"), "first", one),
+        )],
+    );
+
+    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!(opened.damaged, [key("one").to_string()]);
+    assert_eq!(store.damaged(), [key("one")]);
+    let names_it = |answer: StoreError| match answer {
+        StoreError::Corrupt { key: named, .. } => assert_eq!(named, key("one").to_string()),
+        other => panic!("{other:?}"),
+    };
+    names_it(store.get(&key("one")).await.unwrap_err());
+    names_it(
+        store
+            .scan(&KeyRange::all(), At::Latest, Page::default())
+            .await
+            .unwrap_err(),
+    );
+    names_it(
+        store
+            .transact(Transaction::delete(key("one"), one))
+            .await
+            .unwrap_err(),
+    );
+    names_it(
+        store
+            .transact(Transaction::update(key("one"), one, value("x")))
+            .await
+            .unwrap_err(),
+    );
+    names_it(
+        store
+            .transact(Transaction::create(key("one"), value("x")))
+            .await
+            .unwrap_err(),
+    );
+    assert!(store.get(&key("two")).await.unwrap().entry.is_some());
+    put(&store, "two", "again").await;
+
+    assert!(matches!(
+        store.remove_damaged(&key("two")).await,
+        Err(StoreError::Malformed { .. })
+    ));
+    let removed = store.remove_damaged(&key("one")).await.unwrap();
+    assert_eq!(
+        removed,
+        Outcome::Committed {
+            revision: Revision(5)
+        }
+    );
+    assert_eq!(
+        store
+            .scan(&KeyRange::all(), At::Latest, Page::default())
+            .await
+            .unwrap()
+            .entries
+            .len(),
+        1
+    );
+    put(&store, "one", "anew").await;
+    close(store).await;
+    let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert!(opened.damaged.is_empty());
+}
+
+/// Why a tampered store is refused, in part.
+async fn check_refused(steps: &[Step], expected: &str) {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    put(&store, "one", "first").await;
+    put(&store, "two", "second").await;
+    put(&store, "one", "third").await;
+    close(store).await;
+    tamper(&root, steps);
+    let refused = RocksStore::open(options(root.path(), &hands))
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains(expected), "{refused}");
+    assert!(refused.contains("recover --accept-loss"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contradictions_refuse_the_start() {
+    let records = Records::new(Arc::new(Unsealed));
+    let place = |at: u64| Place {
+        created: Revision(2),
+        modified: Revision(at),
+    };
+    let one = key("one");
+    let state = |at: u64| {
+        finish_state(
+            records.state_body(&one, &value("first")).unwrap(),
+            &one,
+            place(at),
+        )
+    };
+    let change = |at: u64, previous: u64| {
+        let body = records
+            .history_body(&one, Some(&value("a")), Some(&value("b")))
+            .unwrap();
+        let committed = Committed {
+            revision: Revision(at),
+            index: 0,
+            at_ms: 0,
+        };
+        let (created, previous) = (Revision(2), Some(Revision(previous)));
+        finish_change(body, &one, EventKind::Updated, created, previous, committed)
+    };
+    let cases = [
+        (Step::DeleteState(key("two")), "state and history disagree"),
+        (
+            Step::PutState(one.clone(), state(2)),
+            "state and history disagree",
+        ),
+        (Step::PutState(one.clone(), state(9)), "beyond that of the store"),
+        (Step::PutState(key("two"), state(3)), "fail their checksum"),
+        (
+            Step::PutHistory(Revision(4), 0, change(4, 3)),
+            "does not follow the record before",
+        ),
+        (
+            Step::PutHistory(Revision(4), 1, change(4, 3)),
+            "revision 4: its revisions fail their checksum",
+        ),
+        (
+            Step::PutHistory(Revision(5), 0, change(5, 4)),
+            "newest history record is of revision 5",
+        ),
+        (
+            Step::PutMeta(column_families::Meta::Revision, 5),
+            "newest history record is of revision 4",
+        ),
+        (
+            Step::PutMeta(column_families::Meta::WatchableFrom, 9),
+            "contradict each other",
+        ),
+        (Step::DropHistory(Revision(4)), "revision 2: it is missing"),
+    ];
+    for (step, expected) in cases {
+        check_refused(&[step], expected).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_never_passes_over_damaged_history() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for name in ["one", "two", "three"] {
+        put(&store, name, "payload").await;
+    }
+    close(store).await;
+    // The place is whole, the value is not: the start does not look into values of history.
+    let body = Records::new(Arc::new(Unsealed)).history_body(&key("two"), None, Some(&value("payload")));
+    let committed = Committed {
+        revision: Revision(3),
+        index: 0,
+        at_ms: 0,
+    };
+    let mut record = finish_change(
+        body.unwrap(),
+        &key("two"),
+        EventKind::Created,
+        Revision(3),
+        None,
+        committed,
+    );
+    let at = record.windows(7).position(|window| window == b"payload").unwrap();
+    record[at] ^= 1;
+    tamper(&root, &[Step::PutHistory(Revision(3), 0, record)]);
+    let store = open(&root, &hands);
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    assert_eq!(events.next().await, Some(Signal::Compacted(Revision(5))));
+    assert_eq!(events.next().await, None);
+    assert_eq!(store.metrics().checksum_failures.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floors_follow_the_window_and_survive_a_restart() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for second in 2..=30 {
+        hands.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    assert_eq!(keep_house(&store).await, floors(1, 1));
+    hands.set(320);
+    assert_eq!(keep_house(&store).await, floors(19, 19));
+    close(store).await;
+
+    let store = open(&root, &hands);
+    assert_eq!(store.floors(), floors(19, 19));
+    assert!(
+        store
+            .scan(&KeyRange::all(), At::Exactly(Revision(19)), Page::default())
+            .await
+            .is_ok()
+    );
+    hands.set(5000);
+    // A quiet night: the newest state stays listable, the newest ten revisions watchable.
+    assert_eq!(keep_house(&store).await, floors(30, 21));
+    assert!(store.watch(&KeyRange::all(), Revision(21)).await.is_ok());
+    let refused = store
+        .scan(&KeyRange::all(), At::Exactly(Revision(29)), Page::default())
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Compacted { .. })),
+        "{refused:?}"
+    );
+    close(store).await;
+    let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!(
+        (
+            opened.listable_from,
+            opened.watchable_from,
+            opened.history_records
+        ),
+        (30, 21, 10)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_steps_back_does_not_reorder_history() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    hands.set(1000);
+    put(&store, "one", "1").await;
+    hands.set(10);
+    put(&store, "one", "2").await;
+    hands.set(1299);
+    assert_eq!(keep_house(&store).await, floors(1, 1));
+    hands.set(1302);
+    assert_eq!(keep_house(&store).await, floors(3, 1));
+}
+
+/// The newest record is a deletion, compaction removes it, and the process dies (etcd#17780).
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_17780_revision_does_not_decrease_after_compaction_of_a_tombstone() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let created = put(&store, "one", "1").await;
+    store
+        .transact(Transaction::delete(key("one"), created))
+        .await
+        .unwrap();
+    store.compact(Revision(3)).await.unwrap();
+    close(store).await;
+    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!((opened.revision, opened.history_records), (3, 0));
+    assert_eq!(put(&store, "one", "2").await, Revision(4));
+}
+
+/// Compaction at a deletion, a restart, then a watch from there (etcd#18089, etcd#19179).
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_19179_a_deletion_at_the_floor_is_delivered_after_a_restart() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let created = put(&store, "one", "1").await;
+    store
+        .transact(Transaction::delete(key("one"), created))
+        .await
+        .unwrap();
+    store.compact(created).await.unwrap();
+    close(store).await;
+    let store = open(&root, &hands);
+    let mut events = store.watch(&KeyRange::all(), Revision(3)).await.unwrap();
+    let Some(Signal::Changes { revision, events }) = events.next().await else {
+        panic!("the deletion is due");
+    };
+    assert_eq!((revision, events[0].kind), (Revision(3), EventKind::Deleted));
+}
+
+/// A watch that resumes across a restart never goes back in time (etcd#15271).
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_15271_a_resumed_watch_does_not_travel_back() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let mut seen = Revision::INITIAL;
+    for _ in 0..4 {
+        let store = open(&root, &hands);
+        let mut events = store.watch(&KeyRange::all(), seen.next()).await.unwrap();
+        let last = {
+            put(&store, "one", "1").await;
+            put(&store, "two", "1").await
+        };
+        while seen < last {
+            match events.next().await {
+                Some(Signal::Changes { revision, .. }) => {
+                    assert_eq!(revision, seen.next());
+                    seen = revision;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        close(store).await;
+    }
+}
+
+/// A transaction is delivered once, whole, also when one before it in the batch was refused (etcd#17247).
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_17247_a_transaction_is_not_delivered_twice() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let writes = |names: [&str; 3]| Transaction {
+        conditions: Vec::new(),
+        writes: names.map(|name| Write::Put(key(name), value("x"))).to_vec(),
+    };
+    let refused = Transaction {
+        conditions: Vec::new(),
+        writes: vec![Write::Put(key("a"), value("x")), Write::Delete(key("absent"))],
+    };
+    let transactions = vec![writes(["a", "b", "c"]), refused, writes(["c", "d", "e"])];
+    let answers = store.transact_many(transactions).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    for expected in [2, 3] {
+        let Some(Signal::Changes { revision, events }) = events.next().await else {
+            panic!("changes are due");
+        };
+        assert_eq!((revision, events.len()), (Revision(expected), 3));
+    }
+    store.request_progress();
+    assert_eq!(events.next().await, Some(Signal::Progress(Revision(3))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_is_refused_and_told_who_holds_the_store() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let refused = RocksStore::open(options(root.path(), &hands))
+        .map(|_| ())
+        .unwrap_err();
+    assert!(matches!(refused, OpenError::Locked { .. }), "{refused}");
+    close(store).await;
+    close(open(&root, &hands)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_files_of_old_history_go() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for name in ["one", "two"] {
+        put(&store, name, "x").await;
+    }
+    let engine = store.shared.engine().unwrap();
+    engine.flush().unwrap();
+    store.compact(Revision(3)).await.unwrap();
+    engine.drop_history_files(Revision(4)).unwrap();
+    let view = engine.view();
+    assert!(
+        view.history(Revision(0), Revision(9))
+            .unwrap()
+            .next()
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(history_key(Revision(4), 0).len(), 10);
+    assert_eq!(
+        store.get(&key("one")).await.unwrap().entry.unwrap().modified,
+        Revision(2)
+    );
+}
+
+/// A disk whose free space tests set, of 100 GiB.
+fn with_free(root: &TempDir, hands: &Hands, free: &Arc<AtomicU64>) -> RocksStore {
+    let free = Arc::clone(free);
+    let space = move |_: &Path| {
+        Ok(FreeSpace {
+            free: free.load(Ordering::Relaxed),
+            total: 100 << 30,
+        })
+    };
+    let options = Options {
+        measure_disk: Arc::new(space),
+        ..options(root.path(), hands)
+    };
+    RocksStore::open(options).unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fills_up_takes_deletes_but_no_creates() {
+    let (root, hands, free) = (
+        TempDir::new().unwrap(),
+        Hands::default(),
+        Arc::new(AtomicU64::new(50 << 30)),
+    );
+    let store = with_free(&root, &hands, &free);
+    let created = put(&store, "one", "some text").await;
+    free.store((1 << 30) - 1, Ordering::Relaxed);
+    keep_house(&store).await;
+    let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    let shorter = put(&store, "one", "text").await;
+    assert_eq!(shorter, created.next());
+    let deleted = store
+        .transact(Transaction::delete(key("one"), shorter))
+        .await
+        .unwrap();
+    assert!(matches!(deleted, Outcome::Committed { .. }), "{deleted:?}");
+    free.store(50 << 30, Ordering::Relaxed);
+    keep_house(&store).await;
+    put(&store, "two", "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_runs_short_shortens_the_window() {
+    let (root, hands, free) = (
+        TempDir::new().unwrap(),
+        Hands::default(),
+        Arc::new(AtomicU64::new(10 << 30)),
+    );
+    let store = with_free(&root, &hands, &free);
+    for second in 2..=30 {
+        hands.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    hands.set(95);
+    assert_eq!(keep_house(&store).await, floors(19, 19));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_without_room_is_read_only_until_there_is_some() {
+    let (root, hands, free) = (
+        TempDir::new().unwrap(),
+        Hands::default(),
+        Arc::new(AtomicU64::new(50 << 30)),
+    );
+    let store = with_free(&root, &hands, &free);
+    put(&store, "one", "x").await;
+    close(store).await;
+    free.store(1 << 20, Ordering::Relaxed);
+    let store = with_free(&root, &hands, &free);
+    assert!(matches!(store.health(), Health::ReadOnly(_)));
+    assert!(store.get(&key("one")).await.unwrap().entry.is_some());
+    let refused = store.transact(Transaction::delete(key("one"), Revision(2))).await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    free.store(50 << 30, Ordering::Relaxed);
+    keep_house(&store).await;
+    assert_eq!(store.health(), Health::Ready);
+    put(&store, "one", "y").await;
+}
