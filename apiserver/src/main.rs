@@ -6,7 +6,10 @@ use drydock_apiserver::config::{Config, ConfigError};
 use drydock_apiserver::server;
 
 fn main() -> ExitCode {
-    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+    if rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .is_err()
+    {
         return fail("a second crypto provider was installed");
     }
     let config = match Config::from_process() {
@@ -35,7 +38,10 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-#[expect(clippy::print_stderr, reason = "the last word of a process that could not do its work")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the last word of a process that could not do its work"
+)]
 fn fail(text: &str) -> ExitCode {
     eprintln!("drydock-apiserver: {text}");
     ExitCode::FAILURE

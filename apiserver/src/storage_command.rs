@@ -41,23 +41,33 @@ pub enum CommandError {
 /// # Errors
 /// [`CommandError`].
 pub async fn run(command: StorageCommand) -> Result<(), CommandError> {
-    tokio::task::spawn_blocking(move || carry_out(&command)).await.map_err(CommandError::Panicked)?
+    tokio::task::spawn_blocking(move || carry_out(&command))
+        .await
+        .map_err(CommandError::Panicked)?
 }
 
 fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
     let bar = Bar::new();
     let progress = |progress: Progress| bar.show(progress);
     match command {
-        StorageCommand::Recover { store, accept_loss } => {
-            print(&rocks::recover(&Options::new(&store.data_dir), *accept_loss, &progress)?)
-        }
+        StorageCommand::Recover { store, accept_loss } => print(&rocks::recover(
+            &Options::new(&store.data_dir),
+            *accept_loss,
+            &progress,
+        )?),
         StorageCommand::Verify(store) => {
             let report = rocks::verify(&Options::new(&store.data_dir), &progress)?;
             let count = report.damaged.len();
             print(&report)?;
-            if count > 0 { Err(CommandError::Damaged { count }) } else { Ok(()) }
+            if count > 0 {
+                Err(CommandError::Damaged { count })
+            } else {
+                Ok(())
+            }
         }
-        StorageCommand::Backup { store, to, keep } => print(&open(&store.data_dir)?.backup(to, *keep, &progress)?),
+        StorageCommand::Backup { store, to, keep } => {
+            print(&open(&store.data_dir)?.backup(to, *keep, &progress)?)
+        }
         StorageCommand::Restore { store, from } => {
             print(&rocks::restore(from, &Options::new(&store.data_dir), &progress)?)
         }
@@ -70,7 +80,10 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
 
 fn open(folder: &Path) -> Result<RocksStore, CommandError> {
     if !folder.exists() {
-        return Err(OpenError::Missing { path: folder.to_owned() }.into());
+        return Err(OpenError::Missing {
+            path: folder.to_owned(),
+        }
+        .into());
     }
     Ok(RocksStore::open(Options::new(folder))?.0)
 }

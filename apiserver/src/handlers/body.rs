@@ -18,7 +18,7 @@ const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
 ///
 /// # Errors
 /// 415 for any other type.
-pub fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
+pub(super) fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
     let text = headers
         .get(CONTENT_TYPE)
         .map_or(Ok(""), |value| value.to_str())
@@ -34,7 +34,7 @@ pub fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
 ///
 /// # Errors
 /// Text that is not of the type.
-pub fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, DecodeError> {
+pub(super) fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, DecodeError> {
     match media_type {
         MediaType::Json => codec::json::decode(bytes),
         MediaType::Yaml => codec::yaml::decode(bytes),
@@ -43,11 +43,11 @@ pub fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, DecodeErro
 
 /// A kind in a version, for the texts of errors.
 #[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
+pub(super) struct Target<'a> {
     /// What is served.
-    pub resource: &'a Resource,
+    pub(super) resource: &'a Resource,
     /// In which version.
-    pub version: &'a ServedVersion,
+    pub(super) version: &'a ServedVersion,
 }
 
 impl Target<'_> {
@@ -63,7 +63,7 @@ impl Target<'_> {
     ///
     /// # Errors
     /// 400 for text that cannot be decoded, for another kind or version, and for strict faults where they are fatal.
-    pub fn decode_object(
+    pub(super) fn decode_object(
         &self,
         catalog: &Catalog,
         bytes: &Bytes,
@@ -77,9 +77,11 @@ impl Target<'_> {
             object = Value::Object(Map::new());
         }
         self.check_type(catalog, &mut object, bytes)?;
-        let strict = self
-            .fit(&mut object, decoded.duplicates)
-            .map_err(|error| self.refuse(&error))?;
+        let unknown = self.fit(&mut object).map_err(|error| self.refuse(&error))?;
+        let strict = match media_type {
+            MediaType::Json => codec::strict_errors_in(bytes, decoded.duplicates, unknown),
+            MediaType::Yaml => codec::strict_errors(decoded.duplicates, unknown),
+        };
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict
@@ -91,18 +93,14 @@ impl Target<'_> {
         Ok(object)
     }
 
-    /// Fits a value to the schema and applies defaults; what was dropped is returned.
+    /// Fits a value to the schema and applies defaults; the unknown fields that were dropped are returned.
     ///
     /// # Errors
     /// A member of another type than the schema's.
-    pub fn fit(
-        &self,
-        object: &mut Value,
-        duplicates: Vec<StrictError>,
-    ) -> Result<Vec<StrictError>, DecodeError> {
+    pub(super) fn fit(&self, object: &mut Value) -> Result<Vec<StrictError>, DecodeError> {
         let unknown = self.version.schema.conform(object)?;
         self.version.schema.default(object);
-        Ok(codec::strict_errors(duplicates, unknown))
+        Ok(unknown)
     }
 
     fn undecodable(&self, bytes: &Bytes, error: &DecodeError) -> ApiError {

@@ -1,7 +1,7 @@
 //! Changing an object by a patch.
 
 use bytes::Bytes;
-use drydock_machinery::codec::{FieldValidation, strict_decoding_error};
+use drydock_machinery::codec::{FieldValidation, strict_decoding_error, strict_errors};
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -86,10 +86,11 @@ impl Change for Patch<'_> {
                 return Err(self.undecodable(&before, &why));
             }
         }
-        let strict = self
+        let unknown = self
             .target
-            .fit(&mut object, patched.strict)
+            .fit(&mut object)
             .map_err(|error| self.undecodable(&before, &error))?;
+        let strict = strict_errors(patched.strict, unknown);
         match self.validation {
             FieldValidation::Strict if !strict.is_empty() => {
                 return Err(self.undecodable(&before, &strict_decoding_error(&strict)));

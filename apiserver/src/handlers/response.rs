@@ -21,7 +21,7 @@ use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transfor
 
 /// What a row of a table carries of its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IncludeObject {
+pub(super) enum IncludeObject {
     /// Nothing.
     None,
     /// Its metadata.
@@ -35,7 +35,7 @@ impl IncludeObject {
     ///
     /// # Errors
     /// 400 for any other value.
-    pub fn parse(query: &Query) -> Result<Self, ApiError> {
+    pub(super) fn parse(query: &Query) -> Result<Self, ApiError> {
         match query.first("includeObject").unwrap_or_default() {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),
@@ -50,19 +50,19 @@ impl IncludeObject {
 
 /// Everything that decides how an object is written.
 #[derive(Debug, Clone, Copy)]
-pub struct Form<'a> {
+pub(super) struct Form<'a> {
     /// What kind of object it is.
-    pub resource: &'a Resource,
+    pub(super) resource: &'a Resource,
     /// What the client asked for.
-    pub representation: Representation,
+    pub(super) representation: Representation,
     /// What rows carry.
-    pub include: IncludeObject,
+    pub(super) include: IncludeObject,
     /// The moment ages are told at.
-    pub now: Timestamp,
+    pub(super) now: Timestamp,
 }
 
 /// The served JSON of a stored payload: with its resourceVersion, if it has one.
-pub fn write_served(out: &mut BytesMut, value: &drydock_storage::Value, revision: Option<Revision>) {
+pub(super) fn write_served(out: &mut BytesMut, value: &drydock_storage::Value, revision: Option<Revision>) {
     let at = usize::try_from(value.splice_offset)
         .unwrap_or(usize::MAX)
         .min(value.bytes.len());
@@ -80,7 +80,10 @@ pub fn write_served(out: &mut BytesMut, value: &drydock_storage::Value, revision
 ///
 /// # Errors
 /// 500 for stored bytes that are not JSON.
-pub fn served_value(value: &drydock_storage::Value, revision: Option<Revision>) -> Result<Value, ApiError> {
+pub(super) fn served_value(
+    value: &drydock_storage::Value,
+    revision: Option<Revision>,
+) -> Result<Value, ApiError> {
     let mut object = decode(&value.bytes)
         .map_err(|error| ApiError::storage_read("a stored object cannot be decoded").because(error))?;
     if let Some(revision) = revision {
@@ -91,7 +94,7 @@ pub fn served_value(value: &drydock_storage::Value, revision: Option<Revision>) 
 
 /// The object's metadata as an object of its own.
 #[must_use]
-pub fn partial(object: &Value, version: MetaVersion) -> Value {
+pub(super) fn partial(object: &Value, version: MetaVersion) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": version.api_version(),
@@ -101,7 +104,7 @@ pub fn partial(object: &Value, version: MetaVersion) -> Value {
 
 /// One row of a table.
 #[must_use]
-pub fn row(object: &Value, cells: Vec<Cell>, include: IncludeObject, version: MetaVersion) -> Value {
+pub(super) fn row(object: &Value, cells: Vec<Cell>, include: IncludeObject, version: MetaVersion) -> Value {
     let object = match include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial(object, version),
@@ -112,7 +115,12 @@ pub fn row(object: &Value, cells: Vec<Cell>, include: IncludeObject, version: Me
 
 /// A table of rows. `columns` is none for all but the first event of a watch.
 #[must_use]
-pub fn table(version: MetaVersion, metadata: Value, columns: Option<&[Column]>, rows: Vec<Value>) -> Value {
+pub(super) fn table(
+    version: MetaVersion,
+    metadata: Value,
+    columns: Option<&[Column]>,
+    rows: Vec<Value>,
+) -> Value {
     json!({
         "kind": "Table",
         "apiVersion": version.api_version(),
@@ -125,7 +133,7 @@ pub fn table(version: MetaVersion, metadata: Value, columns: Option<&[Column]>, 
 impl Form<'_> {
     /// The object in the shape the client asked for.
     #[must_use]
-    pub fn shape(&self, object: Value) -> Value {
+    pub(super) fn shape(&self, object: Value) -> Value {
         match self.representation.transform {
             Transform::Table(version) => {
                 let strategy = &self.resource.strategy;
@@ -144,7 +152,11 @@ impl Form<'_> {
     ///
     /// # Errors
     /// 500 for stored bytes that are not JSON.
-    pub fn object(&self, code: StatusCode, written: &Written) -> Result<Response<ResponseBody>, ApiError> {
+    pub(super) fn object(
+        &self,
+        code: StatusCode,
+        written: &Written,
+    ) -> Result<Response<ResponseBody>, ApiError> {
         let plain = Representation::JSON == self.representation;
         let body = if plain {
             let mut out = BytesMut::new();
@@ -165,7 +177,7 @@ impl Form<'_> {
 ///
 /// # Errors
 /// 500 for a value YAML cannot hold.
-pub fn encode(value: &Value, representation: Representation) -> Result<Bytes, ApiError> {
+pub(super) fn encode(value: &Value, representation: Representation) -> Result<Bytes, ApiError> {
     Ok(match (representation.media_type, representation.pretty) {
         (MediaType::Json, false) => {
             let mut bytes = codec::encode(value);
@@ -181,7 +193,7 @@ pub fn encode(value: &Value, representation: Representation) -> Result<Bytes, Ap
 
 /// An answer with a body.
 #[must_use]
-pub fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
+pub(super) fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = code;
     response
@@ -194,7 +206,10 @@ pub fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response
 ///
 /// # Errors
 /// 500 for a value YAML cannot hold.
-pub fn status(status: &Status, representation: Representation) -> Result<Response<ResponseBody>, ApiError> {
+pub(super) fn status(
+    status: &Status,
+    representation: Representation,
+) -> Result<Response<ResponseBody>, ApiError> {
     let value = serde_json::to_value(status)
         .map_err(|error| ApiError::internal("the status cannot be written").because(error))?;
     Ok(respond(
@@ -206,7 +221,7 @@ pub fn status(status: &Status, representation: Representation) -> Result<Respons
 
 /// A refusal in the client's encoding; plain JSON where the client's wish is not known.
 #[must_use]
-pub fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
+pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
     match representation {
         Some(representation) if !error.is_text() && representation != Representation::JSON => {
             let value = serde_json::to_value(error.status()).unwrap_or_default();

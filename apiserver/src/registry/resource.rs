@@ -1,9 +1,9 @@
 //! What is a served resource? Its names, its versions with their schemas, and its rules.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use drydock_machinery::apply::field_set::FieldSet;
-use drydock_machinery::apply::path::Path;
+use drydock_machinery::apply::managed_fields::{reset_by_object, reset_by_status};
 use drydock_machinery::schema::Structural;
 use drydock_proto::kinds::{Kind, Scope};
 use drydock_storage::{Key, KeyError, KeyRange};
@@ -25,19 +25,7 @@ pub enum Part {
     Status,
 }
 
-/// What a write through the main resource resets, where status is a subresource.
-static ALL_BUT_MAIN: LazyLock<FieldSet> = LazyLock::new(|| fields(&["status"]));
-/// What a write through `status` resets.
-static ALL_BUT_STATUS: LazyLock<FieldSet> = LazyLock::new(|| fields(&["metadata", "spec"]));
 static NOTHING: FieldSet = FieldSet::new();
-
-fn fields(names: &[&str]) -> FieldSet {
-    let mut set = FieldSet::new();
-    for name in names {
-        set.insert(&Path::fields(&[name]));
-    }
-    set
-}
 
 /// A served version of a resource.
 #[derive(Debug, Clone)]
@@ -185,9 +173,9 @@ impl Resource {
     #[must_use]
     pub fn reset_fields(&self, part: Part) -> &'static FieldSet {
         match part {
-            Part::Main if self.has_status => &ALL_BUT_MAIN,
+            Part::Main if self.has_status => reset_by_object(),
             Part::Main => &NOTHING,
-            Part::Status => &ALL_BUT_STATUS,
+            Part::Status => reset_by_status(),
         }
     }
 
