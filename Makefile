@@ -51,7 +51,9 @@ lint: tools ## Formatting and clippy, warnings are errors
 .PHONY: test
 test: tools ## Everything: unit, property, crash, standalone and real-cluster suites
 	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; fi
-	@DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) INSTA_UPDATE=no $(CARGO) test --locked --workspace
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked --workspace
 
 .PHONY: crash
 crash: tools ## A thousand rounds of kill -9 against the storage engine
