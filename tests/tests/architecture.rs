@@ -133,3 +133,15 @@ fn the_reader_of_sources_sees_what_it_looks_for() {
         ["a", "b"].map(str::to_owned).into()
     );
 }
+
+/// Crates that must not be in the tree, each with its reason in `deny.toml`.
+const BANNED: &[&str] = &["ring", "openssl-sys", "axum", "serde_yaml"];
+
+#[test]
+fn banned_crates_are_not_locked() {
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("the lock file is committed");
+    assert!(lock.contains("name = \"rustls\""), "the lock file is read as it is written");
+    for name in BANNED {
+        assert!(!lock.contains(&format!("name = \"{name}\"")), "{name} is in the tree");
+    }
+}
