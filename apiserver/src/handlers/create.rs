@@ -1,13 +1,14 @@
 //! Storing a new object.
 
+use drydock_machinery::codec;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body};
+use super::{Call, body, protobuf};
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::WriteRequest;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::{Answer, MediaType};
 use crate::request::options::WriteOptions;
 
 pub(super) async fn create<S: Store>(
@@ -15,8 +16,18 @@ pub(super) async fn create<S: Store>(
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Object)?;
-    let media_type = body::content_type(&call.headers)?;
+    let message =
+        protobuf::message_of(&call.store.resource).filter(|_| protobuf::is_content_type(&call.headers));
+    let media_type = match message {
+        Some(_) => MediaType::Json,
+        None => body::content_type(&call.headers)?,
+    };
     let bytes = body.read().await?;
+    // What came in protobuf goes on as the JSON it stands for.
+    let bytes = match message {
+        Some(message) => codec::encode(&protobuf::decode(&bytes, message)?).into(),
+        None => bytes,
+    };
     let options = WriteOptions::parse("CreateOptions", &call.context.query)?;
     let form = call.form(representation)?;
     let object = call.target().decode_object(

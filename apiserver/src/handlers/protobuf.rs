@@ -1,14 +1,16 @@
 //! What do clients built with Go types send that is not JSON?
 //!
 //! Since 1.33 their typed clients write protobuf unless told otherwise: kubectl drains and asks what it may do that way.
-//! Objects of ours never come so. What comes are the small options and reviews of [`Message`]s below, which are read
-//! into the JSON they stand for; fields that nobody here looks at are passed over.
+//! Objects of ours never come so. What comes are the small [`Message`]s below: options, reviews, and namespaces, which
+//! are hardly more than a name. They are read into the JSON they stand for; fields that nobody here looks at are passed
+//! over.
 
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
+use crate::registry::resource::Resource;
 
 /// The content type of the envelope.
 const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -29,6 +31,8 @@ pub(crate) enum Holds {
     Texts,
     Integer,
     Boolean,
+    /// Texts by name.
+    Map,
     Message(Message),
 }
 
@@ -50,8 +54,28 @@ pub(crate) const DELETE_OPTIONS: Message = &[
     ),
 ];
 
+/// A namespace of core/v1, without its spec and status, which are the server's.
+const NAMESPACE: Message = &[(
+    1,
+    "metadata",
+    Holds::Message(&[
+        (1, "name", Holds::Text),
+        (2, "generateName", Holds::Text),
+        (11, "labels", Holds::Map),
+        (12, "annotations", Holds::Map),
+    ]),
+)];
+
 /// The little of `ObjectMeta` that options and reviews carry.
 pub(crate) const NAMES: Message = &[(1, "name", Holds::Text), (3, "namespace", Holds::Text)];
+
+/// The message of a kind whose objects may come in protobuf.
+pub(crate) fn message_of(resource: &Resource) -> Option<Message> {
+    matches!((resource.group, resource.plural), ("", "namespaces")).then_some(NAMESPACE)
+}
+
+/// The fields of an entry of a map.
+const ENTRY: Message = &[(1, "key", Holds::Text), (2, "value", Holds::Text)];
 
 /// The fields of the envelope, and of the type it names.
 const ENVELOPE_TYPE: u64 = 1;
@@ -117,6 +141,24 @@ fn read_into(object: &mut Map<String, Value>, bytes: &[u8], message: Message) ->
             }
             (Holds::Integer, Part::Varint(number)) => json!(number.cast_signed()),
             (Holds::Boolean, Part::Varint(number)) => json!(number != 0),
+            (Holds::Map, Part::Bytes(bytes)) => {
+                let mut entry = Map::new();
+                read_into(&mut entry, bytes, ENTRY)?;
+                let text = |member: &str| {
+                    entry
+                        .get(member)
+                        .and_then(Value::as_str)
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                let mut members = object
+                    .get(*name)
+                    .and_then(Value::as_object)
+                    .cloned()
+                    .unwrap_or_default();
+                members.insert(text("key"), json!(text("value")));
+                Value::Object(members)
+            }
             (Holds::Message(inner), Part::Bytes(bytes)) => {
                 let mut members = object
                     .get(*name)
@@ -224,6 +266,21 @@ mod tests {
                 "preconditions": {"uid": "u"}, "propagationPolicy": "Background", "dryRun": ["All"],
                 "ignoreStoreReadErrorWithClusterBreakingPotential": false})
             )
+        );
+    }
+
+    #[test]
+    fn a_namespace_keeps_its_labels() {
+        let label = |key: &[u8], value: &[u8]| field(11, &[field(1, key), field(2, value)].concat());
+        let metadata = [field(1, b"ns"), label(b"a", b"1"), label(b"b", b"")].concat();
+        let namespace = decode(
+            &envelope(&[field(1, &metadata), field(2, b"")].concat()),
+            NAMESPACE,
+        )
+        .unwrap();
+        assert_eq!(
+            namespace["metadata"],
+            json!({"name": "ns", "labels": {"a": "1", "b": ""}})
         );
     }
 

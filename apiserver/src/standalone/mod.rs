@@ -5,8 +5,8 @@
 //! anywhere, and there is no RBAC: for first looks, demos and fast tests, never for a cluster.
 //!
 //! What a real cluster has and this has not: controllers of workloads, garbage collection, service accounts, quotas,
-//! server-side apply of built-in kinds, and bodies of built-in kinds in protobuf, which kubectl's generators send
-//! (`kubectl create namespace`, `kubectl create deployment`): use `kubectl apply -f` instead.
+//! server-side apply of built-in kinds, and bodies of built-in kinds in protobuf, which `kubectl create deployment` and
+//! typed Go clients send (namespaces, options, evictions and reviews are read so): use `kubectl apply -f` instead.
 //!
 //! ```text
 //! Certificates ─► StandaloneHost (authentication, namespaces, pods, nodes) ─► filters, admission
