@@ -174,6 +174,7 @@ impl<S: Store> ResourceStore<S> {
         if self.resource.has_status {
             metadata::keep_status(&mut object, None);
         }
+        drop_duplicate_owners(request, &mut object);
         let generate =
             metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
         if generate {
@@ -327,6 +328,7 @@ impl<S: Store> ResourceStore<S> {
             Part::Status => metadata::keep_all_but_status(&mut new, &old),
             Part::Main => {
                 metadata::restore(&mut new, &old);
+                drop_duplicate_owners(request, &mut new);
                 if self.resource.has_status {
                     metadata::keep_status(&mut new, Some(&old));
                 }
@@ -699,6 +701,13 @@ enum Attempt {
 enum DeleteStep {
     Done(Deleted),
     Commit(Transaction),
+}
+
+/// Owner references that stand twice are kept once, and the client is told.
+fn drop_duplicate_owners(request: WriteRequest<'_>, object: &mut Value) {
+    if let Some(warning) = object_meta::drop_duplicate_owners(object) {
+        request.context.warnings.add(warning);
+    }
 }
 
 /// A stored payload as JSON.
