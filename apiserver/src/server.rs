@@ -82,6 +82,9 @@ pub enum RunError {
     /// The store has failed.
     #[error("the storage has failed: {0}")]
     StoreFailed(String),
+    /// The task behind a cache ended: nothing it serves would ever be news again.
+    #[error("a watch cache stopped following the storage")]
+    CacheEnded,
     /// The store did not close.
     #[error("the storage did not close")]
     Close(#[source] StoreError),
@@ -367,7 +370,8 @@ impl Base {
         ));
 
         let mut loops = JoinSet::new();
-        let stores = self.resource_stores(&resources, &store, &admission, &mut loops);
+        let mut feeders = JoinSet::new();
+        let stores = self.resource_stores(&resources, &store, &admission, &mut feeders);
         let listener = Listener::bind(config.address)
             .await
             .map_err(|source| RunError::Bind {
@@ -433,9 +437,10 @@ impl Base {
         tracing::info!(address = %listener.address(), "listening");
         loops.spawn(listener.run(tls, Arc::new(chain), self.metrics.clone(), self.stages.clone()));
 
-        let ended = until_told(&store).await;
+        let ended = until_told(&store, &mut feeders).await;
         self.stages.stop(config.shutdown_delay).await;
         while loops.join_next().await.is_some() {}
+        while feeders.join_next().await.is_some() {}
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
@@ -446,7 +451,7 @@ impl Base {
         resources: &[Arc<Resource>],
         store: &RocksStore,
         admission: &Arc<admission::Chain>,
-        loops: &mut JoinSet<()>,
+        feeders: &mut JoinSet<()>,
     ) -> Vec<Arc<ResourceStore<RocksStore>>> {
         let cache_metrics = CacheMetrics::default();
         cache_metrics.register(&mut self.registry);
@@ -464,7 +469,7 @@ impl Base {
                     seed: fastrand::u64(..),
                 };
                 let (cache, feeder) = WatchCache::new(store.clone(), config);
-                loops.spawn(feeder.run(self.stages.stopped().clone()));
+                feeders.spawn(feeder.run(self.stages.stopped().clone()));
                 Arc::new(ResourceStore::new(
                     Arc::clone(resource),
                     store.clone(),
@@ -500,8 +505,8 @@ impl Base {
     }
 }
 
-/// Waits for a signal (fine) or for the store to fail (not).
-async fn until_told(store: &RocksStore) -> Result<(), RunError> {
+/// Waits for a signal (fine), or for the store or the task behind a cache to fail (not).
+async fn until_told(store: &RocksStore, feeders: &mut JoinSet<()>) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|_| RunError::Machine("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|_| RunError::Machine("signals"))?;
     let mut look = tokio::time::interval(HEALTH_PERIOD);
@@ -509,6 +514,7 @@ async fn until_told(store: &RocksStore) -> Result<(), RunError> {
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
+            Some(_) = feeders.join_next() => return Err(RunError::CacheEnded),
             _ = look.tick() => {
                 if let StoreHealth::Failed(reason) = store.health() {
                     tracing::error!(reason, "the storage has failed; only a restart tells what it holds");
