@@ -122,11 +122,11 @@ mod tests {
     }
 
     /// `expected` is the broken rule, empty for none.
-    fn check(signals: Vec<Signal>, expected: &str) {
+    fn check<const N: usize>(signals: [Signal; N], expected: &str) {
         let watch = RecordedWatch {
             range: KeyRange::namespace("example.com", "things", "a"),
             first: Revision(2),
-            signals: signals.clone(),
+            signals: signals.to_vec(),
         };
         let found = check_watch(&watch, &truth()).map_or_else(|fault| fault.rule, |()| "");
         assert_eq!(found, expected, "{signals:?}");
@@ -139,21 +139,21 @@ mod tests {
             events: vec![truth()[2].1[index].clone()],
         };
         check(
-            vec![changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
+            [changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
             "",
         );
-        check(vec![changes(2), changes(4)], "");
-        check(vec![changes(4)], "reliable");
-        check(vec![changes(2), changes(5)], "reliable");
-        check(vec![changes(2), changes(2)], "atomic");
-        check(vec![changes(2), changes(4), changes(2)], "ordered and unique");
-        check(vec![changes(2), part(0), part(1)], "as written");
-        check(vec![changes(2), changes(3)], "as written");
-        check(vec![changes(2), mark(4), changes(4)], "bookmarkable");
-        check(vec![mark(4)], "bookmarkable");
-        check(vec![changes(2), mark(3), mark(2)], "bookmarks do not go back");
+        check([changes(2), changes(4)], "");
+        check([changes(4)], "reliable");
+        check([changes(2), changes(5)], "reliable");
+        check([changes(2), changes(2)], "atomic");
+        check([changes(2), changes(4), changes(2)], "ordered and unique");
+        check([changes(2), part(0), part(1)], "as written");
+        check([changes(2), changes(3)], "as written");
+        check([changes(2), mark(4), changes(4)], "bookmarkable");
+        check([mark(4)], "bookmarkable");
+        check([changes(2), mark(3), mark(2)], "bookmarks do not go back");
         check(
-            vec![changes(2), Signal::Compacted(Revision(4)), changes(4)],
+            [changes(2), Signal::Compacted(Revision(4)), changes(4)],
             "nothing after the end",
         );
     }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -31,7 +33,7 @@ use super::prepare::{Prepared, PreparedWrite, cannot_encode};
 use super::queue::Weight;
 use super::tail::Change;
 use crate::clock::Stopwatch;
-use crate::metrics::{EndedAs, Stage, gauge_value};
+use crate::metrics::{Metrics, Stage, gauge_value};
 use crate::options::Durability;
 use crate::record::{Committed, Place, finish_change, finish_state};
 use crate::{Entry, Event, EventKind, Floors, Key, Outcome, Revision, StoreError, Value};
@@ -88,10 +90,36 @@ fn unreadable(place: Place) -> Entry {
     }
 }
 
+/// Where the time of a commit goes: handles, so that no write looks them up.
+struct Stages {
+    queue: Histogram,
+    prepare: Histogram,
+    sync: Histogram,
+    publish: Histogram,
+}
+
+impl Stages {
+    fn of(metrics: &Metrics) -> Self {
+        let stage = |stage: &'static str| metrics.commit_seconds.get_or_create(&Stage { stage }).clone();
+        Self {
+            queue: stage("queue"),
+            prepare: stage("prepare"),
+            sync: stage("sync"),
+            publish: stage("publish"),
+        }
+    }
+}
+
+fn note(histogram: &Histogram, since: Stopwatch) {
+    histogram.observe(since.elapsed().as_secs_f64());
+}
+
 /// The one writer.
 pub(crate) struct CommitThread {
     shared: Arc<Shared>,
     engine: Arc<Engine>,
+    stages: Stages,
+    committed: Counter,
     /// Commit times never go back, whatever the clock does.
     last_ms: u64,
     /// Relaxed mode: no revision beyond it is handed out before a higher one is durable.
@@ -140,6 +168,8 @@ impl Reply {
 impl CommitThread {
     pub(crate) fn new(shared: Arc<Shared>, engine: Arc<Engine>, last_ms: u64, ceiling: Revision) -> Self {
         Self {
+            stages: Stages::of(&shared.metrics),
+            committed: shared.count_of("committed"),
             shared,
             engine,
             last_ms,
@@ -185,14 +215,14 @@ impl CommitThread {
         let whole = Stopwatch::start();
         self.observe_queue(&messages);
         let (pending, replies) = self.prepare(messages);
-        self.stage("prepare", whole);
+        note(&self.stages.prepare, whole);
         if pending.steps.is_empty() {
             replies.into_iter().for_each(Reply::send);
             return;
         }
         if let Err(reason) = self.make_durable(&pending) {
             self.shared.poison.poison(&reason);
-            self.count("unknown", 1);
+            self.shared.count_of("unknown").inc();
             replies
                 .into_iter()
                 .map(|reply| reply.in_doubt(&reason))
@@ -202,7 +232,7 @@ impl CommitThread {
         fail::fail_point!("commit-before-publish");
         let publishing = Stopwatch::start();
         self.publish(pending);
-        self.stage("publish", publishing);
+        note(&self.stages.publish, publishing);
         fail::fail_point!("commit-before-reply");
         replies.into_iter().for_each(Reply::send);
         self.shared.queue.observe(whole.elapsed());
@@ -249,14 +279,11 @@ impl CommitThread {
     /// Checks one transaction and appends its writes.
     fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Result<Outcome, StoreError> {
         let result = self.checked(index, pending, prepared);
-        self.count(
-            match &result {
-                Ok(Outcome::Committed { .. }) => "committed",
-                Ok(Outcome::Conflict { .. }) => "conflict",
-                Err(_) => "refused",
-            },
-            1,
-        );
+        match &result {
+            Ok(Outcome::Committed { .. }) => self.committed.inc(),
+            Ok(Outcome::Conflict { .. }) => self.shared.count_of("conflict").inc(),
+            Err(_) => self.shared.count_of("refused").inc(),
+        };
         if matches!(result, Ok(Outcome::Conflict { .. })) {
             self.shared.metrics.conflicts.inc();
         }
@@ -414,7 +441,7 @@ impl CommitThread {
             .metrics
             .sync_seconds
             .observe(syncing.elapsed().as_secs_f64());
-        self.stage("sync", syncing);
+        note(&self.stages.sync, syncing);
         fail::fail_point!("commit-after-sync");
         self.shared.metrics.wal_bytes.inc_by(size as u64);
         if is_strict {
@@ -481,24 +508,9 @@ impl CommitThread {
     fn observe_queue(&self, messages: &[Message]) {
         for message in messages {
             if let Message::Transactions { queued, .. } = message {
-                self.stage("queue", *queued);
+                note(&self.stages.queue, *queued);
             }
         }
-    }
-
-    fn stage(&self, stage: &'static str, since: Stopwatch) {
-        let histograms = &self.shared.metrics.commit_seconds;
-        histograms
-            .get_or_create(&Stage { stage })
-            .observe(since.elapsed().as_secs_f64());
-    }
-
-    fn count(&self, outcome: &'static str, by: u64) {
-        self.shared
-            .metrics
-            .commits
-            .get_or_create(&EndedAs { outcome })
-            .inc_by(by);
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot};
 
 use self::column_families::Engine;
@@ -256,8 +257,9 @@ impl Shared {
         Mark { at_ms, ..self.mark }
     }
 
-    fn count(&self, outcome: &'static str) {
-        self.metrics.commits.get_or_create(&EndedAs { outcome }).inc();
+    /// The count of transactions that ended like this.
+    fn count_of(&self, outcome: &'static str) -> Counter {
+        self.metrics.commits.get_or_create(&EndedAs { outcome }).clone()
     }
 }
 
@@ -461,11 +463,11 @@ impl Shared {
         let conflict = conflict(&transaction.conditions, revision, |key| index.slot(key))?;
         if conflict.is_some() {
             self.metrics.conflicts.inc();
-            self.count("conflict");
+            self.count_of("conflict").inc();
             return Ok(conflict);
         }
         if transaction.writes.is_empty() {
-            self.count("checked");
+            self.count_of("checked").inc();
             return Ok(Some(Outcome::Committed { revision }));
         }
         self.poison.check_writable()?;
@@ -489,7 +491,7 @@ impl Shared {
             reply,
         };
         if let Err(refused) = self.queue.push(message, weight) {
-            self.count("busy");
+            self.count_of("busy").inc();
             let refusal = || match refused {
                 Refused::Full { retry_after } => StoreError::Busy { retry_after },
                 Refused::Closed => self.poison.check_writable().err().unwrap_or_else(closed),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use drydock_storage::rocks::RocksStore;
+use drydock_storage::rocks::{OpenError, Progress, RocksStore, recover, restore};
 use drydock_storage::{
     At, Events, Health, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError, Transaction,
 };
@@ -183,4 +183,71 @@ async fn a_full_queue_says_when_to_come_back() {
     assert!((1..=7).contains(&refused), "{refused}");
     assert_eq!(store.current_revision().await.unwrap().0, 13 - refused);
     drop(injected);
+}
+
+/// Runs what panics at an injected fault, as if the process died there.
+fn dies(run: impl FnOnce()) {
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    assert!(ended.is_err(), "the fault was not met");
+}
+
+fn quiet(_: Progress) {}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_was_cut_short_is_no_store() {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at("restore-before-finish").await;
+    let store = RocksStore::open(Options::for_tests(root.path().join("store")))
+        .unwrap()
+        .0;
+    store
+        .transact(Transaction::create(key(1), value(1)))
+        .await
+        .unwrap();
+    let backup = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    let target = Options::for_tests(root.path().join("new"));
+    injected.begin("1*panic(injected)");
+    dies(|| drop(restore(&backup.path, &target, &quiet)));
+    let Err(refused) = RocksStore::open(target.clone()) else {
+        panic!("half of a backup opened as a store");
+    };
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    std::fs::remove_dir_all(&target.path).unwrap();
+    restore(&backup.path, &target, &quiet).unwrap();
+    assert_eq!(
+        state_at(&RocksStore::open(target).unwrap().0, At::Latest)
+            .await
+            .len(),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_is_finished_by_repeating_it_wherever_it_died() {
+    for step in 1..=2 {
+        let root = TempDir::new().unwrap();
+        let injected = Injected::at("recover-between-moves").await;
+        let options = Options::for_tests(root.path());
+        let store = RocksStore::open(options.clone()).unwrap().0;
+        store
+            .transact(Transaction::create(key(1), value(1)))
+            .await
+            .unwrap();
+        store.close(Duration::from_secs(10)).await.unwrap();
+        std::fs::write(root.path().join("mark"), b"").unwrap();
+        injected.begin(&format!("{}*off->1*panic(injected)", step - 1));
+        dies(|| drop(recover(&options, true, &quiet)));
+        let Err(refused) = RocksStore::open(options.clone()) else {
+            panic!("it opened in the middle of a recovery");
+        };
+        assert!(
+            refused.to_string().contains("recovery was cut short"),
+            "{refused}"
+        );
+        let report = recover(&options, true, &quiet).unwrap();
+        assert_eq!((report.fault, report.objects), (None, 1));
+        let (store, opened) = RocksStore::open(options).unwrap();
+        assert!(opened.revision > 1_000_000_000);
+        assert_eq!(state_at(&store, At::Latest).await.len(), 1);
+    }
 }
