@@ -6,7 +6,7 @@
 //! Stop: [`Stages`] says the order towards clients; then the loops end, and the storage closes last.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,8 +171,12 @@ async fn serve(config: ServeConfig) -> Result<(), RunError> {
 }
 
 /// The same server with an embedded host over its own storage. The kubeconfig is written once it serves.
-async fn serve_standalone(config: StandaloneConfig) -> Result<(), RunError> {
+async fn serve_standalone(mut config: StandaloneConfig) -> Result<(), RunError> {
     tracing::warn!("{}", standalone::WARNING);
+    // Its certificate is for loopback alone, so every address means that.
+    if config.server.address.ip().is_unspecified() {
+        config.server.address.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let built_in: Vec<Arc<Resource>> = standalone::resources()?.into_iter().map(Arc::new).collect();
     let mut resources = own_resources(&config.server)?;

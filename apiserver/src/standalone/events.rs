@@ -141,7 +141,7 @@ impl<S: Store> Reconcile for EventMirror<S> {
     const NAME: &'static str = "events";
 
     fn follows(&self) -> &[Kind] {
-        &[Kind::RECORDED_EVENTS]
+        &[Kind::EVENTS, Kind::RECORDED_EVENTS]
     }
 
     async fn look(&self) -> Result<Option<Timestamp>, ApiError> {

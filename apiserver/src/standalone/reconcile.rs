@@ -128,3 +128,105 @@ async fn wait<E: Events>(mut events: Option<&mut E>, kinds: &[Kind], mut again: 
 fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use drydock_machinery::clock::{Clock, ManualClock};
+    use drydock_storage::memory::MemoryStore;
+    use drydock_storage::{Key, Transaction, Value};
+    use jiff::SignedDuration;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Tells of each look. The first one wants another after a minute; one that is told to fails.
+    struct Teller {
+        looks: mpsc::Sender<()>,
+        clock: Arc<ManualClock>,
+        wants_another: AtomicBool,
+        fails: Arc<AtomicBool>,
+    }
+
+    impl Reconcile for Teller {
+        const NAME: &'static str = "teller";
+
+        fn follows(&self) -> &[Kind] {
+            &[Kind::PODS]
+        }
+
+        async fn look(&self) -> Result<Option<Timestamp>, ApiError> {
+            self.looks.send(()).await.unwrap();
+            if self.fails.swap(false, Ordering::Relaxed) {
+                return Err(ApiError::internal("as told"));
+            }
+            let again = self.wants_another.swap(false, Ordering::Relaxed);
+            Ok(again.then(|| self.clock.now() + SignedDuration::from_secs(60)))
+        }
+    }
+
+    async fn put(store: &MemoryStore, group: &str, resource: &str, name: &str) {
+        let value = Value {
+            bytes: "{}".into(),
+            form: "v1".into(),
+            splice_offset: 0,
+        };
+        let key = Key::new(group, resource, "ns", name).unwrap();
+        store.transact(Transaction::create(key, value)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_looks_after_changes_it_follows_and_when_something_is_due() {
+        let store = MemoryStore::new();
+        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
+        let objects = Arc::new(Objects::new(store.clone(), Vec::new(), clock.clone()));
+        let (looks, mut told) = mpsc::channel(8);
+        let fails = Arc::new(AtomicBool::new(false));
+        let teller = Teller {
+            looks,
+            clock,
+            wants_another: AtomicBool::new(true),
+            fails: Arc::clone(&fails),
+        };
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(run(objects, teller, cancel.clone()));
+        let second = Duration::from_secs(1);
+
+        told.recv().await.unwrap();
+        assert!(
+            timeout(59 * second, told.recv()).await.is_err(),
+            "nothing is due yet"
+        );
+        assert!(
+            timeout(2 * second, told.recv()).await.is_ok(),
+            "the minute is over"
+        );
+
+        put(&store, "apps", "deployments", "d").await;
+        assert!(
+            timeout(600 * second, told.recv()).await.is_err(),
+            "deployments are not followed"
+        );
+        for name in ["a", "b"] {
+            put(&store, "core", "pods", name).await;
+        }
+        assert!(timeout(second, told.recv()).await.is_ok(), "pods are followed");
+        assert!(
+            timeout(600 * second, told.recv()).await.is_err(),
+            "changes are looked at together"
+        );
+
+        fails.store(true, Ordering::Relaxed);
+        put(&store, "core", "pods", "c").await;
+        assert!(timeout(second, told.recv()).await.is_ok());
+        assert!(
+            timeout(2 * second, told.recv()).await.is_ok(),
+            "a look that failed is repeated"
+        );
+
+        cancel.cancel();
+        running.await.unwrap();
+    }
+}
