@@ -3,6 +3,8 @@
 //! Handles that the engine moves and [`Metrics::register`] hands to the server's registry, under the prefix
 //! `drydock_storage`.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -58,8 +60,8 @@ pub struct Metrics {
     pub conflicts: Counter,
     /// Time of one write and sync of the log, in seconds.
     pub sync_seconds: Histogram,
-    /// Time spent waiting for the engine to take writes again, in milliseconds.
-    pub stalls_milliseconds: Counter,
+    /// Time spent waiting for the engine to take writes again, in seconds.
+    pub stalls_seconds: Counter<f64, AtomicU64>,
     /// Bytes written to the log.
     pub wal_bytes: Counter,
     /// Starts that found a torn, unacknowledged end of the log.
@@ -100,7 +102,7 @@ impl Default for Metrics {
             commits: Family::default(),
             conflicts: Counter::default(),
             sync_seconds: seconds(),
-            stalls_milliseconds: Counter::default(),
+            stalls_seconds: Counter::default(),
             wal_bytes: Counter::default(),
             recovered_tail: Counter::default(),
             checksum_failures: Counter::default(),
@@ -159,11 +161,6 @@ impl Metrics {
                 "Transactions whose conditions did not hold",
                 &self.conflicts,
             ),
-            (
-                "stalls_milliseconds",
-                "Time spent waiting for the engine",
-                &self.stalls_milliseconds,
-            ),
             ("wal_bytes", "Bytes written to the log", &self.wal_bytes),
             (
                 "recovered_tail",
@@ -200,6 +197,11 @@ impl Metrics {
         for (name, help, histogram) in histograms {
             registry.register(name, help, histogram.clone());
         }
+        registry.register(
+            "stalls_seconds",
+            "Time spent waiting for the engine",
+            self.stalls_seconds.clone(),
+        );
         registry.register(
             "commit_seconds",
             "Where a commit's time goes",

@@ -122,7 +122,7 @@ mod tests {
     }
 
     /// `expected` is the broken rule, empty for none.
-    fn check<const N: usize>(signals: [Signal; N], expected: &str) {
+    fn check(signals: &[Signal], expected: &str) {
         let watch = RecordedWatch {
             range: KeyRange::namespace("example.com", "things", "a"),
             first: Revision(2),
@@ -139,21 +139,21 @@ mod tests {
             events: vec![truth()[2].1[index].clone()],
         };
         check(
-            [changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
+            &[changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
             "",
         );
-        check([changes(2), changes(4)], "");
-        check([changes(4)], "reliable");
-        check([changes(2), changes(5)], "reliable");
-        check([changes(2), changes(2)], "atomic");
-        check([changes(2), changes(4), changes(2)], "ordered and unique");
-        check([changes(2), part(0), part(1)], "as written");
-        check([changes(2), changes(3)], "as written");
-        check([changes(2), mark(4), changes(4)], "bookmarkable");
-        check([mark(4)], "bookmarkable");
-        check([changes(2), mark(3), mark(2)], "bookmarks do not go back");
+        check(&[changes(2), changes(4)], "");
+        check(&[changes(4)], "reliable");
+        check(&[changes(2), changes(5)], "reliable");
+        check(&[changes(2), changes(2)], "atomic");
+        check(&[changes(2), changes(4), changes(2)], "ordered and unique");
+        check(&[changes(2), part(0), part(1)], "as written");
+        check(&[changes(2), changes(3)], "as written");
+        check(&[changes(2), mark(4), changes(4)], "bookmarkable");
+        check(&[mark(4)], "bookmarkable");
+        check(&[changes(2), mark(3), mark(2)], "bookmarks do not go back");
         check(
-            [changes(2), Signal::Compacted(Revision(4)), changes(4)],
+            &[changes(2), Signal::Compacted(Revision(4)), changes(4)],
             "nothing after the end",
         );
     }

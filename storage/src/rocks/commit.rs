@@ -458,8 +458,10 @@ impl CommitThread {
                 Ok(size) => return Ok(size),
                 Err(EngineError::Stalled) => {
                     std::thread::sleep(STALL_PAUSE);
-                    let waited = u64::try_from(STALL_PAUSE.as_millis()).unwrap_or(u64::MAX);
-                    self.shared.metrics.stalls_milliseconds.inc_by(waited);
+                    self.shared
+                        .metrics
+                        .stalls_seconds
+                        .inc_by(STALL_PAUSE.as_secs_f64());
                 }
                 Err(error) => return Err(format!("a commit failed in doubt: {error}")),
             }

@@ -145,7 +145,7 @@ async fn a_stall_is_waited_out() {
         }
     );
     assert_eq!(store.health(), Health::Ready);
-    assert!(store.metrics().stalls_milliseconds.get() >= 25);
+    assert!(store.metrics().stalls_seconds.get() > 0.02);
     drop(injected);
 }
 
