@@ -48,6 +48,14 @@ enum Decision<'a> {
     Ambiguous,
 }
 
+/// What came of an eviction.
+enum Attempt {
+    /// The pod goes.
+    Done,
+    /// It changed between the decision and the delete; nothing was charged.
+    Changed(ApiError),
+}
+
 fn decide<'a>(pod: &Value, budgets: &'a [Value]) -> Decision<'a> {
     let is_ending = is_terminal(pod) || !text(pod, "/metadata/deletionTimestamp").is_empty();
     if is_ending {
@@ -191,13 +199,14 @@ impl<S: Store> Evictions<S> {
             namespace,
             name,
         };
-        for _ in 1..TRIES {
-            match self.evict_once(context, place, options).await {
-                Err(error) if is_lost_race(&error, options) => {}
-                outcome => return outcome,
+        let mut tries = 1;
+        loop {
+            match self.evict_once(context, place, options).await? {
+                Attempt::Done => return Ok(()),
+                Attempt::Changed(error) if tries == TRIES => return Err(error),
+                Attempt::Changed(_) => tries += 1,
             }
         }
-        self.evict_once(context, place, options).await
     }
 
     async fn evict_once(
@@ -205,20 +214,27 @@ impl<S: Store> Evictions<S> {
         context: &RequestContext,
         place: Place<'_>,
         options: &DeleteOptions,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Attempt, ApiError> {
         let pod = self.objects.get(Kind::PODS, place.namespace, place.name).await?;
         let budgets = self.objects.list(Kind::BUDGETS, Some(place.namespace)).await?;
         let mut options = options.clone();
         match decide(&pod, &budgets) {
             Decision::Delete => {}
+            // The client insists on a state of the pod itself: it is told when that is gone.
+            Decision::DeleteUnchanged if options.preconditions.resource_version.is_some() => {}
             Decision::DeleteUnchanged => {
                 let seen = text(&pod, "/metadata/resourceVersion").to_owned();
-                options.preconditions.resource_version.get_or_insert(seen);
+                options.preconditions.resource_version = Some(seen);
+                return match self.delete(context, place, options).await {
+                    Err(error) if error.is(Reason::Conflict) => Ok(Attempt::Changed(error)),
+                    outcome => outcome.map(|()| Attempt::Done),
+                };
             }
             Decision::Charge(budget) => self.charge(budget, place, options.dry_run).await?,
             Decision::Ambiguous => return Err(ambiguous()),
         }
-        self.delete(context, place, options).await
+        self.delete(context, place, options).await?;
+        Ok(Attempt::Done)
     }
 
     async fn charge(&self, budget: &Value, pod: Place<'_>, dry_run: bool) -> Result<(), ApiError> {
@@ -306,13 +322,6 @@ impl<S: Store> Evictions<S> {
         status.code = StatusCode::CREATED.as_u16();
         answer::created(&status)
     }
-}
-
-/// Whether the pod changed between the decision and the delete, and the client does not insist on what it saw.
-fn is_lost_race(error: &ApiError, options: &DeleteOptions) -> bool {
-    error.is(Reason::Conflict)
-        && options.preconditions.resource_version.is_none()
-        && options.preconditions.uid.is_none()
 }
 
 impl<S: Store> Extension for Evictions<S> {

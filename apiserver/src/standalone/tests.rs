@@ -228,6 +228,28 @@ async fn an_eviction_of_another_pod_of_that_name_is_refused() {
 }
 
 #[tokio::test]
+async fn a_pod_that_waits_for_a_node_is_evicted_at_once() {
+    let world = World::new().await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeSelector": {"no": "where"}}});
+    world.create(Kind::PODS, "default", pod).await;
+    world.life_cycle.look().await.unwrap();
+    let pod = world.pod("p").await.unwrap();
+    assert_eq!(
+        text(condition(&pod, "PodScheduled").unwrap(), "/reason"),
+        "Unschedulable"
+    );
+    let mut options = DeleteOptions::default();
+    options.preconditions.uid = Some("another".to_owned());
+    assert_eq!(world.evict("p", &options).await.unwrap_err().code(), 409);
+    options.preconditions.uid = Some(text(&pod, "/metadata/uid").to_owned());
+    options.preconditions.resource_version = Some("1".to_owned());
+    assert_eq!(world.evict("p", &options).await.unwrap_err().code(), 409);
+    options.preconditions.resource_version = None;
+    world.evict("p", &options).await.unwrap();
+    assert_eq!(world.pod("p").await, None);
+}
+
+#[tokio::test]
 async fn a_namespace_takes_what_is_in_it_along() {
     let world = World::new().await;
     world
