@@ -60,5 +60,5 @@ crash: tools ## A thousand rounds of kill -9 against the storage engine
 	@DRYDOCK_CRASH_ROUNDS=1000 $(CARGO) test --locked --release -p drydock-tests --test crash -- --nocapture
 
 .PHONY: bench
-bench: tools ## Speed, with ratios from one run
-	@$(CARGO) bench --locked -p drydock-tests
+bench: build cluster-binaries ## Speed, with ratios from one run; tests/benches/http/main.rs says what can be chosen
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http

@@ -21,6 +21,7 @@ use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::cluster::pki::Credential;
 
@@ -222,15 +223,32 @@ impl RawClient {
             .with_context(|| format!("{} does not answer", self.address))?
     }
 
-    async fn connect_without_deadline(&self) -> Result<Connection> {
+    /// Where it connects to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The protocol it offers.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Opens a TLS connection on which nothing is spoken yet.
+    pub(crate) async fn open(&self) -> Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address)
             .await
             .with_context(|| format!("connect to {}", self.address))?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls))
+        stream.set_nodelay(true).context("send at once")?;
+        TlsConnector::from(Arc::clone(&self.tls))
             .connect(self.server_name.clone(), stream)
             .await
-            .with_context(|| format!("TLS handshake with {}", self.address))?;
-        let io = TokioIo::new(stream);
+            .with_context(|| format!("TLS handshake with {}", self.address))
+    }
+
+    async fn connect_without_deadline(&self) -> Result<Connection> {
+        let io = TokioIo::new(self.open().await?);
         // The connection's own task ends with an error when the peer breaks off; the request says so too.
         let (sender, task) = match self.protocol {
             Protocol::Http1 => {

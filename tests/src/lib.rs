@@ -5,6 +5,7 @@
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
 //! clients                 kubectl, a raw HTTPS client for requests no well-behaved client sends,
 //!                         and `eventually`, the one way in which a suite waits
+//! load                    many clients and watchers over few connections, for the benchmarks
 //! ```
 //!
 //! Start at [`cluster::shared`] in a suite, and at [`cluster::ControlPlane::start`] where a test needs a
@@ -13,3 +14,4 @@
 
 pub mod clients;
 pub mod cluster;
+pub mod load;

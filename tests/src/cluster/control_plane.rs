@@ -197,6 +197,12 @@ impl ControlPlane {
         }
     }
 
+    /// The id of a component's process, if it runs.
+    #[must_use]
+    pub fn process_id(&self, component: Component) -> Option<u32> {
+        self.running().get(&component).map(Process::id)
+    }
+
     /// The folder with its certificates, kubeconfigs, data and logs.
     #[must_use]
     pub fn folder(&self) -> &Folder {

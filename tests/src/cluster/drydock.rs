@@ -230,6 +230,12 @@ impl<'a> Drydock<'a> {
         &self.serving
     }
 
+    /// The id of a process, if it runs.
+    #[must_use]
+    pub fn process_id(&self, part: Part) -> Option<u32> {
+        self.running().get(&part).map(Process::id)
+    }
+
     /// The server's data folder.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {

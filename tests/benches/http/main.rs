@@ -1,0 +1,105 @@
+//! How fast is the server, at what cost, and how far is that from what the machine and others can do?
+//!
+//! Through real HTTP/2 over TLS, with the load on the same cores as the server. Each row is measured beside a
+//! loop of `fdatasync`, a server of the same HTTP and TLS stack that does nothing, and a custom resource and a
+//! built-in kind on kube-apiserver and etcd: the machine differs from day to day, the ratios of one run do not.
+//! CPU time is the server's own, from `/proc`. The clients are `system:masters`, so that no review is asked for.
+//!
+//! ```text
+//! DRYDOCK_BENCH=creates,gets     only these rows (see [`ROWS`])
+//! DRYDOCK_BENCH_SECONDS=3        time of a row that is bounded by it
+//! DRYDOCK_BENCH_OBJECTS=150000   objects of the last rows
+//! DRYDOCK_BENCH_PEERS=skip       without custom resource and built-in kind
+//! DRYDOCK_BIN_DIR=target/release where the server is
+//! ```
+#![expect(
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a benchmark measures real time, speaks to people and runs once"
+)]
+
+mod disk;
+mod do_nothing;
+mod report;
+mod rows;
+mod settings;
+mod subject;
+
+use anyhow::Result;
+use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part};
+use serde_json::json;
+
+use self::do_nothing::DoNothing;
+use self::report::Report;
+use self::settings::Settings;
+use self::subject::{Subject, crd};
+
+/// What can be chosen with `DRYDOCK_BENCH`, in the order in which it is measured.
+const ROWS: [&str; 10] = [
+    "creates",
+    "patch",
+    "gets",
+    "list5000",
+    "deletecollection",
+    "list30000",
+    "watch100",
+    "watch1000",
+    "proxy",
+    "restart",
+];
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if let [command, certificate, key] = arguments.as_slice()
+        && command == do_nothing::COMMAND
+    {
+        return runtime.block_on(do_nothing::serve(certificate, key));
+    }
+    // `cargo test` runs benchmarks once, to see that they work: there is nothing to measure then.
+    if arguments.iter().any(|argument| argument == "--bench") {
+        return runtime.block_on(run(&Settings::from_environment()?));
+    }
+    Ok(())
+}
+
+async fn run(settings: &Settings) -> Result<()> {
+    let control_plane = ControlPlane::start(Options::default()).await?;
+    let drydock = Drydock::start(&control_plane).await?;
+    // They watch everything and act on it: noise here.
+    drydock.stop_part(Part::Controller).await?;
+    for component in [
+        Component::ControllerManager,
+        Component::Scheduler,
+        Component::Kwok,
+    ] {
+        control_plane.kill_component(component);
+    }
+    let namespaces = subject::NAMESPACES
+        .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
+    let mut objects = namespaces.to_vec();
+    objects.push(crd());
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+    control_plane.admin().apply(&list.to_string()).await?;
+
+    let nothing = DoNothing::start(&control_plane).await?;
+    let bench = rows::Bench {
+        settings,
+        drydock: &drydock,
+        ours: Subject::drydock(&drydock)?,
+        nothing: Subject::nothing(&control_plane, &nothing)?,
+        proxied: Subject::proxied(&drydock)?,
+        peers: if settings.peers {
+            vec![
+                Subject::custom_resource(&control_plane)?,
+                Subject::lease(&control_plane)?,
+            ]
+        } else {
+            Vec::new()
+        },
+    };
+    let mut report = Report::default();
+    let failed = bench.run(&mut report).await;
+    println!("{report}");
+    failed
+}

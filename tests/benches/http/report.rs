@@ -1,0 +1,138 @@
+//! How are the rows shown?
+
+use std::fmt;
+use std::time::Duration;
+
+/// One table.
+#[derive(Default)]
+pub(crate) struct Report {
+    notes: Vec<String>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    what: String,
+    goal: String,
+    measured: String,
+    verdict: &'static str,
+    beside: String,
+}
+
+impl Report {
+    /// A line above the table.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        println!("{note}");
+        self.notes.push(note);
+    }
+
+    /// A row, also shown at once: a run takes minutes.
+    pub(crate) fn row(&mut self, what: &str, goal: Goal, measured: f64, beside: &[String]) {
+        let row = Row {
+            what: what.to_owned(),
+            goal: goal.to_string(),
+            measured: goal.unit().show(measured),
+            verdict: goal.verdict(measured),
+            beside: beside.join("; "),
+        };
+        println!("{row}");
+        self.rows.push(row);
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "| {} | {} | {} | {} | {} |",
+            self.what, self.goal, self.measured, self.verdict, self.beside
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f)?;
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f, "\n| row | goal | measured | met | beside it |")?;
+        writeln!(f, "| --- | --- | --- | --- | --- |")?;
+        for row in &self.rows {
+            writeln!(f, "{row}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a row should come to.
+#[derive(Clone, Copy)]
+pub(crate) enum Goal {
+    /// This many or more.
+    AtLeast(f64, Unit),
+    /// This much or less.
+    AtMost(f64, Unit),
+    /// Only to be seen.
+    None(Unit),
+}
+
+impl Goal {
+    fn unit(self) -> Unit {
+        match self {
+            Self::AtLeast(_, unit) | Self::AtMost(_, unit) | Self::None(unit) => unit,
+        }
+    }
+
+    fn verdict(self, measured: f64) -> &'static str {
+        let met = match self {
+            Self::AtLeast(goal, _) => measured >= goal,
+            Self::AtMost(goal, _) => measured <= goal,
+            Self::None(_) => return "",
+        };
+        if met { "yes" } else { "no" }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(goal, unit) => write!(f, "≥ {}", unit.show(*goal)),
+            Self::AtMost(goal, unit) => write!(f, "≤ {}", unit.show(*goal)),
+            Self::None(_) => Ok(()),
+        }
+    }
+}
+
+/// What a number counts.
+#[derive(Clone, Copy)]
+pub(crate) enum Unit {
+    /// A second.
+    Rate,
+    /// Shown in the unit that suits them.
+    Seconds,
+    /// Likewise.
+    Bytes,
+    /// A plain number.
+    Count,
+}
+
+impl Unit {
+    /// A number with its unit.
+    pub(crate) fn show(self, number: f64) -> String {
+        match self {
+            Self::Rate => format!("{number:.0}/s"),
+            Self::Count => format!("{number:.0}"),
+            Self::Seconds if number >= 1.0 => format!("{number:.2} s"),
+            Self::Seconds if number >= 1e-3 => format!("{:.2} ms", number * 1e3),
+            Self::Seconds => format!("{:.1} µs", number * 1e6),
+            Self::Bytes if number >= 1e9 => format!("{:.2} GiB", number / f64::from(1 << 30)),
+            Self::Bytes if number >= 1e6 => format!("{:.1} MiB", number / f64::from(1 << 20)),
+            Self::Bytes => format!("{:.2} KiB", number / 1024.0),
+        }
+    }
+}
+
+/// A duration with its unit.
+pub(crate) fn show(duration: Duration) -> String {
+    Unit::Seconds.show(duration.as_secs_f64())
+}

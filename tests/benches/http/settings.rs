@@ -1,0 +1,61 @@
+//! What is to be measured, and how long?
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::ROWS;
+
+/// The choices of one run.
+pub(crate) struct Settings {
+    rows: Vec<String>,
+    /// Time of a row that is bounded by it.
+    pub(crate) time: Duration,
+    /// Objects of the last rows.
+    pub(crate) objects: u64,
+    /// Whether custom resource and built-in kind are measured too.
+    pub(crate) peers: bool,
+}
+
+impl Settings {
+    /// Reads them.
+    pub(crate) fn from_environment() -> Result<Self> {
+        let rows: Vec<String> = std::env::var("DRYDOCK_BENCH")
+            .unwrap_or_default()
+            .split(',')
+            .filter(|row| !row.is_empty())
+            .map(str::to_owned)
+            .collect();
+        for row in &rows {
+            ensure!(
+                ROWS.contains(&row.as_str()),
+                "no row {row}: there are {}",
+                ROWS.join(", ")
+            );
+        }
+        Ok(Self {
+            rows,
+            time: Duration::from_secs(number("DRYDOCK_BENCH_SECONDS", 5)?),
+            objects: number("DRYDOCK_BENCH_OBJECTS", 150_000)?,
+            peers: std::env::var("DRYDOCK_BENCH_PEERS").map_or(true, |value| value != "skip"),
+        })
+    }
+
+    /// Whether a row was chosen; all are when none is named.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|chosen| chosen == row)
+    }
+}
+
+fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    variable: &str,
+    default: T,
+) -> Result<T> {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("{variable}={text} is no number")),
+        Err(_) => Ok(default),
+    }
+}

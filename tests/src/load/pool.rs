@@ -1,0 +1,217 @@
+//! How do many clients share few connections, as they do behind the aggregator?
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::task::JoinHandle;
+
+use crate::clients::{Protocol, RawClient};
+
+/// What a stream and a connection may have under way towards us: no watch or list waits for a window.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// The largest frame: fewer, larger reads of lists.
+const FRAME_BYTES: u32 = 256 << 10;
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The verb.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// The type of the body, where there is one.
+    pub content_type: Option<&'static str>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// A read.
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            content_type: None,
+            body: Bytes::new(),
+        }
+    }
+
+    /// A create.
+    #[must_use]
+    pub fn post(path: impl Into<String>, body: Bytes) -> Self {
+        Self {
+            method: Method::POST,
+            path: path.into(),
+            content_type: Some("application/json"),
+            body,
+        }
+    }
+
+    /// A JSON merge patch.
+    #[must_use]
+    pub fn merge_patch(path: impl Into<String>, body: Bytes) -> Self {
+        Self {
+            method: Method::PATCH,
+            path: path.into(),
+            content_type: Some("application/merge-patch+json"),
+            body,
+        }
+    }
+
+    /// A deletion.
+    #[must_use]
+    pub fn delete(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::DELETE,
+            path: path.into(),
+            content_type: None,
+            body: Bytes::new(),
+        }
+    }
+}
+
+/// An answer, read to its end.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: StatusCode,
+    /// Bytes of the body.
+    pub size: usize,
+    /// The body, up to its first 64 KiB: for messages and for small documents.
+    pub start: Bytes,
+}
+
+impl Answer {
+    /// How much of a body is kept.
+    const KEPT_BYTES: usize = 64 << 10;
+
+    /// Fails unless the request succeeded; the message has the answer's text.
+    ///
+    /// # Errors
+    /// It did not.
+    pub fn succeeded(self) -> Result<Self> {
+        ensure!(
+            self.status.is_success(),
+            "{}: {}",
+            self.status,
+            String::from_utf8_lossy(&self.start)
+        );
+        Ok(self)
+    }
+}
+
+/// Some HTTP/2 connections to one server. Dropping it closes them.
+pub struct Pool {
+    senders: Vec<Sender>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Opens the connections.
+    ///
+    /// # Errors
+    /// The client does not offer HTTP/2, nobody listens, or the handshake fails.
+    pub async fn open(client: &RawClient, connections: usize) -> Result<Self> {
+        ensure!(client.protocol() == Protocol::Http2, "load is sent over HTTP/2");
+        let base: Arc<str> = format!("https://{}", client.address()).into();
+        let mut pool = Self {
+            senders: Vec::new(),
+            tasks: Vec::new(),
+        };
+        for _ in 0..connections {
+            let stream = client.open().await?;
+            let (sender, connection) = Builder::new(TokioExecutor::new())
+                .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+                .max_frame_size(FRAME_BYTES)
+                .handshake(TokioIo::new(stream))
+                .await
+                .context("start HTTP/2")?;
+            pool.tasks.push(tokio::spawn(async { drop(connection.await) }));
+            pool.senders.push(Sender {
+                inner: sender,
+                base: Arc::clone(&base),
+            });
+        }
+        Ok(pool)
+    }
+
+    /// The connection of the `number`-th client.
+    ///
+    /// # Errors
+    /// The pool has none.
+    pub fn sender(&self, number: usize) -> Result<Sender> {
+        let index = number % self.senders.len().max(1);
+        self.senders.get(index).cloned().context("a pool has connections")
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// A client's share of a connection.
+#[derive(Clone)]
+pub struct Sender {
+    inner: SendRequest<Full<Bytes>>,
+    base: Arc<str>,
+}
+
+impl Sender {
+    /// Sends a request and reads the whole answer.
+    ///
+    /// # Errors
+    /// The connection is closed, or the answer breaks off.
+    pub async fn send(&mut self, call: Call) -> Result<Answer> {
+        let (head, mut body) = self.stream(call).await?.into_parts();
+        let (mut size, mut start) = (0, BytesMut::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.context("read the answer's body")?;
+            if let Some(data) = frame.data_ref() {
+                size += data.len();
+                let room = Answer::KEPT_BYTES.saturating_sub(start.len()).min(data.len());
+                start.extend_from_slice(data.get(..room).unwrap_or_default());
+            }
+        }
+        Ok(Answer {
+            status: head.status,
+            size,
+            start: start.freeze(),
+        })
+    }
+
+    /// Sends a request and returns as soon as the head of the answer is there.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub async fn stream(&mut self, call: Call) -> Result<Response<Incoming>> {
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(format!("{}{}", self.base, call.path))
+            .header(ACCEPT, "application/json");
+        if let Some(content_type) = call.content_type {
+            request = request.header(CONTENT_TYPE, content_type);
+        }
+        let request = request
+            .body(Full::new(call.body))
+            .with_context(|| format!("{} is no path", call.path))?;
+        self.inner.ready().await.context("the connection is closed")?;
+        self.inner
+            .send_request(request)
+            .await
+            .context("the server did not answer")
+    }
+}

@@ -1,0 +1,89 @@
+//! What do the server's processes use, as the kernel counts it?
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// The unit of times in `/proc/PID/stat`: `USER_HZ` is 100 on every Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// CPU time of some processes since they started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// In user and kernel mode, all threads.
+    pub cpu: Duration,
+}
+
+impl Usage {
+    /// What the processes have used so far.
+    ///
+    /// # Errors
+    /// One of them is gone.
+    pub fn of(processes: &[u32]) -> Result<Self> {
+        let mut cpu = Duration::ZERO;
+        for process in processes {
+            let path = format!("/proc/{process}/stat");
+            let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+            let ticks = ticks(&text).with_context(|| format!("parse {path}"))?;
+            cpu += TICK * u32::try_from(ticks).context("a time that fits a benchmark")?;
+        }
+        Ok(Self { cpu })
+    }
+
+    /// CPU time between an earlier look and this one.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        self.cpu.saturating_sub(earlier.cpu)
+    }
+}
+
+/// Resident memory of a process, in bytes.
+///
+/// # Errors
+/// It is gone.
+pub fn resident_bytes(process: u32) -> Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    resident(&text).with_context(|| format!("parse {path}"))
+}
+
+/// `utime` and `stime`: the 14th and 15th field; the second, the command's name, may hold anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_past_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 1 2 3";
+        assert_eq!(ticks(stat), Some(300));
+        assert_eq!(ticks("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_told_in_kibibytes() {
+        assert_eq!(resident("Name:\ta\nVmRSS:\t  2048 kB\nX: 1"), Some(2 << 20));
+        assert_eq!(resident("Name:\ta"), None);
+    }
+
+    #[test]
+    fn a_process_can_be_asked_about_itself() {
+        let own = std::process::id();
+        assert!(resident_bytes(own).unwrap() > 1 << 16);
+        Usage::of(&[own]).unwrap();
+        assert!(Usage::of(&[u32::MAX]).is_err());
+    }
+}

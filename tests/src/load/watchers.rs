@@ -1,0 +1,177 @@
+//! What do many watchers see, how late, and does any of their watches end?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::histogram::Histogram;
+use super::pool::{Call, Pool};
+use crate::clients::POLL_INTERVAL;
+
+/// The annotation in which a writer says when it sent: nanoseconds since the watchers' epoch.
+pub const SENT: &str = "bench.drydock.dev/sent";
+
+/// How much of an event is searched for it: metadata comes first, and annotations first in it.
+const SEARCHED_BYTES: usize = 1024;
+
+/// What the watchers have seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Events over all watchers.
+    pub events: u64,
+    /// Bytes over all watchers.
+    pub bytes: u64,
+    /// Watches that ended by themselves, and the last words of one.
+    pub ended: u64,
+    /// From sending a write to reading its event.
+    pub lag: Histogram,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    events: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// Watches that are open.
+pub struct Watchers {
+    epoch: Instant,
+    counts: Arc<Counts>,
+    tasks: JoinSet<Seen>,
+}
+
+impl Watchers {
+    /// Opens `count` watches on a path that has its query already.
+    ///
+    /// # Errors
+    /// One is refused.
+    pub async fn open(pool: &Pool, count: usize, path: &str) -> Result<Self> {
+        let mut watchers = Self {
+            epoch: Instant::now(),
+            counts: Arc::default(),
+            tasks: JoinSet::new(),
+        };
+        for number in 0..count {
+            let mut sender = pool.sender(number)?;
+            let answer = sender.stream(Call::get(path)).await?;
+            ensure!(
+                answer.status().is_success(),
+                "a watch is refused: {}",
+                answer.status()
+            );
+            let (epoch, counts) = (watchers.epoch, Arc::clone(&watchers.counts));
+            watchers.tasks.spawn(async move {
+                let mut seen = Seen::default();
+                let mut body = answer.into_body();
+                let mut event = Event::default();
+                while let Some(Ok(frame)) = body.frame().await {
+                    if let Ok(data) = frame.into_data() {
+                        seen.bytes += data.len() as u64;
+                        let events = event.read(&data, |sent| {
+                            seen.lag.record(epoch.elapsed().saturating_sub(sent));
+                        });
+                        seen.events += events;
+                        counts.events.fetch_add(events, Ordering::Relaxed);
+                    }
+                }
+                seen.ended = u64::from(!counts.stopping.load(Ordering::Relaxed));
+                seen
+            });
+        }
+        Ok(watchers)
+    }
+
+    /// What a writer puts into [`SENT`] now.
+    pub fn clock(&self) -> impl Fn() -> u128 + Send + Sync + use<> {
+        let epoch = self.epoch;
+        move || epoch.elapsed().as_nanos()
+    }
+
+    /// Waits until `events` events have come over all watchers, or the time is over.
+    pub async fn wait_for(&self, events: u64, time: Duration) {
+        let started = Instant::now();
+        while self.counts.events.load(Ordering::Relaxed) < events && started.elapsed() < time {
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Closes the watches and adds up what they saw. Their connections are gone afterwards.
+    ///
+    /// # Errors
+    /// A watcher ended early.
+    pub async fn close(mut self, pool: Pool) -> Result<Seen> {
+        self.counts.stopping.store(true, Ordering::Relaxed);
+        drop(pool);
+        let mut all = Seen::default();
+        while let Some(seen) = self.tasks.join_next().await {
+            let seen = seen.context("a watcher ended early")?;
+            all.events += seen.events;
+            all.bytes += seen.bytes;
+            all.ended += seen.ended;
+            all.lag.merge(&seen.lag);
+        }
+        Ok(all)
+    }
+}
+
+/// The event that is being read: an event is a line, and a frame may end anywhere.
+#[derive(Debug, Default)]
+struct Event {
+    start: Vec<u8>,
+}
+
+impl Event {
+    /// Reads what has come; returns how many events ended in it.
+    fn read(&mut self, data: &Bytes, mut sent: impl FnMut(Duration)) -> u64 {
+        let mut ended = 0;
+        for piece in data.split_inclusive(|byte| *byte == b'\n') {
+            let room = SEARCHED_BYTES.saturating_sub(self.start.len()).min(piece.len());
+            self.start
+                .extend_from_slice(piece.get(..room).unwrap_or_default());
+            if piece.ends_with(b"\n") {
+                ended += 1;
+                if let Some(at) = sent_at(&self.start) {
+                    sent(at);
+                }
+                self.start.clear();
+            }
+        }
+        ended
+    }
+}
+
+fn sent_at(start: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(start).unwrap_or_else(|error| {
+        // A letter may be cut in the middle; what stands before it is text.
+        std::str::from_utf8(start.get(..error.valid_up_to()).unwrap_or_default()).unwrap_or_default()
+    });
+    let (_, after) = text.split_once(SENT)?;
+    let digits = after.strip_prefix("\":\"")?;
+    let (digits, _) = digits.split_once('"')?;
+    digits.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_counted_and_timed_however_they_are_cut() {
+        let text = format!(
+            "{{\"object\":{{\"metadata\":{{\"annotations\":{{\"{SENT}\":\"17\"}}}}}}}}\n{{\"type\":\"BOOKMARK\"}}\n{{"
+        );
+        for cut in 0..text.len() {
+            let (mut event, mut times) = (Event::default(), Vec::new());
+            let (one, other) = text.as_bytes().split_at(cut);
+            let mut read = |piece: &[u8]| event.read(&Bytes::copy_from_slice(piece), |at| times.push(at));
+            assert_eq!(read(one) + read(other), 2);
+            assert_eq!(times, [Duration::from_nanos(17)]);
+        }
+    }
+}
