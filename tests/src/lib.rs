@@ -5,6 +5,9 @@
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
 //! clients                 kubectl, a raw HTTPS client for requests no well-behaved client sends,
 //!                         and `eventually`, the one way in which a suite waits
+//! calls                   one JSON call and its answer, one watch and its events
+//! conformance             the rules of a Kubernetes API server, for every road to ours
+//! standalone              the server without a cluster, and the controller beside it
 //! load                    many clients and watchers over few connections, for the benchmarks
 //! ```
 //!
@@ -12,6 +15,9 @@
 //! control plane of its own. Everything listens on loopback, on ports from the operating system, and
 //! ends with the process that started it, however that process ends.
 
+pub mod calls;
 pub mod clients;
 pub mod cluster;
+pub mod conformance;
 pub mod load;
+pub mod standalone;

@@ -149,7 +149,10 @@ fn dependents_of(name: &str) -> String {
 
 #[test]
 fn banned_crates_are_not_built() {
-    assert!(dependents_of("rustls").starts_with("rustls"), "the tree is read as it is printed");
+    assert!(
+        dependents_of("rustls").starts_with("rustls"),
+        "the tree is read as it is printed"
+    );
     for name in BANNED {
         assert_eq!(dependents_of(name), "", "{name} is in the tree");
     }

@@ -230,6 +230,11 @@ pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -
                 Err(_) => error.into_response(),
             }
         }
+        // Nothing the client accepts can be served: the answer is for a person's eyes.
+        None if !error.is_text() => {
+            let body = error.json(true);
+            error.into_response_with(MediaType::Json.content_type(), body)
+        }
         _ => error.into_response(),
     }
 }

@@ -261,7 +261,8 @@ impl RequestBody {
     /// Reads the whole body.
     ///
     /// # Errors
-    /// 413 for more than [`BODY_LIMIT`] bytes, before reading when Content-Length says so; 400 when the client breaks off.
+    /// 413 for more than [`BODY_LIMIT`] bytes, of which none are kept when Content-Length says so; 400 when the client
+    /// breaks off.
     pub async fn read(self) -> Result<Bytes, ApiError> {
         match self.0 {
             Source::Bytes(bytes) if bytes.len() > BODY_LIMIT => Err(ApiError::body_too_large()),
@@ -277,6 +278,21 @@ impl From<Infallible> for Truncated {
     }
 }
 
+/// How much of a body that is too large is read and dropped, in bytes. A client that is still sending when its
+/// connection closes finds a broken pipe in place of the answer; one that sends more than this has no claim to it.
+const DROPPED_LIMIT: u64 = 4 * BODY_LIMIT as u64;
+
+async fn drop_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) {
+    let mut left = DROPPED_LIMIT;
+    while let Some(Ok(frame)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+        if length > left {
+            return;
+        }
+        left -= length;
+    }
+}
+
 async fn collect<B>(mut body: B) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -284,6 +300,9 @@ where
 {
     let announced = body.size_hint().lower();
     if announced > BODY_LIMIT as u64 {
+        if announced <= DROPPED_LIMIT {
+            drop_rest(body).await;
+        }
         return Err(ApiError::body_too_large());
     }
     let mut first: Option<Bytes> = None;
@@ -294,6 +313,7 @@ where
         let Ok(data) = frame.into_data() else { continue };
         let length = first.as_ref().map_or(0, Bytes::len) + rest.len() + data.remaining();
         if length > BODY_LIMIT {
+            drop_rest(body).await;
             return Err(ApiError::body_too_large());
         }
         match first.take() {

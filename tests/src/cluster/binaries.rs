@@ -62,7 +62,7 @@ impl Binaries {
 ///
 /// # Errors
 /// The build failed (its output is on standard error), or the folder lacks one of them.
-pub(super) async fn own() -> Result<PathBuf> {
+pub async fn own() -> Result<PathBuf> {
     let folder = match std::env::var_os("DRYDOCK_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => build_own().await?,

@@ -31,7 +31,7 @@ use crate::clients::{Protocol, RawClient, eventually};
 pub const NAMESPACE: &str = "drydock-system";
 
 /// The name that the serving certificate carries: the aggregator asks for it.
-const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
+pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
 const API_SERVICE: &str = "v1alpha3.coordination.k8s.io";
 
@@ -266,34 +266,61 @@ impl<'a> Drydock<'a> {
     /// The command line of a process, for tests that start one more.
     #[must_use]
     pub fn command_of(&self, part: Part) -> Command {
-        let mut command = Command::new(self.binaries.join(part.command()));
-        let kubeconfig = self.kubeconfig(part);
         match part {
-            Part::ApiServer => command
-                .arg("serve")
-                .args(["--bind-address", &self.address.ip().to_string()])
-                .args(["--secure-port", &self.address.port().to_string()])
-                .args(["--log-format", "json"])
-                .arg("--kubeconfig")
-                .arg(&kubeconfig)
-                .arg("--authentication-kubeconfig")
-                .arg(&kubeconfig)
-                .arg("--authorization-kubeconfig")
-                .arg(&kubeconfig)
-                .arg("--tls-cert-file")
-                .arg(self.file("drydock-serving.crt"))
-                .arg("--tls-private-key-file")
-                .arg(self.file("drydock-serving.key"))
-                .arg("--data-dir")
-                .arg(self.data_dir()),
-            Part::Controller => command
-                .arg("--kubeconfig")
-                .arg(&kubeconfig)
-                .arg("--leader-elect")
-                .args(["--leader-elect-resource-namespace", NAMESPACE])
-                .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]),
-        };
+            Part::ApiServer => self.server_command(
+                self.address,
+                &self.file("drydock-serving.crt"),
+                &self.file("drydock-serving.key"),
+                &self.data_dir(),
+            ),
+            Part::Controller => {
+                let mut command = Command::new(self.binaries.join(part.command()));
+                command
+                    .arg("--kubeconfig")
+                    .arg(self.kubeconfig(part))
+                    .arg("--leader-elect")
+                    .args(["--leader-elect-resource-namespace", NAMESPACE])
+                    .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]);
+                command
+            }
+        }
+    }
+
+    /// The command line of a server with the service account of ours, but another address, certificate
+    /// and store.
+    pub(super) fn server_command(
+        &self,
+        address: SocketAddr,
+        certificate: &Path,
+        key: &Path,
+        data_dir: &Path,
+    ) -> Command {
+        let mut command = Command::new(self.binaries.join(Part::ApiServer.command()));
+        let kubeconfig = self.kubeconfig(Part::ApiServer);
         command
+            .arg("serve")
+            .args(["--bind-address", &address.ip().to_string()])
+            .args(["--secure-port", &address.port().to_string()])
+            .args(["--log-format", "json"])
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--authentication-kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--authorization-kubeconfig")
+            .arg(&kubeconfig)
+            .arg("--tls-cert-file")
+            .arg(certificate)
+            .arg("--tls-private-key-file")
+            .arg(key)
+            .arg("--data-dir")
+            .arg(data_dir);
+        command
+    }
+
+    /// Whether the process was started and nobody stopped or killed it.
+    #[must_use]
+    pub fn has_started(&self, part: Part) -> bool {
+        self.running().contains_key(&part)
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<Part, Process>> {

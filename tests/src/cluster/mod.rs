@@ -17,8 +17,9 @@ mod node;
 pub mod pki;
 mod ports;
 mod process;
+mod server;
 
-pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION};
+pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
 pub use self::control_plane::{Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part};
@@ -27,6 +28,7 @@ pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;
 pub use self::ports::Ports;
 pub use self::process::{Lifetime, Process};
+pub use self::server::Server;
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 static SHARED_DRYDOCK: OnceCell<Drydock<'static>> = OnceCell::const_new();

@@ -1,0 +1,329 @@
+//! How does a suite make one call and judge its answer in one line?
+//!
+//! [`Caller`] speaks JSON as one person to one server; [`Watch`] reads a stream of events.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::clients::{Connection, RawClient};
+
+/// No event that a suite waits for takes longer, not even on a busy machine.
+const EVENT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The media type of an RFC 7386 merge patch.
+pub const MERGE_PATCH: &str = "application/merge-patch+json";
+/// The media type of an RFC 6902 JSON patch.
+pub const JSON_PATCH: &str = "application/json-patch+json";
+/// The media type of Kubernetes' own merge patch.
+pub const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+/// The media type of server-side apply.
+pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
+
+/// Somebody who calls one server. Every call has a connection of its own.
+#[derive(Clone)]
+pub struct Caller {
+    client: RawClient,
+    headers: HeaderMap,
+}
+
+impl Caller {
+    /// The owner of the client's certificate.
+    #[must_use]
+    pub fn new(client: RawClient) -> Self {
+        Self {
+            client,
+            headers: HeaderMap::new(),
+        }
+    }
+
+    /// The same, with one header more on every request; a repeated name is sent as another line.
+    ///
+    /// # Errors
+    /// It is no header.
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
+        let name: HeaderName = name.parse().with_context(|| format!("{name} is no header"))?;
+        // Bytes: names of people are UTF-8.
+        let value = HeaderValue::from_bytes(value.as_bytes())
+            .with_context(|| format!("{value:?} is no header's value"))?;
+        self.headers.append(name, value);
+        Ok(self)
+    }
+
+    /// Sends a body of a media type; an empty media type sends none.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        media_type: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Answer> {
+        let request = self.request(method.clone(), path, media_type, body)?;
+        let answer = self
+            .client
+            .send(request)
+            .await
+            .with_context(|| format!("{method} {path}"))?;
+        let (head, body) = answer.into_parts();
+        Ok(Answer {
+            what: format!("{method} {path}"),
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body,
+        })
+    }
+
+    /// GET.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn get(&self, path: &str) -> Result<Answer> {
+        self.call(Method::GET, path, "", Bytes::new()).await
+    }
+
+    /// POST of a JSON body.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.call(Method::POST, path, "application/json", body.to_string())
+            .await
+    }
+
+    /// PUT of a JSON body.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Answer> {
+        self.call(Method::PUT, path, "application/json", body.to_string())
+            .await
+    }
+
+    /// PATCH of one of the four media types.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn patch(&self, path: &str, media_type: &str, body: &Value) -> Result<Answer> {
+        self.call(Method::PATCH, path, media_type, body.to_string()).await
+    }
+
+    /// DELETE without a body.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn delete(&self, path: &str) -> Result<Answer> {
+        self.call(Method::DELETE, path, "", Bytes::new()).await
+    }
+
+    /// DELETE with options in a JSON body.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn delete_with(&self, path: &str, options: &Value) -> Result<Answer> {
+        self.call(Method::DELETE, path, "application/json", options.to_string())
+            .await
+    }
+
+    /// Starts a watch; the path has its parameters.
+    ///
+    /// # Errors
+    /// The server does not answer with 200.
+    pub async fn watch(&self, path: &str) -> Result<Watch> {
+        let mut connection = self.client.connect().await?;
+        let answer = connection
+            .stream(self.request(Method::GET, path, "", Bytes::new())?)
+            .await?;
+        let (head, body) = answer.into_parts();
+        if head.status != 200 {
+            let text = body.collect().await.context("read the refusal")?.to_bytes();
+            bail!("GET {path}: {}: {}", head.status, String::from_utf8_lossy(&text));
+        }
+        Ok(Watch {
+            _connection: connection,
+            headers: head.headers,
+            body,
+            read: BytesMut::new(),
+        })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        media_type: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<Request<Bytes>> {
+        let mut request = Request::new(body.into());
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().with_context(|| format!("{path} is no path"))?;
+        request.headers_mut().extend(self.headers.clone());
+        if !media_type.is_empty() {
+            request
+                .headers_mut()
+                .insert(CONTENT_TYPE, media_type.parse().context("a media type")?);
+        }
+        Ok(request)
+    }
+}
+
+/// What a server answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The request, for messages.
+    pub what: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The head.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_slice(&self.body)
+            .with_context(|| format!("{}: {} {}", self.what, self.status, self.text()))
+    }
+
+    /// The body of an answer that must have this status.
+    ///
+    /// # Errors
+    /// It has another one, or its body is no JSON; the message has the body.
+    pub fn expect(&self, status: u16) -> Result<Value> {
+        ensure!(
+            self.status == status,
+            "{}: expected {status}, got {}: {}",
+            self.what,
+            self.status,
+            self.text()
+        );
+        self.json()
+    }
+
+    /// Checks a refusal: a Status of this code and reason, with exactly this message.
+    ///
+    /// # Errors
+    /// It is another answer; the message has both.
+    pub fn refused(&self, code: u16, reason: &str, message: &str) -> Result<Value> {
+        let status = self.expect(code)?;
+        let told = |member: &str| status.get(member).and_then(Value::as_str).unwrap_or_default();
+        ensure!(
+            (told("kind"), told("reason"), told("message")) == ("Status", reason, message)
+                && status.get("code") == Some(&code.into()),
+            "{}: expected {reason} {message:?}, got {status}",
+            self.what
+        );
+        Ok(status)
+    }
+
+    /// The server's time when it answered, as objects spell times: tests have no clock of their own.
+    ///
+    /// # Errors
+    /// The answer has no date.
+    pub fn time(&self) -> Result<String> {
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        // Sat, 28 Nov 2026 01:00:00 GMT
+        let date = self.header("date");
+        let parts: Vec<_> = date.split_whitespace().collect();
+        let [_, day, month, year, time, _] = parts.as_slice() else {
+            bail!("{}: {date:?} is no date", self.what);
+        };
+        let month = MONTHS.iter().position(|it| it == month).context("a month")? + 1;
+        Ok(format!("{year}-{month:02}-{day}T{time}Z"))
+    }
+
+    /// A header's value, or the empty text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    }
+}
+
+/// A stream of events. Dropping it closes its connection.
+pub struct Watch {
+    _connection: Connection,
+    /// The head of the answer.
+    pub headers: HeaderMap,
+    body: Incoming,
+    read: BytesMut,
+}
+
+impl Watch {
+    /// The next event, `None` at the clean end of the stream. Every event is one line.
+    ///
+    /// # Errors
+    /// The stream breaks off, nothing comes for half a minute, or it is no JSON.
+    pub async fn next(&mut self) -> Result<Option<Value>> {
+        timeout(EVENT_DEADLINE, self.next_without_deadline())
+            .await
+            .context("no event came")?
+    }
+
+    /// The next event, which must be there.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next), or the stream ended.
+    pub async fn event(&mut self) -> Result<Value> {
+        self.next().await?.context("the watch ended")
+    }
+
+    /// The next event's type and its object's name.
+    ///
+    /// # Errors
+    /// As for [`event`](Self::event).
+    pub async fn told(&mut self) -> Result<(String, String)> {
+        let event = self.event().await?;
+        let text = |pointer: &str| {
+            let value = event.pointer(pointer).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        Ok((text("/type"), text("/object/metadata/name")))
+    }
+
+    async fn next_without_deadline(&mut self) -> Result<Option<Value>> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line = self.read.split_to(end + 1);
+                let event = serde_json::from_slice(&line)
+                    .with_context(|| format!("no event: {}", String::from_utf8_lossy(&line)))?;
+                return Ok(Some(event));
+            }
+            let Some(frame) = self.body.frame().await else {
+                ensure!(
+                    self.read.is_empty(),
+                    "the stream ended within an event: {}",
+                    String::from_utf8_lossy(&self.read)
+                );
+                return Ok(None);
+            };
+            if let Ok(data) = frame.context("the stream broke off")?.into_data() {
+                self.read.extend_from_slice(&data);
+            }
+        }
+    }
+}

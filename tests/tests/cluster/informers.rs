@@ -1,0 +1,240 @@
+//! Do clients that keep a copy of our objects have the right one, whatever happens to the server?
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::clients::eventually;
+use drydock_tests::cluster::Part;
+use drydock_tests::conformance::version;
+use futures_util::StreamExt as _;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::stage::{ROOT, Stage, alone, idle_maintenance, text};
+
+/// A client may back off for half a minute before it looks again.
+const CATCH_UP: Duration = Duration::from_mins(2);
+
+/// What a client made of the events it got: per object every version, in order; nothing for a deletion.
+#[derive(Default)]
+struct Copy {
+    versions: Mutex<BTreeMap<String, Vec<u64>>>,
+    faults: Mutex<Vec<String>>,
+}
+
+impl Copy {
+    /// An object was added or changed.
+    fn put(&self, name: &str, version: u64) {
+        let (Ok(mut versions), Ok(mut faults)) = (self.versions.lock(), self.faults.lock()) else {
+            return;
+        };
+        let seen = versions.entry(name.to_owned()).or_default();
+        if seen.last().is_some_and(|last| *last >= version) {
+            faults.push(format!("{name} at {version} came after {seen:?}"));
+        }
+        seen.push(version);
+    }
+
+    fn remove(&self, name: &str) {
+        let (Ok(mut versions), Ok(mut faults)) = (self.versions.lock(), self.faults.lock()) else {
+            return;
+        };
+        if versions.remove(name).is_none() {
+            faults.push(format!("{name} was deleted twice"));
+        }
+    }
+
+    /// The newest version of each object.
+    fn current(&self) -> Result<BTreeMap<String, u64>> {
+        let faults = self.faults.lock().ok().context("the lock")?;
+        ensure!(faults.is_empty(), "{faults:?}");
+        let versions = self.versions.lock().ok().context("the lock")?;
+        Ok(versions
+            .iter()
+            .filter_map(|(name, seen)| Some((name.clone(), *seen.last()?)))
+            .collect())
+    }
+}
+
+/// kube-rs' watcher on this story's objects, until its runtime ends.
+async fn kube_rs(stage: &Stage, copy: &'static Copy) -> Result<()> {
+    let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1alpha3", "NodeMaintenance");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "nodemaintenances");
+    let objects: Api<DynamicObject> = Api::all_with(stage.control_plane().client().await?, &resource);
+    let config = watcher::Config::default().labels("story=informers");
+    tokio::spawn(async move {
+        let mut events = watcher(objects, config).default_backoff().boxed();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                    let version = object.metadata.resource_version.and_then(|it| it.parse().ok());
+                    copy.put(
+                        &object.metadata.name.unwrap_or_default(),
+                        version.unwrap_or_default(),
+                    );
+                }
+                Ok(watcher::Event::Delete(object)) => copy.remove(&object.metadata.name.unwrap_or_default()),
+                // Errors are what this story is about: the watcher must get over them by itself.
+                Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
+            }
+        }
+    });
+    Ok(())
+}
+
+/// The informer of client-go, in a program of its own that prints an event a line.
+async fn client_go(stage: &Stage, copy: &'static Copy) -> Result<Child> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go/build.sh");
+    let built = Command::new(&script)
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .context("run build.sh")?;
+    ensure!(
+        built.status.success(),
+        "the Go client does not build: see standard error"
+    );
+    let binary = String::from_utf8(built.stdout)?;
+    let log = std::fs::File::create(stage.control_plane().folder().path().join("client-go.log"))?;
+    let mut child = Command::new(binary.trim_end())
+        .arg("--kubeconfig")
+        .arg(stage.control_plane().admin_kubeconfig())
+        .args(["--resource", "nodemaintenances", "--selector", "story=informers"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .context("start the Go client")?;
+    let mut lines = BufReader::new(child.stdout.take().context("its output")?).lines();
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
+            let name = event["name"].as_str().unwrap_or_default();
+            match event["type"].as_str() {
+                Some("DELETED") => copy.remove(name),
+                _ => copy.put(
+                    name,
+                    event["resourceVersion"]
+                        .as_str()
+                        .and_then(|it| it.parse().ok())
+                        .unwrap_or_default(),
+                ),
+            }
+        }
+    });
+    Ok(child)
+}
+
+/// Writes, each time something else, and keeps the truth.
+struct Writer {
+    host: Caller,
+    truth: BTreeMap<String, Vec<u64>>,
+    next: usize,
+}
+
+impl Writer {
+    async fn write(&mut self) -> Result<()> {
+        self.next += 1;
+        let name = format!("informer-{}", self.next);
+        let path = format!("{ROOT}/nodemaintenances");
+        let mut object = idle_maintenance(&name, "nowhere");
+        object["metadata"]["labels"] = json!({ "story": "informers" });
+        let created = self.host.post(&path, &object).await?.expect(201)?;
+        self.truth.insert(name, vec![version(&created)?]);
+        let mut names = vec![format!("informer-{}", self.next)];
+        // One object that changes all the time.
+        if self.next > 1 {
+            names.push("informer-1".to_owned());
+        }
+        for name in names {
+            let patch = json!({ "spec": { "reason": format!("write {}", self.next) } });
+            let patched = self
+                .host
+                .patch(&format!("{path}/{name}"), MERGE_PATCH, &patch)
+                .await?
+                .expect(200)?;
+            self.truth
+                .entry(text(&patched["metadata"]["name"])?)
+                .or_default()
+                .push(version(&patched)?);
+        }
+        if self.next.is_multiple_of(3) {
+            let name = format!("informer-{}", self.next - 1);
+            self.host.delete(&format!("{path}/{name}")).await?.expect(200)?;
+            self.truth.remove(&name);
+        }
+        Ok(())
+    }
+
+    fn current(&self) -> BTreeMap<String, u64> {
+        let newest = |(name, seen): (&String, &Vec<u64>)| Some((name.clone(), *seen.last()?));
+        self.truth.iter().filter_map(newest).collect()
+    }
+}
+
+async fn caught_up(what: &str, copy: &Copy, truth: &BTreeMap<String, u64>) -> Result<()> {
+    eventually(&format!("{what} to have the truth"), CATCH_UP, async || {
+        let current = copy.current()?;
+        ensure!(&current == truth, "{current:?} instead of {truth:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn copies_are_right_over_a_stop_and_a_kill_of_the_server() -> Result<()> {
+    let Some(stage) = alone().await? else {
+        return Ok(());
+    };
+    // They live as long as the tasks that fill them.
+    let (rust, go): (&'static Copy, &'static Copy) = (Box::leak(Box::default()), Box::leak(Box::default()));
+    let mut writer = Writer {
+        host: stage.host()?,
+        truth: BTreeMap::new(),
+        next: 0,
+    };
+    writer.write().await?;
+    kube_rs(&stage, rust).await?;
+    let _client = client_go(&stage, go).await?;
+    caught_up("kube-rs", rust, &writer.current()).await?;
+    caught_up("client-go", go, &writer.current()).await?;
+    for ending in ["stop", "kill"] {
+        writer.write().await?;
+        writer.write().await?;
+        if ending == "stop" {
+            let status = stage
+                .drydock
+                .stop_part(Part::ApiServer)
+                .await?
+                .context("it ran")?;
+            ensure!(status.success(), "{status}");
+        } else {
+            stage.drydock.kill_part(Part::ApiServer);
+        }
+        stage.drydock.start_part(Part::ApiServer).await?;
+        stage.drydock.available().await?;
+        writer.write().await?;
+        writer.write().await?;
+        caught_up("kube-rs", rust, &writer.current()).await?;
+        caught_up("client-go", go, &writer.current()).await?;
+    }
+    // kube-rs goes on from the version it has, so it saw each one, not just the last.
+    let seen = rust.versions.lock().ok().context("the lock")?.clone();
+    let first = |all: &BTreeMap<String, Vec<u64>>| all.get("informer-1").cloned().unwrap_or_default();
+    // What came before the watcher's own list it cannot have seen.
+    let (seen, truth) = (first(&seen), first(&writer.truth));
+    ensure!(
+        truth.ends_with(&seen) && seen.len() + 2 > truth.len(),
+        "{seen:?} of {truth:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,404 @@
+//! Does kubectl do with our kinds what it does with every other?
+
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::clients::{Kubectl, eventually};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::stage::{PATIENCE, Stage, eviction_request, idle_maintenance, interceptor, text, together, uid};
+
+const STORY: u16 = 0xc71;
+
+/// An object of one kind, and what kubectl shows of it.
+struct Subject {
+    kind: &'static str,
+    short: &'static str,
+    object: Value,
+    /// The columns of `get` and those that `-o wide` adds.
+    columns: (&'static str, &'static str),
+    /// A field of the spec that may change, for `edit`, with its first and second value.
+    field: (&'static str, Value, Value),
+}
+
+impl Subject {
+    fn name(&self) -> Result<String> {
+        text(&self.object["metadata"]["name"])
+    }
+
+    /// `kubectl VERB SHORT NAME …` in the object's namespace.
+    fn arguments<'a>(&'a self, verb: &'a str, name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut arguments = vec![verb, self.short, name];
+        if let Some(namespace) = self.object["metadata"]["namespace"].as_str() {
+            arguments.extend(["-n", namespace]);
+        }
+        arguments.extend(more);
+        arguments
+    }
+}
+
+async fn subjects(stage: &Stage, story: &str, number: u64) -> Result<Vec<Subject>> {
+    let namespace = stage.namespace(story).await?;
+    let mut request = eviction_request(&namespace, "no-such-pod", &uid(STORY, number));
+    request["spec"]["ttlSecondsAfterFinished"] = json!(3600);
+    let mut maintenance = idle_maintenance(story, "nowhere");
+    maintenance["spec"]["reason"] = json!("first");
+    let mut interceptor = interceptor(&format!("{story}.example.com"), story);
+    interceptor["spec"]["priority"] = json!(20_001);
+    Ok(vec![
+        Subject {
+            kind: "EvictionRequest",
+            short: "er",
+            object: request,
+            columns: ("NAME POD ACTIVE STATE REQUESTERS RETRIES ETA AGE", "UID MESSAGE"),
+            field: ("ttlSecondsAfterFinished", json!(3600), json!(7200)),
+        },
+        Subject {
+            kind: "NodeMaintenance",
+            short: "nm",
+            object: maintenance,
+            columns: ("NAME STAGE NODES DRAINED PODS LEFT MESSAGE AGE", "REASON"),
+            field: ("reason", json!("first"), json!("second")),
+        },
+        Subject {
+            kind: "EvictionInterceptor",
+            short: "ei",
+            object: interceptor,
+            columns: ("NAME INTERCEPTOR PRIORITY PODS ACCEPTED AGE", "ROLE"),
+            field: ("priority", json!(20_001), json!(20_002)),
+        },
+    ])
+}
+
+/// Creates the object as people do, and waits until the controller has said its word, so that nobody
+/// else writes to it.
+async fn settled(stage: &Stage, subject: &Subject) -> Result<()> {
+    let kubectl = stage.kubectl();
+    let said = apply(&kubectl, &subject.object).await?;
+    ensure!(said.contains(" created"), "{said}");
+    let name = subject.name()?;
+    match subject.short {
+        "er" => {
+            let arguments = subject.arguments("wait", &name, &["--for=condition=Canceled", "--timeout=50s"]);
+            kubectl.ok(&arguments).await?;
+        }
+        "ei" => {
+            eventually("the interceptor to be accepted", PATIENCE, async || {
+                let more = [
+                    "-o",
+                    "jsonpath={.status.conditions[?(@.type==\"Accepted\")].status}",
+                ];
+                let status = kubectl.ok(&subject.arguments("get", &name, &more)).await?;
+                Ok((status == "True").then_some(()))
+            })
+            .await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Applies on the client's side, and returns what kubectl said.
+async fn apply(kubectl: &Kubectl, object: &Value) -> Result<String> {
+    let output = kubectl
+        .run_with_input(&["apply", "-f", "-"], &object.to_string())
+        .await?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && said.is_empty(), "{said}");
+    String::from_utf8(output.stdout).context("read what kubectl said")
+}
+
+#[tokio::test]
+async fn resources_are_found_and_explained() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let kubectl = stage.kubectl();
+    let listed = kubectl
+        .ok(&[
+            "api-resources",
+            "--api-group=coordination.k8s.io",
+            "--no-headers",
+            "-o",
+            "wide",
+        ])
+        .await?;
+    for (plural, short, namespaced, kind) in [
+        ("evictionrequests", "er", "true", "EvictionRequest"),
+        ("nodemaintenances", "nm", "false", "NodeMaintenance"),
+        ("evictioninterceptors", "ei", "false", "EvictionInterceptor"),
+        ("leases", "", "true", "Lease"),
+    ] {
+        let line = listed
+            .lines()
+            .find(|line| line.starts_with(&format!("{plural} ")))
+            .with_context(|| format!("{plural} is not listed:\n{listed}"))?;
+        for word in [short, namespaced, kind] {
+            ensure!(
+                word.is_empty() || line.split_whitespace().any(|it| it == word),
+                "{word}: {line}"
+            );
+        }
+    }
+    for (plural, members) in [
+        (
+            "evictionrequests",
+            [
+                "heartbeatDeadlineSeconds",
+                "activationTime",
+                "failedAPIEvictionCounter",
+            ],
+        ),
+        ("nodemaintenances", ["drainPlan", "podPriority", "stageStatuses"]),
+        (
+            "evictioninterceptors",
+            ["interceptorName", "matchConditions", "matchedPods"],
+        ),
+    ] {
+        let explained = kubectl.ok(&["explain", plural]).await?;
+        for word in [
+            "GROUP:      coordination.k8s.io",
+            "VERSION:    v1alpha3",
+            "spec",
+            "status",
+        ] {
+            ensure!(explained.contains(word), "{plural}, {word}:\n{explained}");
+        }
+        let all = kubectl.ok(&["explain", plural, "--recursive"]).await?;
+        for member in members {
+            ensure!(
+                all.contains(&format!("{member}\t<")),
+                "{plural}, {member}:\n{all}"
+            );
+        }
+        let spec = kubectl.ok(&["explain", &format!("{plural}.spec")]).await?;
+        ensure!(
+            spec.contains("DESCRIPTION:") && !spec.contains("<no description>"),
+            "{spec}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn objects_are_shown() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let kubectl = stage.kubectl();
+    for subject in subjects(&stage, "kubectl-show", 1).await? {
+        settled(&stage, &subject).await?;
+        let name = subject.name()?;
+        let header = async |more: &[&str]| {
+            let shown = kubectl.ok(&subject.arguments("get", &name, more)).await?;
+            let first = shown.lines().next().unwrap_or_default().to_owned();
+            ensure!(shown.contains(&name), "{shown}");
+            Ok::<_, anyhow::Error>(first.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        let (columns, wide) = subject.columns;
+        assert_eq!(header(&[]).await?, columns);
+        assert_eq!(header(&["-o", "wide"]).await?, format!("{columns} {wide}"));
+        let yaml = kubectl
+            .ok(&subject.arguments("get", &name, &["-o", "yaml"]))
+            .await?;
+        ensure!(
+            yaml.starts_with("apiVersion: coordination.k8s.io/v1alpha3\nkind: "),
+            "{yaml}"
+        );
+        let read: Value = serde_saphyr::from_str(&yaml).context("read YAML")?;
+        assert_eq!(read["metadata"]["name"], name);
+        let named = kubectl
+            .ok(&subject.arguments("get", &name, &["-o", "name"]))
+            .await?;
+        assert_eq!(
+            named.trim_end(),
+            format!("{}.coordination.k8s.io/{name}", subject.kind.to_lowercase())
+        );
+        let described = kubectl.ok(&subject.arguments("describe", &name, &[])).await?;
+        for word in [
+            format!("Name:         {name}"),
+            format!("Kind:         {}", subject.kind),
+        ] {
+            ensure!(described.contains(&word), "{word}:\n{described}");
+        }
+    }
+    // All at once, by the category.
+    let all = kubectl.ok(&["get", "drydock", "-A", "-o", "name"]).await?;
+    for kind in ["evictionrequest", "nodemaintenance", "evictioninterceptor"] {
+        ensure!(
+            all.contains(&format!("{kind}.coordination.k8s.io/")),
+            "{kind}: {all}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn objects_are_changed() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let kubectl = stage.kubectl();
+    for subject in subjects(&stage, "kubectl-change", 2).await? {
+        settled(&stage, &subject).await?;
+        let name = subject.name()?;
+        let run = async |verb: &str, more: &[&str]| kubectl.ok(&subject.arguments(verb, &name, more)).await;
+        let read = async |pointer: &str| {
+            let text = run("get", &["-o", "json"]).await?;
+            let object: Value = serde_json::from_str(&text).context("read JSON")?;
+            Ok::<_, anyhow::Error>(object.pointer(pointer).cloned().unwrap_or_default())
+        };
+        // Applied twice nothing changes; applied with a change it does.
+        let said = apply(&kubectl, &subject.object).await?;
+        ensure!(said.contains(" unchanged"), "{said}");
+        let (field, first, second) = &subject.field;
+        let mut changed = subject.object.clone();
+        changed["spec"][*field] = second.clone();
+        let said = apply(&kubectl, &changed).await?;
+        ensure!(said.contains(" configured"), "{said}");
+        let pointer = format!("/spec/{field}");
+        assert_eq!(&read(&pointer).await?, second);
+
+        let patch = json!({ "spec": { *field: first } }).to_string();
+        run("patch", &["--type=merge", "-p", &patch]).await?;
+        assert_eq!(&read(&pointer).await?, first);
+        let patch = json!([{ "op": "replace", "path": pointer, "value": second }]).to_string();
+        run("patch", &["--type=json", "-p", &patch]).await?;
+        assert_eq!(&read(&pointer).await?, second);
+
+        run("label", &["tier=one"]).await?;
+        assert_eq!(read("/metadata/labels/tier").await?, "one");
+        run("annotate", &["note=some words"]).await?;
+        assert_eq!(read("/metadata/annotations/note").await?, "some words");
+        run("label", &["tier-"]).await?;
+        assert_eq!(read("/metadata/labels/tier").await?, Value::Null);
+
+        edit(
+            &kubectl,
+            &subject,
+            &name,
+            &format!("s/{field}: .*/{field}: {first}/"),
+        )
+        .await?;
+        assert_eq!(&read(&pointer).await?, first);
+
+        let mut live = read("").await?;
+        live["spec"][*field] = second.clone();
+        let arguments = ["replace", "-f", "-"];
+        let output = kubectl.run_with_input(&arguments, &live.to_string()).await?;
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(&read(&pointer).await?, second);
+
+        // What custom resources refuse too.
+        let said = stage
+            .kubectl_fails(&subject.arguments("patch", &name, &["-p", "{\"spec\":{}}"]), "")
+            .await?;
+        ensure!(
+            said.contains("UnsupportedMediaType") || said.contains("unknown format"),
+            "{said}"
+        );
+        let said = stage
+            .kubectl_fails(
+                &["apply", "--server-side", "-f", "-"],
+                &subject.object.to_string(),
+            )
+            .await?;
+        ensure!(
+            said.contains("UnsupportedMediaType") || said.contains("unknown format"),
+            "{said}"
+        );
+
+        let said = run("delete", &["--wait=true", "--timeout=30s"]).await?;
+        ensure!(said.contains("deleted"), "{said}");
+        let said = stage
+            .kubectl_fails(&subject.arguments("get", &name, &[]), "")
+            .await?;
+        ensure!(said.contains("NotFound"), "{said}");
+    }
+    Ok(())
+}
+
+/// Edits an object with an editor that runs a sed script.
+async fn edit(kubectl: &Kubectl, subject: &Subject, name: &str, script: &str) -> Result<()> {
+    let output = Command::new(&kubectl.binary)
+        .args(subject.arguments("edit", name, &[]))
+        .env("KUBECONFIG", &kubectl.kubeconfig)
+        .env("HOME", &kubectl.home)
+        .env("KUBE_EDITOR", format!("sed -i '{script}'"))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(PATIENCE, output)
+        .await
+        .context("the edit did not end")??;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && said.contains("edited"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_watch_shows_every_change_as_a_row() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let kubectl = stage.kubectl();
+    let name = "kubectl-watch";
+    apply(&kubectl, &idle_maintenance(name, "nowhere")).await?;
+    let mut child = Command::new(&kubectl.binary)
+        .args(["get", "nm", name, "--watch", "-o", "wide", "--no-headers"])
+        .env("KUBECONFIG", &kubectl.kubeconfig)
+        .env("HOME", &kubectl.home)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("start kubectl")?;
+    let mut lines = BufReader::new(child.stdout.take().context("kubectl's output")?).lines();
+    let mut row = async || timeout(PATIENCE, lines.next_line()).await?.context("read a row");
+    let first = row().await?.context("a row")?;
+    ensure!(first.starts_with(name), "{first}");
+    for reason in ["one", "two", "three"] {
+        let patch = json!({ "spec": { "reason": reason } }).to_string();
+        kubectl
+            .ok(&["patch", "nm", name, "--type=merge", "-p", &patch])
+            .await?;
+        let next = row().await?.context("a row")?;
+        ensure!(
+            next.starts_with(name) && next.trim_end().ends_with(reason),
+            "{reason}: {next}"
+        );
+    }
+    kubectl.ok(&["delete", "nm", name]).await?;
+    child.kill().await.context("end kubectl")?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused_before_they_are_lost() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let mut wrong = idle_maintenance("kubectl-unknown", "nowhere");
+    wrong["spec"]["surprise"] = json!(true);
+    let said = stage
+        .kubectl_fails(&["create", "-f", "-"], &wrong.to_string())
+        .await?;
+    ensure!(said.contains("unknown field \"spec.surprise\""), "{said}");
+    let said = stage.kubectl_fails(&["get", "nm", "kubectl-unknown"], "").await?;
+    ensure!(
+        said.contains("nodemaintenances.coordination.k8s.io \"kubectl-unknown\" not found"),
+        "{said}"
+    );
+    Ok(())
+}

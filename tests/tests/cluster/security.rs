@@ -1,0 +1,613 @@
+//! Who is believed, and who may do what, whatever way the request takes?
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::clients::{Protocol, eventually};
+use drydock_tests::cluster::Server;
+use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Validity};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, requests_of, together, uid};
+
+const STORY: u16 = 0x5ec;
+const MAINTENANCES: &str = "/apis/coordination.k8s.io/v1alpha3/nodemaintenances";
+const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+/// A person with a certificate of the cluster.
+fn person(stage: &Stage, name: &str, group: Option<&str>) -> Result<Credential> {
+    stage
+        .control_plane()
+        .pki()
+        .cluster
+        .client(name, group, Validity::Current)
+}
+
+/// The 403 of somebody who may not do something to a kind of ours.
+fn may_not(user: &str, verb: &str, resource: &str, name: &str, place: &str) -> String {
+    let plural = resource.split('/').next().unwrap_or_default();
+    let name = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" {name:?}")
+    };
+    format!(
+        "{plural}.coordination.k8s.io{name} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group \
+         \"coordination.k8s.io\" {place}"
+    )
+}
+
+/// Grants verbs on resources of ours (and pods) in a namespace.
+async fn grant(stage: &Stage, namespace: &str, user: &str, rules: &Value) -> Result<()> {
+    let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": user, "namespace": namespace }, "rules": rules,
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": user, "namespace": namespace },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
+        },
+    ] });
+    stage.kubectl().apply(&role.to_string()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_person_without_rights_is_stopped_by_the_host_and_by_us() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let somebody = &stage.control_plane().pki().somebody;
+    let cluster = may_not("somebody", "list", "nodemaintenances", "", "at the cluster scope");
+    stage
+        .host_as(Some(somebody))?
+        .get(MAINTENANCES)
+        .await?
+        .refused(403, "Forbidden", &cluster)?;
+    for protocol in BOTH {
+        let direct = stage.direct_as(Some(somebody), protocol)?;
+        let answer = direct.get(MAINTENANCES).await?;
+        let status = answer.refused(403, "Forbidden", &cluster)?;
+        assert_eq!(
+            status["details"],
+            json!({ "group": "coordination.k8s.io", "kind": "nodemaintenances" })
+        );
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        // Not even whether something is there.
+        for (method, path, verb, resource, name, place) in [
+            (
+                Method::GET,
+                format!("{MAINTENANCES}/x"),
+                "get",
+                "nodemaintenances",
+                "x",
+                "at the cluster scope",
+            ),
+            (
+                Method::DELETE,
+                format!("{MAINTENANCES}/x"),
+                "delete",
+                "nodemaintenances",
+                "x",
+                "at the cluster scope",
+            ),
+            (
+                Method::DELETE,
+                MAINTENANCES.to_owned(),
+                "deletecollection",
+                "nodemaintenances",
+                "",
+                "at the cluster scope",
+            ),
+            (
+                Method::GET,
+                format!("{}?watch=1", requests_of("default")),
+                "watch",
+                "evictionrequests",
+                "",
+                "in the namespace \"default\"",
+            ),
+            (
+                Method::GET,
+                format!("{}?fieldSelector=metadata.name%3Dx", requests_of("default")),
+                "list",
+                "evictionrequests",
+                "x",
+                "in the namespace \"default\"",
+            ),
+            (
+                Method::PUT,
+                format!("{}/x/status", requests_of("default")),
+                "update",
+                "evictionrequests/status",
+                "x",
+                "in the namespace \"default\"",
+            ),
+        ] {
+            let answer = direct.call(method, &path, "", "").await?;
+            answer.refused(
+                403,
+                "Forbidden",
+                &may_not("somebody", verb, resource, name, place),
+            )?;
+        }
+        let status = direct.get("/metrics").await?;
+        status.refused(
+            403,
+            "Forbidden",
+            "forbidden: User \"somebody\" cannot get path \"/metrics\"",
+        )?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let pki = stage.control_plane().pki();
+    let foreign = Authority::new("front-proxy")?.client(FRONT_PROXY_NAME, None, Validity::Current)?;
+    let expired = pki
+        .front_proxy
+        .client(FRONT_PROXY_NAME, None, Validity::Expired)?;
+    let impostor = pki.front_proxy.client("impostor", None, Validity::Current)?;
+    let of_cluster = pki.cluster.client(FRONT_PROXY_NAME, None, Validity::Current)?;
+    let anonymous = may_not(
+        "system:anonymous",
+        "list",
+        "nodemaintenances",
+        "",
+        "at the cluster scope",
+    );
+    let own = may_not(
+        FRONT_PROXY_NAME,
+        "list",
+        "nodemaintenances",
+        "",
+        "at the cluster scope",
+    );
+    for protocol in BOTH {
+        let forged = |identity: Option<&Credential>| {
+            stage
+                .direct_as(identity, protocol)?
+                .with_header("x-remote-user", "admin")?
+                .with_header("x-remote-group", "system:masters")
+        };
+        forged(Some(&pki.aggregator))?
+            .get(MAINTENANCES)
+            .await?
+            .expect(200)?;
+        // No certificate: the headers are air.
+        forged(None)?
+            .get(MAINTENANCES)
+            .await?
+            .refused(403, "Forbidden", &anonymous)?;
+        // A certificate that speaks for itself alone.
+        forged(Some(&of_cluster))?
+            .get(MAINTENANCES)
+            .await?
+            .refused(403, "Forbidden", &own)?;
+        for identity in [&foreign, &expired, &impostor] {
+            let answer = forged(Some(identity))?.get(MAINTENANCES).await?;
+            let status = answer.refused(401, "Unauthorized", "Unauthorized")?;
+            assert_eq!(status["details"], Value::Null);
+            assert_eq!(answer.header("www-authenticate"), "");
+        }
+        // The front proxy without a word about whom it speaks for.
+        let silent = stage.direct_as(Some(&pki.aggregator), protocol)?;
+        silent
+            .get(MAINTENANCES)
+            .await?
+            .refused(401, "Unauthorized", "Unauthorized")?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_are_checked_here_too() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let pki = stage.control_plane().pki();
+    let foreign = Authority::new("cluster")?.client("admin", Some("system:masters"), Validity::Current)?;
+    let expired = pki
+        .cluster
+        .client("admin", Some("system:masters"), Validity::Expired)?;
+    for protocol in BOTH {
+        stage
+            .direct_as(Some(&pki.admin), protocol)?
+            .get(MAINTENANCES)
+            .await?
+            .expect(200)?;
+        for identity in [&foreign, &expired] {
+            let caller = stage.direct_as(Some(identity), protocol)?;
+            caller
+                .get(MAINTENANCES)
+                .await?
+                .refused(401, "Unauthorized", "Unauthorized")?;
+            // Nobody becomes anonymous by failing.
+            assert_eq!(caller.get("/healthz").await?.status, 401);
+        }
+        let bad = stage
+            .direct_as(None, protocol)?
+            .with_header("authorization", "Bearer no-such-token")?;
+        bad.get(MAINTENANCES)
+            .await?
+            .refused(401, "Unauthorized", "Unauthorized")?;
+        let kept = stage
+            .direct_as(Some(&pki.admin), protocol)?
+            .with_header("authorization", "Bearer no-such-token")?;
+        kept.get(MAINTENANCES).await?.expect(200)?;
+
+        let anonymous = stage.direct_as(None, protocol)?;
+        assert_eq!(anonymous.get("/healthz").await?.text(), "ok");
+        let message = may_not(
+            "system:anonymous",
+            "list",
+            "nodemaintenances",
+            "",
+            "at the cluster scope",
+        );
+        anonymous
+            .get(MAINTENANCES)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+    }
+    // A token of a service account is that account.
+    let token = stage
+        .kubectl()
+        .ok(&["create", "token", "default", "-n", "default"])
+        .await?;
+    let bearer = format!("Bearer {}", token.trim_end());
+    let user = "system:serviceaccount:default:default";
+    let message = may_not(user, "list", "nodemaintenances", "", "at the cluster scope");
+    for caller in [stage.direct_as(None, Protocol::Http2)?, stage.host_as(None)?] {
+        let caller = caller.with_header("authorization", &bearer)?;
+        caller
+            .get(MAINTENANCES)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_asks_for_an_eviction_must_be_allowed_to_delete_the_pod() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("security-pods").await?;
+    let asker = person(&stage, "asker", None)?;
+    let requests = json!([{
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["evictionrequests", "evictionrequests/status"],
+        "verbs": ["*"],
+    }]);
+    grant(&stage, &namespace, "asker", &requests).await?;
+    let (first, second) = (uid(STORY, 1), uid(STORY, 2));
+    let (path, item) = (
+        requests_of(&namespace),
+        format!("{}/{first}", requests_of(&namespace)),
+    );
+    let request = eviction_request(&namespace, "web-0", &first);
+    let message = format!(
+        "evictionrequests.coordination.k8s.io \"{first}\" is forbidden: User \"asker\" cannot delete resource \"pods\" in \
+         API group \"\" in the namespace \"{namespace}\": pod \"web-0\""
+    );
+    let callers = [
+        stage.host_as(Some(&asker))?,
+        stage.direct_as(Some(&asker), Protocol::Http2)?,
+    ];
+    // Rights spread in moments: wait until the asker is known as one who may write requests.
+    eventually("the role to be in force", PATIENCE, async || {
+        callers[0].get(&path).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    for caller in &callers {
+        caller
+            .post(&path, &request)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+        // A dry run is told the same.
+        let dry = format!("{path}?dryRun=All");
+        caller
+            .post(&dry, &request)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+    }
+    // What others created may not be changed or deleted either.
+    stage.host()?.post(&path, &request).await?.expect(201)?;
+    let withdraw = json!({ "spec": { "requesters": [] } });
+    for caller in &callers {
+        caller
+            .patch(&item, MERGE_PATCH, &withdraw)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+        caller.delete(&item).await?.refused(403, "Forbidden", &message)?;
+        caller.delete(&path).await?.refused(403, "Forbidden", &message)?;
+        // A write that changes nothing needs no right on pods: migrations of stored versions do that.
+        caller.patch(&item, MERGE_PATCH, &json!({})).await?.expect(200)?;
+        // Status has rights of its own.
+        let live = caller.get(&item).await?.expect(200)?;
+        caller.put(&format!("{item}/status"), &live).await?;
+    }
+    // With the right on that one pod it works, for that one pod.
+    let with_pod = json!([
+        requests[0],
+        { "apiGroups": [""], "resources": ["pods"], "resourceNames": ["web-0"], "verbs": ["delete"] },
+    ]);
+    grant(&stage, &namespace, "asker", &with_pod).await?;
+    eventually(
+        "the right to be known here",
+        Duration::from_secs(30),
+        async || {
+            callers[1]
+                .delete(&format!("{item}?dryRun=All"))
+                .await?
+                .expect(200)?;
+            Ok(Some(()))
+        },
+    )
+    .await?;
+    callers[0].delete(&item).await?.expect(200)?;
+    let other = eviction_request(&namespace, "web-1", &second);
+    let message = format!(
+        "evictionrequests.coordination.k8s.io \"{second}\" is forbidden: User \"asker\" cannot delete resource \"pods\" \
+         in API group \"\" in the namespace \"{namespace}\": pod \"web-1\""
+    );
+    callers[0]
+        .post(&path, &other)
+        .await?
+        .refused(403, "Forbidden", &message)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_plans_a_maintenance_must_be_allowed_to_delete_the_nodes() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let planner = person(&stage, "planner", None)?;
+    let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": "planner" },
+            "rules": [{ "apiGroups": ["coordination.k8s.io"], "resources": ["nodemaintenances"], "verbs": ["*"] }],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": "planner" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "planner" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "planner" }],
+        },
+    ] });
+    stage.kubectl().apply(&role.to_string()).await?;
+    let caller = stage.host_as(Some(&planner))?;
+    eventually("the role to be in force", PATIENCE, async || {
+        caller.get(MAINTENANCES).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    // Without a node there is nothing to check by name, and the future is checked as a whole.
+    let maintenance = idle_maintenance("security-nodes", "no-such-node");
+    let answer = caller.post(MAINTENANCES, &maintenance).await?;
+    let status = answer.expect(403)?;
+    let message = status["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.starts_with(
+            "nodemaintenances.coordination.k8s.io \"security-nodes\" is forbidden: User \"planner\" cannot delete \
+             resource \"nodes\" in API group \"\" at the cluster scope"
+        ),
+        "{message}"
+    );
+    assert_eq!(
+        caller
+            .get(&format!("{MAINTENANCES}/security-nodes"))
+            .await?
+            .status,
+        404
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn impersonation_is_honoured_or_refused_but_never_ignored() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let pki = stage.control_plane().pki();
+    for protocol in BOTH {
+        // The admin as somebody has somebody's rights.
+        let answer = stage
+            .direct_as(Some(&pki.admin), protocol)?
+            .with_header("impersonate-user", "somebody")?
+            .get(MAINTENANCES)
+            .await?;
+        assert_eq!(answer.status, 403, "{}", answer.text());
+        // Nobody becomes more by it.
+        let answer = stage
+            .direct_as(Some(&pki.somebody), protocol)?
+            .with_header("impersonate-user", "admin")?
+            .with_header("impersonate-group", "system:masters")?
+            .get(MAINTENANCES)
+            .await?;
+        assert_eq!(answer.status, 403, "{}", answer.text());
+        let answer = stage
+            .direct_as(Some(&pki.admin), protocol)?
+            .with_header("impersonate-group", "system:masters")?
+            .get(MAINTENANCES)
+            .await?;
+        ensure!([400, 403].contains(&answer.status), "{}", answer.text());
+    }
+    // Through the host the impersonated person arrives.
+    let message = may_not("somebody", "list", "nodemaintenances", "", "at the cluster scope");
+    let answer = stage
+        .host()?
+        .with_header("impersonate-user", "somebody")?
+        .get(MAINTENANCES)
+        .await?;
+    let status = answer.expect(403)?;
+    ensure!(
+        status["message"]
+            .as_str()
+            .is_some_and(|it| it.starts_with(&message)),
+        "{status}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_in_headers_are_read_as_they_were_meant() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let aggregator = &stage.control_plane().pki().aggregator;
+    for protocol in BOTH {
+        let speaker = |user: &str| {
+            stage
+                .direct_as(Some(aggregator), protocol)?
+                .with_header("x-remote-user", user)
+        };
+        // UTF-8 stays what it is; a comma does not split a group.
+        let message = may_not("björn", "list", "nodemaintenances", "", "at the cluster scope");
+        speaker("björn")?
+            .with_header("x-remote-group", "a,system:masters")?
+            .get(MAINTENANCES)
+            .await?
+            .refused(403, "Forbidden", &message)?;
+        speaker("somebody")?
+            .with_header("x-remote-group", "a")?
+            .with_header("X-REMOTE-GROUP", "system:masters")?
+            .with_header("X-Remote-Extra-Acme.Com%2fproject", "p")?
+            .with_header("x-remote-extra-odd%zz", "kept")?
+            .get(MAINTENANCES)
+            .await?
+            .expect(200)?;
+        // Those who ask without groups are authenticated all the same: the aggregator itself does.
+        speaker("system:aggregator")?.get(ROOT).await?.expect(200)?;
+        speaker("system:aggregator")?
+            .get("/openapi/v3")
+            .await?
+            .expect(200)?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn extras_reach_the_review_of_the_host() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    // RBAC does not read extras; that they do no harm, even odd ones, is what can be seen from outside.
+    let namespace = stage.namespace("security-extras").await?;
+    let rules = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["evictionrequests"], "verbs": ["list"] }]);
+    grant(&stage, &namespace, "with-extras", &rules).await?;
+    let caller = stage
+        .direct_as(Some(&stage.control_plane().pki().aggregator), Protocol::Http2)?
+        .with_header("x-remote-user", "with-extras")?
+        .with_header(
+            "x-remote-extra-authentication.kubernetes.io%2fcredential-id",
+            "JTI=1",
+        )?
+        .with_header("x-remote-extra-%c3%a4", "ä")?;
+    eventually("the review with extras to allow it", PATIENCE, async || {
+        caller.get(&requests_of(&namespace)).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_new_serving_certificate_is_used_without_a_restart() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let server = Server::start(stage.drydock, "certificates").await?;
+    let pki = stage.control_plane().pki();
+    let new_authority = Authority::new("drydock-serving-2")?;
+    let name = "drydock-apiserver.drydock-system.svc";
+    let trusting_new = drydock_tests::clients::RawClient::new(
+        server.address(),
+        name,
+        &new_authority.certificate(),
+        Some(&pki.admin),
+        Protocol::Http2,
+    )?;
+    ensure!(
+        trusting_new.get("/readyz").await.is_err(),
+        "the new authority is not in use yet"
+    );
+    let mut kept = server
+        .raw_client(Some(&pki.admin), Protocol::Http2)?
+        .connect()
+        .await?;
+    server.serve_with(&new_authority.serving(&[name], Validity::Current)?)?;
+    eventually("the new certificate", Duration::from_secs(90), async || {
+        Ok(trusting_new.get("/readyz").await.ok())
+    })
+    .await?;
+    // Connections that were there go on.
+    let request = http::Request::get("/readyz").body("")?;
+    assert_eq!(kept.send(request).await?.status(), 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn paths_are_authorized_as_they_are_served() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("security-paths").await?;
+    let reader = person(&stage, "reader", None)?;
+    let rules = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["*"], "verbs": ["*"] }]);
+    grant(&stage, &namespace, "reader", &rules).await?;
+    let caller = stage.direct_as(Some(&reader), Protocol::Http1)?;
+    eventually("the role to be in force", PATIENCE, async || {
+        caller.get(&requests_of(&namespace)).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    // A right in a namespace is none on what has no namespace.
+    let wrong = format!("{ROOT}/namespaces/{namespace}/nodemaintenances/x");
+    assert_eq!(caller.get(&wrong).await?.status, 404);
+    for (path, codes) in [
+        (
+            format!("{ROOT}/namespaces/{namespace}/../default/evictionrequests"),
+            [403, 404],
+        ),
+        (
+            format!("{ROOT}/namespaces/{namespace}%2f..%2fdefault/evictionrequests"),
+            [403, 404],
+        ),
+        (format!("{}/%2e%2e", requests_of(&namespace)), [400, 404]),
+        (format!("{}/a%2fb", requests_of(&namespace)), [403, 404]),
+        (format!("{}/a%25b", requests_of(&namespace)), [400, 404]),
+    ] {
+        let answer = caller.get(&path).await?;
+        ensure!(
+            codes.contains(&answer.status),
+            "{path}: {} {}",
+            answer.status,
+            answer.text()
+        );
+    }
+    let everywhere: Caller = caller.clone();
+    let message = may_not("reader", "list", "evictionrequests", "", "at the cluster scope");
+    everywhere
+        .get(&format!("{ROOT}/evictionrequests"))
+        .await?
+        .refused(403, "Forbidden", &message)?;
+    caller
+        .get(&format!("{}/", requests_of(&namespace)))
+        .await
+        .context("a trailing slash")?
+        .expect(200)?;
+    Ok(())
+}

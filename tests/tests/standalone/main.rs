@@ -1,0 +1,5 @@
+//! Does the project work without a cluster? The core stories, in seconds and without Go.
+
+mod conformance;
+mod drain;
+mod restart;
