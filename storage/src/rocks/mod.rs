@@ -393,7 +393,8 @@ impl RocksStore {
 
     /// Encodes transactions and hands them to the commit thread as one message.
     async fn submit(&self, transactions: Vec<Transaction>) -> Answers {
-        let mut prepared = Vec::with_capacity(transactions.len());
+        let count = transactions.len();
+        let mut prepared = Vec::with_capacity(count);
         if weight(&transactions).fits(LARGE) {
             prepared.extend(
                 transactions
@@ -405,7 +406,7 @@ impl RocksStore {
             let encode = move || transactions.into_iter().map(|one| shared.prepare(one)).collect();
             match tokio::task::spawn_blocking(encode).await {
                 Ok(encoded) => prepared = encoded,
-                Err(_) => return vec![Err(closed())],
+                Err(_) => return (0..count).map(|_| Err(closed())).collect(),
             }
         }
         let mut accepted = Vec::with_capacity(prepared.len());
@@ -498,8 +499,11 @@ impl Shared {
             };
             return (0..count).map(|_| Err(refusal())).collect();
         }
-        // The thread answers all of a message, or died with it: then nobody knows.
-        answers.await.unwrap_or_default()
+        answers.await.unwrap_or_else(|_| {
+            // The thread answers all of a message or dies with it: then nobody knows, and nobody may go on writing.
+            self.poison.poison("the commit thread died");
+            Vec::new()
+        })
     }
 }
 

@@ -181,7 +181,7 @@ fn collect(
         let entry = match undone.next_if(|(past_key, _)| *past_key == key) {
             Some((_, None)) => continue,
             Some((_, Some(entry))) => entry,
-            None => entry(shared, &key, record)?,
+            None => entry(shared, &key, record, revision)?,
         };
         if full(&mut scan, key, entry) {
             return Ok(scan);
@@ -205,8 +205,16 @@ fn parse_key(bytes: &[u8]) -> Result<Key, StoreError> {
     Ok(Key::parse(text)?)
 }
 
-/// The entry of a row, shared with the index where it holds the same one.
-fn entry(shared: &Shared, key: &Key, record: &[u8]) -> Result<Entry, StoreError> {
+/// The entry of a row whose key did not change between `revision` and the snapshot.
+///
+/// If the index knows it as of that revision or before, it is the same one: its bytes are shared and the row need
+/// not be decoded.
+fn entry(shared: &Shared, key: &Key, record: &[u8], revision: Revision) -> Result<Entry, StoreError> {
+    if let Some(Slot::Whole(entry)) = shared.index().slot(key)
+        && entry.modified <= revision
+    {
+        return Ok(entry.clone());
+    }
     let corrupt = |error: &crate::record::RecordError| {
         shared.metrics.checksum_failures.inc();
         StoreError::Corrupt {
@@ -215,17 +223,11 @@ fn entry(shared: &Shared, key: &Key, record: &[u8]) -> Result<Entry, StoreError>
         }
     };
     let stored = StoredState::decode(key, record).map_err(|error| corrupt(&error))?;
-    let place = stored.place();
-    if let Some(Slot::Whole(entry)) = shared.index().slot(key)
-        && entry.modified == place.modified
-    {
-        return Ok(entry.clone());
-    }
+    let Place { created, modified } = stored.place();
     let value = shared
         .records
         .value(key, stored)
         .map_err(|error| corrupt(&error))?;
-    let Place { created, modified } = place;
     Ok(Entry {
         value,
         created,

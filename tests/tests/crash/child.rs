@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use drydock_storage::rocks::RocksStore;
@@ -129,11 +129,14 @@ fn arm(orders: &Orders) {
     if orders.notes_syncs {
         let folder = orders.folder.clone();
         let left = AtomicI64::new(orders.die_at.map_or(i64::MAX, |(_, count)| count));
+        let noting = Mutex::new(());
         fail::cfg_callback(noted, move || {
             // The last sync did not come to pass: power was gone before it.
             if left.fetch_sub(1, Ordering::Relaxed) == 1 {
                 die();
             }
+            // Two threads sync in relaxed mode.
+            let _one_note = noting.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((path, length)) = newest_log(&folder) {
                 let note = format!("{} {length}", path.file_name().unwrap().to_string_lossy());
                 let unfinished = notes_path(&folder).with_extension("new");
@@ -232,6 +235,8 @@ async fn live(orders: Orders) {
 #[test]
 fn the_child() {
     if let Some(orders) = Orders::from_environment() {
+        // A fault of the child must not look like an orderly end.
+        std::panic::set_hook(Box::new(|_| die()));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
