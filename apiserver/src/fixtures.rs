@@ -151,6 +151,8 @@ pub(crate) struct FakeHost {
     pub(crate) authentication: watch::Sender<Arc<AuthenticationConfig>>,
     pub(crate) tokens: Mutex<HashMap<String, UserInfo>>,
     pub(crate) decide: Mutex<Decide>,
+    /// Namespaces that are not simply there.
+    pub(crate) namespaces: Mutex<HashMap<String, Namespace>>,
     pub(crate) token_reviews: AtomicUsize,
     pub(crate) access_reviews: AtomicUsize,
 }
@@ -161,6 +163,7 @@ impl FakeHost {
             authentication: watch::Sender::new(Arc::new(config)),
             tokens: Mutex::default(),
             decide: Mutex::new(Box::new(|_| Ok(AccessVerdict::Allowed(String::new())))),
+            namespaces: Mutex::default(),
             token_reviews: AtomicUsize::default(),
             access_reviews: AtomicUsize::default(),
         })
@@ -199,8 +202,9 @@ impl Host for FakeHost {
         std::future::ready(verdict).boxed()
     }
 
-    fn namespace<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Namespace, HostError>> {
-        std::future::ready(Ok(Namespace::Active(Arc::default()))).boxed()
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Namespace, HostError>> {
+        let known = self.namespaces.lock().unwrap().get(name).cloned();
+        std::future::ready(Ok(known.unwrap_or_else(|| Namespace::Active(Arc::default())))).boxed()
     }
 
     fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Value>, HostError>> {

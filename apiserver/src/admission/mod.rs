@@ -126,12 +126,12 @@ impl Chain {
         Ok(())
     }
 
-    /// Whether a namespace is being deleted. Where that is not known, it is not.
-    pub async fn is_namespace_terminating(&self, namespace: &str) -> bool {
+    /// Whether a namespace is being deleted, or gone with something left behind. Where that is not known, it is not.
+    pub async fn is_namespace_ending(&self, namespace: &str) -> bool {
         !namespace.is_empty()
             && matches!(
                 self.host.namespace(namespace).await,
-                Ok(Namespace::Terminating(_))
+                Ok(Namespace::Terminating(_) | Namespace::Missing)
             )
     }
 }

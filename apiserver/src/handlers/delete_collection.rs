@@ -5,7 +5,7 @@ use std::sync::Arc;
 use drydock_storage::Store;
 use http::Response;
 
-use super::{Call, delete, list};
+use super::{Call, delete, list, response};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
@@ -20,17 +20,15 @@ pub(super) async fn delete_collection<S: Store>(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::List)?;
     let options = delete::options(call, body).await?;
+    let include = response::IncludeObject::of(&call.context.query, representation)?;
     let page = list::page(call).await?;
     let found: Vec<Arc<CachedObject>> = page.objects.collect();
     for batch in found.chunks(BATCH) {
         call.store.delete_many(&call.context, batch, &options).await?;
     }
-    list::render(
-        call,
-        representation,
-        list::Page {
-            head: page.head,
-            objects: Box::new(found.into_iter()),
-        },
-    )
+    let page = list::Page {
+        head: page.head,
+        objects: Box::new(found.into_iter()),
+    };
+    Ok(list::render(call, representation, include, page))
 }

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use drydock_machinery::codec;
 use drydock_storage::{Revision, Store};
 use futures_util::stream;
+use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ use super::{Call, response};
 use crate::cache::{CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, PageOf, Query, ReadError, Snapshot};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
-use crate::registry::resource::{Resource, api_version};
+use crate::registry::resource::Resource;
 use crate::request::negotiate::{Answer, MediaType, Representation, Transform};
 use crate::request::options::{ListOptions, ListState};
 
@@ -44,8 +45,9 @@ pub(super) struct Page {
 
 pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::List)?;
+    let include = response::IncludeObject::of(&call.context.query, representation)?;
     let page = page(call).await?;
-    render(call, representation, page)
+    Ok(render(call, representation, include, page))
 }
 
 /// Finds the page a request asks for.
@@ -107,52 +109,19 @@ async fn continued<S: Store>(call: &Call<'_, S>, token: &ContinueToken) -> Resul
 }
 
 /// Writes a page in the form the client asked for.
-///
-/// # Errors
-/// 400 for `includeObject`, 500 for stored bytes that cannot be decoded.
 pub(super) fn render<S: Store>(
     call: &Call<'_, S>,
     representation: Representation,
+    include: response::IncludeObject,
     page: Page,
-) -> Result<Response<ResponseBody>, ApiError> {
-    let include = response::IncludeObject::parse(&call.context.query)?;
-    let resource = Arc::clone(&call.store.resource);
-    let now = call.store.clock().now();
-    if representation.media_type == MediaType::Json && !representation.pretty {
-        let items = Items {
-            resource,
-            representation,
-            include,
-            now,
-        };
-        return Ok(stream_page(
-            &api_version(call.store.resource.group, call.version.name),
-            items,
-            page,
-        ));
-    }
+) -> Response<ResponseBody> {
     let items = Items {
-        resource,
+        resource: Arc::clone(&call.store.resource),
         representation,
         include,
-        now,
+        now: call.store.clock().now(),
     };
-    let values: Vec<Value> = page
-        .objects
-        .map(|object| items.value(&object))
-        .collect::<Result<_, _>>()?;
-    let mut list = items.envelope(
-        &api_version(call.store.resource.group, call.version.name),
-        &page.head,
-    );
-    if let Some(members) = list.as_object_mut() {
-        members.insert(items.member().to_owned(), Value::Array(values));
-    }
-    Ok(response::respond(
-        StatusCode::OK,
-        representation.media_type,
-        response::encode(&list, representation)?,
-    ))
+    stream_page(&call.version.api_version, items, page)
 }
 
 /// How the objects of a list are written.
@@ -173,6 +142,7 @@ impl Items {
         }
     }
 
+    /// The document but for its objects.
     fn envelope(&self, api_version: &str, head: &Head) -> Value {
         let mut metadata = json!({ "resourceVersion": head.revision.to_string() });
         if let Some(members) = metadata.as_object_mut() {
@@ -184,23 +154,23 @@ impl Items {
             }
         }
         match self.representation.transform {
-            Transform::Table(version) => response::table(
-                version,
-                metadata,
-                Some(self.resource.strategy.columns()),
-                Vec::new(),
-            ),
+            Transform::Table(version) => {
+                let columns = Some(self.resource.strategy.columns());
+                let mut table = response::table(version, metadata, columns, Vec::new());
+                if let Some(members) = table.as_object_mut() {
+                    members.remove(self.member());
+                }
+                table
+            }
             Transform::PartialObjectList(version) | Transform::PartialObject(version) => json!({
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": version.api_version(),
                 "metadata": metadata,
-                "items": [],
             }),
             Transform::None => json!({
                 "kind": format!("{}List", self.resource.kind),
                 "apiVersion": api_version,
                 "metadata": metadata,
-                "items": [],
             }),
         }
     }
@@ -221,33 +191,104 @@ impl Items {
         })
     }
 
-    fn write(&self, out: &mut BytesMut, object: &CachedObject) -> Result<(), ApiError> {
-        if self.representation.transform == Transform::None {
-            object.write_into(out);
-        } else {
-            out.extend_from_slice(&drydock_machinery::codec::encode(&self.value(object)?));
+    /// The beginning of the document, up to where its objects stand.
+    fn write_start(&self, out: &mut BytesMut, api_version: &str, head: &Head) -> Result<(), ApiError> {
+        let envelope = response::encode(&self.envelope(api_version, head), self.representation)?;
+        let member = self.member();
+        // An object never is the empty text: its closing brace gives way to one more member.
+        let open = envelope
+            .trim_ascii_end()
+            .strip_suffix(b"}")
+            .unwrap_or(&envelope)
+            .trim_ascii_end();
+        let (begun, member) = match self.layout() {
+            Layout::Compact => (open, format!(",\"{member}\":[")),
+            Layout::Indented => (open, format!(",\n  \"{member}\": [")),
+            Layout::Yaml => (&*envelope, format!("{member}:")),
+        };
+        out.extend_from_slice(begun);
+        out.extend_from_slice(member.as_bytes());
+        Ok(())
+    }
+
+    fn write(&self, out: &mut BytesMut, object: &CachedObject, first: bool) -> Result<(), ApiError> {
+        match self.layout() {
+            Layout::Compact => {
+                out.extend_from_slice(if first { b"" } else { b"," });
+                if self.representation.transform == Transform::None {
+                    object.write_into(out);
+                } else {
+                    out.extend_from_slice(&codec::encode(&self.value(object)?));
+                }
+            }
+            Layout::Indented => {
+                out.extend_from_slice(if first { b"\n    " } else { b",\n    " });
+                let text = codec::encode_pretty(&self.value(object)?);
+                write_indented(out, &text, "    ");
+            }
+            Layout::Yaml => {
+                out.extend_from_slice(b"\n- ");
+                let text = response::encode(&self.value(object)?, self.representation)?;
+                write_indented(out, text.trim_ascii_end(), "  ");
+            }
         }
         Ok(())
     }
+
+    /// The end of a document with objects, or without any.
+    fn write_end(&self, out: &mut BytesMut, is_empty: bool) {
+        out.extend_from_slice(match (self.layout(), is_empty) {
+            (Layout::Compact, _) => b"]}\n",
+            (Layout::Indented, true) => b"]\n}",
+            (Layout::Indented, false) => b"\n  ]\n}",
+            (Layout::Yaml, true) => b" []\n",
+            (Layout::Yaml, false) => b"\n",
+        });
+    }
+
+    const fn layout(&self) -> Layout {
+        match (self.representation.media_type, self.representation.pretty) {
+            (MediaType::Json, false) => Layout::Compact,
+            (MediaType::Json, true) => Layout::Indented,
+            (MediaType::Yaml, _) => Layout::Yaml,
+        }
+    }
 }
 
-/// The page as a body that is made while it is read. Its members are written in the order clients are used to.
-fn stream_page(api_version: &str, items: Items, page: Page) -> Response<ResponseBody> {
-    let mut envelope = items.envelope(api_version, &page.head);
-    if let Some(members) = envelope.as_object_mut() {
-        members.remove(items.member());
-    }
-    let mut start = BytesMut::from(drydock_machinery::codec::encode(&envelope).as_slice());
-    start.truncate(start.len() - 1);
-    start.extend_from_slice(format!(",\"{}\":[", items.member()).as_bytes());
+/// How a document is laid out.
+#[derive(Clone, Copy)]
+enum Layout {
+    Compact,
+    Indented,
+    Yaml,
+}
 
-    let state = Rest {
+/// Text whose lines but the first stand further to the right.
+fn write_indented(out: &mut BytesMut, text: &[u8], indent: &str) {
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b"\n");
+            if !line.is_empty() {
+                out.extend_from_slice(indent.as_bytes());
+            }
+        }
+        out.extend_from_slice(line);
+    }
+}
+
+/// The page as a body that is made while it is read. The objects stand last, as clients are used to.
+fn stream_page(api_version: &str, items: Items, page: Page) -> Response<ResponseBody> {
+    let media_type = items.representation.media_type;
+    let mut start = BytesMut::new();
+    if let Err(error) = items.write_start(&mut start, api_version, &page.head) {
+        return error.into_response();
+    }
+    let mut state = Rest {
         items,
         objects: Some(page.objects),
         buffer: start,
         first: true,
     };
-    let mut state = state;
     // A small page is one buffer with a known length; only larger ones are streams.
     let first = match state.fill() {
         Ok(bytes) => bytes,
@@ -276,10 +317,9 @@ fn stream_page(api_version: &str, items: Items, page: Page) -> Response<Response
         ResponseBody::abortable_stream(rest)
     };
     let mut response = Response::new(body);
-    response.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static(MediaType::Json.content_type()),
-    );
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type.content_type()));
     response
 }
 
@@ -297,13 +337,11 @@ impl Rest {
         while self.buffer.len() < BUFFER_BYTES {
             let Some(object) = self.objects.as_mut().and_then(Iterator::next) else {
                 self.objects = None;
-                self.buffer.extend_from_slice(b"]}\n");
+                self.items.write_end(&mut self.buffer, self.first);
                 break;
             };
-            if !std::mem::take(&mut self.first) {
-                self.buffer.extend_from_slice(b",");
-            }
-            self.items.write(&mut self.buffer, &object)?;
+            let first = std::mem::take(&mut self.first);
+            self.items.write(&mut self.buffer, &object, first)?;
         }
         Ok(self.buffer.split().freeze())
     }

@@ -16,9 +16,13 @@ mod selection;
 mod update;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use drydock_machinery::clock::Clock;
+use drydock_machinery::field_error::quoted;
 use drydock_storage::Store;
 use http::{HeaderMap, Method, Request, Response};
 
@@ -83,7 +87,7 @@ impl<S: Store> Call<'_, S> {
         Ok(response::Form {
             resource: &self.store.resource,
             representation,
-            include: response::IncludeObject::parse(&self.context.query)?,
+            include: response::IncludeObject::of(&self.context.query, representation)?,
             now: self.store.clock().now(),
         })
     }
@@ -170,6 +174,7 @@ impl<S: Store> Api<S> {
             _ => return Err(ApiError::no_route()),
         };
         if resource.surplus_segments > 0
+            || (!is_item && !resource.subresource.is_empty())
             || (in_namespace && !namespaced)
             || (is_item && namespaced && !in_namespace)
         {
@@ -191,7 +196,9 @@ impl<S: Store> Api<S> {
                 )
             }
         };
-        if !served || method == Method::HEAD {
+        // The old `/watch/` paths are the verb watch whatever the method.
+        let is_read = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+        if !served || (is_read && method != Method::GET) {
             return Err(ApiError::method_not_allowed());
         }
         check_name(&resource.name)?;
@@ -261,7 +268,8 @@ impl<S: Store> Api<S> {
 fn check_name(name: &str) -> Result<(), ApiError> {
     let refuse = |why: &str| {
         Err(ApiError::bad_request(format!(
-            "Name parameter invalid: {name:?}: may not {why}"
+            "Name parameter invalid: {}: may not {why}",
+            quoted(name)
         )))
     };
     match name {

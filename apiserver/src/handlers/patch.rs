@@ -1,7 +1,7 @@
 //! Changing an object by a patch.
 
 use bytes::Bytes;
-use drydock_machinery::codec::{FieldValidation, strict_decoding_error, strict_errors};
+use drydock_machinery::codec::{self, FieldValidation, strict_decoding_error, strict_errors};
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -73,6 +73,15 @@ impl Change for Patch<'_> {
             return Err(ApiError::bad_request(
                 "the patch leaves the object without metadata",
             ));
+        }
+        for (member, expected) in [
+            ("kind", self.target.resource.kind),
+            ("apiVersion", &self.target.version.api_version),
+        ] {
+            // What the patch has removed is that of the URL, as in the body of an update.
+            if let Some(members) = object.as_object_mut() {
+                members.entry(member).or_insert_with(|| expected.into());
+            }
         }
         let before = object.clone();
         for (member, expected) in [
@@ -160,6 +169,9 @@ pub(super) async fn patch<S: Store>(
     let representation = call.negotiate(Answer::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse("PatchOptions", &call.context.query)?;
+    if codec::json::decode(&bytes).is_err() {
+        return Err(patch_error(PatchError::NotJson));
+    }
     let form: response::Form<'_> = call.form(representation)?;
     let mut change = Patch {
         type_,

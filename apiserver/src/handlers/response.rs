@@ -31,11 +31,14 @@ pub(super) enum IncludeObject {
 }
 
 impl IncludeObject {
-    /// Reads `includeObject`.
+    /// Reads `includeObject`, which only says something about tables.
     ///
     /// # Errors
     /// 400 for any other value.
-    pub(super) fn parse(query: &Query) -> Result<Self, ApiError> {
+    pub(super) fn of(query: &Query, representation: Representation) -> Result<Self, ApiError> {
+        if !matches!(representation.transform, Transform::Table(_)) {
+            return Ok(Self::Metadata);
+        }
         match query.first("includeObject").unwrap_or_default() {
             "" | "Metadata" => Ok(Self::Metadata),
             "None" => Ok(Self::None),

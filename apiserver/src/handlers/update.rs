@@ -33,13 +33,16 @@ pub(super) async fn update<S: Store>(
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
     let media_type = body::content_type(&call.headers)?;
     let form = call.form(representation)?;
-    let object = call.target().decode_object(
+    let mut object = call.target().decode_object(
         call.catalog,
         &bytes,
         media_type,
         options.field_validation,
         &call.context,
     )?;
+    // Before the object is looked up: a body that names another one is wrong whether or not there is one.
+    call.store
+        .settle_identity(&call.namespace, &call.name, &mut object)?;
     let request = WriteRequest {
         context: &call.context,
         options: &options,

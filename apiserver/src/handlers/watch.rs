@@ -27,10 +27,13 @@ use crate::request::options::{WatchOptions, WatchStart};
 /// Without a timeout of the client's, a watch lasts this long or up to twice as long, so that not all end at once.
 const SHORTEST: Duration = Duration::from_mins(30);
 
+/// No watch lasts longer: later moments need not be representable.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
 pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Watch)?;
     let options = WatchOptions::parse(&call.context.query)?;
-    let include = response::IncludeObject::parse(&call.context.query)?;
+    let include = response::IncludeObject::of(&call.context.query, representation)?;
     let selection = selection(call)?;
     let start = match options.start {
         WatchStart::After(revision) => Start::From(Revision(revision)),
@@ -69,7 +72,7 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
 fn timeout(seconds: Option<i64>) -> Duration {
     match seconds {
         None | Some(0) => SHORTEST.mul_f64(1.0 + fastrand::f64()),
-        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST),
     }
 }
 

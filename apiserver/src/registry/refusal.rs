@@ -58,3 +58,77 @@ impl From<ReadError> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use drydock_storage::Revision;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(error: StoreError, code: u16, reason: &str, text: &str, retry_after: u32) {
+        let error = ApiError::from(error);
+        let status = error.status();
+        assert_eq!((status.code, &*status.reason), (code, reason), "{text}");
+        assert!(status.message.contains(text), "{}", status.message);
+        let details = status.details.clone().unwrap_or_default();
+        assert_eq!(details.retry_after_seconds, retry_after, "{text}");
+    }
+
+    #[test]
+    fn a_write_whose_outcome_is_unknown_is_not_repeated_by_clients() {
+        // Clients repeat what comes with a time to wait.
+        let unknown = StoreError::Unknown { source: None };
+        check(
+            unknown,
+            500,
+            "InternalError",
+            "it may or may not have been stored",
+            0,
+        );
+    }
+
+    #[test]
+    fn every_refusal_of_the_storage_has_its_answer() {
+        let busy = |wait| StoreError::Busy {
+            retry_after: Duration::from_millis(wait),
+        };
+        check(busy(10), 429, "TooManyRequests", "busy", 1);
+        check(busy(7_900), 429, "TooManyRequests", "busy", 7);
+        let (found, limit) = (10, 5);
+        check(
+            StoreError::TooLarge { found, limit },
+            413,
+            "RequestEntityTooLarge",
+            "limit is 5",
+            0,
+        );
+        let (requested, current, floor) = (Revision(9), Revision(5), Revision(10));
+        check(
+            StoreError::Future { requested, current },
+            504,
+            "Timeout",
+            "Too large resource version: 9, current: 5",
+            1,
+        );
+        check(
+            StoreError::Compacted { requested, floor },
+            410,
+            "Expired",
+            LIST_TOO_OLD,
+            0,
+        );
+        let reason = || "the disk is full".to_owned();
+        let read_only = StoreError::ReadOnly { reason: reason() };
+        check(read_only, 503, "ServiceUnavailable", "the disk is full", 30);
+        let closed = StoreError::Closed { reason: reason() };
+        check(closed, 503, "ServiceUnavailable", "closed", 5);
+        let corrupt = StoreError::Corrupt {
+            key: "/a".to_owned(),
+            reason: reason(),
+        };
+        check(corrupt, 500, "StorageReadError", "/a", 0);
+    }
+}

@@ -306,8 +306,7 @@ impl<S: Store> ResourceStore<S> {
         let mut new = change.apply(&seen)?;
         drop(seen);
 
-        self.check_name(key, &new)?;
-        metadata::settle_namespace(&self.resource, &mut new, key.namespace())?;
+        self.settle_identity(key.namespace(), name, &mut new)?;
         let said_uid = metadata_text(&new, "uid");
         let uid = metadata_text(&old, "uid");
         if change.uid_is_precondition() && !said_uid.is_empty() && said_uid != uid {
@@ -319,10 +318,9 @@ impl<S: Store> ResourceStore<S> {
         self.check_revision(&new, &entry, name)?;
 
         let now = self.clock.now();
-        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
         let rules = WriteContext {
             now,
-            namespace_terminating,
+            namespace_terminating: false,
         };
         match request.part {
             Part::Status => metadata::keep_all_but_status(&mut new, &old),
@@ -417,7 +415,7 @@ impl<S: Store> ResourceStore<S> {
     /// two removals can then go on after the first. Objects that vanish meanwhile are passed over.
     ///
     /// # Errors
-    /// The first refusal; what was removed before stays removed.
+    /// The first refusal; what stood before it is removed, and stays so.
     pub async fn delete_many(
         &self,
         context: &RequestContext,
@@ -427,13 +425,21 @@ impl<S: Store> ResourceStore<S> {
         for batch in objects.chunks(Transaction::MAX_KEYS) {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
+            let mut refused = None;
             for object in batch {
-                if let DeleteStep::Commit(transaction) = self
+                match self
                     .plan_delete(context, object.key(), &object.entry(), options)
-                    .await?
+                    .await
                 {
-                    transactions.push(transaction);
-                    planned.push(object.key());
+                    Ok(DeleteStep::Commit(transaction)) => {
+                        transactions.push(transaction);
+                        planned.push(object.key());
+                    }
+                    Ok(DeleteStep::Done(_)) => {}
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
                 }
             }
             let outcomes = self.store.transact_many(transactions).await;
@@ -457,6 +463,9 @@ impl<S: Store> ResourceStore<S> {
                     _ => {}
                 }
             }
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
         }
         Ok(())
     }
@@ -470,10 +479,9 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<DeleteStep, ApiError> {
         let object = self.decode_stored(key, entry)?;
         self.check_preconditions(key, &object, entry, options)?;
-        let namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
-        let rules = WriteContext {
+        let mut rules = WriteContext {
             now: self.clock.now(),
-            namespace_terminating,
+            namespace_terminating: false,
         };
         let attributes = Attributes {
             operation: Operation::Delete,
@@ -487,17 +495,19 @@ impl<S: Store> ResourceStore<S> {
             dry_run: options.dry_run,
         };
         self.admission.validate(&attributes).await?;
-        if let Some(why) = self.resource.strategy.refuse_delete(&object, &rules) {
+        let strategy = &self.resource.strategy;
+        if strategy.refuse_delete(&object, &rules).is_some() {
+            // Looked up only where it matters: for a namespace that is gone the host itself is asked.
+            rules.namespace_terminating = self.admission.is_namespace_ending(key.namespace()).await;
+        }
+        if let Some(why) = strategy.refuse_delete(&object, &rules) {
             return Err(ApiError::forbidden(
                 self.resource.group_resource(),
                 key.name(),
                 why,
             ));
         }
-        let grace = self
-            .resource
-            .strategy
-            .grace_period(&object, options.grace_period_seconds);
+        let grace = strategy.grace_period(&object, options.grace_period_seconds);
         Ok(match deletion::decide(&object, options, grace, rules.now) {
             Deletion::Unchanged => DeleteStep::Done(Deleted::Held(Written::from_entry(entry.clone()))),
             Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Gone {
@@ -574,9 +584,12 @@ impl<S: Store> ResourceStore<S> {
         Ok(())
     }
 
-    fn check_name(&self, key: &Key, new: &Value) -> Result<(), ApiError> {
-        let said = metadata_text(new, "name");
-        let name = key.name();
+    /// Checks that an object is the one the URL names, and fills in its namespace.
+    ///
+    /// # Errors
+    /// 400 for another name or namespace.
+    pub fn settle_identity(&self, namespace: &str, name: &str, object: &mut Value) -> Result<(), ApiError> {
+        let said = metadata_text(object, "name");
         if said.is_empty() {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({name} based on URL) was undeterminable: name must be provided"
@@ -587,7 +600,7 @@ impl<S: Store> ResourceStore<S> {
                 "the name of the object ({said}) does not match the name on the URL ({name})"
             )));
         }
-        Ok(())
+        metadata::settle_namespace(&self.resource, object, namespace)
     }
 
     fn check_revision(&self, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {

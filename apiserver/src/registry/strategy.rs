@@ -14,7 +14,7 @@ use serde_json::Value;
 pub struct WriteContext {
     /// The server's clock when the request arrived.
     pub now: Timestamp,
-    /// Whether the object's namespace is being deleted.
+    /// Whether the object's namespace is being deleted or gone. Known only where a delete would be refused otherwise.
     pub namespace_terminating: bool,
 }
 

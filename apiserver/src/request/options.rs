@@ -293,6 +293,8 @@ impl ListOptions {
         let matching = query.first("resourceVersionMatch").unwrap_or_default();
         let token = query.first("continue").unwrap_or_default();
         let limit = usize::try_from(query.integer("limit")?.unwrap_or(0)).unwrap_or(0);
+        // Means nothing here, and must be a number nevertheless.
+        query.integer("timeoutSeconds")?;
 
         let mut causes = Vec::new();
         if !matching.is_empty() {
@@ -455,6 +457,7 @@ impl WatchOptions {
         let send_initial_events = query.boolean("sendInitialEvents");
         let bookmarks = query.boolean("allowWatchBookmarks") == Some(true);
         let timeout_seconds = query.integer("timeoutSeconds")?;
+        query.integer("limit")?;
 
         let mut causes = Vec::new();
         let forbidden = |text: &str| {
@@ -592,6 +595,7 @@ mod tests {
         for query in [
             "resourceVersion=abc",
             "limit=abc",
+            "timeoutSeconds=abc",
             "continue=x&resourceVersion=5",
             "resourceVersion=-1",
         ] {

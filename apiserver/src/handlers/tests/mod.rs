@@ -1,0 +1,341 @@
+//! The verbs of every kind of ours, from the request to the bytes of the answer: the handlers over a memory store, with
+//! no socket and no filter. [`Served`] is the server, [`KINDS`] what is asked for.
+
+mod lists;
+mod objects;
+mod routes;
+mod watches;
+mod writes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use drydock_machinery::clock::ManualClock;
+use drydock_proto::kinds::{Kind, evictioninterceptor, evictionrequest, nodemaintenance};
+use drydock_storage::memory::MemoryStore;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http_body::Body as _;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::*;
+use crate::admission;
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::filters::Authorizer;
+use crate::fixtures::{FakeHost, noon};
+use crate::host::reviews::{ReviewTtls, Reviews};
+use crate::host::{AuthenticationConfig, Host, Namespace};
+use crate::metrics::{Metrics, ServedResource};
+use crate::registry::attributes;
+use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
+use crate::registry::evictionrequest::EvictionRequestStrategy;
+use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
+use crate::registry::resource::Resource;
+use crate::registry::strategy::Strategy;
+use crate::request::{Query, RequestInfo, UserInfo, Warnings};
+
+const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
+
+/// A kind as the tables know it.
+#[derive(Clone, Copy)]
+struct Sample {
+    kind: &'static Kind,
+    /// Where its objects are, in namespace `shop` if they are in one.
+    path: &'static str,
+    name: fn(usize) -> String,
+    spec: fn(usize) -> Value,
+    /// A member of the spec that may change, as a merge patch.
+    change: fn() -> Value,
+}
+
+const REQUESTS: Sample = Sample {
+    kind: &evictionrequest::KIND,
+    path: "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests",
+    name: |n| format!("2f0e3f1c-6a0b-4f7e-9d5b-0d6c1f0a7b{n:02}"),
+    spec: |n| {
+        json!({"target": {"pod": {"name": format!("web-{n}"), "uid": (REQUESTS.name)(n)}},
+            "requesters": [{"name": "a.example.com"}]})
+    },
+    change: || json!({"requesters": [{"name": "a.example.com"}, {"name": "b.example.com"}]}),
+};
+
+const MAINTENANCES: Sample = Sample {
+    kind: &nodemaintenance::KIND,
+    path: "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
+    name: |n| format!("rack-{n}"),
+    spec: |n| {
+        let requirement = json!({"key": "rack", "operator": "In", "values": [n.to_string()]});
+        json!({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}})
+    },
+    change: || json!({"reason": "kernel"}),
+};
+
+const INTERCEPTORS: Sample = Sample {
+    kind: &evictioninterceptor::KIND,
+    path: "/apis/coordination.k8s.io/v1alpha3/evictioninterceptors",
+    name: |n| format!("i{n}.example.com"),
+    spec: |n| json!({"interceptorName": (INTERCEPTORS.name)(n)}),
+    change: || json!({"priority": 5}),
+};
+
+const KINDS: [Sample; 3] = [REQUESTS, MAINTENANCES, INTERCEPTORS];
+
+impl Sample {
+    /// The body of a create.
+    fn object(&self, n: usize) -> Value {
+        json!({"apiVersion": "coordination.k8s.io/v1alpha3", "kind": self.kind.kind,
+            "metadata": {"name": (self.name)(n), "labels": {"n": n.to_string(), "all": "yes"}}, "spec": (self.spec)(n)})
+    }
+
+    fn object_with(&self, n: usize, metadata: &Value) -> Value {
+        let mut object = self.object(n);
+        let members = object["metadata"].as_object_mut().unwrap();
+        members.extend(metadata.as_object().unwrap().clone());
+        object
+    }
+
+    /// The path of an object.
+    fn item(&self, n: usize) -> String {
+        format!("{}/{}", self.path, (self.name)(n))
+    }
+
+    /// How messages name the resource.
+    fn resource(&self) -> String {
+        format!("{}.coordination.k8s.io", self.kind.plural)
+    }
+}
+
+/// A status that every kind takes.
+fn status(type_: &str) -> Value {
+    json!({"conditions": [{"type": format!("example.com/{type_}"), "status": "True", "reason": "R", "message": "",
+        "lastTransitionTime": "2026-06-01T12:00:00Z"}]})
+}
+
+/// The handlers over an empty store, at noon.
+struct Served {
+    api: Api<MemoryStore>,
+    host: Arc<FakeHost>,
+    clock: Arc<ManualClock>,
+    _feeders: DropGuard,
+}
+
+impl Served {
+    async fn new() -> Self {
+        let host = FakeHost::new(AuthenticationConfig::default());
+        let clock = Arc::new(ManualClock::new(noon()));
+        let seam: Arc<dyn Host> = Arc::clone(&host) as _;
+        let served: Vec<ServedResource> = KINDS
+            .iter()
+            .map(|sample| ServedResource {
+                group: "coordination.k8s.io",
+                version: "v1alpha3",
+                resource: sample.kind.plural,
+            })
+            .collect();
+        let metrics = Metrics::register(&mut Registry::default(), served);
+        let reviews = Arc::new(Reviews::new(Arc::clone(&seam), ReviewTtls::default()).unwrap());
+        let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
+        let chain = Arc::new(admission::Chain::new(seam, authorizer, None));
+        let store = MemoryStore::new();
+        let shutdown = CancellationToken::new();
+        let mut stores = Vec::new();
+        for sample in KINDS {
+            let strategy: Box<dyn Strategy> = match sample.kind.plural {
+                "evictionrequests" => Box::new(EvictionRequestStrategy::default()),
+                "nodemaintenances" => Box::new(NodeMaintenanceStrategy),
+                _ => Box::new(EvictionInterceptorStrategy::default()),
+            };
+            let resource = Arc::new(Resource::of_kind(sample.kind, strategy).unwrap());
+            let (group, plural) = resource.key_prefix();
+            let config = CacheConfig {
+                group: group.to_owned(),
+                resource: plural.to_owned(),
+                extract: attributes::extract(&resource),
+                indexed_labels: IndexedLabels::All,
+                limits: CacheLimits::default(),
+                metrics: CacheMetrics::default(),
+                seed: 1,
+            };
+            let (cache, feeder) = WatchCache::new(store.clone(), config);
+            tokio::spawn(feeder.run(shutdown.clone()));
+            cache.ready().await;
+            let clock = Arc::clone(&clock) as _;
+            stores.push(Arc::new(ResourceStore::new(
+                resource,
+                store.clone(),
+                cache,
+                Arc::clone(&chain),
+                clock,
+            )));
+        }
+        let catalog = Catalog::new(stores.iter().map(|store| Arc::clone(&store.resource)).collect());
+        let api = Api::new(catalog, stores, Vec::new(), Arc::clone(&clock) as _);
+        Self {
+            api,
+            host,
+            clock,
+            _feeders: shutdown.drop_guard(),
+        }
+    }
+
+    /// Sends `METHOD target` with headers.
+    async fn send_with(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Answer {
+        let (method, target) = line.split_once(' ').unwrap();
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let query = Query::parse(query);
+        let mut request = Request::new(RequestBody::from_bytes(body.into()));
+        *request.method_mut() = method.clone();
+        for (name, value) in headers {
+            let name: HeaderName = name.parse().unwrap();
+            request.headers_mut().append(name, value.parse().unwrap());
+        }
+        let warnings = Warnings::default();
+        let context = RequestContext {
+            info: RequestInfo::parse(&method, path, &query).unwrap(),
+            query,
+            user: Arc::new(UserInfo {
+                name: "jane".to_owned(),
+                ..UserInfo::default()
+            }),
+            impersonator: None,
+            audit_id: HeaderValue::from_static("id"),
+            received: tokio::time::Instant::now(),
+            deadline: None,
+            warnings: warnings.clone(),
+            user_agent: "kubectl/v1.37.2".to_owned(),
+            remote: ([127, 0, 0, 1], 1).into(),
+            ending: CancellationToken::new(),
+        };
+        let response = self.api.handle(context, request).await;
+        Answer {
+            line: line.to_owned(),
+            code: response.status().as_u16(),
+            headers: response.headers().clone(),
+            warnings: warnings.texts(),
+            body: response,
+            read: Vec::new(),
+        }
+    }
+
+    /// Sends a body as what its method takes: merge patches are patches.
+    async fn send(&self, line: &str, body: &Value) -> Answer {
+        let type_ = if line.starts_with("PATCH") {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        self.send_with(line, &[("content-type", type_)], body).await
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.send(&format!("GET {path}"), &Value::Null).await
+    }
+
+    /// Stores a sample; the object as answered.
+    async fn create(&self, sample: &Sample, n: usize) -> Value {
+        self.create_with(sample, n, &json!({})).await
+    }
+
+    async fn create_with(&self, sample: &Sample, n: usize, metadata: &Value) -> Value {
+        let object = sample.object_with(n, metadata);
+        self.send(&format!("POST {}", sample.path), &object)
+            .await
+            .json(201)
+            .await
+    }
+
+    /// Sends a request that is refused: code, reason, and what the message contains.
+    async fn refused(&self, line: &str, headers: &[(&str, &str)], body: &str, expected: (u16, &str, &str)) {
+        let found = self.send_with(line, headers, body).await.json(expected.0).await;
+        let about = format!("{line} {headers:?} {body}: {found}");
+        assert_eq!(
+            found["reason"].as_str().unwrap_or_default(),
+            expected.1,
+            "{about}"
+        );
+        assert!(found["message"].as_str().unwrap().contains(expected.2), "{about}");
+        assert_eq!(found["code"], expected.0, "{about}");
+    }
+}
+
+/// An answer whose body is read when it is asked for.
+struct Answer {
+    line: String,
+    code: u16,
+    headers: HeaderMap,
+    warnings: Vec<String>,
+    body: Response<ResponseBody>,
+    read: Vec<u8>,
+}
+
+impl Answer {
+    /// Reads more of the body; says whether there was more. A body that says nothing for a minute hangs.
+    async fn more(&mut self) -> bool {
+        let body = self.body.body_mut();
+        let next = std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context));
+        let next = tokio::time::timeout(Duration::from_mins(1), next).await;
+        let Some(frame) = next.unwrap_or_else(|_| panic!("{}: nothing comes", self.line)) else {
+            return false;
+        };
+        self.read.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        true
+    }
+
+    /// The whole body.
+    async fn text(mut self, code: u16) -> String {
+        while self.more().await {}
+        let text = String::from_utf8(self.read).unwrap();
+        assert_eq!(self.code, code, "{}: {text}", self.line);
+        text
+    }
+
+    async fn json(self, code: u16) -> Value {
+        let line = self.line.clone();
+        let text = self.text(code).await;
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+    }
+
+    /// The next event of a watch; none at its end.
+    async fn event(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            if !self.more().await {
+                assert!(self.read.is_empty(), "{}: a frame without an end", self.line);
+                return None;
+            }
+        }
+    }
+}
+
+/// Where an object says something.
+fn at<'a>(object: &'a Value, pointer: &str) -> &'a Value {
+    object.pointer(pointer).unwrap_or(&Value::Null)
+}
+
+fn revision(object: &Value) -> u64 {
+    at(object, "/metadata/resourceVersion")
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// The names of a list.
+fn names(list: &Value) -> Vec<&str> {
+    list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| at(item, "/metadata/name").as_str().unwrap())
+        .collect()
+}
