@@ -96,6 +96,11 @@ impl Index {
         self.slots.get(key)
     }
 
+    /// The key with this text and what it holds.
+    pub(crate) fn find(&self, text: &str) -> Option<(&Key, &Slot)> {
+        self.slots.get_key_value(text)
+    }
+
     /// The entry of a key; an error when its value is damaged.
     pub(crate) fn entry(&self, key: &Key) -> Result<Option<&Entry>, StoreError> {
         match self.slots.get(key) {

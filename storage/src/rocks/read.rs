@@ -167,21 +167,24 @@ fn collect(
         is_full
     };
     while let Some((key, record)) = rows.next().map_err(|error| engine_failed(&error))? {
-        let key = parse_key(key)?;
-        if key.as_str() <= page.after.as_str() && !page.after.is_empty() {
+        let text = std::str::from_utf8(key).map_err(|_| StoreError::Corrupt {
+            key: String::from_utf8_lossy(key).into_owned(),
+            reason: "its key is not text".to_owned(),
+        })?;
+        if text <= page.after.as_str() && !page.after.is_empty() {
             continue;
         }
-        while let Some((past_key, past)) = undone.next_if(|(past_key, _)| *past_key < key) {
+        while let Some((past_key, past)) = undone.next_if(|(past_key, _)| past_key.as_str() < text) {
             if let Some(entry) = past
                 && full(&mut scan, past_key, entry)
             {
                 return Ok(scan);
             }
         }
-        let entry = match undone.next_if(|(past_key, _)| *past_key == key) {
+        let (key, entry) = match undone.next_if(|(past_key, _)| past_key.as_str() == text) {
             Some((_, None)) => continue,
-            Some((_, Some(entry))) => entry,
-            None => entry(shared, &key, record, revision)?,
+            Some((key, Some(entry))) => (key, entry),
+            None => row(shared, text, record, revision)?,
         };
         if full(&mut scan, key, entry) {
             return Ok(scan);
@@ -197,24 +200,17 @@ fn collect(
     Ok(scan)
 }
 
-fn parse_key(bytes: &[u8]) -> Result<Key, StoreError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| StoreError::Corrupt {
-        key: String::from_utf8_lossy(bytes).into_owned(),
-        reason: "its key is not text".to_owned(),
-    })?;
-    Ok(Key::parse(text)?)
-}
-
-/// The entry of a row whose key did not change between `revision` and the snapshot.
+/// Key and entry of a row whose key did not change between `revision` and the snapshot.
 ///
 /// If the index knows it as of that revision or before, it is the same one: its bytes are shared and the row need
 /// not be decoded.
-fn entry(shared: &Shared, key: &Key, record: &[u8], revision: Revision) -> Result<Entry, StoreError> {
-    if let Some(Slot::Whole(entry)) = shared.index().slot(key)
+fn row(shared: &Shared, text: &str, record: &[u8], revision: Revision) -> Result<(Key, Entry), StoreError> {
+    if let Some((key, Slot::Whole(entry))) = shared.index().find(text)
         && entry.modified <= revision
     {
-        return Ok(entry.clone());
+        return Ok((key.clone(), entry.clone()));
     }
+    let key = Key::parse(text)?;
     let corrupt = |error: &crate::record::RecordError| {
         shared.metrics.checksum_failures.inc();
         StoreError::Corrupt {
@@ -222,17 +218,18 @@ fn entry(shared: &Shared, key: &Key, record: &[u8], revision: Revision) -> Resul
             reason: error.to_string(),
         }
     };
-    let stored = StoredState::decode(key, record).map_err(|error| corrupt(&error))?;
+    let stored = StoredState::decode(&key, record).map_err(|error| corrupt(&error))?;
     let Place { created, modified } = stored.place();
     let value = shared
         .records
-        .value(key, stored)
+        .value(&key, stored)
         .map_err(|error| corrupt(&error))?;
-    Ok(Entry {
+    let entry = Entry {
         value,
         created,
         modified,
-    })
+    };
+    Ok((key, entry))
 }
 
 pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
