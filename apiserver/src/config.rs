@@ -132,6 +132,8 @@ pub struct StorageConfig {
     pub durability: Durability,
     /// How long past revisions can be read and watched from.
     pub history_window: Duration,
+    /// Whether file systems are taken that cannot promise that a write is on disk.
+    pub any_file_system: bool,
 }
 
 /// When a write counts as stored.

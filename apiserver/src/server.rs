@@ -177,6 +177,8 @@ async fn serve_standalone(mut config: StandaloneConfig) -> Result<(), RunError> 
     if config.server.address.ip().is_unspecified() {
         config.server.address.set_ip(Ipv4Addr::LOCALHOST.into());
     }
+    // What is shown here is worth no more than the folder it lies in, and temporary folders often lie in memory.
+    config.server.storage.any_file_system = true;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let built_in: Vec<Arc<Resource>> = standalone::resources()?.into_iter().map(Arc::new).collect();
     let mut resources = own_resources(&config.server)?;
@@ -267,6 +269,7 @@ pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> 
             Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
         },
         window: config.history_window,
+        any_file_system: config.any_file_system,
         ..Options::new(&config.data_dir)
     };
     let opened = tokio::task::spawn_blocking(move || RocksStore::open(options))

@@ -167,6 +167,18 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     history_window: GoDuration,
+    /// Take file systems that cannot promise that a write is on disk: network mounts, overlays, memory.
+    #[arg(
+        long,
+        env = "DRYDOCK_STORAGE_ANY_FILE_SYSTEM",
+        default_value_t = false,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_name = "BOOL",
+        action = clap::ArgAction::Set
+    )]
+    storage_any_file_system: bool,
     /// Time between failing readiness and closing the listener.
     #[arg(
         long,
@@ -405,6 +417,7 @@ impl ServerFlags {
                 data_dir: self.data_dir,
                 durability: self.storage_durability,
                 history_window: self.history_window.0,
+                any_file_system: self.storage_any_file_system,
             },
             log: LogConfig {
                 format: self.log_format,
