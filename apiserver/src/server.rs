@@ -409,9 +409,9 @@ impl Base {
             let ending = self.stages.ending().clone();
             async move {
                 ending.cancelled().await;
-                caches
-                    .iter()
-                    .for_each(|cache| cache.end_watches(WATCHES_END_OVER));
+                for cache in &caches {
+                    cache.end_watches(WATCHES_END_OVER);
+                }
             }
         });
 

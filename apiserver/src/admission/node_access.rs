@@ -44,9 +44,9 @@ fn selector(object: &Value) -> Option<NodeSelector> {
 fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata> {
     // A selector that cannot be read was refused by validation, and matches nothing.
     let matcher = NodeMatcher::try_from(selector).unwrap_or_default();
-    let matches =
+    let is_selected =
         |node: &&NodeMetadata| matcher.matches(&node.name, |key| node.labels.get(key).map(String::as_str));
-    nodes.iter().filter(matches).cloned().collect()
+    nodes.iter().filter(is_selected).cloned().collect()
 }
 
 impl NodeAccess {

@@ -11,7 +11,7 @@ use crate::registry::store::Deleted;
 use crate::request::negotiate::Answer;
 use crate::request::options::DeleteOptions;
 
-/// Reads DeleteOptions from the body, else from the query.
+/// Reads `DeleteOptions` from the body, else from the query.
 pub(super) async fn options<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,

@@ -156,7 +156,7 @@ impl Items {
         match self.representation.transform {
             Transform::Table(version) => {
                 let columns = Some(self.resource.strategy.columns());
-                let mut table = response::table(version, metadata, columns, Vec::new());
+                let mut table = response::table(version, &metadata, columns, &[]);
                 if let Some(members) = table.as_object_mut() {
                     members.remove(self.member());
                 }
@@ -180,7 +180,7 @@ impl Items {
         Ok(match self.representation.transform {
             Transform::Table(version) => response::row(
                 &served,
-                self.resource.strategy.cells(&served, self.now),
+                &self.resource.strategy.cells(&served, self.now),
                 self.include,
                 version,
             ),

@@ -38,23 +38,21 @@ struct Patch<'a> {
     warned: bool,
 }
 
-impl Patch<'_> {
-    /// A patched document that does not decode: 422 with the field `patch`.
-    fn undecodable(&self, patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
-        let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
-        ApiError::invalid(
-            GroupResource {
-                group: "",
-                resource: "",
-            },
-            "",
-            vec![StatusCause {
-                reason: "FieldValueInvalid".into(),
-                message: format!("Invalid value: {shown}: {why}"),
-                field: "patch".to_owned(),
-            }],
-        )
-    }
+/// A patched document that does not decode: 422 with the field `patch`.
+fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
+    let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
+    ApiError::invalid(
+        GroupResource {
+            group: "",
+            resource: "",
+        },
+        "",
+        vec![StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: format!("Invalid value: {shown}: {why}"),
+            field: "patch".to_owned(),
+        }],
+    )
 }
 
 impl Change for Patch<'_> {
@@ -92,22 +90,22 @@ impl Change for Patch<'_> {
             if said != expected {
                 let why =
                     format!("unable to find an object of {member} {said:?} here, expected {expected:?}");
-                return Err(self.undecodable(&before, &why));
+                return Err(undecodable(&before, &why));
             }
         }
         let unknown = self
             .target
             .fit(&mut object)
-            .map_err(|error| self.undecodable(&before, &error))?;
+            .map_err(|error| undecodable(&before, &error))?;
         let strict = strict_errors(patched.strict, unknown);
         match self.validation {
             FieldValidation::Strict if !strict.is_empty() => {
-                return Err(self.undecodable(&before, &strict_decoding_error(&strict)));
+                return Err(undecodable(&before, &strict_decoding_error(&strict)));
             }
             FieldValidation::Warn if !self.warned => {
-                strict
-                    .iter()
-                    .for_each(|error| self.context.warnings.add(error.to_string()));
+                for error in &strict {
+                    self.context.warnings.add(error.to_string());
+                }
                 self.warned = true;
             }
             _ => {}

@@ -107,7 +107,7 @@ pub(super) fn partial(object: &Value, version: MetaVersion) -> Value {
 
 /// One row of a table.
 #[must_use]
-pub(super) fn row(object: &Value, cells: Vec<Cell>, include: IncludeObject, version: MetaVersion) -> Value {
+pub(super) fn row(object: &Value, cells: &[Cell], include: IncludeObject, version: MetaVersion) -> Value {
     let object = match include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial(object, version),
@@ -120,9 +120,9 @@ pub(super) fn row(object: &Value, cells: Vec<Cell>, include: IncludeObject, vers
 #[must_use]
 pub(super) fn table(
     version: MetaVersion,
-    metadata: Value,
+    metadata: &Value,
     columns: Option<&[Column]>,
-    rows: Vec<Value>,
+    rows: &[Value],
 ) -> Value {
     json!({
         "kind": "Table",
@@ -143,8 +143,8 @@ impl Form<'_> {
                 let revision = object.pointer("/metadata/resourceVersion").cloned();
                 let metadata =
                     revision.map_or_else(|| json!({}), |revision| json!({ "resourceVersion": revision }));
-                let row = row(&object, strategy.cells(&object, self.now), self.include, version);
-                table(version, metadata, Some(strategy.columns()), vec![row])
+                let row = row(&object, &strategy.cells(&object, self.now), self.include, version);
+                table(version, &metadata, Some(strategy.columns()), &[row])
             }
             Transform::PartialObject(version) => partial(&object, version),
             Transform::None | Transform::PartialObjectList(_) => object,

@@ -276,7 +276,7 @@ impl TableEncoder {
         &self,
         type_: &str,
         object: &Value,
-        cells: Vec<Value>,
+        cells: &[Value],
         include: response::IncludeObject,
         out: &mut BytesMut,
     ) {
@@ -288,9 +288,9 @@ impl TableEncoder {
         let row = response::row(object, cells, include, self.version);
         let table = response::table(
             self.version,
-            json!({ "resourceVersion": revision }),
+            &json!({ "resourceVersion": revision }),
             columns,
-            vec![row],
+            &[row],
         );
         write_frame(out, type_, &table);
     }
@@ -315,14 +315,20 @@ impl EventEncoder for TableEncoder {
     ) -> Result<(), EncodeError> {
         let served = decoded(object, revision)?;
         let cells = self.resource.strategy.cells(&served, self.clock.now());
-        self.frame(event_type(kind), &served, cells, self.include, out);
+        self.frame(event_type(kind), &served, &cells, self.include, out);
         Ok(())
     }
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({ "metadata": bookmark_metadata(revision, ends_initial_events) });
-        let cells = self.resource.strategy.columns().iter().map(zero_cell).collect();
-        self.frame("BOOKMARK", &object, cells, response::IncludeObject::Metadata, out);
+        let cells: Vec<Value> = self.resource.strategy.columns().iter().map(zero_cell).collect();
+        self.frame(
+            "BOOKMARK",
+            &object,
+            &cells,
+            response::IncludeObject::Metadata,
+            out,
+        );
     }
 
     fn following(&self) -> Option<&dyn EventEncoder> {

@@ -284,7 +284,8 @@ const DROPPED_LIMIT: u64 = 4 * BODY_LIMIT as u64;
 
 async fn drop_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) {
     let mut left = DROPPED_LIMIT;
-    while let Some(Ok(frame)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+    while let Some(Ok(frame)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+    {
         let length = frame.data_ref().map_or(0, |data| data.len() as u64);
         if length > left {
             return;

@@ -137,6 +137,9 @@ impl Resource {
     }
 
     /// The version objects are stored in.
+    ///
+    /// # Panics
+    /// Never: a resource is made with at least one version.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a resource is made with at least one version")]
     pub fn storage_version(&self) -> &ServedVersion {

@@ -178,7 +178,7 @@ impl<S: Store> ResourceStore<S> {
         let generate =
             metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
         if generate {
-            self.generate_name(&mut object);
+            generate_name(&mut object);
         }
         self.admission
             .begin_create(&self.attributes(&request, Operation::Create, namespace, &object))
@@ -194,7 +194,7 @@ impl<S: Store> ResourceStore<S> {
         if faults.is_empty() {
             faults = object_meta::validate_create(&object, self.resource.is_namespaced());
         }
-        self.refuse_faults(&object, faults)?;
+        self.refuse_faults(&object, &faults)?;
         for warning in self.resource.strategy.warnings_on_create(&object) {
             request.context.warnings.add(warning);
         }
@@ -241,18 +241,12 @@ impl<S: Store> ResourceStore<S> {
                 }
             };
             if generate && attempt < GENERATED_NAME_TRIES {
-                self.generate_name(&mut object);
+                generate_name(&mut object);
                 continue;
             }
             return Err(self.name_taken(&object, &existing));
         }
         Err(ApiError::internal("no name could be settled on"))
-    }
-
-    fn generate_name(&self, object: &mut Value) {
-        let name =
-            object_meta::generate_name(metadata_text(object, "generateName"), &mut fastrand::Rng::new());
-        metadata_mut(object).insert("name".to_owned(), name.into());
     }
 
     fn name_taken(&self, object: &Value, existing: &Entry) -> ApiError {
@@ -300,7 +294,7 @@ impl<S: Store> ResourceStore<S> {
         change: &mut dyn Change,
     ) -> Result<Attempt, ApiError> {
         let name = key.name();
-        let old = self.decode_stored(key, &entry)?;
+        let old = decode_stored(key, &entry)?;
         let mut seen = old.clone();
         metadata_mut(&mut seen).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
         let mut new = change.apply(&seen)?;
@@ -343,7 +337,7 @@ impl<S: Store> ResourceStore<S> {
         if faults.is_empty() && request.part == Part::Main {
             faults = object_meta::validate_update(&new, &old);
         }
-        self.refuse_faults(&new, faults)?;
+        self.refuse_faults(&new, &faults)?;
         if request.part == Part::Main {
             for warning in self.resource.strategy.warnings_on_update(&new, &old) {
                 request.context.warnings.add(warning);
@@ -477,7 +471,7 @@ impl<S: Store> ResourceStore<S> {
         entry: &Entry,
         options: &DeleteOptions,
     ) -> Result<DeleteStep, ApiError> {
-        let object = self.decode_stored(key, entry)?;
+        let object = decode_stored(key, entry)?;
         self.check_preconditions(key, &object, entry, options)?;
         let mut rules = WriteContext {
             now: self.clock.now(),
@@ -540,16 +534,15 @@ impl<S: Store> ResourceStore<S> {
         });
         Ok(match self.transact(transaction).await? {
             Outcome::Conflict { current, .. } => Err(current.into_iter().next().flatten()),
-            Outcome::Committed { revision } => Ok(match put {
-                Some(value) => Deleted::Held(Written {
+            Outcome::Committed { revision } => Ok(if let Some(value) = put {
+                Deleted::Held(Written {
                     value,
                     revision: Some(revision),
-                }),
-                None => {
-                    let object = decode(&entry.value.bytes).unwrap_or_default();
-                    Deleted::Gone {
-                        uid: metadata_text(&object, "uid").to_owned(),
-                    }
+                })
+            } else {
+                let object = decode(&entry.value.bytes).unwrap_or_default();
+                Deleted::Gone {
+                    uid: metadata_text(&object, "uid").to_owned(),
                 }
             }),
         })
@@ -631,14 +624,14 @@ impl<S: Store> ResourceStore<S> {
         ApiError::conflict(self.resource.group_resource(), name, why)
     }
 
-    fn refuse_faults(&self, object: &Value, faults: ErrorList) -> Result<(), ApiError> {
+    fn refuse_faults(&self, object: &Value, faults: &ErrorList) -> Result<(), ApiError> {
         if faults.is_empty() {
             return Ok(());
         }
         Err(ApiError::invalid_fields(
             self.resource.group_kind(),
             metadata_text(object, "name"),
-            &faults,
+            faults,
         ))
     }
 
@@ -694,12 +687,6 @@ impl<S: Store> ResourceStore<S> {
         })
     }
 
-    fn decode_stored(&self, key: &Key, entry: &Entry) -> Result<Value, ApiError> {
-        decode(&entry.value.bytes).map_err(|error| {
-            ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
-        })
-    }
-
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, ApiError> {
         Ok(self.store.transact(transaction).await?)
     }
@@ -721,6 +708,17 @@ fn drop_duplicate_owners(request: WriteRequest<'_>, object: &mut Value) {
     if let Some(warning) = object_meta::drop_duplicate_owners(object) {
         request.context.warnings.add(warning);
     }
+}
+
+fn generate_name(object: &mut Value) {
+    let name = object_meta::generate_name(metadata_text(object, "generateName"), &mut fastrand::Rng::new());
+    metadata_mut(object).insert("name".to_owned(), name.into());
+}
+
+fn decode_stored(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
+    decode(&entry.value.bytes).map_err(|error| {
+        ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
+    })
 }
 
 /// A stored payload as JSON.

@@ -160,7 +160,7 @@ pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
 }
 
-/// DeleteOptions on the wire.
+/// `DeleteOptions` on the wire.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DeleteOptionsBody {
@@ -179,7 +179,7 @@ impl DeleteOptions {
     /// of the URL, in which clients may also write the options.
     ///
     /// # Errors
-    /// 400 for a body that is not DeleteOptions, 422 for values that have no meaning.
+    /// 400 for a body that is no `DeleteOptions`, 422 for values that have no meaning.
     pub fn parse(
         query: &Query,
         body: Option<serde_json::Value>,

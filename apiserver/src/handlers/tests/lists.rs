@@ -93,6 +93,7 @@ async fn pages_are_of_one_state() {
 }
 
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn parameters_without_a_meaning_are_refused() {
     for sample in KINDS {
         let served = Served::new().await;
@@ -367,5 +368,70 @@ async fn an_empty_list_is_a_list_in_every_form() {
         assert!(table["columnDefinitions"].is_array());
         let partial = served.send_with(&line, &[METADATA], "").await.json(200).await;
         assert_eq!(partial["items"], json!([]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_longer_kept_has_expired() {
+    for sample in KINDS {
+        let served = Served::new().await;
+        for n in 1..=3 {
+            served.create(&sample, n).await;
+        }
+        let first = served
+            .get(&format!("{}?limit=1", sample.path))
+            .await
+            .json(200)
+            .await;
+        tokio::time::sleep(Duration::from_mins(20)).await;
+        let newest = revision(&served.create(&sample, 4).await);
+        served
+            .store
+            .compact(drydock_storage::Revision(newest))
+            .await
+            .unwrap();
+
+        let (token, old) = (
+            at(&first, "/metadata/continue").as_str().unwrap(),
+            revision(&first),
+        );
+        let line = format!(
+            "GET {}?resourceVersion={old}&resourceVersionMatch=Exact",
+            sample.path
+        );
+        let text = "The resourceVersion for the provided list is too old.";
+        served.refused(&line, &[], "", (410, "Expired", text)).await;
+
+        let gone = served
+            .get(&format!("{}?limit=1&continue={token}", sample.path))
+            .await
+            .json(410)
+            .await;
+        assert_eq!(gone["reason"], "Expired");
+        let token = at(&gone, "/metadata/continue").as_str().unwrap();
+        let rest = served
+            .get(&format!("{}?continue={token}", sample.path))
+            .await
+            .json(200)
+            .await;
+        assert_eq!(
+            names(&rest),
+            [(sample.name)(2), (sample.name)(3), (sample.name)(4)]
+        );
+
+        let line = format!("GET {}?watch=1&resourceVersion={old}", sample.path);
+        let mut watch = served.send(&line, &Value::Null).await;
+        let error = watch.event().await.unwrap();
+        assert_eq!(
+            (
+                &error["type"],
+                at(&error, "/object/code"),
+                at(&error, "/object/reason")
+            ),
+            (&json!("ERROR"), &json!(410), &json!("Expired"))
+        );
+        let message = at(&error, "/object/message").as_str().unwrap();
+        assert!(message.starts_with("too old resource version: "), "{message}");
+        assert_eq!(watch.event().await, None);
     }
 }

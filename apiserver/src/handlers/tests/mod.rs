@@ -115,6 +115,7 @@ fn status(type_: &str) -> Value {
 /// The handlers over an empty store, at noon.
 struct Served {
     api: Api<MemoryStore>,
+    store: MemoryStore,
     host: Arc<FakeHost>,
     clock: Arc<ManualClock>,
     _feeders: DropGuard,
@@ -173,6 +174,7 @@ impl Served {
         let api = Api::new(catalog, stores, Vec::new(), Arc::clone(&clock) as _);
         Self {
             api,
+            store,
             host,
             clock,
             _feeders: shutdown.drop_guard(),

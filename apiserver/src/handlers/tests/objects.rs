@@ -3,6 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn an_object_is_created_read_changed_and_removed() {
     for sample in KINDS {
         let served = Served::new().await;
@@ -552,5 +553,24 @@ async fn patches_without_a_revision_all_arrive() {
             at(&object, "/metadata/annotations").as_object().unwrap().len(),
             20
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_updates_of_one_revision_one_wins() {
+    for sample in KINDS {
+        let served = Served::new().await;
+        let created = served.create(&sample, 1).await;
+        let line = format!("PUT {}", sample.item(1));
+        let labelled = |label: &str| {
+            let mut object = created.clone();
+            object["metadata"]["labels"]["by"] = json!(label);
+            object
+        };
+        let (one, other) = (labelled("one"), labelled("other"));
+        let (one, other) = tokio::join!(served.send(&line, &one), served.send(&line, &other));
+        let mut codes = [one.code, other.code];
+        codes.sort_unstable();
+        assert_eq!(codes, [200, 409]);
     }
 }

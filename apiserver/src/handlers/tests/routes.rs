@@ -200,8 +200,8 @@ async fn openapi_describes_every_kind_and_is_kept_by_its_hash() {
             let kind =
                 json!([{"group": "coordination.k8s.io", "version": "v1alpha3", "kind": sample.kind.kind}]);
             let described = schemas.as_object().unwrap().values();
-            let named = described.filter(|schema| schema["x-kubernetes-group-version-kind"] == kind);
-            assert_eq!(named.count(), 1, "{}", sample.kind.kind);
+            let ours = described.filter(|schema| schema["x-kubernetes-group-version-kind"] == kind);
+            assert_eq!(ours.count(), 1, "{}", sample.kind.kind);
             let item = sample.path.replace("shop", "{namespace}") + "/{name}";
             let patch = &paths[&item]["patch"];
             assert_eq!(patch["x-kubernetes-group-version-kind"], kind[0], "{item}");

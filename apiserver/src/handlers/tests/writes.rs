@@ -252,6 +252,7 @@ async fn of_two_faults_the_earlier_check_speaks() {
 }
 
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn patches_fail_as_clients_know_it() {
     for sample in KINDS {
         let served = Served::new().await;
