@@ -165,8 +165,8 @@ async fn discovery_is_the_same_bytes_and_tagged() {
 async fn openapi_describes_every_kind_and_is_kept_by_its_hash() {
     let served = Served::new().await;
     let index = served.get("/openapi/v3").await.json(200).await;
-    let path = "apis/coordination.k8s.io/v1alpha3";
-    let url = at(&index["paths"][path], "/serverRelativeURL").as_str().unwrap();
+    let root = "apis/coordination.k8s.io/v1alpha3";
+    let url = at(&index["paths"][root], "/serverRelativeURL").as_str().unwrap();
     let hashed = served.get(url).await;
     assert_eq!(hashed.headers["cache-control"], "public, immutable");
     assert!(hashed.headers.contains_key("expires"));
@@ -175,7 +175,7 @@ async fn openapi_describes_every_kind_and_is_kept_by_its_hash() {
     let line = format!("GET {url}");
     let again = served.send_with(&line, &[("if-none-match", &tag)], "").await;
     assert_eq!(again.text(304).await, "");
-    let other = served.get(&format!("/openapi/v3/{path}?hash=OLD")).await;
+    let other = served.get(&format!("/openapi/v3/{root}?hash=OLD")).await;
     assert!(!other.headers.contains_key("cache-control"));
     assert_eq!(other.json(200).await, document);
     served
