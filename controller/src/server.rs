@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::{Clock, SystemClock};
+use http::header::{HeaderValue, USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config as ClientConfig};
 use tokio::signal::unix::{SignalKind, signal};
@@ -384,5 +385,8 @@ async fn from_file(path: &std::path::Path) -> Result<Client, Error> {
 fn client(mut config: ClientConfig) -> Result<Client, Error> {
     // Refusals of the eviction API are answers here, and retries have their own pace.
     config.default_retry = false;
+    // Without it we are an unknown manager of the fields we write.
+    let agent = HeaderValue::from_static(concat!("drydock-controller/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((USER_AGENT, agent));
     Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))
 }

@@ -14,6 +14,7 @@ use std::{
 use drydock_machinery::clock::Clock;
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture};
 use http::Request;
+use http::header::{HeaderValue, USER_AGENT};
 use k8s_openapi::{
     api::{
         core::v1::{ConfigMap, Namespace as KubeNamespace, Node, ObjectReference},
@@ -308,6 +309,9 @@ async fn connect(kubeconfig: Option<&Path>) -> Result<Client, StartError> {
     };
     // Reviews retry by their own rules and everything else fails fast.
     config.default_retry = false;
+    // So that the host's audit log says who asks.
+    let agent = HeaderValue::from_static(concat!("drydock-apiserver/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((USER_AGENT, agent));
     Client::try_from(config).map_err(StartError::Client)
 }
 

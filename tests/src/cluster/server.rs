@@ -24,6 +24,7 @@ const STOP_GRACE: Duration = Duration::from_mins(1);
 pub struct Server<'a> {
     drydock: &'a Drydock<'a>,
     name: String,
+    flags: Vec<String>,
     folder: PathBuf,
     address: SocketAddr,
     process: Mutex<Option<Process>>,
@@ -35,11 +36,20 @@ impl<'a> Server<'a> {
     /// # Errors
     /// The name is taken, or the server ended or was not ready in time.
     pub async fn start(drydock: &'a Drydock<'a>, name: &str) -> Result<Self> {
+        Self::start_with(drydock, name, &[]).await
+    }
+
+    /// The same, with more flags.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub async fn start_with(drydock: &'a Drydock<'a>, name: &str, flags: &[&str]) -> Result<Self> {
         let folder = drydock.control_plane().folder().path().join(name);
         std::fs::create_dir(&folder).with_context(|| format!("create {}", folder.display()))?;
         let server = Self {
             drydock,
             name: name.to_owned(),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             folder,
             address: Ports::reserve(1)?.take()?,
             process: Mutex::default(),
@@ -55,12 +65,13 @@ impl<'a> Server<'a> {
     /// # Errors
     /// It ended or was not ready in time.
     pub async fn start_again(&self) -> Result<()> {
-        let command = self.drydock.server_command(
+        let mut command = self.drydock.server_command(
             self.address,
             &self.folder.join("tls.crt"),
             &self.folder.join("tls.key"),
             &self.folder.join("data"),
         );
+        command.args(&self.flags);
         let mut process = Process::spawn(command, &self.name, &self.folder, Lifetime::WithParent)?;
         let probe = self.raw_client(None, Protocol::Http1)?;
         process

@@ -508,3 +508,89 @@ async fn a_request_for_another_pod_than_it_names_is_canceled() -> Result<()> {
         .await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_maintenance_that_is_deleted_gives_back_what_it_took() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let kubectl = stage.kubectl();
+    let namespace = stage.namespace("drain-deleted").await?;
+    stage
+        .control_plane()
+        .add_node("drain-deleted", &[("pool", "drain-deleted")])
+        .await?;
+    let mut held = pod("held", &json!({}));
+    held["metadata"]["namespace"] = json!(namespace);
+    held["spec"]["nodeSelector"] = json!({ "pool": "drain-deleted" });
+    let budget = json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": { "name": "hold", "namespace": namespace },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "held" } } },
+    });
+    kubectl
+        .apply(&json!({ "apiVersion": "v1", "kind": "List", "items": [held, budget] }).to_string())
+        .await?;
+    kubectl
+        .ok(&[
+            "wait",
+            "pod/held",
+            "-n",
+            &namespace,
+            "--for=condition=Ready",
+            "--timeout=50s",
+        ])
+        .await?;
+    let mut maintenance = crate::stage::idle_maintenance("called-off", "drain-deleted");
+    maintenance["spec"]["stage"] = json!("Drain");
+    stage
+        .host()?
+        .post(
+            "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
+            &maintenance,
+        )
+        .await?
+        .expect(201)?;
+    let pod = stage
+        .host()?
+        .get(&format!("/api/v1/namespaces/{namespace}/pods/held"))
+        .await?
+        .expect(200)?;
+    let uid = text(&pod["metadata"]["uid"])?;
+    let request = format!("{}/{uid}", requests_of(&namespace));
+    eventually("the budget to hold the pod", PATIENCE, async || {
+        let request = stage.host()?.get(&request).await?.expect(200)?;
+        ensure!(
+            request["spec"]["requesters"] == json!([{ "name": "nodemaintenance.k8s.io" }]),
+            "{request}"
+        );
+        ensure!(request["status"].to_string().contains("hold"), "{request}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(
+        is_cordoned(&kubectl, "drain-deleted").await?,
+        "it is not cordoned"
+    );
+
+    kubectl
+        .ok(&["delete", "nm", "called-off", "--timeout=50s"])
+        .await?;
+    kubectl
+        .ok(&[
+            "wait",
+            &format!("er/{uid}"),
+            "-n",
+            &namespace,
+            "--for=condition=Canceled",
+            "--timeout=50s",
+        ])
+        .await?;
+    ensure!(
+        !is_cordoned(&kubectl, "drain-deleted").await?,
+        "it is still cordoned"
+    );
+    kubectl.ok(&["get", "pod", "held", "-n", &namespace]).await?;
+    Ok(())
+}

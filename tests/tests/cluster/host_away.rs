@@ -1,0 +1,86 @@
+//! What do we still do, and what do we refuse, while the host cannot be asked?
+
+use anyhow::{Result, ensure};
+use drydock_tests::calls::Caller;
+use drydock_tests::clients::{Protocol, eventually};
+use drydock_tests::cluster::pki::Validity;
+use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part, shared};
+use serde_json::json;
+
+use crate::stage::{PATIENCE, ROOT, eviction_request, idle_maintenance, requests_of, uid};
+
+#[tokio::test]
+async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_after() -> Result<()> {
+    if shared().await?.is_none() {
+        return Ok(());
+    }
+    // Its own: the other stories would miss the host.
+    let cluster = ControlPlane::start(Options::default()).await?;
+    let drydock = Drydock::start(&cluster).await?;
+    let pki = cluster.pki();
+    let maintenances = format!("{ROOT}/nodemaintenances");
+    let stranger = pki.cluster.client("stranger", None, Validity::Current)?;
+    let caller =
+        |identity| Ok::<_, anyhow::Error>(Caller::new(drydock.raw_client(Some(identity), Protocol::Http2)?));
+    let (admin, stranger) = (caller(&pki.admin)?, caller(&stranger)?);
+    admin
+        .post(&maintenances, &idle_maintenance("before", "nowhere"))
+        .await?
+        .expect(201)?;
+
+    cluster.kill_component(Component::ApiServer);
+    // Whoever needs no review goes on; the aggregator's own look does too.
+    admin.get(&maintenances).await?.expect(200)?;
+    admin
+        .post(&maintenances, &idle_maintenance("meanwhile", "nowhere"))
+        .await?
+        .expect(201)?;
+    admin.get(ROOT).await?.expect(200)?;
+    let probe = Caller::new(drydock.raw_client(None, Protocol::Http1)?);
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = probe.get(path).await?;
+        ensure!(answer.status == 200, "{path}: {}", answer.text());
+    }
+    // Whoever needs one is not refused for good, and not let in.
+    let answer = stranger.get(&maintenances).await?;
+    ensure!(answer.status == 500, "{} {}", answer.status, answer.text());
+    ensure!(
+        answer.text().starts_with("Internal Server Error: \"/apis/"),
+        "{}",
+        answer.text()
+    );
+    let token = probe.clone().with_header("authorization", "Bearer somebody's")?;
+    ensure!(
+        token.get(&maintenances).await?.status == 401,
+        "a token that nobody knows"
+    );
+
+    cluster.start_component(Component::ApiServer).await?;
+    drydock.available().await?;
+    let answer = stranger.get(&maintenances).await?;
+    ensure!(answer.status == 403, "{} {}", answer.status, answer.text());
+    let host = Caller::new(cluster.raw_client(Some(&pki.admin))?);
+    for name in ["before", "meanwhile"] {
+        host.get(&format!("{maintenances}/{name}")).await?.expect(200)?;
+    }
+    // The controller may have ended with its lease; a cluster starts it again.
+    drydock.kill_part(Part::Controller);
+    drydock.start_part(Part::Controller).await?;
+    let namespace = json!({ "metadata": { "name": "after" } });
+    host.post("/api/v1/namespaces", &namespace).await?.expect(201)?;
+    let uid = uid(0xa3a7, 1);
+    let item = format!("{}/{uid}", requests_of("after"));
+    // A namespace that is a moment old is known, or looked up.
+    host.post(&requests_of("after"), &eviction_request("after", "absent", &uid))
+        .await?
+        .expect(201)?;
+    eventually("the controller to act again", PATIENCE, async || {
+        let request = host.get(&item).await?.expect(200)?;
+        ensure!(
+            request["status"]["conditions"][0]["type"] == "Canceled",
+            "{request}"
+        );
+        Ok(Some(()))
+    })
+    .await
+}
