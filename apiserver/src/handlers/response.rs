@@ -222,7 +222,7 @@ pub(super) fn status(
     ))
 }
 
-/// A refusal in the client's encoding; plain JSON where the client's wish is not known.
+/// A refusal in the client's encoding; JSON for people where the client's wish cannot be met.
 #[must_use]
 pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
     match representation {
@@ -234,6 +234,10 @@ pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -
             }
         }
         // Nothing the client accepts can be served: the answer is for a person's eyes.
+        None if !error.is_text() => {
+            let body = error.json(true);
+            error.into_response_with(MediaType::Json.content_type(), body)
+        }
         None if !error.is_text() => {
             let body = error.json(true);
             error.into_response_with(MediaType::Json.content_type(), body)

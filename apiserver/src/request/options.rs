@@ -109,8 +109,7 @@ fn check_field_manager(manager: &str, causes: &mut Vec<StatusCause>) {
         ));
     }
     if let Some((index, character)) = manager
-        .chars()
-        .enumerate()
+        .char_indices()
         .find(|(_, character)| character.is_control())
     {
         causes.push(cause(
@@ -730,8 +729,8 @@ mod tests {
             ),
             (
                 "UpdateOptions",
-                "fieldManager=a%0A".to_owned(),
-                "invalid character U+000A (at position 1)",
+                "fieldManager=%C3%A4%0A".to_owned(),
+                "invalid character U+000A (at position 2)",
             ),
             (
                 "PatchOptions",

@@ -241,6 +241,11 @@ async fn of_two_faults_the_earlier_check_speaks() {
         ] {
             let answer = served.send_with(&line, &headers, body).await;
             let text = answer.text(code).await;
+            assert_eq!(
+                text.starts_with("{\n"),
+                headers.contains(&xml_out),
+                "for people where nothing else fits: {text}"
+            );
             let status: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(
                 (&status["kind"], &status["code"]),
