@@ -128,14 +128,15 @@ impl PeerCertificates {
     }
 
     fn judge(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<(), rustls::Error> {
-        let fresh = |judgement: &Judgement| {
+        let is_fresh = |judgement: &Judgement| {
             let age = now.duration_since(judgement.at);
-            Arc::ptr_eq(&judgement.bundle, bundle)
-                && !age.is_negative()
-                && age.unsigned_abs() < JUDGEMENT_KEPT
+            !age.is_negative() && age.unsigned_abs() < JUDGEMENT_KEPT
         };
         let mut judgements = self.judgements.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(judgement) = judgements.iter().find(|judgement| fresh(judgement)) {
+        let known = judgements
+            .iter()
+            .find(|judgement| Arc::ptr_eq(&judgement.bundle, bundle) && is_fresh(judgement));
+        if let Some(judgement) = known {
             return judgement.verdict.clone();
         }
         let Some((leaf, intermediates)) = self.chain.split_first() else {
@@ -143,7 +144,8 @@ impl PeerCertificates {
         };
         let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or(0)));
         let verdict = bundle.verify(leaf, intermediates, time);
-        judgements.retain(fresh);
+        // Both bundles are asked about on every request of a user: one's judgement must not displace the other's.
+        judgements.retain(is_fresh);
         if judgements.len() >= BUNDLES {
             judgements.remove(0);
         }
@@ -197,4 +199,49 @@ fn hex(bytes: &[u8]) -> String {
 /// When a PEM certificate expires, in seconds since 1970.
 pub(super) fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
     read_leaf(der).ok().map(|leaf| leaf.not_after)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+
+    use super::*;
+
+    fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_judgements_of_both_bundles_are_kept_for_a_minute() {
+        let (users, front_proxy) = (authority("users"), authority("front-proxy"));
+        let leaf = CertificateParams::default()
+            .signed_by(&KeyPair::generate().unwrap(), &users)
+            .unwrap();
+        let shown = PeerCertificates::new(&[leaf.der().clone()]).unwrap();
+        let bundle = |authority: &CertifiedIssuer<'static, KeyPair>| {
+            Arc::new(TrustBundle::from_pem(&authority.pem()).unwrap())
+        };
+        let (users, front_proxy) = (bundle(&users), bundle(&front_proxy));
+        let judged_at = || -> Vec<i64> {
+            let judgements = shown.judgements.lock().unwrap();
+            judgements
+                .iter()
+                .map(|judgement| judgement.at.as_second())
+                .collect()
+        };
+        let ask = |second: i64| {
+            let now = Timestamp::from_second(second).unwrap();
+            assert!(shown.verified(&front_proxy, now).is_err());
+            assert!(shown.verified(&users, now).is_ok());
+        };
+        let start = 1_800_000_000;
+        ask(start);
+        ask(start + 59);
+        assert_eq!(judged_at(), [start, start]);
+        ask(start + 60);
+        assert_eq!(judged_at(), [start + 60, start + 60]);
+    }
 }
