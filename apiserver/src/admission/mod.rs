@@ -60,20 +60,22 @@ impl Attributes<'_> {
     /// Whether an update leaves everything but the bookkeeping of fields as it is. Migrations of the stored form write
     /// like that, under identities without any right to a target.
     fn changes_nothing(&self) -> bool {
-        match (self.object, self.old) {
-            (Some(new), Some(old)) => without_bookkeeping(new) == without_bookkeeping(old),
-            _ => false,
-        }
+        let (Some(new), Some(old)) = (self.object, self.old) else {
+            return false;
+        };
+        let bookkeeping = ["managedFields", "resourceVersion"];
+        without(Some(new), &["metadata"]).eq(without(Some(old), &["metadata"]))
+            && without(new.get("metadata"), &bookkeeping).eq(without(old.get("metadata"), &bookkeeping))
     }
 }
 
-fn without_bookkeeping(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        metadata.remove("resourceVersion");
-    }
-    object
+/// The members of an object in order, less some.
+fn without<'a>(
+    object: Option<&'a Value>,
+    names: &'a [&str],
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    let members = object.and_then(Value::as_object).into_iter().flatten();
+    members.filter(|(name, _)| !names.contains(&name.as_str()))
 }
 
 /// A rule that may refuse a write.

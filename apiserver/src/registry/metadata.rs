@@ -162,18 +162,15 @@ pub fn keep_status(new: &mut Value, old: Option<&Value>) {
     };
 }
 
+/// The members beside metadata and status, in order.
+fn beside(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members.filter(|(member, _)| !matches!(member.as_str(), "metadata" | "status"))
+}
+
 /// Raises the generation when something beside metadata and status has changed.
 pub fn advance_generation(new: &mut Value, old: &Value) {
-    let beside = |object: &Value| -> Vec<(String, Value)> {
-        object
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(member, _)| !matches!(member.as_str(), "metadata" | "status"))
-            .map(|(member, value)| (member.clone(), value.clone()))
-            .collect()
-    };
-    if beside(new) != beside(old) {
+    if !beside(new).eq(beside(old)) {
         let next = generation(old).saturating_add(1);
         metadata_mut(new).insert("generation".to_owned(), json!(next));
     }

@@ -294,11 +294,11 @@ impl<S: Store> ResourceStore<S> {
         change: &mut dyn Change,
     ) -> Result<Attempt, ApiError> {
         let name = key.name();
-        let old = decode_stored(key, &entry)?;
-        let mut seen = old.clone();
-        metadata_mut(&mut seen).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
-        let mut new = change.apply(&seen)?;
-        drop(seen);
+        let mut old = decode_stored(key, &entry)?;
+        // Clients see a resourceVersion; what is stored has none.
+        metadata_mut(&mut old).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
+        let mut new = change.apply(&old)?;
+        metadata_mut(&mut old).remove("resourceVersion");
 
         self.settle_identity(key.namespace(), name, &mut new)?;
         let said_uid = metadata_text(&new, "uid");
