@@ -225,23 +225,18 @@ pub(super) fn status(
 /// A refusal in the client's encoding; JSON for people where the client's wish cannot be met.
 #[must_use]
 pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
-    match representation {
+    let encoded = match representation {
         Some(representation) if !error.is_text() && representation != Representation::JSON => {
             let value = serde_json::to_value(error.status()).unwrap_or_default();
-            match encode(&value, representation) {
-                Ok(body) => error.into_response_with(representation.media_type.content_type(), body),
-                Err(_) => error.into_response(),
-            }
+            encode(&value, representation)
+                .ok()
+                .map(|body| (representation.media_type, body))
         }
-        // Nothing the client accepts can be served: the answer is for a person's eyes.
-        None if !error.is_text() => {
-            let body = error.json(true);
-            error.into_response_with(MediaType::Json.content_type(), body)
-        }
-        None if !error.is_text() => {
-            let body = error.json(true);
-            error.into_response_with(MediaType::Json.content_type(), body)
-        }
-        _ => error.into_response(),
+        None if !error.is_text() => Some((MediaType::Json, error.json(true))),
+        _ => None,
+    };
+    match encoded {
+        Some((media_type, body)) => error.into_response_with(media_type.content_type(), body),
+        None => error.into_response(),
     }
 }
