@@ -49,31 +49,23 @@ kubernetes_resource!(EvictionRequest, NamespaceResourceScope, KIND);
 
 string_enum! {
     /// How urgent a request is.
+    #[derive(Default)]
     EvictionType {
         /// Interceptors are asked and given their time.
+        #[default]
         Soft = "Soft",
-    }
-}
-
-impl Default for EvictionType {
-    fn default() -> Self {
-        Self::Soft
     }
 }
 
 string_enum! {
     /// Whether requesters may still withdraw.
+    #[derive(Default)]
     CancellationPolicy {
         /// Withdrawing the last requester cancels the request.
+        #[default]
         Allow = "Allow",
         /// The eviction has gone too far to be stopped.
         Forbid = "Forbid",
-    }
-}
-
-impl Default for CancellationPolicy {
-    fn default() -> Self {
-        Self::Allow
     }
 }
 

@@ -15,10 +15,10 @@ pub const DRAINED: &str = "Drained";
 pub const COMPLETION_FINALIZER: &str = "nodemaintenance.k8s.io/maintenance-completion";
 /// The annotation on a Node that says what is done to it, as JSON.
 pub const STATUS_ANNOTATION: &str = "nodemaintenance.coordination.k8s.io/status";
-/// The taint that keeps DaemonSet pods from coming back, effect NoSchedule.
+/// The taint that keeps DaemonSet pods from coming back, effect `NoSchedule`.
 pub const DRAIN_TAINT: &str = "nodemaintenance.coordination.k8s.io/drain";
 /// The pod priorities whose entries every plan holds, for each pod type: the highest of user-defined classes,
-/// system-cluster-critical, system-node-critical, and the largest there is.
+/// `system-cluster-critical`, `system-node-critical`, and the largest there is.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
 
 /// The intent to take nodes out of service.
@@ -40,8 +40,10 @@ kubernetes_resource!(NodeMaintenance, ClusterResourceScope, KIND);
 
 string_enum! {
     /// How far a maintenance is to go. Only forward.
+    #[derive(Default)]
     Stage {
         /// Nothing is touched.
+        #[default]
         Idle = "Idle",
         /// Nodes take no new pods.
         Cordon = "Cordon",
@@ -49,12 +51,6 @@ string_enum! {
         Drain = "Drain",
         /// Nodes come back.
         Complete = "Complete",
-    }
-}
-
-impl Default for Stage {
-    fn default() -> Self {
-        Self::Idle
     }
 }
 
@@ -68,8 +64,10 @@ impl Stage {
 
 string_enum! {
     /// Which pods an entry of a drain plan speaks of.
+    #[derive(Default)]
     PodType {
         /// All pods but those of DaemonSets and static ones.
+        #[default]
         Default = "Default",
         /// Pods of DaemonSets.
         DaemonSet = "DaemonSet",
@@ -83,12 +81,6 @@ impl PodType {
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         Self::KNOWN.iter().position(|known| *known == self.as_str())
-    }
-}
-
-impl Default for PodType {
-    fn default() -> Self {
-        Self::Default
     }
 }
 
@@ -146,7 +138,7 @@ pub struct NodeSelectorRequirement {
     #[serde(default)]
     #[schemars(required)]
     pub key: String,
-    /// In, NotIn, Exists, DoesNotExist, Gt or Lt.
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     #[serde(default)]
     #[schemars(required)]
     pub operator: String,
