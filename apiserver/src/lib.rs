@@ -5,6 +5,7 @@
 //! we serve for.
 
 pub mod admission;
+mod backups;
 pub mod cache;
 pub mod config;
 pub mod discovery;

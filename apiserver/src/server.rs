@@ -20,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::admission;
+use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
 use crate::config::{
     CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
@@ -385,7 +386,8 @@ impl Base {
                 address: config.address,
                 source,
             })?;
-        let (extensions, beside) = extend(&stores, listener.address());
+        let (mut extensions, beside) = extend(&stores, listener.address());
+        extensions.push(Box::new(Backups::new(store.clone(), &config.storage.data_dir)));
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let health = self.checks(health, &store, &host).build();

@@ -50,10 +50,16 @@ pub struct Api<S: Store> {
 /// An answer in the making.
 pub type Answered<'a> = futures_util::future::BoxFuture<'a, Result<Response<ResponseBody>, ApiError>>;
 
-/// Routes beside those every resource has: subresources with verbs of their own, and reviews.
+/// Routes beside those every resource has: subresources with verbs of their own, reviews, and paths that are no
+/// resource.
 pub trait Extension: Send + Sync {
     /// Whether this request is its own.
     fn claims(&self, resource: &ResourceRequest) -> bool;
+
+    /// Whether a path that is no resource is its own.
+    fn claims_path(&self, _path: &str) -> bool {
+        false
+    }
 
     /// Answers it.
     fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_>;
@@ -120,7 +126,15 @@ impl<S: Store> Api<S> {
     ) -> Result<Response<ResponseBody>, ApiError> {
         let (parts, body) = request.into_parts();
         let Some(resource) = context.info.resource.clone() else {
-            return self.answer_path(&context, &parts.headers);
+            let path = context.info.path.as_str();
+            let own = self
+                .extensions
+                .iter()
+                .find(|extension| extension.claims_path(path));
+            return match own {
+                Some(extension) => extension.answer(context, parts.headers, body).await,
+                None => self.answer_path(&context, &parts.headers),
+            };
         };
         if let Some(extension) = self
             .extensions
