@@ -1,0 +1,39 @@
+//! What fuzzing has found, and what it starts from, replayed: nothing here may panic, hang or grow without bound.
+
+use std::fs;
+use std::path::Path;
+
+use drydock_machinery::{apply, codec, patch};
+
+type Target = (&'static str, fn(&[u8]));
+
+/// Folder of the corpus → the function it is for; the same table as the targets in `fuzz/fuzz_targets`.
+const TARGETS: &[Target] = &[
+    ("fields", apply::field_set::fuzz_decode),
+    ("json", codec::json::fuzz_decode),
+    ("json_patch", patch::json::fuzz_apply),
+    ("merge_patch", patch::merge::fuzz_apply),
+    ("yaml", codec::yaml::fuzz_decode),
+];
+
+#[test]
+fn the_corpus_is_survived() -> std::io::Result<()> {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let mut folders = Vec::new();
+    for folder in fs::read_dir(fuzz.join("corpus"))? {
+        folders.push(folder?.file_name().to_string_lossy().into_owned());
+    }
+    folders.sort_unstable();
+    let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(folders, names, "every corpus has a target");
+    for (name, target) in TARGETS {
+        assert!(fuzz.join("fuzz_targets").join(format!("{name}.rs")).exists(), "{name} can be fuzzed");
+        let mut replayed = 0;
+        for file in fs::read_dir(fuzz.join("corpus").join(name))? {
+            target(&fs::read(file?.path())?);
+            replayed += 1;
+        }
+        assert!(replayed > 0, "{name} has a corpus");
+    }
+    Ok(())
+}
