@@ -134,7 +134,7 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
     let guard = "guard.example.com";
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "held", "annotations": {
+        "metadata": { "name": "held", "finalizers": ["example.com/hold"], "annotations": {
             format!("interceptor.evictionrequest.coordination.k8s.io/priority_{guard}"): "20000",
         } },
         "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "main" }] },
@@ -170,6 +170,21 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
         .kubectl()
         .ok(&["delete", "namespace", &namespace, "--wait=false"])
         .await?;
+    // The pod stays for now; the request may go all the same, since everything there goes anyway.
+    let conditions = eventually("the request to be removable", PATIENCE, async || {
+        let request = host.get(&item).await?.expect(200)?;
+        host.delete(&item).await?.expect(200)?;
+        Ok(Some(request["status"]["conditions"].clone()))
+    })
+    .await?;
+    ensure!(
+        !conditions.to_string().contains("Evicted"),
+        "it went since its pod was done: {conditions}"
+    );
+    let pod = format!("/api/v1/namespaces/{namespace}/pods/held");
+    host.get(&pod).await?.expect(200)?;
+    let free = json!({ "metadata": { "finalizers": null } });
+    host.patch(&pod, MERGE_PATCH, &free).await?.expect(200)?;
     gone(&stage, &format!("/api/v1/namespaces/{namespace}")).await
 }
 
