@@ -59,6 +59,21 @@ test: tools ## Everything: unit, property, crash, standalone and real-cluster su
 crash: tools ## A thousand rounds of kill -9 against the storage engine
 	@DRYDOCK_CRASH_ROUNDS=1000 $(CARGO) test --locked --release -p drydock-tests --test crash -- --nocapture
 
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS := fields json json_patch merge_patch yaml
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+
+.PHONY: fuzz
+fuzz: export CARGO_TARGET_DIR := $(CACHE)/fuzz
+fuzz: export RUSTFLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+fuzz: tools ## Fuzzes every parser of foreign bytes for FUZZ_SECONDS each
+	@cd tests/fuzz && cargo build --locked --target $(HOST) --bins
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p "$(CACHE)/fuzz/corpus/$$target"; \
+		"$(CACHE)/fuzz/$(HOST)/debug/$$target" -max_total_time=$(FUZZ_SECONDS) -max_len=4096 \
+			-artifact_prefix=tests/fuzz/ "$(CACHE)/fuzz/corpus/$$target" "tests/fuzz/corpus/$$target"; \
+	done
+
 .PHONY: bench
 bench: build cluster-binaries ## Speed, with ratios from one run; tests/benches/http/main.rs says what can be chosen
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http
