@@ -1,7 +1,12 @@
 //! The protobuf definitions and the JSON schemas describe the same fields: each schema property of a kind is a field
 //! of its message, with a type that fits, and no message has a field number twice.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::similar_names, reason = "a test fails by panicking")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::similar_names,
+    reason = "a test fails by panicking"
+)]
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,11 @@
 //! Who may import whom, and who may not name what: the rules of ARCHITECTURE.md, read off the sources.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::similar_names, reason = "a test fails by panicking")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::similar_names,
+    reason = "a test fails by panicking"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -27,7 +27,10 @@ fn the_corpus_is_survived() -> std::io::Result<()> {
     let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
     assert_eq!(folders, names, "every corpus has a target");
     for (name, target) in TARGETS {
-        assert!(fuzz.join("fuzz_targets").join(format!("{name}.rs")).exists(), "{name} can be fuzzed");
+        assert!(
+            fuzz.join("fuzz_targets").join(format!("{name}.rs")).exists(),
+            "{name} can be fuzzed"
+        );
         let mut replayed = 0;
         for file in fs::read_dir(fuzz.join("corpus").join(name))? {
             target(&fs::read(file?.path())?);

@@ -126,6 +126,6 @@ mod tests {
         one.merge(&other);
         assert_eq!(one.total(), 2);
         assert_eq!(one.quantile(1000), other.quantile(1000));
-        assert_eq!(one.median(), Duration::from_nanos(1000));
+        assert_eq!(one.median(), Duration::from_micros(1));
     }
 }
