@@ -330,7 +330,7 @@ impl Bench<'_> {
             .await;
         let took = started.elapsed();
         let cpu = Usage::of(&ours.processes)?.since(before);
-        let seen = open.close(readers).await?;
+        let seen = open.close().await?;
 
         let what = format!("{watchers} watchers × {rate} writes/s");
         let expected = writes.succeeded * watchers as u64;

@@ -1,12 +1,13 @@
 //! What do many watchers see, how late, and does any of their watches end?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -27,22 +28,17 @@ pub struct Seen {
     pub events: u64,
     /// Bytes over all watchers.
     pub bytes: u64,
-    /// Watches that ended by themselves, and the last words of one.
+    /// Watches that ended by themselves.
     pub ended: u64,
     /// From sending a write to reading its event.
     pub lag: Histogram,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
-    events: AtomicU64,
-    stopping: AtomicBool,
-}
-
 /// Watches that are open.
 pub struct Watchers {
     epoch: Instant,
-    counts: Arc<Counts>,
+    events: Arc<AtomicU64>,
+    closing: watch::Sender<bool>,
     tasks: JoinSet<Seen>,
 }
 
@@ -54,7 +50,8 @@ impl Watchers {
     pub async fn open(pool: &Pool, count: usize, path: &str) -> Result<Self> {
         let mut watchers = Self {
             epoch: Instant::now(),
-            counts: Arc::default(),
+            events: Arc::default(),
+            closing: watch::Sender::new(false),
             tasks: JoinSet::new(),
         };
         for number in 0..count {
@@ -65,22 +62,30 @@ impl Watchers {
                 "a watch is refused: {}",
                 answer.status()
             );
-            let (epoch, counts) = (watchers.epoch, Arc::clone(&watchers.counts));
+            let (epoch, count) = (watchers.epoch, Arc::clone(&watchers.events));
+            let mut closing = watchers.closing.subscribe();
             watchers.tasks.spawn(async move {
                 let mut seen = Seen::default();
                 let mut body = answer.into_body();
                 let mut event = Event::default();
-                while let Some(Ok(frame)) = body.frame().await {
+                loop {
+                    let frame = tokio::select! {
+                        frame = body.frame() => frame,
+                        _ = closing.changed() => break,
+                    };
+                    let Some(Ok(frame)) = frame else {
+                        seen.ended = 1;
+                        break;
+                    };
                     if let Ok(data) = frame.into_data() {
                         seen.bytes += data.len() as u64;
                         let events = event.read(&data, |sent| {
                             seen.lag.record(epoch.elapsed().saturating_sub(sent));
                         });
                         seen.events += events;
-                        counts.events.fetch_add(events, Ordering::Relaxed);
+                        count.fetch_add(events, Ordering::Relaxed);
                     }
                 }
-                seen.ended = u64::from(!counts.stopping.load(Ordering::Relaxed));
                 seen
             });
         }
@@ -96,18 +101,17 @@ impl Watchers {
     /// Waits until `events` events have come over all watchers, or the time is over.
     pub async fn wait_for(&self, events: u64, time: Duration) {
         let started = Instant::now();
-        while self.counts.events.load(Ordering::Relaxed) < events && started.elapsed() < time {
+        while self.events.load(Ordering::Relaxed) < events && started.elapsed() < time {
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Closes the watches and adds up what they saw. Their connections are gone afterwards.
+    /// Closes the watches and adds up what they saw.
     ///
     /// # Errors
     /// A watcher ended early.
-    pub async fn close(mut self, pool: Pool) -> Result<Seen> {
-        self.counts.stopping.store(true, Ordering::Relaxed);
-        drop(pool);
+    pub async fn close(mut self) -> Result<Seen> {
+        self.closing.send_replace(true);
         let mut all = Seen::default();
         while let Some(seen) = self.tasks.join_next().await {
             let seen = seen.context("a watcher ended early")?;
