@@ -160,9 +160,7 @@ impl Bench<'_> {
 
     async fn patches(&self, subject: &Subject) -> Result<Cost> {
         self.fill(subject, "bench-patch", WATCHED).await?;
-        let rounds = AtomicU64::new(1);
-        let round = move || u128::from(rounds.fetch_add(1, Ordering::Relaxed));
-        let call = subject.patch("bench-patch", WATCHED, round);
+        let call = subject.patch("bench-patch", WATCHED, counted());
         self.cost(subject, 1, self.bound(PATCHES), call).await
     }
 
@@ -305,6 +303,18 @@ impl Bench<'_> {
         let writing = Pool::open(&ours.client, 1).await?;
         let readers = Pool::open(&ours.client, watchers.div_ceil(100)).await?;
         let path = ours.collection("bench-watch");
+        // What the writes cost with nobody to tell of them.
+        let before = Usage::of(&ours.processes)?;
+        let quiet = pace(
+            &writing,
+            rate,
+            self.settings.time,
+            ours.patch("bench-watch", WATCHED, counted()),
+        )
+        .await?;
+        ensure_all(&quiet)?;
+        let writes_cpu = Usage::of(&ours.processes)?.since(before);
+
         let page = writing
             .sender(0)?
             .send(Call::get(format!("{path}?limit=1")))
@@ -352,10 +362,19 @@ impl Bench<'_> {
             &beside,
         );
         report.row(
-            &format!("{what}: server CPU of an event, with the writes"),
+            &format!("{what}: server CPU of an event"),
             Goal::AtMost(6e-6, Unit::Seconds),
-            cpu.as_secs_f64() / (seen.events.max(1) as f64),
-            &[],
+            cpu.saturating_sub(writes_cpu).as_secs_f64() / (seen.events.max(1) as f64),
+            &[
+                format!(
+                    "{} with the writes",
+                    show(cpu / u32::try_from(seen.events.max(1))?)
+                ),
+                format!(
+                    "a write alone {}",
+                    show(writes_cpu / u32::try_from(quiet.succeeded.max(1))?)
+                ),
+            ],
         );
         let goal = if watchers == 100 {
             Goal::AtMost(20e-3, Unit::Seconds)
@@ -478,6 +497,12 @@ impl Bench<'_> {
         );
         Ok(())
     }
+}
+
+/// Values that go up, so that every patch is a change.
+fn counted() -> impl Fn() -> u128 + Send + Sync {
+    let next = AtomicU64::new(1);
+    move || u128::from(next.fetch_add(1, Ordering::Relaxed))
 }
 
 fn ensure_all(measured: &Measured) -> Result<()> {
