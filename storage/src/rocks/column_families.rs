@@ -205,7 +205,11 @@ impl Engine {
     /// Removes whole files of history below a revision.
     pub(crate) fn drop_history_files(&self, below: Revision) -> Result<(), EngineError> {
         let history = self.family(HISTORY)?;
-        let (from, to) = (history_key(Revision(0), 0), history_key(below, 0));
+        // RocksDB takes the end as part of the range: with the first key that is needed, a file that ends there would go.
+        let (from, to) = (
+            history_key(Revision(0), 0),
+            history_key(below.previous(), u16::MAX),
+        );
         Ok(self.db.delete_file_in_range_cf(history, from, to)?)
     }
 
@@ -422,6 +426,45 @@ mod tests {
         }
         assert_eq!(parse_history_key(b"short"), None);
         assert_eq!(parse_history_key(b"much too long"), None);
+    }
+
+    /// A file of history that ended with the record at the floor was removed with it, and the store did not open again.
+    #[test]
+    fn the_record_at_the_floor_outlives_the_files_below_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
+        let write = |revisions: std::ops::RangeInclusive<u64>| {
+            let ends =
+                [revisions.start(), revisions.end()].map(|revision| history_key(Revision(*revision), 0));
+            let steps: Vec<Step> = revisions
+                .map(|revision| Step::PutHistory(Revision(revision), 0, vec![1]))
+                .collect();
+            engine.write(&steps, false).unwrap();
+            engine.flush().unwrap();
+            // Only files beyond the first level are removed whole.
+            engine
+                .db
+                .compact_range_cf(engine.family(HISTORY).unwrap(), Some(ends[0]), Some(ends[1]));
+        };
+        let first_from = |revision: u64| {
+            let view = engine.view();
+            let mut rows = view.history(Revision(revision), Revision(9)).unwrap();
+            let first = rows
+                .next()
+                .unwrap()
+                .map(|(key, _)| parse_history_key(key).unwrap().0);
+            first
+        };
+        write(2..=5);
+        write(6..=9);
+        engine.drop_history_files(Revision(5)).unwrap();
+        assert_eq!(
+            first_from(2),
+            Some(Revision(2)),
+            "the file holds a record that is needed"
+        );
+        engine.drop_history_files(Revision(6)).unwrap();
+        assert_eq!(first_from(2), Some(Revision(6)), "nothing of the file is needed");
     }
 
     #[test]
