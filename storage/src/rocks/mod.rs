@@ -307,6 +307,18 @@ impl Owner {
         self.stop.set();
     }
 
+    /// Waits for the threads to end.
+    fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads());
+        let own = std::thread::current().id();
+        for thread in threads {
+            if thread.thread().id() != own {
+                // A panic there has poisoned the store already.
+                drop(thread.join());
+            }
+        }
+    }
+
     /// Lets go of the engine and ends watches.
     fn let_go(&self) -> Option<Arc<Engine>> {
         self.shared.poison.close();
@@ -321,11 +333,7 @@ impl Owner {
     /// Ends everything in order. Blocks.
     fn close(&self) -> Result<(), StoreError> {
         self.stop();
-        let threads = std::mem::take(&mut *self.threads());
-        for thread in threads {
-            // A panic there has poisoned the store already.
-            drop(thread.join());
-        }
+        self.join();
         let was_poisoned = self.shared.poison.is_poisoned();
         let Some(engine) = self.let_go() else {
             return Ok(());
@@ -337,9 +345,11 @@ impl Owner {
 }
 
 impl Drop for Owner {
+    /// Waits for the threads: one that closed the engine while the process ends would meet what RocksDB has torn down.
     fn drop(&mut self) {
         self.stop();
-        self.let_go();
+        self.join();
+        drop(self.let_go());
     }
 }
 
