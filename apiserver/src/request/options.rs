@@ -1,6 +1,8 @@
 //! What do the query parameters and the body of a request ask of a verb? One type a verb, checked once.
 
 use drydock_machinery::codec::FieldValidation;
+use drydock_machinery::field_error::FieldPath;
+use drydock_machinery::object_meta;
 use serde::Deserialize;
 
 use super::Query;
@@ -97,29 +99,9 @@ impl WriteOptions {
     }
 }
 
-/// The longest name of a field manager, in bytes.
-const MAX_FIELD_MANAGER_BYTES: usize = 128;
-
 fn check_field_manager(manager: &str, causes: &mut Vec<StatusCause>) {
-    if manager.len() > MAX_FIELD_MANAGER_BYTES {
-        causes.push(cause(
-            "FieldValueTooLong",
-            "fieldManager",
-            format!("Too long: may not be more than {MAX_FIELD_MANAGER_BYTES} bytes"),
-        ));
-    }
-    if let Some((index, character)) = manager
-        .char_indices()
-        .find(|(_, character)| character.is_control())
-    {
-        causes.push(cause(
-            "FieldValueInvalid",
-            "fieldManager",
-            format!(
-                "Invalid value: {manager:?}: invalid character U+{:04X} (at position {index})",
-                u32::from(character)
-            ),
-        ));
+    for fault in object_meta::validate_field_manager(manager, &FieldPath::new("fieldManager")).iter() {
+        causes.push(cause(fault.reason(), fault.field(), fault.body()));
     }
 }
 
