@@ -100,7 +100,7 @@ impl WriteOptions {
 }
 
 fn check_field_manager(manager: &str, causes: &mut Vec<StatusCause>) {
-    for fault in object_meta::validate_field_manager(manager, &FieldPath::new("fieldManager")).iter() {
+    for fault in &object_meta::validate_field_manager(manager, &FieldPath::new("fieldManager")) {
         causes.push(cause(fault.reason(), fault.field(), fault.body()));
     }
 }
