@@ -5,6 +5,11 @@ use std::process::ExitCode;
 use drydock_apiserver::config::{Config, ConfigError};
 use drydock_apiserver::server;
 
+/// Serves the engine's C++ too, since its symbols are the process's `malloc` and `free`.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     if rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
