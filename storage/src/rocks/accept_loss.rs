@@ -262,6 +262,7 @@ fn swap_in(folder: &Path, fresh: &Path, aside: &Path) -> Result<(), LifeError> {
         std::fs::rename(&old, aside.join(name)).map_err(at(&old))?;
         sync_folder(aside).map_err(at(aside))
     };
+    fail::fail_point!("recover-before-moves");
     // The format goes first and comes last: in between the folder is no store, and a start says so.
     if !(is_moved("db") && is_moved("mark")) {
         move_aside("format")?;
@@ -276,5 +277,6 @@ fn swap_in(folder: &Path, fresh: &Path, aside: &Path) -> Result<(), LifeError> {
     }
     let format = std::fs::read(fresh.join("format")).map_err(at(fresh))?;
     write_durably(&folder.join("format"), &format).map_err(at(folder))?;
+    fail::fail_point!("recover-before-removal");
     std::fs::remove_dir_all(fresh).map_err(at(fresh))
 }

@@ -99,14 +99,17 @@ impl RocksStore {
             files: fingerprint_files(&unfinished, progress)?,
         };
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&unfinished)(error.into()))?;
+        fail::fail_point!("backup-before-manifest");
         let manifest_path = unfinished.join(MANIFEST);
         write_durably(&manifest_path, &text).map_err(at(&manifest_path))?;
         let path = folder.join(format!(
             "backup-{:020}-{:013}",
             manifest.revision, manifest.taken_ms
         ));
+        fail::fail_point!("backup-before-rename");
         std::fs::rename(&unfinished, &path).map_err(at(&path))?;
         sync_folder(folder).map_err(at(folder))?;
+        fail::fail_point!("backup-before-removal");
         let removed = remove_old(folder, keep)?;
         Ok(BackupReport {
             path,

@@ -160,7 +160,7 @@ impl Engine {
         fail::fail_point!("engine-write", |reason| {
             Err(match reason.as_deref() {
                 Some("stalled") => EngineError::Stalled,
-                _ => EngineError::Failed("injected by a failpoint".to_owned()),
+                _ => injected(),
             })
         });
         let state = self.family(STATE)?;
@@ -186,17 +186,20 @@ impl Engine {
         options.set_sync(sync);
         options.set_no_slowdown(true);
         self.db.write_opt(batch, &options)?;
+        fail::fail_point!("engine-written", |_| Err(injected()));
         Ok(size)
     }
 
     /// Makes everything written so far durable.
     pub(crate) fn sync_log(&self) -> Result<(), EngineError> {
+        fail::fail_point!("engine-sync-log", |_| Err(injected()));
         Ok(self.db.flush_wal(true)?)
     }
 
     /// Writes the memtables out, so that the next start has no log to replay.
     pub(crate) fn flush(&self) -> Result<(), EngineError> {
         for name in FAMILIES {
+            fail::fail_point!("engine-flush", |_| Err(injected()));
             self.db.flush_cf(self.family(name)?)?;
         }
         Ok(())
@@ -335,6 +338,12 @@ impl<'a> Rows<'a> {
         }
         Ok(self.rows.item())
     }
+}
+
+/// What a failpoint answers.
+#[cfg(feature = "failpoints")]
+fn injected() -> EngineError {
+    EngineError::Failed("injected by a failpoint".to_owned())
 }
 
 fn base_options() -> Result<Options, OpenError> {

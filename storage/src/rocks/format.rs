@@ -74,7 +74,9 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
+    fail::fail_point!("durable-before-rename");
     std::fs::rename(&temporary, path)?;
+    fail::fail_point!("durable-before-sync");
     sync_folder(path.parent().unwrap_or(Path::new(".")))
 }
 

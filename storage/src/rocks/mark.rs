@@ -101,6 +101,7 @@ impl MarkFile {
 
     /// Syncs what was written.
     pub(crate) fn sync(&self) -> io::Result<()> {
+        fail::fail_point!("mark-sync", |_| Err(io::Error::other("injected by a failpoint")));
         self.file.sync_data()
     }
 }

@@ -107,6 +107,7 @@ impl RocksStore {
         let (mark_file, mark) = MarkFile::open(&mark_path).map_err(|error| no_mark(&mark_path, error))?;
         let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;
         check_identity("the commit mark", mark.store, format.store)?;
+        fail::fail_point!("open-before-engine");
         let recovered = recover::open_engine(&engine_folder(&folder), &mark)?;
         let engine = recovered.engine;
         let mut position = recover::position(&engine.view())?;
@@ -286,6 +287,7 @@ fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, Op
     };
     MarkFile::create(&mark_path(folder), &mark).map_err(io_error(folder))?;
     sync_folder(folder).map_err(io_error(folder))?;
+    fail::fail_point!("create-before-engine");
     let engine = new_engine(folder)?;
     engine.write(
         &[
@@ -300,6 +302,7 @@ fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, Op
         true,
     )?;
     drop(engine);
+    fail::fail_point!("create-before-format");
     Format::new(store).write(folder).map_err(io_error(folder))?;
     Ok(store)
 }

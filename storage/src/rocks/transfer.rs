@@ -150,6 +150,7 @@ impl Importer {
     }
 
     fn flush(&mut self) -> Result<(), LifeError> {
+        fail::fail_point!("restore-batch");
         self.engine.write(&self.steps, false)?;
         self.steps.clear();
         self.bytes = 0;
@@ -172,6 +173,7 @@ impl Importer {
         self.engine.write(&self.steps, true)?;
         self.engine.flush()?;
         drop(self.engine);
+        fail::fail_point!("restore-before-mark");
         let mark = Mark {
             store: self.store,
             boot: self.options.boot_id,
@@ -181,6 +183,7 @@ impl Importer {
             is_relaxed: false,
         };
         MarkFile::create(&mark_path(&self.folder), &mark).map_err(at(&self.folder))?;
+        fail::fail_point!("restore-before-format");
         Format::new(self.store)
             .write(&self.folder)
             .map_err(at(&self.folder))?;

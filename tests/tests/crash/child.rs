@@ -37,16 +37,21 @@ const COMPACT: &str = "DRYDOCK_CRASH_COMPACT";
 const NOTES: &str = "DRYDOCK_CRASH_NOTES";
 
 /// Every failpoint at which a child may be told to die.
-pub(crate) const POINTS: [&str; 10] = [
+pub(crate) const POINTS: [&str; 15] = [
     "commit-before-sync",
+    "engine-written",
     "commit-after-sync",
     "mark-write",
+    "mark-sync",
     "commit-before-publish",
     "commit-before-reply",
     "compact-after-floors",
     "compact-between-families",
     "backup-before-checkpoint",
     "backup-after-checkpoint",
+    "backup-before-manifest",
+    "backup-before-rename",
+    "backup-before-removal",
     "open-before-threads",
 ];
 
