@@ -175,11 +175,12 @@ fn cut(
     deadline: Instant,
 ) -> impl Stream<Item = Result<Bytes, Truncated>> + Send {
     let mut over = Box::pin(tokio::time::sleep_until(deadline));
-    futures_util::stream::poll_fn(move |context| match stream.poll_next_unpin(context) {
-        Poll::Pending if over.as_mut().poll(context).is_ready() => {
-            Poll::Ready(Some(Err(Truncated("the request's time is over"))))
+    futures_util::stream::poll_fn(move |context| {
+        // Asked first: a stream that always has more would never come to its end with a client that reads slowly.
+        if over.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(Truncated("the request's time is over"))));
         }
-        other => other,
+        stream.poll_next_unpin(context)
     })
 }
 
@@ -411,6 +412,17 @@ mod tests {
         assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "x");
         assert!(next().await.unwrap().is_err());
         assert!(next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_always_has_more_is_reset_at_its_deadline_too() {
+        let frames = futures_util::stream::repeat(Bytes::from("x"));
+        let minute = std::time::Duration::from_mins(1);
+        let mut body = ResponseBody::stream(frames).cut_at(Instant::now() + minute);
+        let mut next = async || std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert!(next().await.unwrap().is_ok());
+        tokio::time::advance(minute).await;
+        assert!(next().await.unwrap().is_err());
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use hyper::{
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::Instant,
@@ -33,6 +33,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     body::{RequestBody, ResponseBody},
     certificate::PeerCertificates,
+    outgoing::{Outgoing, PATIENCE},
+    socket::Socket,
 };
 
 /// The largest header block: 1 MiB and Go's allowance of 4 KiB.
@@ -53,8 +55,9 @@ const STREAMS: u32 = 1000;
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// Receive window of a connection. Bodies are at most 3 MiB, so a hundred full windows suffice.
 const CONNECTION_WINDOW_BYTES: u32 = 100 * WINDOW_BYTES;
-/// What may wait to be sent per stream before a handler has to pause.
-const SEND_BYTES: usize = 1024 * 1024;
+/// What may wait to be sent per stream before a handler has to pause: with thousands of slow watchers this is what
+/// each of them costs.
+const SEND_BYTES: usize = 128 * 1024;
 /// Streams reset by the client before we accepted them, beyond which the connection is an attack.
 const PENDING_RESETS: usize = 20;
 /// Streams we reset ourselves, beyond which the connection is an attack.
@@ -63,6 +66,8 @@ const LOCAL_RESETS: usize = 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for the last bytes of a connection that has ended.
+const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// What a request can know of the connection that brought it. Never an identity: that is found per request.
 #[derive(Debug)]
@@ -115,6 +120,7 @@ pub trait Service: Send + Sync + 'static {
 struct Activity {
     requests: AtomicUsize,
     stage: Mutex<Stage>,
+    outgoing: Outgoing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +138,7 @@ impl Activity {
         Arc::new(Self {
             requests: AtomicUsize::new(0),
             stage: Mutex::new(stage),
+            outgoing: Outgoing::default(),
         })
     }
 
@@ -166,12 +173,12 @@ impl Drop for Busy {
 /// Notes that bytes arrive while no request is being answered: over HTTP/1.1 they are the start of a header block. Over
 /// HTTP/2 they may be pings and settings, and hyper bounds header blocks by itself.
 struct Noticed<S> {
-    inner: TokioIo<S>,
+    inner: Socket<S>,
     activity: Arc<Activity>,
     http2: bool,
 }
 
-impl<S: AsyncRead + Unpin> Read for Noticed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Read for Noticed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -191,7 +198,7 @@ impl<S: AsyncRead + Unpin> Read for Noticed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Write for Noticed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Write for Noticed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -230,8 +237,9 @@ where
     let http2 = connection.http2;
     let now = Instant::now();
     let activity = Activity::new(if http2 { Stage::Idle(now) } else { Stage::Head(now) });
+    let socket = Socket::new(stream);
     let io = Noticed {
-        inner: TokioIo::new(stream),
+        inner: socket.clone(),
         activity: Arc::clone(&activity),
         http2,
     };
@@ -241,12 +249,15 @@ where
         let activity = Arc::clone(&activity);
         service_fn(move |request: Request<Incoming>| {
             let busy = activity.begin();
+            let activity = Arc::clone(&activity);
             let (connection, service) = (Arc::clone(&connection), Arc::clone(&service));
             async move {
                 let response = service
                     .serve(&connection, request.map(RequestBody::from_connection))
                     .await;
-                Ok::<_, std::convert::Infallible>(response.map(|body| body.holding(busy)))
+                Ok::<_, std::convert::Infallible>(
+                    response.map(|body| activity.outgoing.follow(body.holding(busy))),
+                )
             }
         })
     };
@@ -269,6 +280,7 @@ where
         drive(
             served,
             http2::Connection::graceful_shutdown,
+            &socket,
             &activity,
             &going,
             &closed,
@@ -290,6 +302,7 @@ where
         drive(
             served,
             http1::Connection::graceful_shutdown,
+            &socket,
             &activity,
             &going,
             &closed,
@@ -298,26 +311,23 @@ where
     }
 }
 
-async fn drive<C, E>(
+async fn drive<C, E, S>(
     mut served: Pin<&mut C>,
     let_go: impl Fn(Pin<&mut C>),
+    socket: &Socket<S>,
     activity: &Activity,
     going: &CancellationToken,
     closed: &CancellationToken,
 ) where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
+    S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut told = false;
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            result = served.as_mut() => {
-                if let Err(error) = result {
-                    tracing::debug!(%error, "connection ended with an error");
-                }
-                return;
-            }
+            () = turns(served.as_mut(), socket) => return,
             () = going.cancelled(), if !told => {
                 told = true;
                 let_go(served.as_mut());
@@ -326,18 +336,49 @@ async fn drive<C, E>(
                 told = true;
                 let_go(served.as_mut());
             }
-            _ = tick.tick() => match activity.stage() {
-                Stage::Head(since) if since.elapsed() >= HEADER_TIME => {
-                    tracing::debug!("connection closed: header too slow");
+            _ = tick.tick() => {
+                if socket.refused_since().is_some_and(|since| since.elapsed() >= PATIENCE) {
+                    tracing::debug!("connection closed: the peer takes nothing");
                     return;
                 }
-                Stage::Idle(since) if since.elapsed() >= IDLE && !told => {
-                    told = true;
-                    let_go(served.as_mut());
+                activity.outgoing.drop_stalled();
+                match activity.stage() {
+                    Stage::Head(since) if since.elapsed() >= HEADER_TIME => {
+                        tracing::debug!("connection closed: header too slow");
+                        return;
+                    }
+                    Stage::Idle(since) if since.elapsed() >= IDLE && !told => {
+                        told = true;
+                        let_go(served.as_mut());
+                    }
+                    Stage::Idle(since) if since.elapsed() >= IDLE + PING_TIMEOUT => return,
+                    _ => {}
                 }
-                Stage::Idle(since) if since.elapsed() >= IDLE + PING_TIMEOUT => return,
-                _ => {}
-            },
+            }
         }
+    }
+}
+
+/// Runs the protocol until the connection ends, and sends at the end of each of its turns what it wrote.
+async fn turns<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>)
+where
+    C: Future<Output = Result<(), E>>,
+    E: std::error::Error,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let result = std::future::poll_fn(|context| match served.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(result.map_err(|error| error.to_string())),
+        Poll::Pending => match socket.poll_sent(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.to_string())),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        },
+    })
+    .await;
+    if let Err(error) = result {
+        tracing::debug!(error, "connection ended with an error");
+    }
+    let rest = std::future::poll_fn(|context| socket.poll_sent(context));
+    if !matches!(tokio::time::timeout(LAST_BYTES, rest).await, Ok(Ok(()))) {
+        tracing::debug!("the last bytes of a connection were not taken");
     }
 }

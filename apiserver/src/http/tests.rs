@@ -21,7 +21,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connection::{self, Connection},
+    body::{RequestBody, ResponseBody},
+    connection::{self, Connection, Service},
     listener::Listener,
     tls::{CertificateSource, MinTlsVersion, Tls},
 };
@@ -458,4 +459,93 @@ async fn oversized_headers_are_431() {
     ended.await.unwrap();
     let answer = writing.await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+/// Answers with as many bytes as are asked for, and says when it lost an answer's body.
+struct Endless(tokio::sync::mpsc::UnboundedSender<Duration>, Instant);
+
+struct Told(tokio::sync::mpsc::UnboundedSender<Duration>, Instant);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _nobody_listens = self.0.send(self.1.elapsed());
+    }
+}
+
+impl Service for Endless {
+    async fn serve(&self, _: &Connection, request: Request<RequestBody>) -> Response<ResponseBody> {
+        if request.uri().path() == "/short" {
+            return Response::new(ResponseBody::full("short"));
+        }
+        let frames = futures_util::stream::repeat(Bytes::from_static(&[b'x'; 16 * 1024]));
+        Response::new(ResponseBody::stream(frames).holding(Told(self.0.clone(), self.1)))
+    }
+}
+
+/// A connection that answers without an end, when it lost a body, and when it ended.
+fn endless(
+    http2: bool,
+) -> (
+    DuplexStream,
+    tokio::sync::mpsc::UnboundedReceiver<Duration>,
+    JoinHandle<Duration>,
+) {
+    let (client, stream) = tokio::io::duplex(64 * 1024);
+    let begun = Instant::now();
+    let (lost, losses) = tokio::sync::mpsc::unbounded_channel();
+    let connection = Connection::new(SocketAddr::from(([127, 0, 0, 1], 1)), http2, None);
+    let ended = tokio::spawn(async move {
+        let service = Arc::new(Endless(lost, begun));
+        connection::serve(stream, connection, service, CancellationToken::new()).await;
+        begun.elapsed()
+    });
+    (client, losses, ended)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_no_byte_for_half_a_minute_is_let_go() {
+    let (mut client, mut losses, ended) = endless(false);
+    client
+        .write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
+    let seconds = ended.await.unwrap().as_secs();
+    assert!((30..=34).contains(&seconds), "{seconds}");
+    assert!(losses.recv().await.unwrap().as_secs() <= seconds);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
+    let (client, mut losses, _ended) = endless(true);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let get = |path: &str| request("GET", path, Bytes::new());
+    // What it does not read fills its window only.
+    let mut unread = sender.send_request(get("/endless")).await.unwrap().into_body();
+    let mut read = sender.send_request(get("/endless")).await.unwrap().into_body();
+    let seconds = loop {
+        tokio::select! {
+            lost = losses.recv() => break lost.unwrap().as_secs(),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                assert!(read.frame().await.unwrap().is_ok());
+            }
+        }
+    };
+    assert!((30..=34).contains(&seconds), "{seconds}");
+    assert_eq!(
+        text(sender.send_request(get("/short")).await.unwrap()).await,
+        "short"
+    );
+    assert!(read.frame().await.unwrap().is_ok());
+    // The client reads on: what was under way, then that the rest is missing, which no client takes for the end.
+    let reset = loop {
+        match unread.frame().await {
+            Some(Ok(_)) => {}
+            other => break other,
+        }
+    };
+    assert!(reset.unwrap().is_err());
 }

@@ -1,0 +1,280 @@
+//! How do small writes become few, and how is it noticed that nobody takes them?
+//!
+//! HTTP/2 flushes after every frame. A watch event is a frame, so a hundred watchers of one connection would cost a
+//! hundred TLS records and system calls for one change. A [`Socket`] therefore keeps what is written until the
+//! connection's task has nothing more to say, or [`WRITE_BYTES`] have gathered: [`Socket::poll_sent`], which the
+//! connection's task calls at the end of each of its turns, sends them. Large writes pass through uncopied.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::Instant,
+};
+
+/// What is kept at most before it is written, in bytes: four TLS records.
+const WRITE_BYTES: usize = 64 * 1024;
+/// What an idle connection keeps of its buffer, in bytes.
+const KEPT_BYTES: usize = 4 * 1024;
+
+/// A connection's stream, held by the protocol that reads and writes it and by the task that sends what was written.
+///
+/// All of them are one task, so nobody ever waits for the lock.
+pub(super) struct Socket<S>(Arc<Mutex<Io<S>>>);
+
+struct Io<S> {
+    stream: TokioIo<S>,
+    written: Vec<u8>,
+    /// How many of `written` were sent.
+    sent: usize,
+    /// Whether the stream may hold bytes that it was given.
+    is_unflushed: bool,
+    /// Whether the last write was refused. A flush that succeeds says nothing then: it had nothing to do.
+    is_refused: bool,
+    /// Since when the peer has taken nothing of what it should have.
+    refused_since: Option<Instant>,
+}
+
+impl<S> Clone for Socket<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self(Arc::new(Mutex::new(Io {
+            stream: TokioIo::new(stream),
+            written: Vec::new(),
+            sent: 0,
+            is_unflushed: false,
+            is_refused: false,
+            refused_since: None,
+        })))
+    }
+
+    fn io(&self) -> MutexGuard<'_, Io<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what was written. Pending while the peer does not take it.
+    pub(super) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io().poll_sent(context)
+    }
+
+    /// Since when the peer has taken nothing of what it should have.
+    pub(super) fn refused_since(&self) -> Option<Instant> {
+        self.io().refused_since
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Io<S> {
+    /// Writes, and notes whether the peer takes anything.
+    fn poll_given(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut TokioIo<S>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let result = write(Pin::new(&mut self.stream), context);
+        self.is_refused = result.is_pending();
+        if self.is_refused {
+            self.refused_since.get_or_insert_with(Instant::now);
+        } else {
+            self.refused_since = None;
+            self.is_unflushed = true;
+        }
+        result
+    }
+
+    /// Hands everything written to the stream.
+    fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.written.len() {
+            let written = std::mem::take(&mut self.written);
+            let rest = written.get(self.sent..).unwrap_or_default();
+            let result = self.poll_given(context, |stream, context| stream.poll_write(context, rest));
+            self.written = written;
+            match ready!(result)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.sent += count,
+            }
+        }
+        self.written.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_handed(context))?;
+        self.written.shrink_to(KEPT_BYTES);
+        if self.is_unflushed {
+            let result = Pin::new(&mut self.stream).poll_flush(context);
+            if result.is_pending() {
+                self.refused_since.get_or_insert_with(Instant::now);
+            } else {
+                self.is_unflushed = false;
+                self.refused_since = self.refused_since.filter(|_| self.is_refused);
+            }
+            return result;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = buffers.iter().map(|buffer| buffer.len()).sum::<usize>();
+        if self.written.len() + length > WRITE_BYTES {
+            ready!(self.poll_handed(context))?;
+            if length > WRITE_BYTES {
+                return self.poll_given(context, |stream, context| {
+                    stream.poll_write_vectored(context, buffers)
+                });
+            }
+        }
+        for buffer in buffers {
+            self.written.extend_from_slice(buffer);
+        }
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Read for Socket<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io().stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Write for Socket<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.io().poll_write(context, &[io::IoSlice::new(bytes)])
+    }
+
+    /// Nothing: what was written is sent at the end of the task's turn.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut io = self.io();
+        ready!(io.poll_sent(context))?;
+        Pin::new(&mut io.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.io().poll_write(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// Notes the sizes of writes; takes as many bytes as it has room for.
+    #[derive(Default)]
+    struct Peer {
+        writes: Arc<Mutex<Vec<usize>>>,
+        room: Arc<Mutex<Option<usize>>>,
+    }
+
+    impl AsyncRead for Peer {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Peer {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let mut room = self.room.lock().unwrap();
+            let count = room.map_or(bytes.len(), |room| room.min(bytes.len()));
+            if count == 0 {
+                return Poll::Pending;
+            }
+            *room = room.map(|room| room - count);
+            self.writes.lock().unwrap().push(count);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn write(socket: &mut Socket<Peer>, length: usize) -> Poll<io::Result<usize>> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let written = Pin::new(&mut *socket).poll_write(&mut context, &vec![b'x'; length]);
+        assert!(Pin::new(socket).poll_flush(&mut context).is_ready());
+        written
+    }
+
+    fn sent(socket: &Socket<Peer>) -> bool {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        socket.poll_sent(&mut context).is_ready()
+    }
+
+    #[test]
+    fn small_writes_are_sent_together_and_large_ones_at_once() {
+        let peer = Peer::default();
+        let writes = Arc::clone(&peer.writes);
+        let mut socket = Socket::new(peer);
+        for _ in 0..10 {
+            assert!(write(&mut socket, 3000).is_ready());
+        }
+        assert_eq!(*writes.lock().unwrap(), [0_usize; 0]);
+        assert!(sent(&socket));
+        assert_eq!(*writes.lock().unwrap(), [30_000]);
+
+        assert!(write(&mut socket, 10).is_ready());
+        assert!(write(&mut socket, WRITE_BYTES + 1).is_ready());
+        assert_eq!(*writes.lock().unwrap(), [30_000, 10, WRITE_BYTES + 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_without_room_stops_writers_and_is_noticed_until_it_takes_a_byte() {
+        let peer = Peer::default();
+        let (writes, room) = (Arc::clone(&peer.writes), Arc::clone(&peer.room));
+        *room.lock().unwrap() = Some(0);
+        let mut socket = Socket::new(peer);
+        assert!(write(&mut socket, WRITE_BYTES).is_ready());
+        assert_eq!(socket.refused_since(), None);
+        let now = Instant::now();
+        assert!(!sent(&socket));
+        tokio::time::advance(std::time::Duration::from_secs(5)).await;
+        assert!(write(&mut socket, 1).is_pending());
+        assert_eq!(socket.refused_since(), Some(now));
+
+        *room.lock().unwrap() = Some(1);
+        assert!(!sent(&socket));
+        assert_eq!(socket.refused_since(), Some(Instant::now()));
+        *room.lock().unwrap() = None;
+        assert!(sent(&socket));
+        assert_eq!(socket.refused_since(), None);
+        assert_eq!(*writes.lock().unwrap(), [1, WRITE_BYTES - 1]);
+    }
+}
