@@ -69,6 +69,13 @@ pub enum StoreError {
         /// What was found, for people.
         reason: String,
     },
+    /// The engine does not do its work at the moment (no room, no file handle, a disk that does not answer), which says
+    /// nothing about the data: try again.
+    #[error("the storage engine is not available: {reason}")]
+    Unavailable {
+        /// Why, for people.
+        reason: String,
+    },
     /// The store has been closed or has failed; only a restart helps.
     #[error("the store is closed: {reason}")]
     Closed {

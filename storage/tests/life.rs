@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drydock_storage::rocks::{
-    LifeError, OpenError, Progress, RocksStore, import, recover, restore, verify, verify_backup,
+    self, LifeError, OpenError, Progress, RocksStore, import, recover, restore, verify, verify_backup,
 };
 use drydock_storage::{
-    At, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError, Transaction, Value,
+    At, Durability, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError, Transaction, Value,
 };
 use tempfile::TempDir;
 
@@ -194,6 +194,42 @@ async fn nothing_is_restored_over_something() {
     );
 }
 
+/// Restore or import.
+type Fill = fn(&Path, &Options, &dyn Fn(Progress)) -> Result<rocks::ImportReport, LifeError>;
+
+/// Whoever waits for the folder finds it filled by the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_waited_for_the_folder_does_not_write_into_it() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let report = store.backup(&root.path().join("backups"), 0, &quiet).unwrap();
+    let export = root.path().join("all.export");
+    store.export(&export, &quiet).unwrap();
+    for (name, fill, from) in [
+        ("restored", restore as Fill, &report.path),
+        ("imported", import, &export),
+    ] {
+        let target = root.path().join(name);
+        std::fs::create_dir(&target).unwrap();
+        let lock = std::fs::File::create(target.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let waiting = Options {
+            lock_wait: GRACE,
+            ..options(&target)
+        };
+        let from = from.clone();
+        let second = std::thread::spawn(move || fill(&from, &waiting, &quiet));
+        std::fs::write(target.join("format"), b"of the first").unwrap();
+        drop(lock);
+        let refused = second.join().unwrap().unwrap_err();
+        assert!(
+            matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
+            "{refused}"
+        );
+        assert!(!target.join("db").exists());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_newest_backups_are_kept() {
     let root = TempDir::new().unwrap();
@@ -253,6 +289,109 @@ async fn an_export_that_was_changed_or_cut_is_refused() {
             store.close(GRACE).await.unwrap();
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_of_a_newer_format_is_refused_with_both_numbers() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let path = root.path().join("all.export");
+    store.export(&path, &quiet).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    // Magic, length of the header, tag of its first field, the format.
+    let at = b"drydock-export 1\n".len() + 2;
+    assert_eq!(bytes.get(at - 1..=at), Some(&[8, 1][..]));
+    *bytes.get_mut(at).unwrap() = 2;
+    std::fs::write(&path, bytes).unwrap();
+    let refused = import(&path, &options(&root.path().join("new")), &quiet).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            LifeError::Open(OpenError::TooNew {
+                found: 2,
+                supported: 1,
+                ..
+            })
+        ),
+        "{refused}"
+    );
+    assert!(!root.path().join("new").exists());
+}
+
+/// The files of a store whose log ends in a write that was cut in its middle, and whose mark does not know it.
+async fn torn_store(folder: &Path, durability: Durability) {
+    let store = RocksStore::open(Options {
+        durability,
+        ..options(folder)
+    })
+    .unwrap()
+    .0;
+    put(&store, "one", "one").await;
+    store.keep_house();
+    let mark = std::fs::read(folder.join("mark")).unwrap();
+    let log = file_of(&folder.join("db"), ".log");
+    let kept = std::fs::metadata(&log).unwrap().len();
+    // Larger than a block of the log, so that it is more than one piece there.
+    let mut random = fastrand::Rng::with_seed(1);
+    let text: String = std::iter::repeat_with(|| random.alphanumeric())
+        .take(200_000)
+        .collect();
+    put(&store, "two", &text).await;
+    drop(store);
+    while matches!(
+        verify(&options(folder), &quiet),
+        Err(LifeError::Open(OpenError::Locked { .. }))
+    ) {
+        tokio::task::yield_now().await;
+    }
+    std::fs::write(folder.join("mark"), mark).unwrap();
+    let mut bytes = std::fs::read(&log).unwrap();
+    let torn = usize::try_from(kept).unwrap() + 300;
+    bytes.get_mut(torn..torn + 4096).unwrap().fill(0);
+    std::fs::write(&log, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verifying_finds_what_a_start_finds() {
+    let relaxed = Durability::Relaxed {
+        interval: Duration::from_hours(1),
+    };
+    for durability in [Durability::Strict, relaxed] {
+        let root = TempDir::new().unwrap();
+        torn_store(root.path(), durability).await;
+        let options = Options {
+            durability,
+            ..options(root.path())
+        };
+        let verified = verify(&options, &quiet).unwrap();
+        assert_eq!((verified.revision, verified.objects), (2, 1), "{durability:?}");
+        assert!(verified.had_torn_tail);
+        let again = verify(&options, &quiet).unwrap();
+        assert!(again.had_torn_tail, "it changed something");
+        // Nothing acknowledged is lost, so there is nothing to accept.
+        let left_alone = recover(&options, false, &quiet).unwrap();
+        assert_eq!(left_alone.fault, None);
+        let (store, opened) = RocksStore::open(options).unwrap();
+        assert_eq!((opened.revision, opened.objects), (2, 1));
+        assert!(opened.had_torn_tail);
+        assert_eq!(store.metrics().recovered_tail.get(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_store_is_never_recovered_as_if_it_were_damaged() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    filled(&folder).await.close(GRACE).await.unwrap();
+    let format = std::fs::read_to_string(folder.join("format")).unwrap();
+    let newer = format.replace("\"oldestReader\": 1", "\"oldestReader\": 2");
+    assert_ne!(format, newer);
+    std::fs::write(folder.join("format"), newer).unwrap();
+    let refused = recover(&options(&folder), true, &quiet).unwrap_err();
+    assert!(
+        matches!(refused, LifeError::Open(OpenError::TooNew { .. })),
+        "{refused}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -324,10 +463,9 @@ async fn loss_is_refused_until_it_is_accepted() {
         ),
         "{refused}"
     );
-    assert!(
-        refused.to_string().contains("storage recover --accept-loss"),
-        "{refused}"
-    );
+    let text = refused.to_string();
+    assert!(text.contains("storage recover --accept-loss"), "{text}");
+    assert!(text.contains(".log of "), "{text}");
     let refused = recover(&options(&folder), false, &quiet).unwrap_err();
     assert!(matches!(refused, LifeError::LossNotAccepted { .. }), "{refused}");
 

@@ -38,6 +38,9 @@ impl From<StoreError> for ApiError {
             StoreError::Corrupt { key, .. } => {
                 Self::storage_read(format!("the stored data of {key} is damaged"))
             }
+            StoreError::Unavailable { .. } => {
+                Self::service_unavailable("the storage cannot be read at the moment", 5)
+            }
             StoreError::Closed { .. } => Self::service_unavailable("the storage is closed", 5),
         }
         .because(error)

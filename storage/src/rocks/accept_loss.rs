@@ -1,6 +1,6 @@
 //! Is a store whole, and if not, what can be taken from it?
 //!
-//! [`verify`] reads everything and changes nothing. [`recover`] is for the case that a start refuses and there is no
+//! [`verify`] reads everything, as a start would, and changes nothing. [`recover`] is for the case that a start refuses and there is no
 //! backup: it takes what can be read, says what it cannot name, and goes on above every revision the store can have
 //! handed out. The damaged files are kept aside.
 
@@ -16,7 +16,7 @@ use super::format::{Format, sync_folder, write_durably};
 use super::mark::MarkFile;
 use super::open::{engine_folder, lock_folder, mark_path};
 use super::progress::{LifeError, Progress, TELL_EVERY, at};
-use super::recover::{check_mark, load, position};
+use super::recover::{load, open_engine, position};
 use super::transfer::{Importer, jump};
 use crate::options::Options;
 use crate::record::{Records, StoredState};
@@ -34,6 +34,8 @@ pub struct VerifyReport {
     pub objects: u64,
     /// History records that were checked.
     pub history_records: u64,
+    /// The end of the log is torn, and a start drops it: it was never acknowledged, or in relaxed mode not synced yet.
+    pub had_torn_tail: bool,
     /// Keys whose value fails its checksum.
     pub damaged: Vec<String>,
 }
@@ -85,9 +87,8 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
         done: 0,
         total: None,
     });
-    let engine = Engine::open(&engine_folder(folder), Access::ReadOnly, Recovery::Strict)?;
-    let view = engine.view();
-    check_mark(folder, &view, &mark)?;
+    let recovered = open_engine(&engine_folder(folder), &mark, Access::ReadOnly)?;
+    let view = recovered.engine.view();
     let position = position(&view)?;
     let records = Records::new(Arc::clone(&options.seal));
     let loaded = load(&view, &records, &position)?;
@@ -102,6 +103,7 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
         acknowledged: mark.synced.0,
         objects,
         history_records: loaded.history_records,
+        had_torn_tail: recovered.had_torn_tail,
         damaged: loaded.index.damaged().map(ToString::to_string).collect(),
     })
 }
@@ -137,10 +139,12 @@ pub fn recover(
             });
         }
         Ok(report) => format!("{} values fail their checksum", report.damaged.len()),
-        Err(error @ LifeError::Open(OpenError::Locked { .. } | OpenError::Missing { .. })) => {
-            return Err(error);
-        }
-        Err(error) => error.to_string(),
+        Err(
+            error @ (LifeError::Open(OpenError::Damaged { .. } | OpenError::AcknowledgedLost { .. })
+            | LifeError::Damaged { .. }),
+        ) => error.to_string(),
+        // A full disk, a held lock, a newer format, a file that may not be read: nothing is lost by waiting.
+        Err(error) => return Err(error),
     };
     if !accept_loss {
         return Err(LifeError::LossNotAccepted { what: fault });

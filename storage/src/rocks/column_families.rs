@@ -124,6 +124,10 @@ pub(crate) enum Access {
 impl Engine {
     /// Opens the engine's folder.
     pub(crate) fn open(folder: &Path, access: Access, recovery: Recovery) -> Result<Self, OpenError> {
+        fail::fail_point!("engine-open", |_| {
+            let text = "IO error: No space left on device: injected by a failpoint";
+            Err(EngineError::NoSpace(text.to_owned()).into())
+        });
         let options = database_options(recovery, access == Access::Create)?;
         let cache = Cache::new_lru_cache(32 * MIB);
         let mut families = Vec::new();

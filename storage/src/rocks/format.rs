@@ -46,7 +46,7 @@ impl Format {
         let text = match std::fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(OpenError::Io { path, source }),
+            Err(source) => return Err(OpenError::io(&path, source)),
         };
         let format: Self = serde_json::from_slice(&text).map_err(|error| OpenError::Damaged {
             what: format!("the file {} does not parse: {error}", path.display()),

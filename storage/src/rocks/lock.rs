@@ -4,7 +4,8 @@
 //! file says who holds it. File systems that cannot keep a sync's promise are refused by their kind.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use super::error::is_full;
 use crate::clock::Stopwatch;
 
 /// How often a held lock is tried again.
@@ -55,38 +57,59 @@ impl FolderLock {
                 Err(error) => return Err(LockError::Io(error.into())),
             }
         }
-        describe_holder(&mut file, boot).map_err(LockError::Io)?;
+        match describe_holder(&file, boot) {
+            Err(error) if is_full(&error) => tracing::warn!("no room to write down who holds the store"),
+            described => described.map_err(LockError::Io)?,
+        }
         Ok(Self { _file: file })
     }
 }
 
-fn describe_holder(file: &mut File, boot: Uuid) -> io::Result<()> {
+/// Overwrites what stands there before it cuts the rest off: a full disk takes that, as it needs no room.
+fn describe_holder(file: &File, boot: Uuid) -> io::Result<()> {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     let pod = std::env::var("POD_UID").unwrap_or_default();
     let holder = format!("host={host} pod={pod} pid={} boot={boot}\n", std::process::id());
-    file.set_len(0)?;
-    file.seek(SeekFrom::Start(0))?;
-    file.write_all(holder.as_bytes())
+    file.write_all_at(holder.as_bytes(), 0)?;
+    file.set_len(holder.len() as u64)
 }
 
 /// The name of a file system that cannot keep the promises of a store, if `folder` lies on one.
 pub(crate) fn unfit_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
     // The type of the number differs between platforms; its low 32 bits are the magic everywhere.
-    let kind = statfs(folder)?.f_type.cast_unsigned() & 0xffff_ffff;
-    Ok(match kind {
+    Ok(unfit(statfs(folder)?.f_type.cast_unsigned() & 0xffff_ffff))
+}
+
+fn unfit(kind: u64) -> Option<&'static str> {
+    match kind {
         0x6969 => Some("NFS"),
         0x517B | 0xFF53_4D42 | 0xFE53_4D42 => Some("SMB"),
         0x0102_1997 => Some("9p"),
         0x794C_7630 => Some("overlayfs"),
         0x0102_1994 => Some("tmpfs"),
         _ => None,
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_that_cannot_keep_promises_are_known_by_their_numbers() {
+        for (kind, expected) in [
+            (0x6969, Some("NFS")),
+            (0xFF53_4D42, Some("SMB")),
+            (0x0102_1997, Some("9p")),
+            (0x794C_7630, Some("overlayfs")),
+            (0x0102_1994, Some("tmpfs")),
+            (0xEF53, None),
+            (0x5846_5342, None),
+        ] {
+            assert_eq!(unfit(kind), expected, "{kind:#x}");
+        }
+    }
 
     #[test]
     fn a_held_lock_names_its_holder() {

@@ -4,7 +4,7 @@
 //! folder without a store gets one: its files are made so that a crash in between leaves a folder that is taken as
 //! empty again, or a whole store.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ use uuid::Uuid;
 use super::accept_loss::is_cut_short;
 use super::column_families::{Access, Engine, Meta, Recovery, Step};
 use super::commit::CommitThread;
-use super::error::OpenError;
+use super::disk::NO_ROOM_BYTES;
+use super::error::{OpenError, is_full};
 use super::format::{CURRENT, Format, sync_folder};
 use super::index::Index;
 use super::lock::{FolderLock, LockError, unfit_file_system};
@@ -53,7 +54,7 @@ pub struct Opened {
     pub object_bytes: u64,
     /// History records that were checked.
     pub history_records: u64,
-    /// The log ended in a write that was never acknowledged; it was dropped.
+    /// The end of the log was torn and was dropped: it was never acknowledged, or in relaxed mode not synced yet.
     pub had_torn_tail: bool,
     /// After a loss of power in relaxed mode: the store went on at its ceiling, every reader starts over.
     pub resumed_at_ceiling: bool,
@@ -75,10 +76,7 @@ pub(crate) fn mark_path(folder: &Path) -> PathBuf {
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + '_ {
-    |source| OpenError::Io {
-        path: path.to_owned(),
-        source,
-    }
+    |source| OpenError::io(path, source)
 }
 
 impl RocksStore {
@@ -108,7 +106,9 @@ impl RocksStore {
         let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;
         check_identity("the commit mark", mark.store, format.store)?;
         fail::fail_point!("open-before-engine");
-        let recovered = recover::open_engine(&engine_folder(&folder), &mark)?;
+        // Before the engine takes room of its own.
+        let free = (options.measure_disk)(&folder).map_err(io_error(&folder))?.free;
+        let recovered = recover::open_engine(&engine_folder(&folder), &mark, Access::Existing)?;
         let engine = recovered.engine;
         let mut position = recover::position(&engine.view())?;
         check_identity("the engine", position.store, format.store)?;
@@ -122,9 +122,14 @@ impl RocksStore {
             }
             _ => false,
         };
-        let free = (options.measure_disk)(&folder).map_err(io_error(&folder))?.free;
-        let sync_micros = probe(&folder, options.probe_syncs).map_err(io_error(&folder))?;
-        make_ballast(&folder, options.ballast_bytes, free).map_err(io_error(&folder))?;
+        let mut has_room = free >= NO_ROOM_BYTES;
+        let sync_micros = if has_room {
+            unless_full(probe(&folder, options.probe_syncs), &mut has_room).map_err(io_error(&folder))?
+        } else {
+            None
+        };
+        unless_full(make_ballast(&folder, options.ballast_bytes, free), &mut has_room)
+            .map_err(io_error(&folder))?;
         let (objects, object_bytes) = index.size();
         let opened = Opened {
             store: format.store,
@@ -154,8 +159,11 @@ impl RocksStore {
             },
         };
         let store = start(options, records, engine, lock, mark_file, started, &opened)?;
-        if free < super::disk::NO_ROOM_BYTES {
-            store.shared.poison.forbid_writes("the disk is full");
+        if !has_room {
+            store.shared.poison.forbid_writes(&format!(
+                "the disk is full: free some room, or remove {}",
+                ballast_path(&store.shared.folder).display()
+            ));
         }
         Ok((store, opened))
     }
@@ -165,10 +173,7 @@ fn no_mark(path: &Path, error: io::Error) -> OpenError {
     if error.kind() == io::ErrorKind::NotFound {
         OpenError::damaged("the commit mark is missing, so nobody can tell whether acknowledged writes are")
     } else {
-        OpenError::Io {
-            path: path.to_owned(),
-            source: error,
-        }
+        OpenError::io(path, error)
     }
 }
 
@@ -234,10 +239,7 @@ fn start(
 pub(crate) fn lock_folder(options: &Options) -> Result<FolderLock, OpenError> {
     FolderLock::take(&options.path, options.lock_wait, options.boot_id).map_err(|error| match error {
         LockError::Held(holder) => OpenError::Locked { holder },
-        LockError::Io(source) => OpenError::Io {
-            path: options.path.clone(),
-            source,
-        },
+        LockError::Io(source) => OpenError::io(&options.path, source),
     })
 }
 
@@ -312,23 +314,27 @@ pub(crate) fn new_engine(folder: &Path) -> Result<Engine, OpenError> {
     Engine::open(&engine_folder(folder), Access::Create, Recovery::Strict)
 }
 
+/// What measuring or precaution gave; nothing where the disk is full, which must not keep the store from being read.
+fn unless_full<T: Default>(done: io::Result<T>, has_room: &mut bool) -> io::Result<T> {
+    match done {
+        Err(error) if is_full(&error) => {
+            *has_room = false;
+            Ok(T::default())
+        }
+        done => done,
+    }
+}
+
 /// Times syncs of 4 KiB; the median in microseconds.
 fn probe(folder: &Path, syncs: u32) -> io::Result<Option<u64>> {
     if syncs == 0 {
         return Ok(None);
     }
     let path = folder.join("probe");
-    let file = File::create(&path)?;
-    let block = [0x5a; 4096];
-    let mut micros = Vec::new();
-    for position in 0..u64::from(syncs) {
-        let since = Stopwatch::start();
-        file.write_all_at(&block, position * 4096)?;
-        file.sync_data()?;
-        micros.push(u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX));
-    }
-    drop(file);
-    std::fs::remove_file(&path)?;
+    let timed = time_syncs(&path, syncs);
+    let removed = std::fs::remove_file(&path);
+    let mut micros = timed?;
+    removed?;
     micros.sort_unstable();
     let median = micros.get(micros.len() / 2).copied();
     if median.is_some_and(|median| Duration::from_micros(median) > SLOW_SYNC) {
@@ -337,9 +343,27 @@ fn probe(folder: &Path, syncs: u32) -> io::Result<Option<u64>> {
     Ok(median)
 }
 
-/// Keeps room that people can free by hand when the disk is full. A disk without room for it gets none.
+fn time_syncs(path: &Path, syncs: u32) -> io::Result<Vec<u64>> {
+    let file = File::create(path)?;
+    let block = [0x5a; 4096];
+    let mut micros = Vec::new();
+    for position in 0..u64::from(syncs) {
+        let since = Stopwatch::start();
+        file.write_all_at(&block, position * 4096)?;
+        file.sync_data()?;
+        micros.push(u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+    Ok(micros)
+}
+
+fn ballast_path(folder: &Path) -> PathBuf {
+    folder.join("ballast")
+}
+
+/// Keeps room that people can free by hand when the disk is full. A disk without room for it gets none, and one that
+/// was not written whole counts for nothing.
 fn make_ballast(folder: &Path, bytes: u64, free: u64) -> io::Result<()> {
-    let path = folder.join("ballast");
+    let path = ballast_path(folder);
     if bytes == 0 || path.exists() {
         return Ok(());
     }
@@ -347,7 +371,19 @@ fn make_ballast(folder: &Path, bytes: u64, free: u64) -> io::Result<()> {
         tracing::warn!(free, "no room for ballast");
         return Ok(());
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    let unfinished = path.with_extension("new");
+    let written = write_ballast(&unfinished, bytes);
+    if written.is_err() {
+        // Half of it may never have come to be.
+        drop(std::fs::remove_file(&unfinished));
+        return written;
+    }
+    std::fs::rename(&unfinished, &path)?;
+    sync_folder(folder)
+}
+
+fn write_ballast(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
     let block = vec![0; 1 << 20];
     let mut left = bytes;
     while left > 0 {

@@ -233,6 +233,11 @@ fn row(shared: &Shared, text: &str, record: &[u8], revision: Revision) -> Result
 }
 
 pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
+    if !error.is_damage() {
+        return StoreError::Unavailable {
+            reason: error.to_string(),
+        };
+    }
     StoreError::Corrupt {
         key: "the engine's files".to_owned(),
         reason: error.to_string(),

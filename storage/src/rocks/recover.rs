@@ -38,7 +38,7 @@ pub(crate) struct Position {
 /// An engine that lost nothing it acknowledged.
 pub(crate) struct Recovered {
     pub(crate) engine: Engine,
-    /// The log ended in a write that was never acknowledged.
+    /// The torn end of the log was dropped: never acknowledged, or in relaxed mode not synced yet.
     pub(crate) had_torn_tail: bool,
 }
 
@@ -51,53 +51,75 @@ pub(crate) struct Loaded {
     pub(crate) last_ms: u64,
 }
 
-/// Steps 1 and 2.
-pub(crate) fn open_engine(folder: &Path, mark: &Mark) -> Result<Recovered, OpenError> {
+/// Steps 1 and 2. With [`Access::ReadOnly`] no byte changes, and what is found is what a start would find.
+pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<Recovered, OpenError> {
+    let is_checked = |engine: Engine, had_torn_tail: bool| {
+        check_mark(folder, &engine.view(), mark)?;
+        Ok(Recovered {
+            engine,
+            had_torn_tail,
+        })
+    };
     if mark.is_relaxed && !mark.is_clean {
         // Torn tails of several batches are normal there.
-        let engine = Engine::open(folder, Access::Existing, Recovery::PointInTime)?;
-        check_mark(folder, &engine.view(), mark)?;
-        return Ok(Recovered {
-            engine,
-            had_torn_tail: false,
-        });
+        let had_torn_tail = match Engine::open(folder, Access::ReadOnly, Recovery::Strict) {
+            Ok(_) => false,
+            Err(OpenError::Damaged { .. }) => true,
+            Err(error) => return Err(error),
+        };
+        return is_checked(
+            Engine::open(folder, access, Recovery::PointInTime)?,
+            had_torn_tail,
+        );
     }
-    let strict = match Engine::open(folder, Access::Existing, Recovery::Strict) {
-        Ok(engine) => {
-            check_mark(folder, &engine.view(), mark)?;
-            return Ok(Recovered {
-                engine,
-                had_torn_tail: false,
-            });
-        }
+    let strict = match Engine::open(folder, access, Recovery::Strict) {
+        Ok(engine) => return is_checked(engine, false),
         Err(error @ OpenError::Damaged { .. }) => error,
+        // A full disk, a file that may not be read, too many open files: none of it says that something is torn.
         Err(error) => return Err(error),
     };
     // Reading only changes no byte: whatever is found, the evidence stays.
-    let Ok(reader) = Engine::open(folder, Access::ReadOnly, Recovery::PointInTime) else {
-        return Err(strict);
+    let reader = match Engine::open(folder, Access::ReadOnly, Recovery::PointInTime) {
+        Ok(reader) => is_checked(reader, true)?,
+        Err(OpenError::Damaged { .. }) => return Err(strict),
+        Err(error) => return Err(error),
     };
-    check_mark(folder, &reader.view(), mark)?;
+    if access == Access::ReadOnly {
+        return Ok(reader);
+    }
     drop(reader);
     tracing::warn!(error = %strict, "the log ends in a write that was never acknowledged: it is dropped");
-    let engine = Engine::open(folder, Access::Existing, Recovery::PointInTime)?;
-    check_mark(folder, &engine.view(), mark)?;
-    Ok(Recovered {
-        engine,
-        had_torn_tail: true,
-    })
+    is_checked(Engine::open(folder, access, Recovery::PointInTime)?, true)
 }
 
-pub(crate) fn check_mark(folder: &Path, view: &View<'_>, mark: &Mark) -> Result<(), OpenError> {
+fn check_mark(folder: &Path, view: &View<'_>, mark: &Mark) -> Result<(), OpenError> {
     let recovered = Revision(view.meta(Meta::Revision)?.unwrap_or_default());
     if recovered < mark.synced {
         return Err(OpenError::AcknowledgedLost {
             recovered,
             acknowledged: mark.synced,
             path: folder.to_owned(),
+            logs: logs(folder),
         });
     }
     Ok(())
+}
+
+/// The files of the log with their sizes, for people.
+fn logs(folder: &Path) -> String {
+    let mut logs = Vec::new();
+    for found in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = found.path();
+        if path.extension().is_some_and(|end| end == "log") {
+            let bytes = found.metadata().map_or(0, |metadata| metadata.len());
+            logs.push(format!("{} of {bytes} B", found.file_name().to_string_lossy()));
+        }
+    }
+    logs.sort_unstable();
+    if logs.is_empty() {
+        return "none".to_owned();
+    }
+    logs.join(", ")
 }
 
 /// Step 3.

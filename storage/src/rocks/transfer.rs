@@ -243,15 +243,17 @@ fn tell(progress: &dyn Fn(Progress), done: u64, total: Option<u64>) {
     }
 }
 
-/// Locks a folder that must not hold anything yet.
+/// Locks a folder that must not hold anything yet. It is looked into under the lock: whoever held it may have been
+/// filling the folder.
 fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> {
     let folder = &options.path;
     std::fs::create_dir_all(folder).map_err(at(folder))?;
-    let mut found = std::fs::read_dir(folder).map_err(at(folder))?;
-    if found.any(|found| found.is_ok_and(|found| found.file_name() != "lock")) {
-        return Err(OpenError::NotEmpty { path: folder.clone() }.into());
-    }
     let lock = lock_folder(options)?;
+    for found in std::fs::read_dir(folder).map_err(at(folder))? {
+        if found.map_err(at(folder))?.file_name() != "lock" {
+            return Err(OpenError::NotEmpty { path: folder.clone() }.into());
+        }
+    }
     sync_folder(folder).map_err(at(folder))?;
     Ok(lock)
 }
@@ -341,6 +343,14 @@ pub fn import(
         return Err(damaged("it does not begin as an export does"));
     }
     let header: ExportHeader = read_frame(&mut input).map_err(at(path))?;
+    if header.format > CURRENT {
+        return Err(OpenError::TooNew {
+            found: header.format,
+            needed: header.format,
+            supported: CURRENT,
+        }
+        .into());
+    }
     let source = Uuid::parse_str(&header.store_uuid).map_err(|_| damaged("its header names no store"))?;
     let _lock = claim_empty(options)?;
     let base = jump(
