@@ -192,13 +192,10 @@ impl Class {
     }
 
     fn restart(&self, position: u64) {
-        {
-            let mut log = self.log();
-            log.entries.clear();
-            log.chunks.clear();
-            log.covered_from = position;
-        }
-        self.poke();
+        let mut log = self.log();
+        log.entries.clear();
+        log.chunks.clear();
+        log.covered_from = position;
     }
 
     fn is_abandoned(&self, now: Instant) -> bool {
@@ -347,7 +344,7 @@ impl Classes {
         self.by_namespace.retain(|_, classes| !classes.is_empty());
     }
 
-    /// Starts over behind a gap: all cursors before `position` have missed something.
+    /// Starts over behind a gap: all cursors before `position` have missed something. Wakes nobody.
     pub(super) fn restart(&mut self, position: u64) {
         self.matched = position;
         for class in self.by_identity.values() {

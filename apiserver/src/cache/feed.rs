@@ -41,6 +41,8 @@ pub struct Feeder<S: Store> {
     /// Classes that have news and were woken too recently.
     paced: Vec<Arc<Class>>,
     pace: Option<Instant>,
+    /// The cache was found to be wrong and has not been read anew since.
+    is_wrong: bool,
 }
 
 /// Why following the store ended.
@@ -62,6 +64,7 @@ impl<S: Store> Feeder<S> {
             interner: Interner::default(),
             paced: Vec::new(),
             pace: None,
+            is_wrong: false,
         }
     }
 
@@ -114,9 +117,14 @@ impl<S: Store> Feeder<S> {
         lock(&shared.past).clear();
         let is_first = shared.newest.load().is_none();
         *lock(&shared.restarted) = (!is_first).then(Instant::now);
-        self.publish(&root);
-        // Cursors are sent off last: where they then look, the new beginning is in place.
+        // Counted once the old root is about to go: watches that still begin with it must not go on either.
+        if std::mem::take(&mut self.is_wrong) {
+            shared.faults.fetch_add(1, Ordering::SeqCst);
+        }
+        // Class logs before the root: whoever sees the new position finds that its old cursor lies before a gap.
         lock(&shared.classes).restart(position);
+        self.publish(&root);
+        lock(&shared.classes).poke_all();
         Ok(root)
     }
 
@@ -166,7 +174,7 @@ impl<S: Store> Feeder<S> {
                 }
                 _ = housekeeping.tick() => self.keep_house(),
                 () = shared.rebuild.notified() => {
-                    shared.faults.fetch_add(1, Ordering::Relaxed);
+                    self.is_wrong = true;
                     return Unfollowed::Reload;
                 }
             }

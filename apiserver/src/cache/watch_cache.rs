@@ -28,10 +28,11 @@ use super::object::{CachedObject, Extract};
 use super::past::Past;
 use super::snapshot::{IndexedLabels, Root, Snapshot};
 use super::tree::Builder;
-use super::watcher::{WatchRequest, Watcher};
+use super::watcher::{Parked, WatchRequest, Watcher};
 
-/// How many entries are read from the store at a time.
-pub(super) const SCAN_PAGE: usize = 1000;
+/// How many entries are read from the store at a time. Each page of a past state undoes all that happened since, so
+/// they are large.
+pub(super) const SCAN_PAGE: usize = 25_000;
 
 /// How often the store is asked for news while a read waits for it.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -64,8 +65,11 @@ pub struct CacheLimits {
     pub window: Duration,
     /// How long a read waits for a revision.
     pub read_wait: Duration,
-    /// How many watches may be replayed from the store at the same time.
+    /// How many watches may read the store's history at the same time, each for one buffer; so many streams are
+    /// also kept open for watches whose peers are slow.
     pub replays: usize,
+    /// How many states of the past may be read from the store at the same time. Each holds all its objects.
+    pub past_reads: usize,
     /// Over how long watches are ended when all must end at once.
     pub stagger: Duration,
 }
@@ -77,6 +81,7 @@ impl Default for CacheLimits {
             window: Duration::from_mins(5),
             read_wait: Duration::from_secs(3),
             replays: 8,
+            past_reads: 2,
             stagger: Duration::from_secs(10),
         }
     }
@@ -84,7 +89,7 @@ impl Default for CacheLimits {
 
 /// The cache of one resource. Clones share it.
 pub struct WatchCache<S: Store> {
-    shared: Arc<Shared<S>>,
+    pub(super) shared: Arc<Shared<S>>,
 }
 
 impl<S: Store> Clone for WatchCache<S> {
@@ -108,7 +113,13 @@ pub(super) struct Shared<S: Store> {
     pub(super) past: Arc<Mutex<Past>>,
     pub(super) history: History,
     pub(super) classes: Mutex<Classes>,
+    /// One permit a read of the store's history for a watch.
     pub(super) replays: Arc<Semaphore>,
+    /// Streams of the store's history whose watches wait for their peers.
+    pub(super) parked: Mutex<Parked<S::Events>>,
+    /// One permit a state of the past that is being read from the store.
+    past_reads: Semaphore,
+    pub(super) watches_begun: AtomicU64,
     /// Asks the feeder to read everything anew.
     pub(super) rebuild: Notify,
     /// From when on, and over how long, watches end because the server does.
@@ -140,6 +151,9 @@ impl<S: Store> WatchCache<S> {
             history: History::new(limits.history_bytes, limits.window),
             classes: Mutex::default(),
             replays: Arc::new(Semaphore::new(limits.replays)),
+            parked: Mutex::new(Parked::new(limits.replays)),
+            past_reads: Semaphore::new(limits.past_reads),
+            watches_begun: AtomicU64::new(0),
             rebuild: Notify::new(),
             ending: OnceLock::new(),
             restarted: Mutex::default(),
@@ -353,9 +367,14 @@ impl<S: Store> Shared<S> {
 
     /// The state at `revision`, from the store.
     async fn load_exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
-        let _permit = self.replays.try_acquire().map_err(|_| ReadError::Busy {
+        let permit = tokio::time::timeout(self.config.limits.read_wait, self.past_reads.acquire());
+        let _permit = permit.await.ok().and_then(Result::ok).ok_or(ReadError::Busy {
             retry_after: Duration::from_secs(1),
         })?;
+        // Another request may have read it meanwhile.
+        if let Some(root) = lock(&self.past).pinned(revision) {
+            return Ok(self.snapshot(root));
+        }
         let extract = Arc::clone(&self.config.extract);
         let mut builder = Builder::default();
         let scanned = self
@@ -384,16 +403,18 @@ impl<S: Store> Shared<S> {
         Ok(self.snapshot(root))
     }
 
-    /// Reads all entries of the resource at one revision, in key order and pages.
+    /// Reads all entries of the resource at one revision, in key order. The newest state is read in pages, one of
+    /// the past at once.
     pub(super) async fn scan(
         &self,
         at: At,
         mut each: impl FnMut(Key, drydock_storage::Entry),
     ) -> Result<Revision, StoreError> {
-        let page = |after: String| ScanPage {
-            after,
-            limit: SCAN_PAGE,
+        let limit = match at {
+            At::Latest => SCAN_PAGE,
+            At::Exactly(_) => 0,
         };
+        let page = |after: String| ScanPage { after, limit };
         let mut scan: Scan = self.store.scan(&self.range, at, page(String::new())).await?;
         loop {
             let last = scan.entries.last().map(|(key, _)| key.as_str().to_owned());

@@ -10,6 +10,7 @@
 //!            end      Expired         Replay: the store's history, until memory has what comes next
 //! ```
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +82,8 @@ pub enum InitialState {
 /// An open watch. Dropping it ends it. See the module.
 pub struct Watcher<S: Store> {
     shared: Arc<Shared<S>>,
+    /// Tells it from all other watches of the cache.
+    id: u64,
     class: Member,
     woken: watch::Receiver<u64>,
     state: State<S>,
@@ -114,9 +117,10 @@ enum State<S: Store> {
     Ended,
 }
 
-/// Reading the store's history because memory does not have what comes next.
+/// Reading the store's history because memory does not have what comes next. The stream is not kept here while the
+/// peer takes its time, see [`Parked`].
 struct Replay<S: Store> {
-    permit: Option<OwnedSemaphorePermit>,
+    /// The open stream, while it is read.
     events: Option<S::Events>,
     /// How many events of the first revision have been sent before.
     skip: usize,
@@ -147,6 +151,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<S: Store> Watcher<S> {
     pub(super) async fn begin(shared: Arc<Shared<S>>, request: WatchRequest) -> Result<Self, ReadError> {
+        // Before any root is: one that is found wrong later is then known to be older.
+        let faults = shared.faults.load(Ordering::SeqCst);
         let newest = shared.newest()?;
         let deadline = Instant::now() + request.timeout;
         // Joined before looking where to start: from here on, events are noted for this watch.
@@ -154,9 +160,10 @@ impl<S: Store> Watcher<S> {
         let mut random = lock(&shared.random).fork();
         let mut watcher = Self {
             woken: class.subscribe(),
+            id: shared.watches_begun.fetch_add(1, Ordering::Relaxed),
             class,
             state: State::Live,
-            faults: shared.faults.load(Ordering::Relaxed),
+            faults,
             next: newest.position(),
             seen: newest.revision(),
             sent: (Revision(0), 0),
@@ -207,13 +214,15 @@ impl<S: Store> Watcher<S> {
         if self.join_memory() {
             return Ok(());
         }
-        self.state = match self.expiry() {
-            Some(end) => State::Failing(Some(end), Instant::now()),
-            None => State::Replay(Replay {
-                permit: Some(replay_permit(&self.shared).await?),
+        self.state = if let Some(end) = self.expiry() {
+            State::Failing(Some(end), Instant::now())
+        } else {
+            // Refused at once rather than silent for long, where even a moment cannot be had.
+            drop(replay_permit(&self.shared).await?);
+            State::Replay(Replay {
                 events: None,
                 skip: 0,
-            }),
+            })
         };
         Ok(())
     }
@@ -238,11 +247,16 @@ impl<S: Store> Watcher<S> {
     /// How the watch ends if the store does not hold what comes after `seen` either, or if what was sent so far
     /// may have been wrong.
     fn expiry(&self) -> Option<WatchEnd> {
-        if self.faults != self.shared.faults.load(Ordering::Relaxed) {
+        if self.is_mistaken() {
             return Some(self.expired(self.shared.history.floor().next()));
         }
         let oldest = self.shared.store.floors().watchable_from;
         (self.seen.next() < oldest).then(|| self.expired(oldest))
+    }
+
+    /// Whether what was sent may have been wrong: the cache has been found to be since the watch began.
+    fn is_mistaken(&self) -> bool {
+        self.faults != self.shared.faults.load(Ordering::SeqCst)
     }
 
     fn expired(&self, oldest: Revision) -> WatchEnd {
@@ -593,7 +607,7 @@ impl<S: Store> Watcher<S> {
     }
 
     fn leave_memory_unless_joined(&mut self) {
-        if !self.join_memory() {
+        if self.is_mistaken() || !self.join_memory() {
             self.leave_memory();
         }
     }
@@ -611,11 +625,7 @@ impl<S: Store> Watcher<S> {
         };
         self.state = match self.expiry() {
             Some(end) => State::Failing(Some(end), self.turn_to_expire()),
-            None => State::Replay(Replay {
-                permit: None,
-                events: None,
-                skip,
-            }),
+            None => State::Replay(Replay { events: None, skip }),
         };
     }
 
@@ -631,26 +641,43 @@ impl<S: Store> Watcher<S> {
     }
 
     async fn replay(&mut self, encoder: &dyn EventEncoder) -> Step {
-        let State::Replay(replay) = &self.state else {
+        let State::Replay(replay) = &mut self.state else {
             return Step::Again;
         };
-        if replay.skip == 0 && self.join_memory() {
+        if replay.events.is_none() {
+            replay.events = lock(&self.shared.parked).take(self.id);
+        }
+        let is_whole = replay.skip == 0;
+        if self.is_mistaken() {
+            let oldest = self.shared.history.floor().next();
+            return self.expire(oldest);
+        }
+        if is_whole && self.join_memory() {
             return Step::Again;
         }
         let target = self.next_alarm();
         if self.timer.deadline() != target {
             self.timer.as_mut().reset(target);
         }
-        let signal = tokio::select! {
+        let read = tokio::select! {
             biased;
-            signal = next_replayed(&self.shared, &self.class.selection, self.seen, &mut self.state) => signal,
+            read = next_replayed(&self.shared, &self.class.selection, self.seen, &mut self.state) => read,
             () = self.timer.as_mut() => return Step::Again,
         };
-        match signal {
-            Ok(signal) => self.take_replayed(signal, encoder),
+        let step = match read {
+            Ok(Replayed::Signal(signal, _permit)) => self.take_replayed(signal, encoder),
+            Ok(Replayed::NothingYet) => Step::Again,
             Err(StoreError::Compacted { floor, .. }) => self.expire(floor),
             Err(error) => Step::Failed(WatchEnd::Store(error)),
+        };
+        // The peer may take as long as it likes with this; others have their turn meanwhile.
+        if matches!(step, Step::Frames(_))
+            && let State::Replay(replay) = &mut self.state
+            && let Some(events) = replay.events.take()
+        {
+            lock(&self.shared.parked).put(self.id, events);
         }
+        step
     }
 
     fn expire(&mut self, oldest: Revision) -> Step {
@@ -744,6 +771,42 @@ impl<S: Store> Watcher<S> {
     }
 }
 
+/// What was had of the store's history, and the right to go on reading what it tells without waiting.
+enum Replayed {
+    Signal(Option<Signal>, Option<OwnedSemaphorePermit>),
+    /// Nothing came in time.
+    NothingYet,
+}
+
+/// Streams of the store's history whose watches wait for their peers: each may hold what it has read ahead, so only
+/// a few are kept. A watch that finds its own gone opens another one at the same place.
+pub(super) struct Parked<E> {
+    most: usize,
+    streams: VecDeque<(u64, E)>,
+}
+
+impl<E> Parked<E> {
+    pub(super) const fn new(most: usize) -> Self {
+        Self {
+            most,
+            streams: VecDeque::new(),
+        }
+    }
+
+    /// Keeps the stream of a watch, instead of the one kept longest when there are too many.
+    fn put(&mut self, watch: u64, events: E) {
+        if self.streams.len() >= self.most {
+            self.streams.pop_front();
+        }
+        self.streams.push_back((watch, events));
+    }
+
+    fn take(&mut self, watch: u64) -> Option<E> {
+        let index = self.streams.iter().position(|(of, _)| *of == watch)?;
+        self.streams.remove(index).map(|(_, events)| events)
+    }
+}
+
 /// Waits its turn for a moment: after a restart many resume at once, and each is done soon.
 async fn replay_permit<S: Store>(shared: &Shared<S>) -> Result<OwnedSemaphorePermit, ReadError> {
     let permit = Arc::clone(&shared.replays).acquire_owned();
@@ -760,25 +823,28 @@ async fn next_replayed<S: Store>(
     selection: &Selection,
     seen: Revision,
     state: &mut State<S>,
-) -> Result<Option<Signal>, StoreError> {
+) -> Result<Replayed, StoreError> {
     let State::Replay(replay) = state else {
-        return Ok(None);
+        return Ok(Replayed::NothingYet);
     };
-    if replay.permit.is_none() {
-        // The semaphore is never closed; a watch without a permit would still be right.
-        replay.permit = Arc::clone(&shared.replays).acquire_owned().await.ok();
-    }
+    // The semaphore is never closed; a watch without a permit would still be right.
+    let permit = Arc::clone(&shared.replays).acquire_owned().await.ok();
     let events = if let Some(events) = &mut replay.events {
         events
     } else {
         let events = shared.store.watch(selection.range(), seen.next()).await?;
         replay.events.insert(events)
     };
-    Ok(events.next().await)
+    // There is something, or memory would have been joined. Should it be long in coming, others have their turn.
+    match tokio::time::timeout(shared.config.limits.read_wait, events.next()).await {
+        Ok(signal) => Ok(Replayed::Signal(signal, permit)),
+        Err(_) => Ok(Replayed::NothingYet),
+    }
 }
 
 impl<S: Store> Drop for Watcher<S> {
     fn drop(&mut self) {
+        drop(lock(&self.shared.parked).take(self.id));
         self.lag(false);
         self.shared.metrics.watchers.dec();
     }

@@ -17,6 +17,8 @@ pub(super) struct Faults {
     pub(super) hide: Mutex<Option<Key>>,
     /// The next signal of any watch is its end.
     pub(super) break_off: AtomicBool,
+    /// Watches cannot be begun.
+    pub(super) deaf: AtomicBool,
     pub(super) watches: AtomicUsize,
 }
 
@@ -66,6 +68,11 @@ impl Store for FaultyStore {
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<FaultyEvents, StoreError> {
+        if self.faults.deaf.load(Ordering::Relaxed) {
+            return Err(StoreError::Busy {
+                retry_after: Duration::from_millis(1),
+            });
+        }
         self.faults.watches.fetch_add(1, Ordering::Relaxed);
         Ok(FaultyEvents {
             inner: self.inner.watch(range, first).await?,

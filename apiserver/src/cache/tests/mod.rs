@@ -5,5 +5,6 @@ mod faulty;
 mod fixture;
 mod model;
 mod reads;
+mod reloads;
 mod scale;
 mod watches;

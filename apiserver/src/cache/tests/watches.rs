@@ -476,8 +476,50 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
     );
 }
 
+/// A watch once held its turn at the disk for as long as its peer was slow: eight such, and no other was served.
 #[tokio::test(start_paused = true)]
-async fn replays_from_disk_take_turns() {
+async fn stalled_peers_keep_no_other_watch_from_the_disk() {
+    let limits = CacheLimits {
+        history_bytes: 0,
+        ..CacheLimits::default()
+    };
+    let replays = limits.replays;
+    let fixture = Fixture::with(limits).await;
+    for serial in 0..40 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    let encoder = Lines {
+        padding: 10_000,
+        ..Lines::default()
+    };
+    let behind = Start::From(Revision(1));
+    let mut stalled = Vec::new();
+    for _ in 0..replays {
+        let mut watcher = fixture.watch(everything(), behind).await;
+        let first = next(&mut watcher, &encoder).await.unwrap().unwrap().unwrap();
+        assert!(first.len() < 40, "more is to come");
+        stalled.push((watcher, first.len()));
+    }
+    // Overtaken while it was open, and begun on disk.
+    for _ in 0..2 {
+        let mut ninth = fixture.watch(everything(), behind).await;
+        assert_eq!(drain(&mut ninth).await.len(), 40);
+    }
+    assert_eq!(fixture.cache.exactly(Revision(9)).await.unwrap().count(), 1);
+    // More than are kept open, in turns: each loses its stream and goes on where it was all the same.
+    let mut ninth = fixture.watch(everything(), behind).await;
+    let first = next(&mut ninth, &encoder).await.unwrap().unwrap().unwrap();
+    stalled.push((ninth, first.len()));
+    for (watcher, count) in &mut stalled {
+        while let Some(Some(frames)) = next(watcher, &encoder).await {
+            *count += frames.unwrap().len();
+        }
+        assert_eq!(*count, 40);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_finds_no_place_at_the_disk_in_time_is_refused() {
     let limits = CacheLimits {
         history_bytes: 0,
         replays: 2,
@@ -488,22 +530,15 @@ async fn replays_from_disk_take_turns() {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
     let behind = Start::From(Revision(1));
-    let mut first = fixture.watch(everything(), behind).await;
-    let second = fixture.watch(everything(), behind).await;
+    let reading = fixture.cache.shared.replays.acquire_many(2).await.unwrap();
     let refused = fixture.cache.subscribe(request(behind, 60)).await;
-    assert!(
-        matches!(refused.err(), Some(ReadError::Busy { .. })),
-        "both places are taken"
-    );
-
-    let cache = fixture.cache.clone();
-    let waiting = tokio::spawn(async move { cache.subscribe(request(behind, 60)).await });
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(refused.err(), Some(ReadError::Busy { .. })));
     assert_eq!(
-        drain(&mut first).await.len(),
-        6,
-        "the first one is done and makes room"
+        fixture.cache.exactly(Revision(3)).await.unwrap().count(),
+        1,
+        "lists of the past have places of their own"
     );
-    assert_eq!(drain(&mut waiting.await.unwrap().unwrap()).await.len(), 6);
-    drop(second);
+    drop(reading);
+    let mut watcher = fixture.watch(everything(), behind).await;
+    assert_eq!(drain(&mut watcher).await.len(), 6);
 }
