@@ -1,15 +1,22 @@
-//! Which responses are compressed? Whole bodies over 128 KiB for clients that ask for gzip; never watches.
+//! Which responses are compressed? Documents over 128 KiB for clients that ask for gzip; never watches.
+//!
+//! A list is compressed while it is sent, so that it needs a buffer and no second copy.
 
 use std::io::Write as _;
+use std::pin::Pin;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use flate2::{Compression, write::GzEncoder};
+use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Response, header};
+use http_body::Body as _;
 
-use crate::http::body::ResponseBody;
+use crate::http::body::{ResponseBody, Truncated};
 
 /// Bodies up to this many bytes are sent as they are.
-const THRESHOLD: u64 = 128 * 1024;
+const THRESHOLD: usize = 128 * 1024;
+/// Compressed bytes are handed on in buffers of about this size.
+const BUFFER_BYTES: usize = 64 * 1024;
 /// The fastest level, as the reference uses.
 const LEVEL: Compression = Compression::new(1);
 
@@ -27,17 +34,33 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
         })
 }
 
+/// The response, compressed if it is worth it.
 pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) -> Response<ResponseBody> {
-    let large = response.body().size().is_some_and(|size| size > THRESHOLD);
-    if !accepts || !large || response.headers().contains_key(header::CONTENT_ENCODING) {
+    let body = response.body();
+    let is_small = body.size().is_some_and(|size| size <= THRESHOLD as u64);
+    if !accepts
+        || is_small
+        || !body.is_document()
+        || response.headers().contains_key(header::CONTENT_ENCODING)
+    {
         return response;
     }
-    let buffers: Vec<Bytes> = response.body().buffers().cloned().collect();
-    // Compressing takes milliseconds: not on a thread that serves others.
-    let Ok(Some(compressed)) = tokio::task::spawn_blocking(move || gzip(&buffers)).await else {
-        return response;
-    };
-    let (mut parts, whole) = response.into_parts();
+    let (mut parts, mut body) = response.into_parts();
+    // Only its beginning says whether a stream is large.
+    let (mut begun, mut length) = (Vec::new(), 0);
+    while length <= THRESHOLD {
+        match next(&mut body).await {
+            Some(Ok(bytes)) => {
+                length += bytes.len();
+                begun.push(bytes);
+            }
+            Some(Err(error)) => {
+                let cut = stream::iter(begun.into_iter().map(Ok).chain([Err(error)]));
+                return Response::from_parts(parts, ResponseBody::abortable_stream(cut));
+            }
+            None => return Response::from_parts(parts, ResponseBody::chunks(begun)),
+        }
+    }
     parts
         .headers
         .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -45,16 +68,39 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
         .headers
         .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, whole.replaced_by(compressed))
+    Response::from_parts(parts, ResponseBody::abortable_stream(gzip(begun, body)))
 }
 
-fn gzip(buffers: &[Bytes]) -> Option<Bytes> {
-    let size: usize = buffers.iter().map(Bytes::len).sum();
-    let mut encoder = GzEncoder::new(BytesMut::with_capacity(size / 4).writer(), LEVEL);
-    for buffer in buffers {
-        encoder.write_all(buffer).ok()?;
-    }
-    Some(encoder.finish().ok()?.into_inner().freeze())
+async fn next(body: &mut ResponseBody) -> Option<Result<Bytes, Truncated>> {
+    let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
+    Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+}
+
+fn gzip(begun: Vec<Bytes>, rest: ResponseBody) -> impl Stream<Item = Result<Bytes, Truncated>> {
+    let rest = stream::unfold(rest, |mut rest| async { Some((next(&mut rest).await?, rest)) });
+    let plain = Box::pin(stream::iter(begun).map(Ok).chain(rest));
+    let encoder = GzEncoder::new(BytesMut::new().writer(), LEVEL);
+    stream::unfold(Some((encoder, plain)), |state| async {
+        let (mut encoder, mut plain) = state?;
+        while let Some(bytes) = plain.next().await {
+            let written =
+                bytes.and_then(|bytes| encoder.write_all(&bytes).map_err(|error| not_compressed(&error)));
+            if let Err(error) = written {
+                return Some((Err(error), None));
+            }
+            let ready = encoder.get_mut().get_mut();
+            if ready.len() >= BUFFER_BYTES {
+                return Some((Ok(ready.split().freeze()), Some((encoder, plain))));
+            }
+        }
+        let end = encoder.finish().map_err(|error| not_compressed(&error));
+        Some((end.map(|end| end.into_inner().freeze()), None))
+    })
+}
+
+fn not_compressed(error: &std::io::Error) -> Truncated {
+    tracing::error!(%error, "a response could not be compressed");
+    Truncated("the response could not be compressed")
 }
 
 #[cfg(test)]
@@ -63,41 +109,94 @@ mod tests {
 
     use super::*;
 
-    async fn compressed(body: ResponseBody, accept: &'static str) -> Option<Vec<u8>> {
+    /// The body as the client gets it, and as it was before.
+    async fn sent(body: ResponseBody, accept: &'static str) -> (Option<Vec<u8>>, Vec<u8>) {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accept));
         let response = compress(Response::new(body), accepts_gzip(&headers)).await;
         let encoding = response.headers().get(header::CONTENT_ENCODING).cloned();
-        encoding.map(|encoding| {
-            assert_eq!(encoding, "gzip");
-            assert_eq!(response.headers()[header::VARY], "Accept-Encoding");
-            response.body().buffers().flatten().copied().collect()
-        })
-    }
-
-    #[tokio::test]
-    async fn only_bodies_over_128_kib_are_compressed() {
-        let size = 128 * 1024;
+        let vary = response.headers().get(header::VARY).cloned();
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(frame) = next(&mut body).await {
+            bytes.extend_from_slice(&frame.unwrap());
+        }
+        if encoding.is_none() {
+            return (None, bytes);
+        }
         assert_eq!(
-            compressed(ResponseBody::full(vec![b'x'; size]), "gzip").await,
-            None
+            (encoding.unwrap(), vary.unwrap()),
+            ("gzip".parse().unwrap(), "Accept-Encoding".parse().unwrap())
         );
-        let body = || ResponseBody::chunks([Bytes::from(vec![b'x'; size]), Bytes::from_static(b"y")]);
-        let bytes = compressed(body(), "gzip").await.unwrap();
         let mut plain = Vec::new();
         flate2::read::GzDecoder::new(bytes.as_slice())
             .read_to_end(&mut plain)
             .unwrap();
-        assert_eq!((plain.len(), plain.last()), (size + 1, Some(&b'y')));
-        for accept in ["br", "", "gzip;q=0", "xgzip"] {
-            assert_eq!(compressed(body(), accept).await, None, "{accept}");
-        }
-        assert!(compressed(body(), "br, GZIP;q=0.5").await.is_some());
+        (Some(bytes), plain)
+    }
+
+    fn parts(sizes: &[usize]) -> Vec<Bytes> {
+        let part = |(index, size): (usize, &usize)| {
+            let letter = b'a' + u8::try_from(index % 26).unwrap();
+            Bytes::from(vec![letter; *size])
+        };
+        sizes.iter().enumerate().map(part).collect()
     }
 
     #[tokio::test]
-    async fn streams_are_never_compressed() {
-        let stream = ResponseBody::stream(futures_util::stream::iter([Bytes::from(vec![b'x'; 1 << 20])]));
-        assert_eq!(compressed(stream, "gzip").await, None);
+    async fn documents_over_128_kib_are_compressed_whole_or_while_they_are_made() {
+        const KIB: usize = 1024;
+        let check = async |sizes: &[usize], compressed: bool| {
+            let parts = parts(sizes);
+            let plain: Vec<u8> = parts.iter().flatten().copied().collect();
+            let whole = ResponseBody::chunks(parts.clone());
+            let streamed = ResponseBody::abortable_stream(stream::iter(parts).map(Ok));
+            for body in [whole, streamed] {
+                let (encoded, same) = sent(body, "gzip").await;
+                assert_eq!(
+                    (encoded.is_some(), same),
+                    (compressed, plain.clone()),
+                    "{sizes:?}"
+                );
+            }
+        };
+        check(&[], false).await;
+        check(&[128 * KIB], false).await;
+        check(&[64 * KIB, 64 * KIB], false).await;
+        check(&[128 * KIB, 1], true).await;
+        check(&[64 * KIB; 40], true).await;
+    }
+
+    #[tokio::test]
+    async fn only_who_asks_for_gzip_gets_it() {
+        let large = || ResponseBody::chunks(parts(&[1 << 20]));
+        for accept in ["br", "", "gzip;q=0", "xgzip"] {
+            assert_eq!(sent(large(), accept).await.0, None, "{accept}");
+        }
+        assert!(sent(large(), "br, GZIP;q=0.5").await.0.is_some());
+    }
+
+    #[tokio::test]
+    async fn watches_are_never_compressed() {
+        let watch = ResponseBody::stream(stream::iter(parts(&[1 << 20])));
+        assert_eq!(sent(watch, "gzip").await.0, None);
+    }
+
+    #[tokio::test]
+    async fn a_document_that_breaks_off_is_broken_off() {
+        for before in [0, 1, 10] {
+            let parts = parts(&vec![64 * 1024; before]).into_iter().map(Ok);
+            let broken = parts.chain([Err(Truncated("gone"))]);
+            let body = ResponseBody::abortable_stream(stream::iter(broken.collect::<Vec<_>>()));
+            let response = compress(Response::new(body), true).await;
+            let mut body = response.into_body();
+            let last = loop {
+                match next(&mut body).await {
+                    Some(Ok(_)) => {}
+                    other => break other,
+                }
+            };
+            assert!(last.unwrap().is_err(), "{before}");
+        }
     }
 }

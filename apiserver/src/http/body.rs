@@ -115,6 +115,12 @@ impl ResponseBody {
         matches!(self.content, Content::Stream(_) | Content::Abortable(_))
     }
 
+    /// Whether it has an end: everything but the stream of a watch.
+    #[must_use]
+    pub const fn is_document(&self) -> bool {
+        !matches!(self.content, Content::Stream(_))
+    }
+
     /// Bytes to come, unknown for streams.
     #[must_use]
     pub fn size(&self) -> Option<u64> {

@@ -294,13 +294,8 @@ async fn large_answers_are_compressed_for_who_asks() {
         .insert("accept-encoding", "gzip".parse().unwrap());
     let response = client.send(asking).await.unwrap();
     assert_eq!(response.headers()["content-encoding"], "gzip");
-    let length: usize = response.headers()["content-length"]
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();
-    assert!(body.len() == length && length < 10_000, "{length}");
+    assert!(body.len() < 10_000, "{}", body.len());
 }
 
 #[tokio::test]
@@ -462,13 +457,13 @@ async fn oversized_headers_are_431() {
 }
 
 /// Answers with as many bytes as are asked for, and says when it lost an answer's body.
-struct Endless(tokio::sync::mpsc::UnboundedSender<Duration>, Instant);
+struct Endless(tokio::sync::mpsc::Sender<Duration>, Instant);
 
-struct Told(tokio::sync::mpsc::UnboundedSender<Duration>, Instant);
+struct Told(tokio::sync::mpsc::Sender<Duration>, Instant);
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let _nobody_listens = self.0.send(self.1.elapsed());
+        let _nobody_listens = self.0.try_send(self.1.elapsed());
     }
 }
 
@@ -487,12 +482,12 @@ fn endless(
     http2: bool,
 ) -> (
     DuplexStream,
-    tokio::sync::mpsc::UnboundedReceiver<Duration>,
+    tokio::sync::mpsc::Receiver<Duration>,
     JoinHandle<Duration>,
 ) {
     let (client, stream) = tokio::io::duplex(64 * 1024);
     let begun = Instant::now();
-    let (lost, losses) = tokio::sync::mpsc::unbounded_channel();
+    let (lost, losses) = tokio::sync::mpsc::channel(8);
     let connection = Connection::new(SocketAddr::from(([127, 0, 0, 1], 1)), http2, None);
     let ended = tokio::spawn(async move {
         let service = Arc::new(Endless(lost, begun));
