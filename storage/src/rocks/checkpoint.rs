@@ -22,7 +22,7 @@ use crate::record::StoredState;
 
 const MANIFEST: &str = "manifest.json";
 const ENGINE: &str = "db";
-/// A backup that is not whole yet.
+/// A backup that is not whole yet, or not any more.
 const UNFINISHED: &str = "unfinished";
 
 /// A file of a backup.
@@ -257,8 +257,11 @@ fn remove_old(folder: &Path, keep: usize) -> Result<Vec<PathBuf>, LifeError> {
     backups.sort_unstable();
     let old = backups.len().saturating_sub(keep);
     let removed: Vec<PathBuf> = backups.into_iter().take(old).collect();
+    let unfinished = folder.join(UNFINISHED);
     for path in &removed {
-        std::fs::remove_dir_all(path).map_err(at(path))?;
+        // Under this name first: what is left of one whose removal was cut short must not look like a backup.
+        std::fs::rename(path, &unfinished).map_err(at(path))?;
+        std::fs::remove_dir_all(&unfinished).map_err(at(&unfinished))?;
     }
     Ok(removed)
 }

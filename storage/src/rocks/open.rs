@@ -25,6 +25,7 @@ use super::index::Index;
 use super::lock::{FolderLock, LockError, unfit_file_system};
 use super::mark::{Mark, MarkFile};
 use super::recover;
+use super::transfer::is_unfinished;
 use super::{Owner, RocksStore, Shared, Started};
 use crate::clock::Stopwatch;
 use crate::options::{Durability, Options};
@@ -256,6 +257,11 @@ fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenEr
 fn refuse_leftovers(folder: &Path) -> Result<(), OpenError> {
     if is_cut_short(folder) {
         return Err(OpenError::damaged("a recovery was cut short, repeat it"));
+    }
+    if is_unfinished(folder) {
+        return Err(OpenError::damaged(
+            "a restore or an import was cut short, repeat it into a new folder",
+        ));
     }
     let mark = match MarkFile::read(&mark_path(folder)) {
         Ok(mark) => mark,

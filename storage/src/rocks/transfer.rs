@@ -61,6 +61,14 @@ pub struct ImportReport {
     pub notes: Vec<&'static str>,
 }
 
+/// Lies in a folder that is being filled: without it, one that was hardly begun would pass for a new, empty store.
+const UNFINISHED: &str = "unfinished";
+
+/// Whether a restore or an import into a folder was cut short before the store was whole.
+pub(crate) fn is_unfinished(folder: &Path) -> bool {
+    folder.join(UNFINISHED).exists()
+}
+
 /// What everybody who restores must know.
 const NOTES: &[&str] = &[
     "every watch starts over and every held resourceVersion conflicts once",
@@ -111,6 +119,9 @@ impl Importer {
     pub(crate) fn begin(options: &Options, base: Revision) -> Result<Self, LifeError> {
         let folder = options.path.clone();
         let store = Uuid::new_v4();
+        File::create(folder.join(UNFINISHED)).map_err(at(&folder))?;
+        sync_folder(&folder).map_err(at(&folder))?;
+        fail::fail_point!("restore-begin");
         let engine = new_engine(&folder)?;
         Ok(Self {
             engine,
@@ -183,6 +194,7 @@ impl Importer {
             is_relaxed: false,
         };
         MarkFile::create(&mark_path(&self.folder), &mark).map_err(at(&self.folder))?;
+        std::fs::remove_file(self.folder.join(UNFINISHED)).map_err(at(&self.folder))?;
         fail::fail_point!("restore-before-format");
         Format::new(self.store)
             .write(&self.folder)

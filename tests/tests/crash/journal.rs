@@ -77,8 +77,16 @@ pub(crate) enum Line {
     Call(u64, Effects),
     /// It was answered: it happened at a revision.
     Ack(u64, u64),
+    /// It was answered: nobody knows.
+    Unknown(u64),
     /// A watch showed a revision.
     Seen(u64),
+    /// The store has failed and serves reads; they show values with these numbers.
+    Failed(BTreeSet<u64>),
+    /// The failpoint of the ordered death was met.
+    Met(String),
+    /// The child found something that must not be.
+    Fault(String),
 }
 
 impl Line {
@@ -89,7 +97,14 @@ impl Line {
             Self::Open(revision) => format!("@open {revision}\n"),
             Self::Call(id, effects) => format!("@call {id} {}\n", encode(effects)),
             Self::Ack(id, revision) => format!("@ack {id} {revision}\n"),
+            Self::Unknown(id) => format!("@unknown {id}\n"),
             Self::Seen(revision) => format!("@seen {revision}\n"),
+            Self::Failed(shown) => {
+                let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
+                format!("@failed {}\n", shown.join(","))
+            }
+            Self::Met(point) => format!("@met {point}\n"),
+            Self::Fault(what) => format!("@fault {what}\n"),
         };
         if std::io::stdout().lock().write_all(text.as_bytes()).is_err() {
             // The parent is gone.
@@ -106,7 +121,16 @@ impl Line {
             "open" => Self::Open(word()?.parse().ok()?),
             "call" => Self::Call(word()?.parse().ok()?, decode(word()?)),
             "ack" => Self::Ack(word()?.parse().ok()?, word()?.parse().ok()?),
+            "unknown" => Self::Unknown(word()?.parse().ok()?),
             "seen" => Self::Seen(word()?.parse().ok()?),
+            "failed" => Self::Failed(
+                word()?
+                    .split(',')
+                    .filter_map(|shown| shown.parse().ok())
+                    .collect(),
+            ),
+            "met" => Self::Met(word()?.to_owned()),
+            "fault" => Self::Fault(rest.to_owned()),
             _ => return None,
         })
     }
@@ -116,15 +140,33 @@ impl Line {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) calls: BTreeMap<u64, Effects>,
+    /// Transactions by the revision they were acknowledged at.
     pub(crate) acks: BTreeMap<u64, u64>,
+    pub(crate) unknown: BTreeSet<u64>,
     pub(crate) newest_seen: u64,
+    /// What was shown after the store had failed.
+    pub(crate) shown_after_failure: Option<BTreeSet<u64>>,
+    /// The failpoint at which the child died.
+    pub(crate) met: Option<String>,
 }
 
 impl Journal {
     /// Takes a line.
     pub(crate) fn take(&mut self, line: Line) {
         match line {
-            Line::Open(revision) | Line::Seen(revision) => self.newest_seen = self.newest_seen.max(revision),
+            Line::Open(revision) => {
+                assert!(
+                    revision >= self.newest_seen,
+                    "it opened at {revision}, {} was seen",
+                    self.newest_seen
+                );
+                self.newest_seen = revision;
+            }
+            Line::Seen(revision) => self.newest_seen = self.newest_seen.max(revision),
+            Line::Unknown(id) => drop(self.unknown.insert(id)),
+            Line::Failed(shown) => self.shown_after_failure = Some(shown),
+            Line::Met(point) => self.met = Some(point),
+            Line::Fault(what) => panic!("the child found: {what}"),
             Line::Call(id, effects) => {
                 self.calls.insert(id, effects);
             }
@@ -136,6 +178,17 @@ impl Journal {
                 );
                 self.newest_seen = self.newest_seen.max(revision);
             }
+        }
+    }
+
+    /// Nothing of a doubtful write was shown by the process that was in doubt.
+    pub(crate) fn check_that_doubt_is_hidden(&self) {
+        let shown = self.shown_after_failure.iter().flatten();
+        for number in shown {
+            assert!(
+                !self.unknown.contains(&(number / 4)),
+                "the doubtful value {number} was shown"
+            );
         }
     }
 

@@ -3,6 +3,7 @@
 //! - [`rounds`]: a child writes and is killed, at random and at failpoints; the parent kept its acknowledgements.
 //! - [`power`]: what was not synced is cut off, zeroed or scrambled.
 //! - [`damage`]: every kind of file, damaged in every way.
+//! - [`commands`]: restore, import and recovery, killed and repeated.
 //! - [`faults`]: failures of a write or of the mark, without a crash.
 #![expect(
     clippy::unwrap_used,
@@ -12,10 +13,13 @@
     reason = "tests"
 )]
 
+mod backups;
 mod child;
+mod commands;
 mod damage;
 mod faults;
 mod journal;
+mod orders;
 mod power;
 mod rounds;
 mod truth;

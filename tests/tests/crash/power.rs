@@ -13,8 +13,8 @@ use drydock_storage::{At, Options, Revision, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::child::{Orders, newest_log, notes_path, options};
 use crate::faults::TURN;
+use crate::orders::{Blow, Orders, newest_log, notes_path, options};
 use crate::rounds::run_child;
 use crate::truth::{State, Truth, changes_from, open, state_at};
 
@@ -89,12 +89,10 @@ async fn a_power_cut_takes_only_what_was_not_acknowledged() {
     for round in 0..15 {
         let mark = std::fs::read(folder.join("mark")).unwrap();
         let orders = Orders {
-            folder: folder.clone(),
-            seed: 2_000_000 + round,
-            die_at: Some(("commit-after-sync", random.i64(2..60))),
-            is_relaxed: false,
+            blow: Blow::death("commit-after-sync", random.i64(2..60)),
             compact_through: truth.revision.0.saturating_sub(100).max(1),
             notes_syncs: true,
+            ..Orders::to_write(&folder, 2_000_000 + round)
         };
         let journal = run_child(&orders, LONGEST);
         loose += befall(
@@ -112,7 +110,7 @@ async fn a_power_cut_takes_only_what_was_not_acknowledged() {
     assert!(loose > 0, "no round left unsynced bytes");
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for found in std::fs::read_dir(from).unwrap() {
         let found = found.unwrap();
@@ -134,12 +132,10 @@ async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above()
         let folder = root.path().join("store");
         let mut random = fastrand::Rng::with_seed(round as u64);
         let orders = Orders {
-            folder: folder.clone(),
-            seed: 3_000_000 + round as u64,
-            die_at: Some(("commit-after-sync", 25)),
+            blow: Blow::death("commit-after-sync", 25),
             is_relaxed: true,
-            compact_through: 1,
             notes_syncs: true,
+            ..Orders::to_write(&folder, 3_000_000 + round as u64)
         };
         let journal = run_child(&orders, LONGEST);
         // The same boot: nothing is lost, and every state on the way is known.

@@ -1,20 +1,52 @@
 //! Kill the child, look at what is left, start it again: as many rounds as `DRYDOCK_CRASH_ROUNDS` says, 30 without.
+//!
+//! By turns a child writes, takes backups, or closes and opens again; it is killed at a random moment, at a failpoint
+//! or some time after one, or its engine fails.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use drydock_storage::Store;
 use tempfile::TempDir;
 
-use crate::child::{Orders, POINTS};
+use crate::backups;
 use crate::faults::TURN;
 use crate::journal::{Journal, Line};
+use crate::orders::{Blow, Job, Orders, backups_path};
 use crate::truth::{Truth, open};
 
 /// A child that does not reach its failpoint is killed anyway.
 const LONGEST: Duration = Duration::from_millis(700);
+/// So many rounds pass every failpoint.
+const ALL_POINTS: u64 = 1000;
+
+const WRITE_POINTS: [&str; 9] = [
+    "commit-before-sync",
+    "engine-written",
+    "commit-after-sync",
+    "mark-write",
+    "mark-sync",
+    "commit-before-publish",
+    "commit-before-reply",
+    "compact-after-floors",
+    "compact-between-families",
+];
+const BACKUP_POINTS: [&str; 7] = [
+    "backup-before-checkpoint",
+    "backup-after-checkpoint",
+    "backup-before-manifest",
+    "durable-before-rename",
+    "durable-before-sync",
+    "backup-before-rename",
+    "backup-before-removal",
+];
+const REOPEN_POINTS: [&str; 3] = ["engine-flush", "open-before-engine", "open-before-threads"];
+/// Where the engine or a file fails while the process lives on.
+const ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "mark-write", "mark-sync"];
+const RELAXED_ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "engine-sync-log", "mark-sync"];
 
 fn rounds() -> u64 {
     std::env::var("DRYDOCK_CRASH_ROUNDS")
@@ -25,8 +57,12 @@ fn rounds() -> u64 {
 
 /// Runs a child until it dies by itself or `longest` after it opened the store; all it said.
 pub(crate) fn run_child(orders: &Orders, longest: Duration) -> Journal {
-    let mut child: Child = orders
-        .command()
+    run(orders.command(), longest)
+}
+
+/// Runs a command that is a child, likewise.
+pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
+    let mut child: Child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -44,6 +80,7 @@ pub(crate) fn run_child(orders: &Orders, longest: Duration) -> Journal {
     });
     let mut journal = Journal::default();
     let mut left = Duration::from_secs(30);
+    let mut is_open = false;
     let mut is_killed = false;
     loop {
         let since = start();
@@ -51,8 +88,9 @@ pub(crate) fn run_child(orders: &Orders, longest: Duration) -> Journal {
         left = left.saturating_sub(since.elapsed());
         match received {
             Ok(line) => {
-                if matches!(line, Line::Open(_)) {
+                if matches!(line, Line::Open(_)) && !is_open {
                     left = longest;
+                    is_open = true;
                 }
                 journal.take(line);
             }
@@ -68,6 +106,7 @@ pub(crate) fn run_child(orders: &Orders, longest: Duration) -> Journal {
     }
     reader.join().unwrap();
     child.wait().unwrap();
+    journal.check_that_doubt_is_hidden();
     journal
 }
 
@@ -79,55 +118,127 @@ fn start() -> std::time::Instant {
     std::time::Instant::now()
 }
 
+/// Death at one of these points, half the time a little later.
+fn death(points: &[&str], most: impl Fn(&str) -> i64, random: &mut fastrand::Rng) -> Blow {
+    let point = points[random.usize(..points.len())];
+    let linger = if random.bool() { random.u64(..20_000) } else { 0 };
+    Blow::Death {
+        point: point.to_owned(),
+        passes: random.i64(1..=most(point)),
+        linger: Duration::from_micros(linger),
+    }
+}
+
+/// What the child does in a round and what befalls it.
+fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow) {
+    let often = |point: &str| match point {
+        "compact-after-floors" | "compact-between-families" | "mark-sync" => 3,
+        _ => 80,
+    };
+    match round % 5 {
+        0 => {
+            let jobs = [Job::Write, Job::BackUp, Job::Reopen];
+            (jobs[random.usize(..jobs.len())].clone(), Blow::None)
+        }
+        1 => (Job::Write, death(&WRITE_POINTS, often, random)),
+        2 => (Job::BackUp, death(&BACKUP_POINTS, |_| 3, random)),
+        3 => (Job::Reopen, death(&REOPEN_POINTS, |_| 4, random)),
+        _ => {
+            let points = if is_relaxed {
+                RELAXED_ERROR_POINTS
+            } else {
+                ERROR_POINTS
+            };
+            let point = points[random.usize(..points.len())];
+            let passes = match point {
+                // The first one belongs to the start.
+                "mark-sync" => 2..=5,
+                "engine-sync-log" => 1..=5,
+                _ => 1..=80,
+            };
+            let blow = Blow::Error {
+                point: point.to_owned(),
+                passes: random.i64(passes),
+            };
+            (Job::Write, blow)
+        }
+    }
+}
+
+/// What the rounds have come to.
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: usize,
+    unknown: usize,
+    failures: usize,
+    backups_compared: usize,
+    met: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    fn count(&mut self, journal: &Journal) {
+        self.acknowledged += journal.acks.len();
+        self.unknown += journal.unknown.len();
+        self.failures += usize::from(journal.shown_after_failure.is_some());
+        if let Some(point) = &journal.met {
+            *self.met.entry(point.clone()).or_default() += 1;
+        }
+    }
+
+    /// Whether the rounds showed anything at all.
+    fn check(&self, rounds: u64) {
+        assert!(
+            self.acknowledged as u64 > rounds,
+            "the children hardly wrote: {self:?}"
+        );
+        if rounds >= 30 {
+            assert!(
+                self.failures > 0 && self.unknown > 0,
+                "no engine failed: {self:?}"
+            );
+            assert!(self.backups_compared > 0, "no backup was restored: {self:?}");
+        }
+        if rounds >= ALL_POINTS {
+            for point in WRITE_POINTS.iter().chain(&BACKUP_POINTS).chain(&REOPEN_POINTS) {
+                assert!(self.met.contains_key(*point), "nobody died at {point}: {self:?}");
+            }
+        }
+    }
+}
+
 async fn crash_rounds(is_relaxed: bool, rounds: u64, salt: u64) {
     let _turn = TURN.read().await;
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");
     let mut truth = Truth::default();
     let mut random = fastrand::Rng::with_seed(salt);
-    let mut acknowledged = 0;
+    let mut tally = Tally::default();
     for round in 0..rounds {
-        let die_at = (round % 2 == 1).then(|| {
-            let point = POINTS[random.usize(..POINTS.len())];
-            let most = if point.starts_with("commit") || point == "mark-write" {
-                80
-            } else {
-                3
-            };
-            (
-                point,
-                if point.starts_with("open") {
-                    1
-                } else {
-                    random.i64(1..=most)
-                },
-            )
-        });
+        let (job, blow) = plan(round, is_relaxed, &mut random);
         let orders = Orders {
-            folder: folder.clone(),
-            seed: salt + round,
-            die_at,
+            job,
+            blow,
             is_relaxed,
             compact_through: truth.revision.0.saturating_sub(random.u64(..200)).max(1),
-            notes_syncs: false,
+            ..Orders::to_write(&folder, salt + round)
         };
-        let life = die_at.map_or(Duration::from_millis(random.u64(1..150)), |_| LONGEST);
+        let life = match orders.blow {
+            Blow::None => Duration::from_millis(random.u64(1..150)),
+            _ => LONGEST,
+        };
         let journal = run_child(&orders, life);
-        acknowledged += journal.acks.len();
+        tally.count(&journal);
         let (store, opened) = open(&folder, is_relaxed);
         truth.check(&store, &opened, &journal).await;
+        if orders.job == Job::BackUp && backups::check(&backups_path(&folder), &truth).await {
+            tally.backups_compared += 1;
+        }
         if random.bool() {
             store.close(Duration::from_secs(10)).await.unwrap();
         }
     }
-    assert!(
-        acknowledged as u64 > rounds,
-        "the children hardly wrote: {acknowledged}"
-    );
-    println!(
-        "{rounds} rounds, {acknowledged} acknowledged writes, revision {}",
-        truth.revision
-    );
+    tally.check(rounds);
+    println!("{rounds} rounds up to revision {}: {tally:?}", truth.revision);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,8 @@ pub(crate) type State = BTreeMap<Key, Entry>;
 pub(crate) struct Truth {
     pub(crate) revision: Revision,
     pub(crate) state: State,
+    /// The state at every revision since the check before the last one.
+    pub(crate) past: BTreeMap<Revision, State>,
 }
 
 impl Default for Truth {
@@ -27,6 +29,7 @@ impl Default for Truth {
         Self {
             revision: Revision::INITIAL,
             state: State::new(),
+            past: BTreeMap::new(),
         }
     }
 }
@@ -67,6 +70,7 @@ impl Truth {
             };
         }
         self.revision = revision;
+        self.past.insert(revision, self.state.clone());
     }
 
     /// Compares a restarted store with what is known, and learns what happened since.
@@ -78,6 +82,7 @@ impl Truth {
             "revision {} was seen, the store is at {current}",
             journal.newest_seen
         );
+        self.past = BTreeMap::from([(self.revision, self.state.clone())]);
         let before = self.clone();
         let asked = journal.asked();
         for (revision, events) in changes_from(store, self.revision.next()).await {
@@ -105,5 +110,5 @@ impl Truth {
 
 /// Opens a store for a check.
 pub(crate) fn open(folder: &Path, is_relaxed: bool) -> (RocksStore, Opened) {
-    RocksStore::open(crate::child::options(folder, is_relaxed)).unwrap()
+    RocksStore::open(crate::orders::options(folder, is_relaxed)).unwrap()
 }

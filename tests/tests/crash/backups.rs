@@ -1,0 +1,65 @@
+//! After a kill: what counts as a backup is whole, and the newest one, restored, is the state of its revision.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use drydock_storage::rocks::{RocksStore, restore, verify_backup};
+use drydock_storage::{At, Key, Options, Revision, Value};
+use tempfile::TempDir;
+
+use crate::truth::{State, Truth, state_at};
+
+/// The backups in a folder, oldest first.
+pub(crate) fn list(backups: &Path) -> Vec<PathBuf> {
+    let Ok(found) = std::fs::read_dir(backups) else {
+        return Vec::new();
+    };
+    let mut found: Vec<PathBuf> = found.map(|found| found.unwrap().path()).collect();
+    found.retain(|path| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("backup-"))
+    });
+    found.sort_unstable();
+    found
+}
+
+/// Keys and values, whatever their revisions.
+pub(crate) fn values(state: &State) -> BTreeMap<Key, Value> {
+    state
+        .iter()
+        .map(|(key, entry)| (key.clone(), entry.value.clone()))
+        .collect()
+}
+
+/// Restores a backup into a folder that vanishes, and compares.
+async fn restored_values(backup: &Path) -> (Revision, BTreeMap<Key, Value>) {
+    let root = TempDir::new().unwrap();
+    let options = Options::for_tests(root.path().join("store"));
+    let report = restore(backup, &options, &|_| {}).unwrap();
+    let (store, opened) = RocksStore::open(options).unwrap();
+    assert_eq!(opened.revision, report.revision);
+    (
+        Revision(report.source_revision),
+        values(&state_at(&store, At::Latest).await),
+    )
+}
+
+/// Checks every backup in a folder. Whether one of them was compared with the truth.
+pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
+    let found = list(backups);
+    for backup in &found {
+        verify_backup(backup, &|_| {}).unwrap();
+    }
+    // One that was cut short fails its verification, or it is whole and only not named yet.
+    let unfinished = backups.join("unfinished");
+    let unnamed = verify_backup(&unfinished, &|_| {}).is_ok().then_some(unfinished);
+    let mut is_compared = false;
+    for backup in found.last().into_iter().chain(unnamed.as_ref()) {
+        let (revision, values_then) = restored_values(backup).await;
+        if let Some(state) = truth.past.get(&revision) {
+            assert_eq!(values_then, values(state), "{} at {revision}", backup.display());
+            is_compared = true;
+        }
+    }
+    is_compared
+}

@@ -1,0 +1,198 @@
+//! Restore, import and recovery are processes too: killed at any step, they leave no store or a whole one, and the
+//! command, repeated, ends with every object.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_storage::rocks::{LifeError, OpenError, RocksStore, import, recover, restore};
+use drydock_storage::{At, Key, Options, Store, Transaction, Value};
+use tempfile::TempDir;
+
+use crate::backups::values;
+use crate::faults::TURN;
+use crate::orders::{Blow, Job, Orders, options};
+use crate::rounds::run_child;
+use crate::truth::state_at;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// So many objects of such a size make a batch of a restore and a rest.
+const OBJECTS: u64 = 10;
+const BYTES: usize = 500_000;
+
+/// Where a restore or an import may die, and at which pass.
+const RESTORE_POINTS: [(&str, i64); 7] = [
+    ("restore-begin", 1),
+    ("restore-batch", 1),
+    ("restore-before-finish", 1),
+    ("restore-before-mark", 1),
+    ("restore-before-format", 1),
+    ("durable-before-rename", 1),
+    ("durable-before-sync", 1),
+];
+const RECOVER_POINTS: [(&str, i64); 10] = [
+    ("restore-begin", 1),
+    ("restore-before-finish", 1),
+    ("restore-before-mark", 1),
+    ("restore-before-format", 1),
+    ("durable-before-rename", 1),
+    ("recover-before-moves", 1),
+    ("recover-between-moves", 1),
+    ("recover-between-moves", 2),
+    ("durable-before-sync", 2),
+    ("recover-before-removal", 1),
+];
+
+/// A store with values that do not compress, a backup and an export of it.
+struct Source {
+    root: TempDir,
+    store: PathBuf,
+    backup: PathBuf,
+    export: PathBuf,
+    values: BTreeMap<Key, Value>,
+}
+
+impl Source {
+    async fn new() -> Self {
+        let root = TempDir::new().unwrap();
+        let folder = root.path().join("store");
+        let (store, _) = RocksStore::open(options(&folder, false)).unwrap();
+        let mut random = fastrand::Rng::with_seed(4);
+        for number in 0..OBJECTS {
+            let key = Key::new("example.com", "things", "n", &format!("k{number:02}")).unwrap();
+            let mut bytes = vec![0; BYTES];
+            random.fill(&mut bytes);
+            let value = Value {
+                bytes: Bytes::from(bytes),
+                form: "example.com/v1".into(),
+                splice_offset: 0,
+            };
+            store.transact(Transaction::create(key, value)).await.unwrap();
+        }
+        let backup = store.backup(&root.path().join("backups"), 0, &|_| {}).unwrap();
+        let export = root.path().join("export");
+        store.export(&export, &|_| {}).unwrap();
+        let values = values(&state_at(&store, At::Latest).await);
+        store.close(PATIENCE).await.unwrap();
+        Self {
+            store: folder,
+            backup: backup.path,
+            export,
+            values,
+            root,
+        }
+    }
+
+    /// What is in a folder after a kill: no store, and why, or a whole one.
+    async fn check_opened(&self, folder: &Path) -> Result<(), OpenError> {
+        let (store, opened) = RocksStore::open(options(folder, false))?;
+        assert!(!opened.is_new, "an empty store");
+        assert_eq!(values(&state_at(&store, At::Latest).await), self.values);
+        assert!(opened.revision > 1_000_000_000);
+        store.close(PATIENCE).await.unwrap();
+        Ok(())
+    }
+
+    async fn kill_and_repeat(&self, job: Job, repeat: impl Fn(&Options) -> Result<(), LifeError>) {
+        let mut random = fastrand::Rng::with_seed(7);
+        let folder = self.root.path().join("target");
+        let mut blows: Vec<Blow> = RESTORE_POINTS
+            .into_iter()
+            .map(|(point, passes)| Blow::death(point, passes))
+            .collect();
+        // Also between the points.
+        blows.extend((0..4).map(|_| Blow::Death {
+            point: "restore-begin".to_owned(),
+            passes: 1,
+            linger: Duration::from_micros(random.u64(..20_000)),
+        }));
+        for blow in blows {
+            let orders = Orders {
+                job: job.clone(),
+                blow: blow.clone(),
+                ..Orders::to_write(&folder, 0)
+            };
+            let journal = run_child(&orders, PATIENCE);
+            assert!(journal.met.is_some(), "{blow:?}: it was not met");
+            let is_whole = match self.check_opened(&folder).await {
+                Ok(()) => true,
+                Err(OpenError::Damaged { .. }) => false,
+                Err(other) => panic!("{blow:?}: {other}"),
+            };
+            // It never writes into what is there, store or not.
+            let refused = repeat(&options(&folder, false)).unwrap_err();
+            assert!(
+                matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
+                "{blow:?}: {refused}"
+            );
+            std::fs::remove_dir_all(&folder).unwrap();
+            if !is_whole {
+                repeat(&options(&folder, false)).unwrap();
+                self.check_opened(&folder).await.unwrap();
+                std::fs::remove_dir_all(&folder).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_restore_is_no_store_or_a_whole_one() {
+    let _turn = TURN.read().await;
+    let source = Source::new().await;
+    let repeat = |options: &Options| restore(&source.backup, options, &|_| {}).map(drop);
+    source
+        .kill_and_repeat(Job::Restore(source.backup.clone()), repeat)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_import_is_no_store_or_a_whole_one() {
+    let _turn = TURN.read().await;
+    let source = Source::new().await;
+    let repeat = |options: &Options| import(&source.export, options, &|_| {}).map(drop);
+    source
+        .kill_and_repeat(Job::Import(source.export.clone()), repeat)
+        .await;
+}
+
+/// Nobody need know that a kill came in between: the same command is given until it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_killed_again_and_again_ends_with_every_object() {
+    let _turn = TURN.read().await;
+    let mut source = Source::new().await;
+    let mut random = fastrand::Rng::with_seed(8);
+    let damaged = source.root.path().join("damaged");
+    std::fs::rename(&source.store, &damaged).unwrap();
+    std::fs::write(damaged.join("mark"), b"").unwrap();
+    for (point, passes) in RECOVER_POINTS {
+        source.store = source.root.path().join("copy");
+        crate::power::copy_folder(&damaged, &source.store);
+        let mut blows = vec![Blow::death(point, passes)];
+        for _ in 0..random.usize(..3) {
+            let (point, passes) = RECOVER_POINTS[random.usize(..RECOVER_POINTS.len())];
+            blows.push(Blow::Death {
+                point: point.to_owned(),
+                passes,
+                linger: Duration::from_micros(random.u64(..30_000)),
+            });
+        }
+        for (kill, blow) in blows.iter().enumerate() {
+            let orders = Orders {
+                job: Job::Recover,
+                blow: blow.clone(),
+                ..Orders::to_write(&source.store, 0)
+            };
+            let journal = run_child(&orders, PATIENCE);
+            assert!(kill > 0 || journal.met.is_some(), "{blow:?}: it was not met");
+            match source.check_opened(&source.store).await {
+                Ok(()) | Err(OpenError::Damaged { .. }) => {}
+                Err(other) => panic!("{blow:?}: {other}"),
+            }
+        }
+        let report = recover(&options(&source.store, false), true, &|_| {}).unwrap();
+        assert_eq!((report.objects, report.lost.len()), (OBJECTS, 0), "{blows:?}");
+        source.check_opened(&source.store).await.unwrap();
+        std::fs::remove_dir_all(&source.store).unwrap();
+    }
+}
