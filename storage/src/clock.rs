@@ -1,13 +1,21 @@
 //! What time is it, for records and windows?
 //!
-//! Wall time is an argument: tests advance it. Durations that only feed metrics come from [`Stopwatch`].
+//! Time is an argument: tests advance it. Wall time may be set forward and back, so it only labels what is written;
+//! how old something is, is a matter of [`Clock::uptime`]. Durations that only feed metrics come from [`Stopwatch`].
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Wall time.
+/// Wall time, and time that only goes forward.
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since 1970.
+    /// Wall time: milliseconds since 1970.
     fn now_ms(&self) -> u64;
+
+    /// Time since some moment of this process; setting the wall clock does not move it. As told by the wall clock
+    /// unless a clock knows better.
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
+    }
 }
 
 impl<F: Fn() -> u64 + Send + Sync + 'static> Clock for F {
@@ -30,9 +38,38 @@ impl Clock for SystemClock {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
+
+    fn uptime(&self) -> Duration {
+        static START: OnceLock<Stopwatch> = OnceLock::new();
+        START.get_or_init(Stopwatch::start).elapsed()
+    }
 }
 
-/// Measures how long something takes. Never decides anything.
+/// Milliseconds that begin as wall time and then only go forward, at the pace of [`Clock::uptime`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Steady {
+    began_ms: u64,
+    began: Duration,
+}
+
+impl Steady {
+    /// Begins now.
+    pub(crate) fn start(clock: &dyn Clock) -> Self {
+        Self {
+            began_ms: clock.now_ms(),
+            began: clock.uptime(),
+        }
+    }
+
+    /// Now.
+    pub(crate) fn now_ms(&self, clock: &dyn Clock) -> u64 {
+        let passed = clock.uptime().saturating_sub(self.began).as_millis();
+        self.began_ms
+            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+}
+
+/// Measures how long something takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -41,7 +78,7 @@ impl Stopwatch {
     pub(crate) fn start() -> Self {
         #[expect(
             clippy::disallowed_methods,
-            reason = "measures real durations for metrics, decides nothing"
+            reason = "measures real durations: metrics, and the pace of what runs in the background"
         )]
         let now = Instant::now();
         Self(now)

@@ -58,7 +58,7 @@ pub struct Metrics {
     pub commits: Family<EndedAs, Counter>,
     /// Transactions whose conditions did not hold.
     pub conflicts: Counter,
-    /// Time of one write and sync of the log, in seconds.
+    /// Time of one sync of the log, with the write it covers, in seconds.
     pub sync_seconds: Histogram,
     /// Time spent waiting for the engine to take writes again, in seconds.
     pub stalls_seconds: Counter<f64, AtomicU64>,
@@ -68,8 +68,16 @@ pub struct Metrics {
     pub recovered_tail: Counter,
     /// Records that failed their checksum.
     pub checksum_failures: Counter,
-    /// Time to let go of history, in seconds.
+    /// Bytes that wait for compaction of the engine.
+    pub pending_compaction_bytes: Gauge,
+    /// Bytes a second the engine slows writes down to; 0 = it does not.
+    pub delayed_write_rate: Gauge,
+    /// 1 while the engine takes no writes.
+    pub write_stopped: Gauge,
+    /// Time to let go of history, from the wish to its end, in seconds. Rounds that found nothing do not count.
     pub compaction_seconds: Histogram,
+    /// Rounds that wanted to let go of history and could not.
+    pub compactions_skipped: Counter,
     /// Free bytes of the file system.
     pub disk_free_bytes: Gauge,
     /// 0 = ready, 1 = read-only, 2 = failed.
@@ -106,7 +114,11 @@ impl Default for Metrics {
             wal_bytes: Counter::default(),
             recovered_tail: Counter::default(),
             checksum_failures: Counter::default(),
+            pending_compaction_bytes: Gauge::default(),
+            delayed_write_rate: Gauge::default(),
+            write_stopped: Gauge::default(),
             compaction_seconds: seconds(),
+            compactions_skipped: Counter::default(),
             disk_free_bytes: Gauge::default(),
             health: Gauge::default(),
             durability: Gauge::default(),
@@ -120,6 +132,12 @@ impl Metrics {
     /// Makes the metrics readable under `drydock_storage_`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("drydock_storage");
+        self.register_gauges(registry);
+        self.register_counters(registry);
+        self.register_times(registry);
+    }
+
+    fn register_gauges(&self, registry: &mut Registry) {
         let gauges = [
             ("revision", "Newest committed revision", &self.revision),
             (
@@ -148,6 +166,21 @@ impl Metrics {
                 "Free bytes of the file system",
                 &self.disk_free_bytes,
             ),
+            (
+                "pending_compaction_bytes",
+                "Bytes that wait for compaction of the engine",
+                &self.pending_compaction_bytes,
+            ),
+            (
+                "delayed_write_rate",
+                "Bytes a second the engine slows writes down to, 0 if it does not",
+                &self.delayed_write_rate,
+            ),
+            (
+                "write_stopped",
+                "1 while the engine takes no writes",
+                &self.write_stopped,
+            ),
             ("health", "0 ready, 1 read-only, 2 failed", &self.health),
             ("durability", "0 strict, 1 relaxed", &self.durability),
             ("watches", "Open watches", &self.watches),
@@ -155,6 +188,14 @@ impl Metrics {
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
         }
+        registry.register(
+            "commit_queue",
+            "What waits for the commit thread",
+            self.commit_queue.clone(),
+        );
+    }
+
+    fn register_counters(&self, registry: &mut Registry) {
         let counters = [
             (
                 "conflicts",
@@ -173,10 +214,24 @@ impl Metrics {
                 &self.checksum_failures,
             ),
             ("replays", "Reads of history from disk for watches", &self.replays),
+            (
+                "compactions_skipped",
+                "Rounds that wanted to let go of history and could not",
+                &self.compactions_skipped,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
         }
+        registry.register(
+            "stalls_seconds",
+            "Time spent waiting for the engine",
+            self.stalls_seconds.clone(),
+        );
+        registry.register("commits", "Transactions by how they ended", self.commits.clone());
+    }
+
+    fn register_times(&self, registry: &mut Registry) {
         let histograms = [
             (
                 "commit_batch_size",
@@ -185,7 +240,7 @@ impl Metrics {
             ),
             (
                 "sync_seconds",
-                "Time of one write and sync of the log",
+                "Time of one sync of the log, with the write it covers",
                 &self.sync_seconds,
             ),
             (
@@ -198,25 +253,65 @@ impl Metrics {
             registry.register(name, help, histogram.clone());
         }
         registry.register(
-            "stalls_seconds",
-            "Time spent waiting for the engine",
-            self.stalls_seconds.clone(),
-        );
-        registry.register(
             "commit_seconds",
             "Where a commit's time goes",
             self.commit_seconds.clone(),
         );
-        registry.register(
-            "commit_queue",
-            "What waits for the commit thread",
-            self.commit_queue.clone(),
-        );
-        registry.register("commits", "Transactions by how they ended", self.commits.clone());
     }
 }
 
 /// A gauge's form of a count; counts stay far below its limit.
 pub(crate) fn gauge_value(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashboards_find_the_names_they_know() {
+        let (metrics, mut registry) = (Metrics::default(), Registry::default());
+        metrics.register(&mut registry);
+        drop(metrics.commit_queue.get_or_create(&Unit { unit: "writes" }));
+        let outcome = "committed";
+        drop(metrics.commits.get_or_create(&EndedAs { outcome }));
+        drop(metrics.commit_seconds.get_or_create(&Stage { stage: "queue" }));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let known = [
+            "revision 0",
+            "listable_from 0",
+            "watchable_from 0",
+            "window_seconds 0",
+            "objects 0",
+            "object_bytes 0",
+            "disk_free_bytes 0",
+            "pending_compaction_bytes 0",
+            "delayed_write_rate 0",
+            "write_stopped 0",
+            "health 0",
+            "durability 0",
+            "watches 0",
+            "commit_queue{unit=\"writes\"} 0",
+            "conflicts_total 0",
+            "wal_bytes_total 0",
+            "recovered_tail_total 0",
+            "checksum_failures_total 0",
+            "replays_total 0",
+            "compactions_skipped_total 0",
+            "stalls_seconds_total 0.0",
+            "commits_total{outcome=\"committed\"} 0",
+            "commit_batch_size_count 0",
+            "sync_seconds_count 0",
+            "compaction_seconds_count 0",
+            "commit_seconds_count{stage=\"queue\"} 0",
+        ];
+        for line in known {
+            let line = format!("drydock_storage_{line}\n");
+            assert!(text.contains(&line), "{line} is missing in\n{text}");
+        }
+        let families = text.lines().filter(|line| line.starts_with("# TYPE"));
+        assert_eq!(families.count(), known.len(), "a metric is not in the list");
+    }
 }

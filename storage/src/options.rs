@@ -77,7 +77,7 @@ pub struct Options {
     /// Tells the free bytes of the disk under a folder. Default: what the file system says.
     pub measure_disk: Arc<MeasureDisk>,
     /// Names this boot of the machine: what one boot wrote without a sync, the next one may not find. Default: what
-    /// the system says.
+    /// the system says; nil, where it says nothing, is taken for another boot each time.
     pub boot_id: Uuid,
     /// Wall time.
     pub clock: Arc<dyn Clock>,

@@ -11,7 +11,8 @@
 //!
 //! While one sync runs the next batch gathers: no timer, no artificial delay. Conflicts wait for the sync too, since
 //! they may show a pending change. Any failure of step 3 or 4 leaves the outcome in doubt: the batch is answered
-//! with [`StoreError::Unknown`] and the store is poisoned.
+//! with [`StoreError::Unknown`] and the store is poisoned. A stall writes nothing: the same batch is tried again until
+//! the engine takes it, or the store is closed or poisoned meanwhile.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,6 +63,7 @@ pub(crate) enum Message {
     /// Raise the floors and let go of history below them.
     Compact {
         wanted: Floors,
+        queued: Stopwatch,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
 }
@@ -70,6 +72,15 @@ pub(crate) enum Message {
 #[derive(Debug, Clone, Error)]
 #[error("{0}")]
 struct Doubt(String);
+
+/// Why a batch is not durable.
+#[derive(Debug)]
+enum NotDurable {
+    /// The engine took nothing of it, and the store does not wait for the engine any more.
+    NotWritten,
+    /// It may be on disk or not, and why.
+    InDoubt(String),
+}
 
 fn unknown(reason: &str) -> StoreError {
     StoreError::Unknown {
@@ -134,10 +145,44 @@ struct Pending {
     revision: Revision,
     at_ms: u64,
     writes: usize,
+    letting_go: Option<LettingGo>,
+}
+
+/// What a batch drops of history.
+struct LettingGo {
+    /// Everything below this revision.
+    below: Revision,
+    /// When it was asked for.
+    since: Stopwatch,
+}
+
+/// The answer to one transaction of a batch.
+struct Answer {
+    result: Result<Outcome, StoreError>,
+    /// It only asked whether its conditions hold.
+    is_check: bool,
+}
+
+impl Answer {
+    /// What it counts as.
+    fn outcome(&self) -> &'static str {
+        match &self.result {
+            Ok(Outcome::Committed { .. }) if self.is_check => "checked",
+            Ok(Outcome::Committed { .. }) => "committed",
+            Ok(Outcome::Conflict { .. }) => "conflict",
+            Err(StoreError::Unknown { .. }) => "unknown",
+            Err(_) => "refused",
+        }
+    }
+
+    /// Whether it may show a change of its batch: a removal of an absent key too, since the batch may remove it first.
+    fn may_show_pending(&self) -> bool {
+        matches!(self.result, Ok(_) | Err(StoreError::Malformed { .. }))
+    }
 }
 
 enum Reply {
-    Transactions(oneshot::Sender<Answers>, Answers),
+    Transactions(oneshot::Sender<Answers>, Vec<Answer>),
     Compact(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
@@ -145,22 +190,25 @@ impl Reply {
     fn send(self) {
         // Whoever asked may have gone away; what happened has happened.
         match self {
-            Self::Transactions(reply, answers) => drop(reply.send(answers)),
+            Self::Transactions(reply, answers) => {
+                let results = answers.into_iter().map(|answer| answer.result);
+                drop(reply.send(results.collect()));
+            }
             Self::Compact(reply, answer) => drop(reply.send(answer)),
         }
     }
 
-    /// Nothing of a doubtful batch is shown, not even a conflict with one of its changes.
-    fn in_doubt(self, reason: &str) -> Self {
+    /// What is answered instead when the batch is not durable: nothing of it is shown, not even a conflict with one
+    /// of its changes.
+    fn withheld(self, instead: impl Fn() -> StoreError) -> Self {
         match self {
-            Self::Transactions(reply, answers) => {
-                let answers = answers.into_iter().map(|answer| match answer {
-                    Ok(_) => Err(unknown(reason)),
-                    refused => refused,
-                });
-                Self::Transactions(reply, answers.collect())
+            Self::Transactions(reply, mut answers) => {
+                for answer in answers.iter_mut().filter(|answer| answer.may_show_pending()) {
+                    answer.result = Err(instead());
+                }
+                Self::Transactions(reply, answers)
             }
-            Self::Compact(reply, _) => Self::Compact(reply, Err(unknown(reason))),
+            Self::Compact(reply, _) => Self::Compact(reply, Err(instead())),
         }
     }
 }
@@ -183,6 +231,7 @@ impl CommitThread {
         let ended = catch_unwind(AssertUnwindSafe(move || {
             while let Some(messages) = self.shared.queue.take() {
                 self.commit(messages);
+                self.shared.queue.rest();
             }
             self.finish();
         }));
@@ -217,25 +266,48 @@ impl CommitThread {
         let (pending, replies) = self.prepare(messages);
         note(&self.stages.prepare, whole);
         if pending.steps.is_empty() {
-            replies.into_iter().for_each(Reply::send);
+            self.answer(replies);
             return;
         }
-        if let Err(reason) = self.make_durable(&pending) {
-            self.shared.poison.poison(&reason);
-            self.shared.count_of("unknown").inc();
-            replies
-                .into_iter()
-                .map(|reply| reply.in_doubt(&reason))
-                .for_each(Reply::send);
-            return;
+        match self.make_durable(&pending) {
+            Ok(()) => {}
+            Err(NotDurable::NotWritten) => {
+                let refused = || self.shared.refusal();
+                self.answer(replies.into_iter().map(|reply| reply.withheld(refused)));
+                return;
+            }
+            Err(NotDurable::InDoubt(reason)) => {
+                self.shared.poison.poison(&reason);
+                let in_doubt = || unknown(&reason);
+                self.answer(replies.into_iter().map(|reply| reply.withheld(in_doubt)));
+                return;
+            }
         }
         fail::fail_point!("commit-before-publish");
         let publishing = Stopwatch::start();
         self.publish(pending);
         note(&self.stages.publish, publishing);
         fail::fail_point!("commit-before-reply");
-        replies.into_iter().for_each(Reply::send);
+        self.answer(replies);
         self.shared.queue.observe(whole.elapsed());
+    }
+
+    /// Counts how transactions ended and tells those who asked.
+    fn answer(&self, replies: impl IntoIterator<Item = Reply>) {
+        for reply in replies {
+            if let Reply::Transactions(_, answers) = &reply {
+                for outcome in answers.iter().map(Answer::outcome) {
+                    match outcome {
+                        "committed" => self.committed.inc(),
+                        other => self.shared.count_of(other).inc(),
+                    };
+                    if outcome == "conflict" {
+                        self.shared.metrics.conflicts.inc();
+                    }
+                }
+            }
+            reply.send();
+        }
     }
 
     /// Step 2.
@@ -250,6 +322,7 @@ impl CommitThread {
             revision: index.revision(),
             at_ms: self.last_ms,
             writes: 0,
+            letting_go: None,
         };
         let mut replies = Vec::with_capacity(messages.len());
         for message in messages {
@@ -261,8 +334,12 @@ impl CommitThread {
                         .collect();
                     Reply::Transactions(reply, answers)
                 }
-                Message::Compact { wanted, reply } => {
-                    let answer = self.raise_floors(&index, &mut pending, wanted);
+                Message::Compact {
+                    wanted,
+                    queued,
+                    reply,
+                } => {
+                    let answer = self.raise_floors(&index, &mut pending, wanted, queued);
                     Reply::Compact(reply, answer)
                 }
             });
@@ -277,17 +354,11 @@ impl CommitThread {
     }
 
     /// Checks one transaction and appends its writes.
-    fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Result<Outcome, StoreError> {
-        let result = self.checked(index, pending, prepared);
-        match &result {
-            Ok(Outcome::Committed { .. }) => self.committed.inc(),
-            Ok(Outcome::Conflict { .. }) => self.shared.count_of("conflict").inc(),
-            Err(_) => self.shared.count_of("refused").inc(),
-        };
-        if matches!(result, Ok(Outcome::Conflict { .. })) {
-            self.shared.metrics.conflicts.inc();
+    fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Answer {
+        Answer {
+            is_check: prepared.writes.is_empty(),
+            result: self.checked(index, pending, prepared),
         }
-        result
     }
 
     fn checked(
@@ -404,7 +475,13 @@ impl CommitThread {
     }
 
     /// Raises the published floors, then appends what makes them durable and drops what lies below.
-    fn raise_floors(&self, index: &Index, pending: &mut Pending, wanted: Floors) -> Result<(), StoreError> {
+    fn raise_floors(
+        &self,
+        index: &Index,
+        pending: &mut Pending,
+        wanted: Floors,
+        since: Stopwatch,
+    ) -> Result<(), StoreError> {
         self.shared.poison.check_writable()?;
         let highest = index.revision().next();
         if wanted.listable_from > highest || wanted.watchable_from > highest {
@@ -424,46 +501,69 @@ impl CommitThread {
             Step::PutMeta(Meta::WatchableFrom, floors.watchable_from.0),
             Step::DropHistory(floors.watchable_from),
         ]);
+        pending.letting_go = Some(LettingGo {
+            below: floors.watchable_from,
+            since,
+        });
         Ok(())
     }
 
-    /// Steps 3 and 4. An error says why the outcome is in doubt.
-    fn make_durable(&mut self, pending: &Pending) -> Result<(), String> {
+    /// Steps 3 and 4.
+    fn make_durable(&mut self, pending: &Pending) -> Result<(), NotDurable> {
         let is_strict = self.shared.durability == Durability::Strict;
         if !is_strict && pending.revision > self.ceiling {
-            self.ceiling = Revision(pending.revision.0.saturating_add(CEILING_STEP));
-            self.write(&[Step::PutMeta(Meta::Ceiling, self.ceiling.0)], true)?;
+            let ceiling = Revision(pending.revision.0.saturating_add(CEILING_STEP));
+            self.write(&[Step::PutMeta(Meta::Ceiling, ceiling.0)], true)?;
+            self.ceiling = ceiling;
         }
         fail::fail_point!("commit-before-sync");
         let syncing = Stopwatch::start();
-        let size = self.write(&pending.steps, is_strict)?;
-        self.shared
-            .metrics
-            .sync_seconds
-            .observe(syncing.elapsed().as_secs_f64());
+        // Files of history go soon after: floors that power could take back would leave a hole below them.
+        let sync = is_strict || pending.letting_go.is_some();
+        let size = self.write(&pending.steps, sync)?;
         note(&self.stages.sync, syncing);
         fail::fail_point!("commit-after-sync");
         self.shared.metrics.wal_bytes.inc_by(size as u64);
         if is_strict {
-            self.write_mark(pending.revision, false)
-                .map_err(|error| format!("the commit mark cannot be written: {error}"))?;
+            self.write_mark(pending.revision, false).map_err(|error| {
+                NotDurable::InDoubt(format!("the commit mark cannot be written: {error}"))
+            })?;
+        }
+        if let Some(letting_go) = &pending.letting_go {
+            self.shared.set_durable_floor(letting_go.below);
+            note(&self.shared.metrics.compaction_seconds, letting_go.since);
         }
         Ok(())
     }
 
-    /// Writes a batch, waiting out stalls.
-    fn write(&self, steps: &[Step], sync: bool) -> Result<usize, String> {
+    /// Writes a batch, waiting out stalls for as long as anybody waits for it.
+    fn write(&self, steps: &[Step], sync: bool) -> Result<usize, NotDurable> {
+        let mut has_stalled = false;
         loop {
+            let since = Stopwatch::start();
             match self.engine.write(steps, sync) {
-                Ok(size) => return Ok(size),
-                Err(EngineError::Stalled) => {
-                    std::thread::sleep(STALL_PAUSE);
-                    self.shared
-                        .metrics
-                        .stalls_seconds
-                        .inc_by(STALL_PAUSE.as_secs_f64());
+                Ok(size) => {
+                    if sync {
+                        note(&self.shared.metrics.sync_seconds, since);
+                    }
+                    return Ok(size);
                 }
-                Err(error) => return Err(format!("a commit failed in doubt: {error}")),
+                Err(EngineError::Stalled) => {
+                    if self.shared.has_given_up() {
+                        return Err(NotDurable::NotWritten);
+                    }
+                    if !has_stalled {
+                        has_stalled = true;
+                        let pressure = self.shared.observe_pressure(&self.engine);
+                        tracing::warn!(?pressure, "the engine takes no writes for now");
+                    }
+                    std::thread::sleep(STALL_PAUSE);
+                    let stalled = &self.shared.metrics.stalls_seconds;
+                    stalled.inc_by(STALL_PAUSE.as_secs_f64());
+                }
+                Err(error) => {
+                    return Err(NotDurable::InDoubt(format!("a commit failed in doubt: {error}")));
+                }
             }
         }
     }
@@ -475,7 +575,7 @@ impl CommitThread {
         let mark = Mark {
             synced,
             is_clean,
-            ..self.shared.mark_template(self.last_ms)
+            ..self.shared.mark_template(self.shared.clock.now_ms())
         };
         self.shared.mark_file.write(&mark)
     }
@@ -497,7 +597,7 @@ impl CommitThread {
         if !pending.changes.is_empty() {
             self.shared
                 .timeline()
-                .note(pending.at_ms, pending.revision, bytes);
+                .note(self.shared.steady_ms(), pending.revision, bytes);
             let writes = u32::try_from(pending.writes).unwrap_or(u32::MAX);
             metrics.commit_batch_size.observe(f64::from(writes));
         }

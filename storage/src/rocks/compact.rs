@@ -1,8 +1,12 @@
 //! How far back is history kept?
 //!
 //! Exact lists reach back for the window; watches reach back further, to the newest so many revisions, so that
-//! after a quiet night readers resume instead of starting over. Too many bytes shorten both. Floors only rise, and
-//! they rise before history goes, so nobody starts below them.
+//! after a quiet night readers resume instead of starting over. Too many bytes shorten both, but not below
+//! the minimum window; where nothing is as old as that, size alone decides, so that the disk is bounded whatever the
+//! times say. Floors only rise, and they rise before history goes, so nobody starts below them.
+//!
+//! Ages are told by steady time, not by commit times: those never go back, so a wall clock that was ahead for a while
+//! leaves commits that look new until it has caught up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,13 +15,18 @@ use crate::{Floors, Revision};
 
 /// Commit times closer than this share one sample.
 const SAMPLE_MS: u64 = 1000;
+/// A sample holds no more bytes than this, or one batch: floors rise from sample to sample.
+const SAMPLE_BYTES: u64 = 16 << 20;
 
 /// The newest revision of a moment, and how many bytes of history had been written by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
     at_ms: u64,
     revision: Revision,
+    /// Of all samples through this one.
     bytes: u64,
+    /// Of those before it.
+    bytes_before: u64,
 }
 
 /// When revisions were committed and how large they are, about once a second.
@@ -41,18 +50,30 @@ pub(crate) struct Keep {
 impl Timeline {
     /// Notes that history up to `revision` grew by `bytes` at a time.
     pub(crate) fn note(&mut self, at_ms: u64, revision: Revision, bytes: u64) {
-        self.bytes += bytes;
         let sample = Sample {
             at_ms,
             revision,
-            bytes: self.bytes,
+            bytes: self.bytes + bytes,
+            bytes_before: self.bytes,
+        };
+        self.bytes += bytes;
+        let fits = |last: &Sample| {
+            at_ms < last.at_ms.saturating_add(SAMPLE_MS) && self.bytes - last.bytes_before <= SAMPLE_BYTES
         };
         match self.samples.back_mut() {
-            Some(last) if at_ms < last.at_ms.saturating_add(SAMPLE_MS) => {
+            Some(last) if fits(last) => {
                 last.revision = revision;
                 last.bytes = self.bytes;
             }
             _ => self.samples.push_back(sample),
+        }
+    }
+
+    /// Takes what was noted by commit times so far over into steady time, which begins at `now_ms`: nothing is younger
+    /// than now, whatever the clock said when it was written.
+    pub(crate) fn begin(&mut self, now_ms: u64) {
+        for sample in &mut self.samples {
+            sample.at_ms = sample.at_ms.min(now_ms);
         }
     }
 
@@ -78,24 +99,23 @@ impl Timeline {
             wanted.listable_from = floors.listable_from.max(start.revision);
             wanted.watchable_from = floors.watchable_from.max(newest.min(wanted.listable_from));
         }
-        let excess = self
-            .bytes
-            .saturating_sub(self.dropped)
-            .saturating_sub(keep.history_bytes);
-        if excess > 0
-            && let Some(limit) = self.start_of_window(now_ms, keep.minimum_window)
-        {
-            let fits = |sample: &&Sample| sample.bytes.saturating_sub(self.dropped) >= excess;
-            let floor = self
-                .samples
-                .iter()
-                .find(fits)
-                .map_or(limit.revision, |sample| sample.revision);
-            let floor = floor.min(limit.revision);
+        if let Some(fits) = self.first_to_fit(keep.history_bytes) {
+            let limit = self.start_of_window(now_ms, keep.minimum_window);
+            let floor = limit.map_or(fits, |limit| fits.min(limit.revision));
             wanted.listable_from = wanted.listable_from.max(floor);
             wanted.watchable_from = wanted.watchable_from.max(floor);
         }
         wanted
+    }
+
+    /// From where on history takes no more than so many bytes; none if all of it fits.
+    fn first_to_fit(&self, bytes: u64) -> Option<Revision> {
+        let excess = self.bytes.saturating_sub(self.dropped).saturating_sub(bytes);
+        if excess == 0 {
+            return None;
+        }
+        let fits = |sample: &&Sample| sample.bytes.saturating_sub(self.dropped) >= excess;
+        self.samples.iter().find(fits).map(|sample| sample.revision)
     }
 
     /// Forgets what lies below the floor.
@@ -179,6 +199,38 @@ mod tests {
         check(&seconds(250, 10_000), 250, 250, floors(1, 1), floors(150, 150));
         // 50,000 B a second: 20 s would fit, 75 s are kept.
         check(&seconds(250, 50_000), 250, 250, floors(1, 1), floors(174, 174));
+    }
+
+    #[test]
+    fn too_many_bytes_go_by_size_where_nothing_is_old_enough() {
+        check(&seconds(10, 200_000), 10, 10, floors(1, 1), floors(5, 5));
+        check(&seconds(5, 200_000), 5, 5, floors(1, 1), floors(1, 1));
+    }
+
+    #[test]
+    fn a_second_that_brings_much_is_let_go_of_in_parts() {
+        let mut timeline = Timeline::default();
+        for revision in 2..=9 {
+            timeline.note(2000, Revision(revision), SAMPLE_BYTES / 2);
+        }
+        let keep = Keep {
+            history_bytes: SAMPLE_BYTES,
+            ..KEEP
+        };
+        let wanted = timeline.floors(2000, Revision(9), floors(1, 1), keep);
+        assert_eq!(wanted, floors(7, 7));
+    }
+
+    #[test]
+    fn commits_from_the_future_age_from_the_start_on() {
+        let mut timeline = Timeline::default();
+        for revision in 2..=9 {
+            timeline.note(9_000_000, Revision(revision), 1);
+        }
+        timeline.begin(1_000_000);
+        timeline.note(1_001_000, Revision(10), 1);
+        check(&timeline, 1300, 10, floors(1, 1), floors(1, 1));
+        check(&timeline, 1301, 10, floors(1, 1), floors(9, 1));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What happens without being asked for?
 //!
-//! A thread of its own syncs the mark (and, in relaxed mode, the log), watches the disk, lets go of history that is
-//! older than the window, and removes whole files below the floor. It never touches the commit path but through
-//! its queue.
+//! One thread syncs the mark (and, in relaxed mode, the log), so that nothing delays the promise of relaxed mode.
+//! Another one watches the disk and the engine, lets go of history that is older than the window, and removes whole
+//! files below the floor that is durable. They never touch the commit path but through its queue. A panic of either
+//! poisons the store: without them a store fills its disk, or keeps no promise.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,15 +19,19 @@ use super::mark::Mark;
 use super::queue::Weight;
 use crate::StoreError;
 use crate::clock::Stopwatch;
-use crate::metrics::{Unit, gauge_value};
+use crate::metrics::gauge_value;
 use crate::options::Durability;
 
 /// How often the mark is synced.
 const SYNC_MARK_EVERY: Duration = Duration::from_secs(1);
-/// How often free bytes are looked at.
-const WATCH_DISK_EVERY: Duration = Duration::from_secs(5);
+/// How often the thread looks what is due.
+const TICK: Duration = Duration::from_secs(1);
+/// How often the disk and the engine are looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(5);
 /// How often history is let go of.
 const COMPACT_EVERY: Duration = Duration::from_mins(1);
+/// How soon letting go is tried again when it failed.
+const COMPACT_AGAIN: Duration = Duration::from_secs(5);
 /// How often whole files below the floor are removed.
 const DROP_FILES_EVERY: Duration = Duration::from_mins(10);
 
@@ -53,37 +59,77 @@ impl Stop {
     }
 }
 
-/// The housekeeping thread.
+/// What the threads of a store do beside commits.
 pub(crate) struct Housekeeping {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stop: Arc<Stop>,
 }
 
+/// The answer of the commit thread to the wish to let go of history.
+type Compacting = oneshot::Receiver<Result<(), StoreError>>;
+
 impl Housekeeping {
-    /// Works until told to stop.
+    /// Watches and lets go until told to stop.
     pub(crate) fn run(self) {
-        let since = Stopwatch::start();
-        let sync_every = match self.shared.durability {
+        self.or_poison("housekeeping", || self.keep());
+    }
+
+    /// Syncs until told to stop.
+    pub(crate) fn run_syncs(self) {
+        let every = match self.shared.durability {
             Durability::Strict => SYNC_MARK_EVERY,
             Durability::Relaxed { interval } => interval.min(SYNC_MARK_EVERY),
         };
-        let mut disk_at = Duration::ZERO;
+        self.or_poison("the sync thread", || {
+            while !self.stop.wait(every) {
+                fail::fail_point!("sync-round");
+                self.sync();
+            }
+        });
+    }
+
+    fn or_poison(&self, who: &str, work: impl FnOnce()) {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            self.shared.poison.poison(&format!("{who} panicked"));
+        }
+    }
+
+    fn keep(&self) {
+        let since = Stopwatch::start();
+        let mut compacting: Option<Compacting> = None;
+        let mut watch_at = Duration::ZERO;
         let mut compact_at = COMPACT_EVERY;
         let mut drop_at = DROP_FILES_EVERY;
-        while !self.stop.wait(sync_every) {
-            self.sync();
+        loop {
+            fail::fail_point!("housekeeping-round");
             let now = since.elapsed();
-            if now >= disk_at {
-                self.watch_disk();
-                disk_at = now + WATCH_DISK_EVERY;
+            if now >= watch_at {
+                if self.watch() {
+                    (compact_at, drop_at) = (now, now);
+                }
+                watch_at = now + WATCH_EVERY;
             }
-            if now >= compact_at {
-                self.compact();
+            // A stalled commit thread answers late; the disk is watched meanwhile.
+            if let Some(mut answer) = compacting.take() {
+                match answer.try_recv() {
+                    Err(oneshot::error::TryRecvError::Empty) => compacting = Some(answer),
+                    answer => {
+                        if !self.compacted(answer.ok()) {
+                            compact_at = now + COMPACT_AGAIN;
+                        }
+                    }
+                }
+            }
+            if compacting.is_none() && now >= compact_at {
+                compacting = self.begin_compaction();
                 compact_at = now + COMPACT_EVERY;
             }
-            if now >= drop_at {
+            if compacting.is_none() && now >= drop_at {
                 self.drop_files();
                 drop_at = now + DROP_FILES_EVERY;
+            }
+            if self.stop.wait(TICK) {
+                return;
             }
         }
     }
@@ -91,8 +137,10 @@ impl Housekeeping {
     /// Everything once, for those who advance time themselves.
     pub(crate) fn once(&self) {
         self.sync();
-        self.watch_disk();
-        self.compact();
+        self.watch();
+        if let Some(answer) = self.begin_compaction() {
+            self.compacted(answer.blocking_recv().ok());
+        }
         self.drop_files();
     }
 
@@ -113,7 +161,10 @@ impl Housekeeping {
     fn sync_relaxed(&self) -> Result<(), String> {
         let synced = self.shared.current();
         let engine = self.shared.engine().map_err(|error| error.to_string())?;
+        let since = Stopwatch::start();
         engine.sync_log().map_err(|error| error.to_string())?;
+        let took = since.elapsed().as_secs_f64();
+        self.shared.metrics.sync_seconds.observe(took);
         fail::fail_point!("relaxed-after-sync");
         let mark = Mark {
             synced,
@@ -127,88 +178,92 @@ impl Housekeeping {
         written.map_err(|error| error.to_string())
     }
 
-    fn watch_disk(&self) {
-        let metrics = &self.shared.metrics;
-        let waiting = self.shared.queue.weight();
-        for (unit, amount) in [("writes", waiting.writes), ("bytes", waiting.bytes)] {
-            let gauge = metrics.commit_queue.get_or_create(&Unit { unit }).clone();
-            gauge.set(gauge_value(amount as u64));
+    /// Looks at the disk and the engine; whether there is less room than the last time.
+    fn watch(&self) -> bool {
+        self.shared.observe_window();
+        if let Ok(engine) = self.shared.engine() {
+            self.shared.observe_pressure(&engine);
         }
-        let room = match (self.shared.measure_disk)(&self.shared.folder) {
+        match (self.shared.measure_disk)(&self.shared.folder) {
             Ok(space) => {
-                metrics.disk_free_bytes.set(gauge_value(space.free));
+                self.shared.metrics.disk_free_bytes.set(gauge_value(space.free));
                 if space.free >= NO_ROOM_BYTES {
                     self.shared.poison.allow_writes();
                 }
-                judge(space)
+                let room = judge(space);
+                let is_less = room > self.shared.set_room(room);
+                if is_less {
+                    tracing::warn!(?room, "the disk fills up");
+                }
+                is_less
             }
             Err(error) => {
                 tracing::warn!(%error, "the free bytes of the disk are not known");
-                return;
+                false
             }
-        };
-        let before = self.shared.set_room(room);
-        if room > before {
-            tracing::warn!(?room, "the disk fills up");
-            self.compact();
-            self.drop_files();
         }
     }
 
-    /// Raises the floors to the start of the window.
-    fn compact(&self) {
-        let since = Stopwatch::start();
+    /// Asks the commit thread to raise the floors to the start of the window; nothing if they are there.
+    fn begin_compaction(&self) -> Option<Compacting> {
         let shared = &self.shared;
-        let now_ms = shared.clock.now_ms();
         let mut keep = shared.keep;
         if shared.room() > Room::Plenty {
             keep = Keep {
-                window: keep.minimum_window,
+                window: keep.window.min(keep.minimum_window),
                 watchable_revisions: 0,
                 ..keep
             };
         }
         let floors = shared.floors();
+        let now_ms = shared.steady_ms();
         let wanted = shared.timeline().floors(now_ms, shared.current(), floors, keep);
-        if wanted != floors {
-            let (reply, answer) = oneshot::channel();
-            let message = Message::Compact { wanted, reply };
-            let weight = Weight { writes: 1, bytes: 0 };
-            if shared.queue.push(message, weight).is_err() {
-                return;
-            }
-            match answer.blocking_recv() {
-                Ok(Ok(())) | Err(_) => {}
-                // The next round tries again.
-                Ok(Err(StoreError::ReadOnly { .. })) => return,
-                Ok(Err(error)) => tracing::warn!(%error, "history was not let go of"),
-            }
+        if wanted == floors {
+            shared.timeline().trim(floors);
+            return None;
         }
-        shared.timeline().trim(shared.floors());
-        let window = shared.timeline().window_seconds(now_ms, shared.floors());
-        shared.metrics.window_seconds.set(gauge_value(window));
-        shared
-            .metrics
-            .compaction_seconds
-            .observe(since.elapsed().as_secs_f64());
-        let Ok(engine) = shared.engine() else {
-            return;
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Compact {
+            wanted,
+            queued: Stopwatch::start(),
+            reply,
         };
-        match engine.pressure() {
-            Ok((true, pending)) => {
-                tracing::warn!(pending, "the engine takes no writes until it has compacted");
-            }
-            Ok((false, _)) => {}
-            Err(error) => tracing::warn!(%error, "the pressure of the engine is not known"),
+        // A queue that is full for long is when letting go matters most.
+        let weight = Weight { writes: 1, bytes: 0 };
+        if shared.queue.push_regardless(message, weight).is_err() {
+            shared.metrics.compactions_skipped.inc();
+            return None;
         }
+        Some(answer)
     }
 
+    /// Takes the commit thread's answer, none if it ended without one; whether history was let go of.
+    fn compacted(&self, answer: Option<Result<(), StoreError>>) -> bool {
+        let shared = &self.shared;
+        if let Some(Ok(())) = answer {
+            shared.timeline().trim(shared.floors());
+            shared.observe_window();
+            return true;
+        }
+        shared.metrics.compactions_skipped.inc();
+        if let Some(Err(error)) = answer
+            && !matches!(error, StoreError::ReadOnly { .. })
+        {
+            tracing::warn!(%error, "history was not let go of");
+        }
+        false
+    }
+
+    /// Removes files below the durable floor: the published one may be ahead of what a start would find.
     fn drop_files(&self) {
         fail::fail_point!("compact-between-families");
+        if self.shared.poison.is_poisoned() {
+            return;
+        }
         let Ok(engine) = self.shared.engine() else {
             return;
         };
-        if let Err(error) = engine.drop_history_files(self.shared.floors().watchable_from) {
+        if let Err(error) = engine.drop_history_files(self.shared.durable_floor()) {
             tracing::warn!(%error, "files of old history were not removed");
         }
     }

@@ -42,11 +42,26 @@ pub(crate) struct Mark {
     pub(crate) is_relaxed: bool,
 }
 
-/// The open file. Written by the commit thread, synced by the housekeeping thread.
+impl Mark {
+    /// Whether it was written during this boot for sure: a boot without a name may be any.
+    pub(crate) fn is_of_boot(&self, boot: Uuid) -> bool {
+        !boot.is_nil() && self.boot == boot
+    }
+}
+
+/// The open file. Written by the commit thread, synced by the sync thread.
 #[derive(Debug)]
 pub(crate) struct MarkFile {
     file: File,
-    count: Mutex<u64>,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    /// How many marks have been written, of all processes.
+    count: u64,
+    /// The store was closed in order: that is the last word of this process.
+    is_final: bool,
 }
 
 impl MarkFile {
@@ -61,7 +76,7 @@ impl MarkFile {
         file.set_len(FILE_BYTES)?;
         let file = Self {
             file,
-            count: Mutex::new(0),
+            slots: Mutex::default(),
         };
         file.write(mark)?;
         file.write(mark)?;
@@ -76,7 +91,10 @@ impl MarkFile {
         let count = newest.map_or(0, |(count, _)| count);
         let file = Self {
             file,
-            count: Mutex::new(count),
+            slots: Mutex::new(Slots {
+                count,
+                is_final: false,
+            }),
         };
         Ok((file, newest.map(|(_, mark)| mark)))
     }
@@ -86,12 +104,16 @@ impl MarkFile {
         Ok(newest_slot(&File::open(path)?)?.map(|(_, mark)| mark))
     }
 
-    /// Overwrites the older slot.
+    /// Overwrites the older slot; not after the mark of an orderly end, which a late sync must not take back.
     pub(crate) fn write(&self, mark: &Mark) -> io::Result<()> {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *count += 1;
-        let slot = encode(*count, mark);
-        let at = if count.is_multiple_of(2) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.is_final && !mark.is_clean {
+            return Ok(());
+        }
+        slots.is_final = mark.is_clean;
+        slots.count += 1;
+        let slot = encode(slots.count, mark);
+        let at = if slots.count.is_multiple_of(2) {
             SLOTS[0]
         } else {
             SLOTS[1]
@@ -192,6 +214,30 @@ mod tests {
             assert_eq!(MarkFile::read(&path).unwrap(), Some(mark(synced)));
         }
         assert_eq!(std::fs::metadata(&path).unwrap().len(), FILE_BYTES);
+    }
+
+    #[test]
+    fn an_orderly_end_is_the_last_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        let file = MarkFile::create(&path, &mark(2)).unwrap();
+        let end = mark(5);
+        assert!(end.is_clean);
+        file.write(&end).unwrap();
+        file.write(&mark(4)).unwrap();
+        assert_eq!(MarkFile::read(&path).unwrap(), Some(end));
+    }
+
+    #[test]
+    fn a_boot_without_a_name_is_no_other_boot_again() {
+        let mark = mark(2);
+        assert!(mark.is_of_boot(mark.boot));
+        assert!(!mark.is_of_boot(Uuid::from_u128(9)));
+        let nameless = Mark {
+            boot: Uuid::nil(),
+            ..mark
+        };
+        assert!(!nameless.is_of_boot(Uuid::nil()));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `checkpoint`, `transfer`.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot};
 
-use self::column_families::Engine;
+use self::column_families::{Engine, Pressure};
 use self::commit::{Answers, BATCH, CommitThread, Message};
 use self::compact::{Keep, Timeline};
-use self::disk::Room;
+use self::disk::{Room, judge};
 use self::housekeeping::{Housekeeping, Stop};
 use self::index::{Index, Slot, conflict};
 use self::mark::{Mark, MarkFile};
@@ -25,9 +25,9 @@ use self::poison::{Poison, closed};
 use self::prepare::{Prepared, prepare, values_before};
 use self::queue::{Queue, Refused, Weight};
 use self::tail::Tail;
-use crate::clock::{Clock, Stopwatch};
+use crate::clock::{Clock, Steady, Stopwatch};
 use crate::metrics::{EndedAs, Metrics, gauge_value};
-use crate::options::{Durability, MeasureDisk, Options};
+use crate::options::{Durability, FreeSpace, MeasureDisk, Options};
 use crate::record::Records;
 use crate::{
     At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
@@ -88,6 +88,7 @@ pub(crate) struct Shared {
     keep: Keep,
     measure_disk: Arc<MeasureDisk>,
     clock: Arc<dyn Clock>,
+    steady: Steady,
     records: Records,
     metrics: Metrics,
     poison: Poison,
@@ -98,6 +99,10 @@ pub(crate) struct Shared {
     current: AtomicU64,
     listable_from: AtomicU64,
     watchable_from: AtomicU64,
+    /// The floor of watches that no crash takes back: what lies below may be removed for good.
+    durable_floor: AtomicU64,
+    /// Nobody waits for a stalled engine any more.
+    gives_up: AtomicBool,
     /// Where history begins: no record belongs to this revision.
     origin: Revision,
     timeline: Mutex<Timeline>,
@@ -118,6 +123,7 @@ pub(crate) struct Started {
     floors: Floors,
     origin: Revision,
     ceiling: Option<Revision>,
+    space: FreeSpace,
     mark: Mark,
 }
 
@@ -136,9 +142,11 @@ impl Shared {
         engine: Arc<Engine>,
         mark_file: MarkFile,
         mark: Mark,
-        started: Started,
+        mut started: Started,
     ) -> Self {
         let metrics = Metrics::default();
+        let steady = Steady::start(&*options.clock);
+        started.timeline.begin(steady.now_ms(&*options.clock));
         let revision = started.revision();
         let floors = started.floors();
         let (objects, object_bytes) = started.index.size();
@@ -150,7 +158,8 @@ impl Shared {
         metrics
             .durability
             .set(i64::from(options.durability != Durability::Strict));
-        Self {
+        metrics.disk_free_bytes.set(gauge_value(started.space.free));
+        let shared = Self {
             folder: options.path,
             durability: options.durability,
             keep: Keep {
@@ -160,30 +169,90 @@ impl Shared {
                 history_bytes: options.history_bytes,
             },
             measure_disk: options.measure_disk,
-            clock: options.clock,
+            steady,
             records,
             poison: Poison::new(metrics.health.clone()),
-            metrics,
             queue: Queue::new(
                 Weight {
                     writes: options.queue_writes,
                     bytes: options.queue_bytes,
                 },
                 BATCH,
+                Arc::clone(&options.clock),
+                &metrics,
             ),
+            clock: options.clock,
+            metrics,
             tail: Tail::at(revision),
             index: RwLock::new(started.index),
             current: AtomicU64::new(revision.0),
             listable_from: AtomicU64::new(floors.listable_from.0),
             watchable_from: AtomicU64::new(floors.watchable_from.0),
+            durable_floor: AtomicU64::new(floors.watchable_from.0),
+            gives_up: AtomicBool::new(false),
             origin: started.origin,
             timeline: Mutex::new(started.timeline),
-            room: AtomicU8::new(Room::Plenty as u8),
+            room: AtomicU8::new(judge(started.space) as u8),
             engine: Mutex::new(Some(engine)),
             replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
             mark_file,
             mark,
+        };
+        shared.observe_window();
+        shared
+    }
+
+    /// Milliseconds that never go back.
+    fn steady_ms(&self) -> u64 {
+        self.steady.now_ms(&*self.clock)
+    }
+
+    /// Notes how far back exact lists reach.
+    fn observe_window(&self) {
+        let window = self.timeline().window_seconds(self.steady_ms(), self.floors());
+        self.metrics.window_seconds.set(gauge_value(window));
+    }
+
+    /// Notes how hard compaction presses on writes; none if the engine does not say.
+    fn observe_pressure(&self, engine: &Engine) -> Option<Pressure> {
+        let pressure = engine.pressure();
+        if let Err(error) = &pressure {
+            tracing::warn!(%error, "the pressure of the engine is not known");
         }
+        let pressure = pressure.ok()?;
+        let metrics = &self.metrics;
+        metrics.write_stopped.set(i64::from(pressure.is_stopped));
+        metrics
+            .delayed_write_rate
+            .set(gauge_value(pressure.delayed_write_rate));
+        metrics
+            .pending_compaction_bytes
+            .set(gauge_value(pressure.pending_bytes));
+        Some(pressure)
+    }
+
+    /// Lets the commit thread drop what a stalled engine does not take.
+    fn give_up(&self) {
+        self.gives_up.store(true, Ordering::Release);
+    }
+
+    /// Whether waiting for a stalled engine has no sense any more.
+    fn has_given_up(&self) -> bool {
+        self.gives_up.load(Ordering::Acquire) || self.poison.is_poisoned()
+    }
+
+    /// Why a write that was not tried again did not happen.
+    fn refusal(&self) -> StoreError {
+        self.poison.check_writable().err().unwrap_or_else(closed)
+    }
+
+    fn durable_floor(&self) -> Revision {
+        Revision(self.durable_floor.load(Ordering::Acquire))
+    }
+
+    /// Called by the commit thread when a raised floor is on disk.
+    fn set_durable_floor(&self, floor: Revision) {
+        self.durable_floor.fetch_max(floor.0, Ordering::AcqRel);
     }
 
     fn index(&self) -> RwLockReadGuard<'_, Index> {
@@ -278,8 +347,9 @@ impl Owner {
         };
         owner.thread("storage-commit", move || commit.run())?;
         if with_housekeeping {
-            let housekeeping = owner.housekeeping();
-            owner.thread("storage-house", move || housekeeping.run())?;
+            let (syncs, rest) = (owner.housekeeping(), owner.housekeeping());
+            owner.thread("storage-sync", move || syncs.run_syncs())?;
+            owner.thread("storage-house", move || rest.run())?;
         }
         Ok(owner)
     }
@@ -346,7 +416,9 @@ impl Owner {
 
 impl Drop for Owner {
     /// Waits for the threads: one that closed the engine while the process ends would meet what RocksDB has torn down.
+    /// Nobody is left to wait for a write, so a stall is not waited out.
     fn drop(&mut self) {
+        self.shared.give_up();
         self.stop();
         self.join();
         drop(self.let_go());
@@ -590,7 +662,12 @@ impl Store for RocksStore {
             watchable_from: through.next(),
         };
         let (reply, answer) = oneshot::channel();
-        let message = Message::Compact { wanted, reply };
+        let queued = Stopwatch::start();
+        let message = Message::Compact {
+            wanted,
+            queued,
+            reply,
+        };
         match self.shared.queue.push(message, Weight { writes: 1, bytes: 0 }) {
             Ok(()) => answer
                 .await
@@ -627,9 +704,10 @@ impl Store for RocksStore {
             }
             closed.unwrap_or_else(|_| Err(late()))
         };
-        tokio::time::timeout(grace, closing)
-            .await
-            .unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(grace, closing).await.unwrap_or_else(|_| {
+            self.shared.give_up();
+            Err(late())
+        })
     }
 }
 

@@ -108,7 +108,7 @@ impl RocksStore {
         check_identity("the commit mark", mark.store, format.store)?;
         fail::fail_point!("open-before-engine");
         // Before the engine takes room of its own.
-        let free = (options.measure_disk)(&folder).map_err(io_error(&folder))?.free;
+        let space = (options.measure_disk)(&folder).map_err(io_error(&folder))?;
         let recovered = recover::open_engine(&engine_folder(&folder), &mark, Access::Existing)?;
         let engine = recovered.engine;
         let mut position = recover::position(&engine.view())?;
@@ -116,21 +116,24 @@ impl RocksStore {
         let loaded = recover::load(&engine.view(), &records, &position)?;
         let mut index = loaded.index;
         let resumed_at_ceiling = match position.ceiling {
-            Some(ceiling) if !mark.is_clean && mark.boot != options.boot_id => {
+            Some(ceiling) if !mark.is_clean && !mark.is_of_boot(options.boot_id) => {
                 position = recover::resume_at_ceiling(&engine, &position, ceiling)?;
                 index.fold([], ceiling);
                 true
             }
             _ => false,
         };
-        let mut has_room = free >= NO_ROOM_BYTES;
+        let mut has_room = space.free >= NO_ROOM_BYTES;
         let sync_micros = if has_room {
             unless_full(probe(&folder, options.probe_syncs), &mut has_room).map_err(io_error(&folder))?
         } else {
             None
         };
-        unless_full(make_ballast(&folder, options.ballast_bytes, free), &mut has_room)
-            .map_err(io_error(&folder))?;
+        unless_full(
+            make_ballast(&folder, options.ballast_bytes, space.free),
+            &mut has_room,
+        )
+        .map_err(io_error(&folder))?;
         let (objects, object_bytes) = index.size();
         let opened = Opened {
             store: format.store,
@@ -154,6 +157,7 @@ impl RocksStore {
             floors: position.floors,
             origin: position.origin,
             ceiling: position.ceiling,
+            space,
             mark: Mark {
                 is_clean: false,
                 ..mark

@@ -43,7 +43,10 @@ impl Poison {
         let mut kept = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if self.condition() < condition {
             reason.clone_into(&mut kept);
-            self.gauge.set(i64::from(condition.min(POISONED)));
+            // An orderly end is no failure.
+            if condition != CLOSED {
+                self.gauge.set(i64::from(condition));
+            }
             self.condition.store(condition, Ordering::Release);
         }
     }
@@ -125,7 +128,8 @@ mod tests {
 
     #[test]
     fn the_first_doubt_stays_and_reads_go_on() {
-        let poison = Poison::new(Gauge::default());
+        let gauge = Gauge::default();
+        let poison = Poison::new(gauge.clone());
         poison.check_writable().unwrap();
         poison.forbid_writes("disk full");
         assert_eq!(poison.health(), Health::ReadOnly("disk full".to_owned()));
@@ -143,5 +147,14 @@ mod tests {
         poison.check_readable().unwrap();
         poison.close();
         assert!(matches!(poison.check_readable(), Err(StoreError::Closed { .. })));
+        assert_eq!(gauge.get(), i64::from(POISONED));
+    }
+
+    #[test]
+    fn an_orderly_end_is_no_failure() {
+        let gauge = Gauge::default();
+        let poison = Poison::new(gauge.clone());
+        poison.close();
+        assert_eq!(gauge.get(), i64::from(SOUND));
     }
 }

@@ -1,16 +1,24 @@
 //! Who may hand work to the commit thread, and how much may wait?
 //!
 //! A queue bounded by writes and by bytes. Producers never wait: a full queue, or one that would take too long,
-//! refuses with the time after which another try makes sense.
+//! refuses with the time after which another try makes sense. A batch that takes longer than those before it counts
+//! with its age, so that a stalled engine is noticed before its first batch ends.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::clock::Clock;
+use crate::metrics::{Metrics, Unit, gauge_value};
 
 /// A write that would wait longer than this is refused.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// The least time a refused writer is told to wait.
 const LEAST_RETRY: Duration = Duration::from_secs(1);
+/// The most time a refused writer is told to wait: a stall may end at any moment.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// How much a message weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,37 +68,71 @@ pub(crate) enum Refused {
     Closed,
 }
 
-#[derive(Debug)]
 struct Waiting<T> {
     messages: VecDeque<(T, Weight)>,
     weight: Weight,
     is_closed: bool,
     /// What one batch has taken lately, from queue to disk.
     time_per_batch: Duration,
+    /// When the consumer took what it works on.
+    at_work_since: Option<Duration>,
+}
+
+impl<T> Waiting<T> {
+    /// How long one batch takes, as far as can be told.
+    fn per_batch(&self, now: Duration) -> Duration {
+        let age = self.at_work_since.map(|since| now.saturating_sub(since));
+        self.time_per_batch.max(age.unwrap_or_default())
+    }
+}
+
+/// How much waits, as metrics.
+struct Gauges {
+    writes: Gauge,
+    bytes: Gauge,
+}
+
+impl Gauges {
+    fn of(metrics: &Metrics) -> Self {
+        let gauge = |unit: &'static str| metrics.commit_queue.get_or_create(&Unit { unit }).clone();
+        Self {
+            writes: gauge("writes"),
+            bytes: gauge("bytes"),
+        }
+    }
+
+    fn set(&self, weight: Weight) {
+        self.writes.set(gauge_value(weight.writes as u64));
+        self.bytes.set(gauge_value(weight.bytes as u64));
+    }
 }
 
 /// Messages for one consumer, in order.
-#[derive(Debug)]
 pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     ready: Condvar,
     limit: Weight,
     /// The most that is taken at once.
     batch: Weight,
+    clock: Arc<dyn Clock>,
+    gauges: Gauges,
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(limit: Weight, batch: Weight) -> Self {
+    pub(crate) fn new(limit: Weight, batch: Weight, clock: Arc<dyn Clock>, metrics: &Metrics) -> Self {
         Self {
             waiting: Mutex::new(Waiting {
                 messages: VecDeque::new(),
                 weight: Weight::default(),
                 is_closed: false,
                 time_per_batch: Duration::ZERO,
+                at_work_since: None,
             }),
             ready: Condvar::new(),
             limit,
             batch,
+            clock,
+            gauges: Gauges::of(metrics),
         }
     }
 
@@ -103,28 +145,38 @@ impl<T> Queue<T> {
         self.limit
     }
 
-    /// What waits now.
-    pub(crate) fn weight(&self) -> Weight {
-        self.lock().weight
-    }
-
     /// Appends a message, or says why not.
     pub(crate) fn push(&self, message: T, weight: Weight) -> Result<(), Refused> {
-        let mut waiting = self.lock();
+        let now = self.clock.uptime();
+        let waiting = self.lock();
+        let after = waiting.weight.plus(weight);
+        let batches = waiting.weight.batches(self.batch);
+        let wait = waiting.per_batch(now).saturating_mul(batches);
+        if !waiting.is_closed && (!after.fits(self.limit) || wait > LONGEST_WAIT) {
+            return Err(Refused::Full {
+                retry_after: wait.clamp(LEAST_RETRY, LONGEST_RETRY),
+            });
+        }
+        self.append(waiting, message, weight)
+    }
+
+    /// Appends a message however much waits: for what must not be kept out by those it would help.
+    pub(crate) fn push_regardless(&self, message: T, weight: Weight) -> Result<(), Refused> {
+        self.append(self.lock(), message, weight)
+    }
+
+    fn append(
+        &self,
+        mut waiting: MutexGuard<'_, Waiting<T>>,
+        message: T,
+        weight: Weight,
+    ) -> Result<(), Refused> {
         if waiting.is_closed {
             return Err(Refused::Closed);
         }
-        let after = waiting.weight.plus(weight);
-        let wait = waiting
-            .time_per_batch
-            .saturating_mul(waiting.weight.batches(self.batch));
-        if !after.fits(self.limit) || wait > LONGEST_WAIT {
-            return Err(Refused::Full {
-                retry_after: wait.max(LEAST_RETRY),
-            });
-        }
-        waiting.weight = after;
+        waiting.weight = waiting.weight.plus(weight);
         waiting.messages.push_back((message, weight));
+        self.gauges.set(waiting.weight);
         drop(waiting);
         self.ready.notify_one();
         Ok(())
@@ -151,7 +203,14 @@ impl<T> Queue<T> {
             taken.extend(waiting.messages.pop_front().map(|(message, _)| message));
         }
         waiting.weight = waiting.weight.minus(weight);
+        waiting.at_work_since = Some(self.clock.uptime());
+        self.gauges.set(waiting.weight);
         Some(taken)
+    }
+
+    /// Tells that the consumer has done what it took.
+    pub(crate) fn rest(&self) {
+        self.lock().at_work_since = None;
     }
 
     /// Tells how long a batch took, for the estimate of waiting times. Recent batches count more.
@@ -169,7 +228,30 @@ impl<T> Queue<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+
+    /// A queue, and the seconds of its clock.
+    fn queue<T>(limit: Weight, batch: Weight) -> (Queue<T>, Arc<AtomicU64>) {
+        let seconds = Arc::new(AtomicU64::new(0));
+        let hands = Arc::clone(&seconds);
+        let clock = Arc::new(move || hands.load(Ordering::Relaxed) * 1000);
+        (Queue::new(limit, batch, clock, &Metrics::default()), seconds)
+    }
+
+    impl<T> Queue<T> {
+        fn weight(&self) -> Weight {
+            let gauges = [&self.gauges.writes, &self.gauges.bytes];
+            let [writes, bytes] = gauges.map(|gauge| usize::try_from(gauge.get()).unwrap());
+            assert_eq!(
+                self.lock().weight,
+                weight(writes, bytes),
+                "the gauges tell what waits"
+            );
+            weight(writes, bytes)
+        }
+    }
 
     const fn weight(writes: usize, bytes: usize) -> Weight {
         Weight { writes, bytes }
@@ -177,7 +259,7 @@ mod tests {
 
     #[test]
     fn takes_in_order_and_no_more_than_a_batch() {
-        let queue = Queue::new(weight(100, 1000), weight(2, 100));
+        let (queue, _) = queue(weight(100, 1000), weight(2, 100));
         for (number, bytes) in [10, 10, 10, 95, 200].into_iter().enumerate() {
             queue.push(number, weight(1, bytes)).unwrap();
         }
@@ -191,7 +273,7 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let queue = Queue::new(weight(2, 100), weight(10, 10));
+        let (queue, _) = queue(weight(2, 100), weight(10, 10));
         queue.push('a', weight(2, 0)).unwrap();
         let retry_after = LEAST_RETRY;
         assert_eq!(queue.push('b', weight(1, 0)), Err(Refused::Full { retry_after }));
@@ -205,7 +287,7 @@ mod tests {
 
     #[test]
     fn refuses_what_would_wait_too_long() {
-        let queue = Queue::new(weight(1000, 1000), weight(10, 10));
+        let (queue, _) = queue(weight(1000, 1000), weight(10, 10));
         // Counts for an eighth: 1 s a batch.
         queue.observe(Duration::from_secs(8));
         for _ in 0..50 {
@@ -216,8 +298,37 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_takes_too_long_is_noticed_before_it_ends() {
+        let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
+        queue.push('a', weight(1, 1)).unwrap();
+        queue.take();
+        seconds.store(5, Ordering::Relaxed);
+        queue.push('b', weight(1, 1)).unwrap();
+        seconds.store(6, Ordering::Relaxed);
+        let retry_after = Duration::from_secs(6);
+        assert_eq!(queue.push('c', weight(1, 1)), Err(Refused::Full { retry_after }));
+        seconds.store(600, Ordering::Relaxed);
+        let retry_after = LONGEST_RETRY;
+        assert_eq!(queue.push('c', weight(1, 1)), Err(Refused::Full { retry_after }));
+        queue.push_regardless('d', weight(1, 1)).unwrap();
+        queue.rest();
+        queue.push('e', weight(1, 1)).unwrap();
+        assert_eq!(queue.take(), Some(vec!['b', 'd', 'e']));
+    }
+
+    #[test]
+    fn what_must_pass_finds_a_full_queue_open() {
+        let (queue, _) = queue(weight(1, 10), weight(10, 10));
+        queue.push('a', weight(1, 1)).unwrap();
+        assert!(queue.push('b', weight(1, 1)).is_err());
+        queue.push_regardless('b', weight(1, 1)).unwrap();
+        queue.close();
+        assert_eq!(queue.push_regardless('c', weight(1, 1)), Err(Refused::Closed));
+    }
+
+    #[test]
     fn a_closed_queue_is_emptied_first() {
-        let queue = Queue::new(weight(10, 10), weight(10, 10));
+        let (queue, _) = queue(weight(10, 10), weight(10, 10));
         queue.push('a', weight(1, 1)).unwrap();
         queue.close();
         assert_eq!(queue.push('b', weight(1, 1)), Err(Refused::Closed));

@@ -480,6 +480,113 @@ async fn whole_files_of_old_history_go() {
     );
 }
 
+/// The batch that raises the floors fails in doubt, and files below them go: the start then found a hole.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_below_floors_that_may_not_be_on_disk_stay() {
+    for is_poisoned in [false, true] {
+        let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+        let store = open(&root, &hands);
+        for name in ["one", "two"] {
+            put(&store, name, "x").await;
+        }
+        store.shared.engine().unwrap().settle_history();
+        for name in ["three", "four"] {
+            put(&store, name, "x").await;
+        }
+        // As far as a compaction comes whose batch then fails.
+        store.shared.raise_floors(floors(4, 4));
+        if is_poisoned {
+            store.shared.poison.poison("injected");
+        }
+        assert_eq!(keep_house(&store).await, floors(4, 4));
+        close(store).await;
+        let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+        assert_eq!((opened.watchable_from, opened.history_records), (1, 4));
+    }
+}
+
+/// The value of a series.
+fn series(store: &RocksStore, name: &str) -> f64 {
+    let mut registry = prometheus_client::registry::Registry::default();
+    store.metrics().register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("drydock_storage_")?.strip_prefix(name));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// In relaxed mode nothing was synced before files of history went: power could take the floors back, not the files.
+#[tokio::test(flavor = "multi_thread")]
+async fn floors_are_synced_in_relaxed_mode_too() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let options = Options {
+        durability: Durability::Relaxed {
+            interval: Duration::from_hours(1),
+        },
+        ..options(root.path(), &hands)
+    };
+    let store = RocksStore::open(options).unwrap().0;
+    let syncs = || series(&store, "sync_seconds_count");
+    put(&store, "one", "x").await;
+    let before = syncs();
+    put(&store, "two", "x").await;
+    assert!((syncs() - before).abs() < 0.1, "writes are not synced");
+    store.compact(Revision(2)).await.unwrap();
+    assert!((syncs() - before - 1.0).abs() < 0.1, "the compaction is synced");
+}
+
+/// A clock whose wall time tests set forward and back.
+#[derive(Clone, Default)]
+struct TwoHands {
+    wall: Hands,
+    uptime: Hands,
+}
+
+impl Clock for TwoHands {
+    fn now_ms(&self) -> u64 {
+        self.wall.0.load(Ordering::Relaxed)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.uptime.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The wall clock was ahead for a while: everything written since looked new until it had caught up again.
+#[tokio::test(flavor = "multi_thread")]
+async fn history_ages_though_the_wall_clock_went_forward_and_back() {
+    let (root, clock) = (TempDir::new().unwrap(), TwoHands::default());
+    let open = || {
+        let options = Options {
+            clock: Arc::new(clock.clone()),
+            ..options(root.path(), &clock.wall)
+        };
+        RocksStore::open(options).unwrap().0
+    };
+    let store = open();
+    clock.wall.set(1000);
+    put(&store, "one", "1").await;
+    clock.wall.set(900_000);
+    put(&store, "one", "2").await;
+    clock.wall.set(1000);
+    for second in 1..=30 {
+        clock.uptime.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    clock.uptime.set(315);
+    // Revision 18 is of second 15, the newest 10 of 33 stay watchable.
+    assert_eq!(keep_house(&store).await, floors(17, 17));
+    close(store).await;
+    // A process that begins anew counts from its start.
+    clock.uptime.set(7);
+    let store = open();
+    assert_eq!(keep_house(&store).await, floors(17, 17));
+    clock.uptime.set(308);
+    assert_eq!(keep_house(&store).await, floors(33, 24));
+}
+
 /// A disk whose free space tests set, of 100 GiB.
 fn with_free(root: &TempDir, hands: &Hands, free: &Arc<AtomicU64>) -> RocksStore {
     let free = Arc::clone(free);
@@ -535,6 +642,71 @@ async fn a_disk_that_runs_short_shortens_the_window() {
     }
     hands.set(95);
     assert_eq!(keep_house(&store).await, floors(19, 19));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_knows_the_room_and_a_short_window_stays_short() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let with = |free: u64| {
+        let options = Options {
+            measure_disk: Arc::new(move |_| {
+                Ok(FreeSpace {
+                    free,
+                    total: 100 << 30,
+                })
+            }),
+            window: Duration::from_secs(20),
+            ..options(root.path(), &hands)
+        };
+        RocksStore::open(options).unwrap().0
+    };
+    let store = with(10 << 30);
+    assert_eq!(store.metrics().disk_free_bytes.get(), 10 << 30);
+    for second in 2..=30 {
+        hands.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    hands.set(40);
+    assert_eq!(keep_house(&store).await, floors(19, 19));
+    close(store).await;
+    let store = with((1 << 30) - 1);
+    let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_window_is_told_from_the_start_on() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    hands.set(10);
+    put(&store, "one", "x").await;
+    close(store).await;
+    hands.set(50);
+    let store = open(&root, &hands);
+    assert_eq!(store.metrics().window_seconds.get(), 40);
+}
+
+/// A queue that is full kept compaction out, so that history grew while it was needed most.
+#[tokio::test(flavor = "multi_thread")]
+async fn history_is_let_go_of_whatever_waits() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for second in 2..=30 {
+        hands.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    hands.set(320);
+    // Every batch seems to take an hour.
+    store.shared.queue.observe(Duration::from_hours(8));
+    let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
+    assert!(matches!(refused, Err(StoreError::Busy { .. })), "{refused:?}");
+    assert_eq!(keep_house(&store).await, floors(19, 19));
+    assert_eq!(store.metrics().compactions_skipped.get(), 0);
+    store.shared.poison.poison("injected");
+    hands.set(325);
+    assert_eq!(keep_house(&store).await, floors(19, 19));
+    assert_eq!(store.metrics().compactions_skipped.get(), 1);
+    assert!((series(&store, "compaction_seconds_count") - 1.0).abs() < 0.1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
