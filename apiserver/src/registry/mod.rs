@@ -11,6 +11,7 @@
 
 pub mod attributes;
 mod conditions;
+mod contention;
 pub mod deletion;
 pub mod evictioninterceptor;
 pub mod evictionrequest;

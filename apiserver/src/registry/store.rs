@@ -24,6 +24,7 @@ use drydock_storage::{Entry, Key, Outcome, Revision, Store, Transaction};
 use futures_util::future::join_all;
 use serde_json::Value;
 
+use super::contention::Contention;
 use super::deletion::{self, Deletion};
 use super::metadata::{self, is_terminating, metadata_mut, time_text};
 use super::resource::{Part, Resource, ServedVersion, metadata_text};
@@ -275,6 +276,7 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<Written, ApiError> {
         let key = self.key(namespace, name)?;
         let mut entry = self.get(&key).await?.entry();
+        let mut contention = Contention::default();
         loop {
             match self.update_once(request, &key, entry, change).await? {
                 Attempt::Done(written) => return Ok(written),
@@ -283,6 +285,7 @@ impl<S: Store> ResourceStore<S> {
                     return Err(ApiError::not_found(self.resource.group_resource(), name));
                 }
             }
+            contention.pause().await;
         }
     }
 
@@ -391,6 +394,7 @@ impl<S: Store> ResourceStore<S> {
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
         let mut entry = self.get(key).await?.entry();
+        let mut contention = Contention::default();
         loop {
             let step = self.plan_delete(context, key, &entry, options).await?;
             let transaction = match step {
@@ -402,6 +406,7 @@ impl<S: Store> ResourceStore<S> {
                 Err(Some(newer)) => entry = newer,
                 Err(None) => return Err(ApiError::not_found(self.resource.group_resource(), key.name())),
             }
+            contention.pause().await;
         }
     }
 
