@@ -10,6 +10,7 @@ use drydock_storage::{
     At, Condition, Events, Expect, Health, KeyRange, Outcome, Page, Revision, Signal, Store, StoreError,
     Transaction, Write,
 };
+use rustix::process::{Resource, Signal as Kill, getpid, getrlimit, kill_process, setrlimit};
 use tokio::task::JoinSet;
 
 use crate::journal::{KEYS, Line, key, number, value};
@@ -18,7 +19,7 @@ use crate::orders::{Blow, Job, Orders, backups_path, newest_log, notes_path, opt
 const GRACE: Duration = Duration::from_secs(10);
 
 fn die() {
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
+    kill_process(getpid(), Kill::KILL).unwrap();
 }
 
 /// Set up before the store is opened, so that points of the start count as well.
@@ -28,7 +29,7 @@ fn arm(orders: &Orders) {
         return;
     }
     match orders.blow.clone() {
-        Blow::None => {}
+        Blow::None | Blow::Full { .. } => {}
         Blow::Death {
             point,
             passes,
@@ -149,12 +150,27 @@ async fn load(store: &RocksStore, ids: &Arc<AtomicU64>, seed: u64) -> JoinSet<()
     tasks
 }
 
-async fn write(orders: &Orders) {
+async fn write_and_be_gone(orders: &Orders) {
     let (store, opened) = RocksStore::open(options(&orders.folder, orders.is_relaxed)).unwrap();
+    Line::Open(opened.revision).say();
+    let mut random = fastrand::Rng::with_seed(orders.seed);
+    write_once(&store, &AtomicU64::new(orders.seed << 32), &mut random).await;
+    die();
+}
+
+async fn write(orders: &Orders) {
+    let (store, opened) = match RocksStore::open(options(&orders.folder, orders.is_relaxed)) {
+        Ok(opened) => opened,
+        Err(refused) if matches!(orders.blow, Blow::Full { .. }) => {
+            return Line::Refused(refused.to_string()).say();
+        }
+        Err(refused) => panic!("{refused}"),
+    };
     Line::Open(opened.revision).say();
     let mut tasks = load(&store, &Arc::new(AtomicU64::new(orders.seed << 32)), orders.seed).await;
     let mut random = fastrand::Rng::with_seed(orders.seed);
     let backups = (orders.job == Job::BackUp).then(|| backups_path(&orders.folder));
+    let is_full = matches!(orders.blow, Blow::Full { .. });
     while store.health() == Health::Ready {
         let floor = store.floors().watchable_from.0;
         let through = random.u64(floor.min(orders.compact_through)..=orders.compact_through);
@@ -167,20 +183,30 @@ async fn write(orders: &Orders) {
             if let Some(backups) = backups
                 && let Err(failed) = keeper.backup(&backups, 1, &|_| {})
             {
-                assert!(matches!(keeper.health(), Health::Failed(_)), "{failed}");
+                assert!(
+                    is_full || matches!(keeper.health(), Health::Failed(_)),
+                    "{failed}"
+                );
             }
         });
         housekeeping.await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let shown = check_that_reads_go_on(&store).await;
-    Line::Failed(shown).say();
+    say_that_it_failed(&store).await;
     tasks.shutdown().await;
     if random.bool() {
         // With a doubt in it, closing must not make things worse; it may fail.
         drop(store.close(GRACE).await);
     }
     die();
+}
+
+async fn say_that_it_failed(store: &RocksStore) {
+    let shown = check_that_reads_go_on(store).await;
+    let (Health::Failed(why) | Health::ReadOnly(why)) = store.health() else {
+        panic!("a failure that went away");
+    };
+    Line::Failed(shown, why.replace('\n', " ")).say();
 }
 
 /// After a failure: everything published is served, writes are refused. The numbers that are shown.
@@ -220,11 +246,58 @@ async fn reopen(orders: &Orders) {
     }
 }
 
+/// The length of the newest manifest.
+fn manifest_length(orders: &Orders) -> u64 {
+    let found = std::fs::read_dir(orders.folder.join("db")).unwrap();
+    let manifests = found
+        .map(|found| found.unwrap().path())
+        .filter(|path| path.to_string_lossy().contains("MANIFEST-"));
+    std::fs::metadata(manifests.max().unwrap()).unwrap().len()
+}
+
+async fn fill_manifest(orders: &Orders) {
+    let (store, opened) = RocksStore::open(options(&orders.folder, false)).unwrap();
+    Line::Open(opened.revision).say();
+    let flush = async || {
+        let (store, backups) = (store.clone(), backups_path(&orders.folder));
+        let backup = move || store.backup(&backups, 1, &|_| {}).is_ok();
+        tokio::task::spawn_blocking(backup).await.unwrap()
+    };
+    for id in orders.seed << 32.. {
+        let length = manifest_length(orders);
+        if length > 8 << 10 {
+            // From here on the manifest cannot grow; logs and tables are smaller and can.
+            let mut limit = getrlimit(Resource::Fsize);
+            limit.current = Some(length);
+            setrlimit(Resource::Fsize, limit).unwrap();
+        }
+        let key = key(0);
+        Line::Call(id, BTreeMap::from([(key.name().to_owned(), Some(id))])).say();
+        let transaction = Transaction {
+            conditions: Vec::new(),
+            writes: vec![Write::Put(key, value(id))],
+        };
+        match store.transact(transaction).await {
+            Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),
+            Err(StoreError::Unknown { .. }) => {
+                Line::Unknown(id).say();
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(flush().await || length > 8 << 10, "a backup failed early");
+    }
+    say_that_it_failed(&store).await;
+    die();
+}
+
 async fn work(orders: Orders) {
     arm(&orders);
     match &orders.job {
+        Job::WriteOnce => write_and_be_gone(&orders).await,
         Job::Write | Job::BackUp => write(&orders).await,
         Job::Reopen => reopen(&orders).await,
+        Job::FillManifest => fill_manifest(&orders).await,
         Job::Restore(backup) => drop(restore(backup, &options(&orders.folder, false), &|_| {}).unwrap()),
         Job::Import(export) => drop(import(export, &options(&orders.folder, false), &|_| {}).unwrap()),
         Job::Recover => drop(recover(&options(&orders.folder, false), true, &|_| {}).unwrap()),

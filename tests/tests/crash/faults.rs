@@ -1,10 +1,14 @@
 //! A write that fails in doubt, without a crash: nothing of it is shown, no other follows, a reopen tells.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use drydock_storage::rocks::{OpenError, Progress, RocksStore, recover, restore};
 use drydock_storage::{
-    At, Events, Health, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError, Transaction,
+    At, Durability, Events, Health, Key, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError,
+    Transaction,
 };
 use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockWriteGuard};
@@ -54,8 +58,8 @@ fn open(root: &TempDir) -> RocksStore {
     RocksStore::open(options).unwrap().0
 }
 
-/// One write succeeds, the next meets the fault.
-async fn doubt(point: &'static str, actions: &str) {
+/// One write succeeds, the next meets the fault. Whether it turned out to have happened.
+async fn doubt(point: &'static str, actions: &str) -> bool {
     let root = TempDir::new().unwrap();
     let injected = Injected::at(point).await;
     let store = open(&root);
@@ -110,6 +114,134 @@ async fn doubt(point: &'static str, actions: &str) {
             revision: current.next()
         }
     );
+    happened
+}
+
+/// The engine wrote and synced, then said that it failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_happened_though_it_failed_is_hidden_until_the_reopening() {
+    assert!(doubt("engine-written", "1*return").await);
+}
+
+/// Housekeeping meets the fault, in this mode; what was acknowledged before is served, and is there after a reopening.
+async fn failed_sync(point: &'static str, durability: Durability) {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at(point).await;
+    let options = Options {
+        durability,
+        background_work: false,
+        lock_wait: Duration::from_secs(10),
+        ..Options::for_tests(root.path())
+    };
+    let store = RocksStore::open(options.clone()).unwrap().0;
+    for number in 0..10 {
+        let create = Transaction::create(key(number), value(1));
+        store.transact(create).await.unwrap();
+    }
+    // The second one fails.
+    injected.begin("1*off->1*return");
+    store.keep_house();
+    assert_eq!(store.health(), Health::Ready, "{point}");
+    store.keep_house();
+    assert!(matches!(store.health(), Health::Failed(_)), "{point}");
+    let refused = store.transact(Transaction::create(key(11), value(1))).await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    let shown = state_at(&store, At::Latest).await;
+    assert_eq!(shown.len(), 10, "{point}");
+    drop(store);
+    let (store, opened) = RocksStore::open(options).unwrap();
+    assert_eq!(opened.revision, 11, "{point}");
+    assert_eq!(state_at(&store, At::Latest).await, shown, "{point}");
+    drop(injected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_sync_poisons_the_store() {
+    let relaxed = Durability::Relaxed {
+        interval: Duration::from_secs(1),
+    };
+    failed_sync("mark-sync", Durability::Strict).await;
+    failed_sync("mark-sync", relaxed).await;
+    failed_sync("engine-sync-log", relaxed).await;
+}
+
+/// The memtables cannot be written out: the log still holds everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_flush_at_the_end_loses_nothing() {
+    for family in 1..=3 {
+        let root = TempDir::new().unwrap();
+        let injected = Injected::at("engine-flush").await;
+        let store = open(&root);
+        let create = Transaction::create(key(1), value(1));
+        store.transact(create).await.unwrap();
+        injected.begin(["1*return", "1*off->1*return", "2*off->1*return"][family - 1]);
+        assert!(store.close(Duration::from_secs(10)).await.is_err());
+        injected.end();
+        assert_eq!(state_at(&open(&root), At::Latest).await.len(), 1);
+    }
+}
+
+/// Each sync takes 50 ms: batches grow, what does not fit is refused at once, and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_disk_makes_large_batches_and_refuses_what_cannot_wait() {
+    let root = TempDir::new().unwrap();
+    let injected = Injected::at("commit-before-sync").await;
+    let options = Options {
+        background_work: false,
+        queue_writes: 32,
+        lock_wait: Duration::from_secs(10),
+        ..Options::for_tests(root.path())
+    };
+    let store = RocksStore::open(options.clone()).unwrap().0;
+    let batches = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&batches);
+    fail::cfg_callback("commit-before-sync", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(50));
+    })
+    .unwrap();
+    let mut clients: JoinSet<_> = JoinSet::new();
+    for client in 0..64 {
+        let store = store.clone();
+        clients.spawn(async move {
+            let (mut committed, mut refused) = (BTreeSet::new(), 0);
+            for number in 0..6 {
+                let number = client * 6 + number;
+                match store
+                    .transact(Transaction::create(key(number), value(number as u64)))
+                    .await
+                {
+                    Ok(Outcome::Committed { .. }) => drop(committed.insert(key(number))),
+                    Err(StoreError::Busy { retry_after }) => {
+                        assert!(retry_after >= Duration::from_secs(1));
+                        refused += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            (committed, refused)
+        });
+    }
+    let (mut committed, mut refused) = (BTreeSet::new(), 0);
+    while let Some(ended) = clients.join_next().await {
+        let (more, others) = ended.unwrap();
+        committed.extend(more);
+        refused += others;
+    }
+    let batches = batches.load(Ordering::Relaxed);
+    assert!(refused > 0, "64 clients fit into a queue of 32");
+    assert!(
+        committed.len() > batches * 4,
+        "{} writes in {batches} batches",
+        committed.len()
+    );
+    assert_eq!(store.health(), Health::Ready);
+    injected.end();
+    drop(store);
+    let store = RocksStore::open(options).unwrap().0;
+    let found: BTreeSet<Key> = state_at(&store, At::Latest).await.into_keys().collect();
+    assert_eq!(found, committed);
+    drop(injected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,6 +73,8 @@ fn decode(text: &str) -> Effects {
 pub(crate) enum Line {
     /// The store is open at a revision.
     Open(u64),
+    /// The store does not open, for want of room.
+    Refused(String),
     /// A transaction is about to be asked for.
     Call(u64, Effects),
     /// It was answered: it happened at a revision.
@@ -81,8 +83,8 @@ pub(crate) enum Line {
     Unknown(u64),
     /// A watch showed a revision.
     Seen(u64),
-    /// The store has failed and serves reads; they show values with these numbers.
-    Failed(BTreeSet<u64>),
+    /// The store has failed and serves reads; the values they show, by number, and why.
+    Failed(BTreeSet<u64>, String),
     /// The failpoint of the ordered death was met.
     Met(String),
     /// The child found something that must not be.
@@ -95,13 +97,14 @@ impl Line {
         use std::io::Write;
         let text = match self {
             Self::Open(revision) => format!("@open {revision}\n"),
+            Self::Refused(why) => format!("@refused {why}\n"),
             Self::Call(id, effects) => format!("@call {id} {}\n", encode(effects)),
             Self::Ack(id, revision) => format!("@ack {id} {revision}\n"),
             Self::Unknown(id) => format!("@unknown {id}\n"),
             Self::Seen(revision) => format!("@seen {revision}\n"),
-            Self::Failed(shown) => {
+            Self::Failed(shown, why) => {
                 let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
-                format!("@failed {}\n", shown.join(","))
+                format!("@failed {} {why}\n", shown.join(","))
             }
             Self::Met(point) => format!("@met {point}\n"),
             Self::Fault(what) => format!("@fault {what}\n"),
@@ -119,16 +122,16 @@ impl Line {
         let mut word = || words.next();
         Some(match verb {
             "open" => Self::Open(word()?.parse().ok()?),
+            "refused" => Self::Refused(rest.to_owned()),
             "call" => Self::Call(word()?.parse().ok()?, decode(word()?)),
             "ack" => Self::Ack(word()?.parse().ok()?, word()?.parse().ok()?),
             "unknown" => Self::Unknown(word()?.parse().ok()?),
             "seen" => Self::Seen(word()?.parse().ok()?),
-            "failed" => Self::Failed(
-                word()?
-                    .split(',')
-                    .filter_map(|shown| shown.parse().ok())
-                    .collect(),
-            ),
+            "failed" => {
+                let (shown, why) = rest.split_once(' ')?;
+                let shown = shown.split(',').filter_map(|shown| shown.parse().ok());
+                Self::Failed(shown.collect(), why.to_owned())
+            }
             "met" => Self::Met(word()?.to_owned()),
             "fault" => Self::Fault(rest.to_owned()),
             _ => return None,
@@ -144,8 +147,10 @@ pub(crate) struct Journal {
     pub(crate) acks: BTreeMap<u64, u64>,
     pub(crate) unknown: BTreeSet<u64>,
     pub(crate) newest_seen: u64,
-    /// What was shown after the store had failed.
-    pub(crate) shown_after_failure: Option<BTreeSet<u64>>,
+    /// Why the store did not open.
+    pub(crate) refused: Option<String>,
+    /// Why the store failed, and which values it showed after that.
+    pub(crate) failure: Option<(String, BTreeSet<u64>)>,
     /// The failpoint at which the child died.
     pub(crate) met: Option<String>,
 }
@@ -162,9 +167,10 @@ impl Journal {
                 );
                 self.newest_seen = revision;
             }
+            Line::Refused(why) => self.refused = Some(why),
             Line::Seen(revision) => self.newest_seen = self.newest_seen.max(revision),
             Line::Unknown(id) => drop(self.unknown.insert(id)),
-            Line::Failed(shown) => self.shown_after_failure = Some(shown),
+            Line::Failed(shown, why) => self.failure = Some((why, shown)),
             Line::Met(point) => self.met = Some(point),
             Line::Fault(what) => panic!("the child found: {what}"),
             Line::Call(id, effects) => {
@@ -183,7 +189,7 @@ impl Journal {
 
     /// Nothing of a doubtful write was shown by the process that was in doubt.
     pub(crate) fn check_that_doubt_is_hidden(&self) {
-        let shown = self.shown_after_failure.iter().flatten();
+        let shown = self.failure.iter().flat_map(|(_, shown)| shown);
         for number in shown {
             assert!(
                 !self.unknown.contains(&(number / 4)),

@@ -4,6 +4,8 @@
 //! - [`power`]: what was not synced is cut off, zeroed or scrambled.
 //! - [`damage`]: every kind of file, damaged in every way.
 //! - [`commands`]: restore, import and recovery, killed and repeated.
+//! - [`full`]: files that cannot grow, for real.
+//! - [`regressions`]: what other stores lost.
 //! - [`faults`]: failures of a write or of the mark, without a crash.
 #![expect(
     clippy::unwrap_used,
@@ -18,8 +20,10 @@ mod child;
 mod commands;
 mod damage;
 mod faults;
+mod full;
 mod journal;
 mod orders;
 mod power;
+mod regressions;
 mod rounds;
 mod truth;

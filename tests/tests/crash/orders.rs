@@ -1,6 +1,7 @@
 //! What the parent orders a child to do and to suffer, told through environment variables.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use drydock_storage::{Durability, Options};
@@ -8,12 +9,16 @@ use drydock_storage::{Durability, Options};
 /// What a child does until something ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Job {
+    /// Writes once, and is gone as soon as it is answered.
+    WriteOnce,
     /// Writes, watches, compacts and keeps house.
     Write,
     /// The same, and takes one backup after another: each flushes and is a checkpoint.
     BackUp,
     /// Writes, closes and opens, again and again: each close flushes, each open begins a new manifest.
     Reopen,
+    /// Writes and flushes until the manifest is larger than all else, then meets the full disk there.
+    FillManifest,
     /// Restores this backup.
     Restore(PathBuf),
     /// Imports this export.
@@ -35,6 +40,8 @@ pub(crate) enum Blow {
     },
     /// Passing a failpoint for this many times fails.
     Error { point: String, passes: i64 },
+    /// No file grows beyond so many bytes, as if the disk were full then.
+    Full { bytes: u64 },
 }
 
 impl Blow {
@@ -85,19 +92,32 @@ impl Orders {
     }
 
     /// The command that runs a child under these orders.
-    pub(crate) fn command(&self) -> std::process::Command {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    pub(crate) fn command(&self) -> Command {
+        let this = std::env::current_exe().unwrap();
+        let mut command = if let Blow::Full { bytes } = self.blow {
+            // A signal that is ignored stays ignored across exec; a write beyond the limit then fails.
+            let limited = format!(
+                "trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"",
+                bytes.div_ceil(512)
+            );
+            let mut command = Command::new("sh");
+            command.args(["-c", &limited]).arg(this);
+            command
+        } else {
+            Command::new(this)
+        };
         command.args(["--exact", "child::the_child", "--nocapture", "--test-threads=1"]);
         self.tell(&mut command);
         command
     }
 
-    /// Puts the orders into the environment of a command.
-    pub(crate) fn tell(&self, command: &mut std::process::Command) {
+    fn tell(&self, command: &mut Command) {
         let (job, source) = match &self.job {
+            Job::WriteOnce => ("write-once", None),
             Job::Write => ("write", None),
             Job::BackUp => ("back-up", None),
             Job::Reopen => ("reopen", None),
+            Job::FillManifest => ("fill-manifest", None),
             Job::Restore(source) => ("restore", Some(source)),
             Job::Import(source) => ("import", Some(source)),
             Job::Recover => ("recover", None),
@@ -110,6 +130,7 @@ impl Orders {
                 linger,
             } => format!("death {point} {passes} {}", linger.as_micros()),
             Blow::Error { point, passes } => format!("error {point} {passes}"),
+            Blow::Full { bytes } => format!("full {bytes}"),
         };
         command.env(FOLDER, &self.folder).env(SEED, self.seed.to_string());
         command.env(JOB, job).env(BLOW, blow);
@@ -130,9 +151,11 @@ impl Orders {
         let source = || PathBuf::from(std::env::var_os(SOURCE).unwrap());
         let folder = std::env::var_os(FOLDER)?.into();
         let job = match std::env::var(JOB).unwrap().as_str() {
+            "write-once" => Job::WriteOnce,
             "write" => Job::Write,
             "back-up" => Job::BackUp,
             "reopen" => Job::Reopen,
+            "fill-manifest" => Job::FillManifest,
             "restore" => Job::Restore(source()),
             "import" => Job::Import(source()),
             "recover" => Job::Recover,
@@ -148,6 +171,9 @@ impl Orders {
             ["error", point, passes] => Blow::Error {
                 point: (*point).to_owned(),
                 passes: passes.parse().unwrap(),
+            },
+            ["full", bytes] => Blow::Full {
+                bytes: bytes.parse().unwrap(),
             },
             _ => Blow::None,
         };

@@ -179,7 +179,7 @@ impl Tally {
     fn count(&mut self, journal: &Journal) {
         self.acknowledged += journal.acks.len();
         self.unknown += journal.unknown.len();
-        self.failures += usize::from(journal.shown_after_failure.is_some());
+        self.failures += usize::from(journal.failure.is_some());
         if let Some(point) = &journal.met {
             *self.met.entry(point.clone()).or_default() += 1;
         }

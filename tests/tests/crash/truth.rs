@@ -73,6 +73,13 @@ impl Truth {
         self.past.insert(revision, self.state.clone());
     }
 
+    /// Takes a store's word for everything so far.
+    pub(crate) async fn learn(&mut self, store: &RocksStore) {
+        for (revision, events) in changes_from(store, self.revision.next()).await {
+            self.apply(revision, &events);
+        }
+    }
+
     /// Compares a restarted store with what is known, and learns what happened since.
     pub(crate) async fn check(&mut self, store: &RocksStore, opened: &Opened, journal: &Journal) {
         assert!(opened.damaged.is_empty(), "{opened:?}");
