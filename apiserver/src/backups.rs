@@ -1,16 +1,19 @@
 //! Backups of a running server: `POST /storage/backups`.
 //!
 //! The path is no resource: who may post to it is said by RBAC for non-resource URLs. A backup lands below the data
-//! folder, where its files can be linked instead of copied, and is read whole before it counts. It goes on when the
-//! client leaves; only one is taken at a time.
+//! folder, where its files can be linked instead of copied, and is read whole before it counts. With `?incremental=true`
+//! it goes to the folder of `--incremental-backup-dir` instead, which may be another volume: only what that lacks is
+//! copied. `?keep=` says how many of the newest stay. A backup goes on when the client leaves; only one is taken at a
+//! time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use drydock_storage::rocks::RocksStore;
+use drydock_storage::rocks::{LifeError, RocksStore};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::Semaphore;
 
+use crate::config::StorageConfig;
 use crate::error::ApiError;
 use crate::handlers::{Answered, Extension};
 use crate::http::body::{RequestBody, ResponseBody};
@@ -27,15 +30,17 @@ const KEEP: usize = 3;
 pub(crate) struct Backups {
     store: RocksStore,
     folder: PathBuf,
+    incremental: Option<PathBuf>,
     one: Arc<Semaphore>,
 }
 
 impl Backups {
-    /// Backups of `store`, whose data folder is given.
-    pub(crate) fn new(store: RocksStore, data_dir: &std::path::Path) -> Self {
+    /// Backups of `store`, whose settings are given.
+    pub(crate) fn new(store: RocksStore, config: &StorageConfig) -> Self {
         Self {
             store,
-            folder: data_dir.join(FOLDER),
+            folder: config.data_dir.join(FOLDER),
+            incremental: config.incremental_backup_dir.clone(),
             one: Arc::new(Semaphore::new(1)),
         }
     }
@@ -46,22 +51,37 @@ impl Backups {
             Some(count) => usize::try_from(count)
                 .map_err(|_| ApiError::bad_request("keep must not be negative; 0 keeps all backups"))?,
         };
+        let incremental = if query.boolean("incremental").unwrap_or(false) {
+            let folder = self.incremental.clone().ok_or_else(|| {
+                ApiError::bad_request("this server has no --incremental-backup-dir to put the backup into")
+            })?;
+            Some(folder)
+        } else {
+            None
+        };
         let permit = Arc::clone(&self.one)
             .try_acquire_owned()
             .map_err(|_| ApiError::too_many_requests("a backup is being taken already", 10))?;
         let (store, folder) = (self.store.clone(), self.folder.clone());
         let taken = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            store.backup(&folder, keep, &|progress| {
+            if let Some(folder) = incremental {
+                let report = store.backup_incrementally(&folder, keep)?;
+                tracing::info!(path = %report.path.display(), "incremental backup taken");
+                return Ok(serde_json::to_value(&report));
+            }
+            let report = store.backup(&folder, keep, &|progress| {
                 tracing::debug!(step = progress.step, done = progress.done, "backup");
-            })
+            })?;
+            tracing::info!(path = %report.path.display(), "backup taken");
+            Ok(serde_json::to_value(&report))
         })
         .await
         .map_err(|error| ApiError::internal("the backup was broken off").because(error))?;
-        let report = taken
-            .map_err(|error| ApiError::internal(format!("no backup was taken: {error}")).because(error))?;
-        tracing::info!(path = %report.path.display(), "backup taken");
-        let value = serde_json::to_value(&report)
+        let value = taken
+            .map_err(|error: LifeError| {
+                ApiError::internal(format!("no backup was taken: {error}")).because(error)
+            })?
             .map_err(|error| ApiError::internal("the report cannot be written").because(error))?;
         let mut body = drydock_machinery::codec::encode_pretty(&value);
         body.push(b'\n');
@@ -98,13 +118,57 @@ impl Extension for Backups {
 mod tests {
     use drydock_storage::{Key, Options, Store as _, Transaction, Value};
 
+    use std::path::Path;
+    use std::time::Duration;
+
     use super::*;
+    use crate::config::Durability;
+
+    fn settings(folder: &Path) -> StorageConfig {
+        StorageConfig {
+            data_dir: folder.to_owned(),
+            durability: Durability::Strict,
+            history_window: Duration::from_mins(5),
+            any_file_system: true,
+            incremental_backup_dir: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_running_server_is_backed_up_incrementally_where_it_was_told_to() {
+        let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
+        let nowhere = Backups::new(store.clone(), &settings(folder.path()));
+        let query = Query::parse("incremental=true&keep=2");
+        assert_eq!(nowhere.take(&query).await.unwrap_err().code(), 400);
+        let backups = Backups::new(
+            store.clone(),
+            &StorageConfig {
+                incremental_backup_dir: Some(copies.path().to_owned()),
+                ..settings(folder.path())
+            },
+        );
+        for _ in 0..3 {
+            assert_eq!(backups.take(&query).await.unwrap().status(), StatusCode::CREATED);
+        }
+        let manifests = std::fs::read_dir(copies.path())
+            .unwrap()
+            .filter(|found| found.as_ref().unwrap().path().extension().is_some())
+            .count();
+        assert_eq!(manifests, 2);
+        assert!(!folder.path().join(FOLDER).exists());
+        let target = tempfile::tempdir().unwrap();
+        let restored =
+            drydock_storage::rocks::restore(copies.path(), &Options::for_tests(target.path()), &|_| {})
+                .unwrap();
+        assert_eq!(restored.source, store.uuid());
+    }
 
     #[tokio::test]
     async fn a_running_server_is_backed_up_and_the_newest_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
-        let backups = Backups::new(store.clone(), folder.path());
+        let backups = Backups::new(store.clone(), &settings(folder.path()));
         for name in ["a", "b", "c"] {
             let value = Value {
                 bytes: "{}".into(),
@@ -121,8 +185,9 @@ mod tests {
             .map(|entry| entry.unwrap().path())
             .collect();
         assert_eq!(kept.len(), 2, "{kept:?}");
+        let unsealed: Arc<dyn drydock_storage::seal::Seal> = Arc::new(drydock_storage::seal::Unsealed);
         for backup in kept {
-            let manifest = drydock_storage::rocks::verify_backup(&backup, &|_| {}).unwrap();
+            let manifest = drydock_storage::rocks::verify_backup(&backup, &unsealed, &|_| {}).unwrap();
             assert!(manifest.objects >= 2);
         }
     }
@@ -131,7 +196,7 @@ mod tests {
     async fn one_backup_at_a_time_and_no_nonsense() {
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
-        let backups = Backups::new(store, folder.path());
+        let backups = Backups::new(store, &settings(folder.path()));
         assert_eq!(
             backups.take(&Query::parse("keep=-1")).await.unwrap_err().code(),
             400
@@ -144,7 +209,7 @@ mod tests {
     fn only_its_own_path_is_claimed() {
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
-        let backups = Backups::new(store, folder.path());
+        let backups = Backups::new(store, &settings(folder.path()));
         for (path, claimed) in [
             (PATH, true),
             ("/storage/backups/", true),

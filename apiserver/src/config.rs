@@ -12,6 +12,7 @@ use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::Deserialize;
 
+pub use self::flags::StorageFlags;
 use self::flags::{CommandLine, GoDuration};
 use crate::{filters::InFlightLimits, host::reviews::ReviewTtls, http::tls::MinTlsVersion};
 
@@ -134,6 +135,8 @@ pub struct StorageConfig {
     pub history_window: Duration,
     /// Whether file systems are taken that cannot promise that a write is on disk.
     pub any_file_system: bool,
+    /// Where a running server keeps incremental backups, if anywhere.
+    pub incremental_backup_dir: Option<PathBuf>,
 }
 
 /// When a write counts as stored.
@@ -172,21 +175,21 @@ pub enum StorageCommand {
     Recover {
         /// The store.
         #[command(flatten)]
-        store: StorageFolder,
+        store: StorageFlags,
         /// Take what can be read though acknowledged writes are missing.
         #[arg(long)]
         accept_loss: bool,
     },
     /// Check every record and report what is wrong.
-    Verify(StorageFolder),
+    Verify(StorageFlags),
     /// Copy a store into a new folder below a folder of backups.
     Backup {
         /// The store.
         #[command(flatten)]
-        store: StorageFolder,
-        /// Folder of backups.
-        #[arg(long, value_name = "DIR")]
-        to: PathBuf,
+        store: StorageFlags,
+        /// Where to.
+        #[command(flatten)]
+        target: BackupTarget,
         /// How many of the newest backups to keep there; 0 keeps all.
         #[arg(long, default_value_t = 0, value_name = "COUNT")]
         keep: usize,
@@ -195,16 +198,16 @@ pub enum StorageCommand {
     Restore {
         /// The store.
         #[command(flatten)]
-        store: StorageFolder,
-        /// Folder of the backup.
-        #[arg(long, value_name = "DIR")]
+        store: StorageFlags,
+        /// Folder of the backup; of incremental ones the newest is taken, or the one whose manifest is named.
+        #[arg(long, value_name = "PATH")]
         from: PathBuf,
     },
     /// Write every object into one file.
     Export {
         /// The store.
         #[command(flatten)]
-        store: StorageFolder,
+        store: StorageFlags,
         /// File to write.
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
@@ -213,19 +216,23 @@ pub enum StorageCommand {
     Import {
         /// The store.
         #[command(flatten)]
-        store: StorageFolder,
+        store: StorageFlags,
         /// File to read.
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
     },
 }
 
-/// Which store a command works on.
+/// Where a backup goes.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct StorageFolder {
-    /// Folder of the store.
-    #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
-    pub data_dir: PathBuf,
+#[group(required = true, multiple = false)]
+pub struct BackupTarget {
+    /// Folder of backups, each whole; on the volume of the store they share its files.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+    /// Folder of incremental backups, on any volume: only what it lacks is copied.
+    #[arg(long, value_name = "DIR")]
+    pub incremental_to: Option<PathBuf>,
 }
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/drydock";

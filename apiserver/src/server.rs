@@ -259,12 +259,9 @@ fn strategy_of(kind: &Kind, names: &Arc<AllowedNames>) -> Box<dyn Strategy> {
     }
 }
 
-/// Opens the store, off the async workers.
-///
-/// # Errors
-/// [`RunError::Open`].
-pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> {
-    let options = Options {
+/// How the store is to behave, for a server and for work on its files alike.
+pub(crate) fn store_options(config: &StorageConfig) -> Options {
+    Options {
         durability: match config.durability {
             Durability::Strict => drydock_storage::Durability::Strict,
             Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
@@ -272,7 +269,15 @@ pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> 
         window: config.history_window,
         any_file_system: config.any_file_system,
         ..Options::new(&config.data_dir)
-    };
+    }
+}
+
+/// Opens the store, off the async workers.
+///
+/// # Errors
+/// [`RunError::Open`].
+pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> {
+    let options = store_options(config);
     let opened = tokio::task::spawn_blocking(move || RocksStore::open(options))
         .await
         .map_err(|_| RunError::Machine("a thread to open the storage"))?;
@@ -387,7 +392,7 @@ impl Base {
                 source,
             })?;
         let (mut extensions, beside) = extend(&stores, listener.address());
-        extensions.push(Box::new(Backups::new(store.clone(), &config.storage.data_dir)));
+        extensions.push(Box::new(Backups::new(store.clone(), &config.storage)));
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let health = self.checks(health, &store, &host).build();

@@ -2,7 +2,6 @@
 //!
 //! Progress is a bar on standard error, for people; the outcome is one JSON document on standard output, for programs.
 
-use std::path::Path;
 use std::sync::Mutex;
 
 use drydock_storage::Options;
@@ -11,11 +10,15 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::StorageCommand;
+use crate::config::{ConfigError, StorageCommand, StorageFlags};
+use crate::server::store_options;
 
 /// Why a storage command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
+    /// A flag has a value that cannot be.
+    #[error(transparent)]
+    Flags(#[from] ConfigError),
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -50,13 +53,11 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
     let bar = Bar::new();
     let progress = |progress: Progress| bar.show(progress);
     match command {
-        StorageCommand::Recover { store, accept_loss } => print(&rocks::recover(
-            &Options::new(&store.data_dir),
-            *accept_loss,
-            &progress,
-        )?),
+        StorageCommand::Recover { store, accept_loss } => {
+            print(&rocks::recover(&options(store)?, *accept_loss, &progress)?)
+        }
         StorageCommand::Verify(store) => {
-            let report = rocks::verify(&Options::new(&store.data_dir), &progress)?;
+            let report = rocks::verify(&options(store)?, &progress)?;
             let count = report.damaged.len();
             print(&report)?;
             if count > 0 {
@@ -65,27 +66,33 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
                 Ok(())
             }
         }
-        StorageCommand::Backup { store, to, keep } => {
-            print(&open(&store.data_dir)?.backup(to, *keep, &progress)?)
+        StorageCommand::Backup { store, target, keep } => {
+            let store = open(store)?;
+            if let Some(folder) = &target.incremental_to {
+                print(&store.backup_incrementally(folder, *keep)?)?;
+            }
+            if let Some(folder) = &target.to {
+                print(&store.backup(folder, *keep, &progress)?)?;
+            }
+            Ok(())
         }
-        StorageCommand::Restore { store, from } => {
-            print(&rocks::restore(from, &Options::new(&store.data_dir), &progress)?)
-        }
-        StorageCommand::Export { store, to } => print(&open(&store.data_dir)?.export(to, &progress)?),
-        StorageCommand::Import { store, from } => {
-            print(&rocks::import(from, &Options::new(&store.data_dir), &progress)?)
-        }
+        StorageCommand::Restore { store, from } => print(&rocks::restore(from, &options(store)?, &progress)?),
+        StorageCommand::Export { store, to } => print(&open(store)?.export(to, &progress)?),
+        StorageCommand::Import { store, from } => print(&rocks::import(from, &options(store)?, &progress)?),
     }
 }
 
-fn open(folder: &Path) -> Result<RocksStore, CommandError> {
-    if !folder.exists() {
-        return Err(OpenError::Missing {
-            path: folder.to_owned(),
-        }
-        .into());
+fn options(store: &StorageFlags) -> Result<Options, CommandError> {
+    Ok(store_options(&store.validated()?))
+}
+
+fn open(store: &StorageFlags) -> Result<RocksStore, CommandError> {
+    let options = options(store)?;
+    if !options.path.exists() {
+        let path = options.path;
+        return Err(OpenError::Missing { path }.into());
     }
-    Ok(RocksStore::open(Options::new(folder))?.0)
+    Ok(RocksStore::open(options)?.0)
 }
 
 fn print(report: &impl Serialize) -> Result<(), CommandError> {

@@ -13,7 +13,7 @@ use drydock_proto::storage::v1::{ChangeKind, Codec, HistoryRecord, Side, StateRe
 use prost::Message;
 use thiserror::Error;
 
-use crate::seal::{Seal, SealError};
+use crate::seal::{Seal, SealError, Sealed};
 use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value};
 
 /// First byte of every record: the version of what follows.
@@ -42,6 +42,8 @@ pub(crate) enum RecordError {
     Future,
     #[error("its value fails its checksum")]
     Content,
+    #[error("its sealed value fails its checksum")]
+    Sealed,
     #[error("its value has another length than recorded")]
     Length,
     #[error("its value does not decompress")]
@@ -52,6 +54,13 @@ pub(crate) enum RecordError {
     Kind,
     #[error(transparent)]
     Seal(#[from] SealError),
+}
+
+impl RecordError {
+    /// Whether the record is not what was written, rather than closed to us at the moment.
+    pub(crate) fn is_damage(&self) -> bool {
+        !matches!(self, Self::Seal(SealError::Unavailable { .. }))
+    }
 }
 
 /// Encodes records, and opens their values.
@@ -125,6 +134,16 @@ impl StoredChange {
         })
     }
 
+    /// Bytes of both values, before compression, as the record tells them.
+    pub(crate) fn plain_bytes(&self) -> usize {
+        let sides = [&self.record.old, &self.record.new];
+        let lengths = sides.map(|side| side.as_ref().map_or(0, |side| side.plain_length));
+        lengths
+            .into_iter()
+            .map(|length| usize::try_from(length).unwrap_or(usize::MAX))
+            .fold(0, usize::saturating_add)
+    }
+
     /// The place of the key after the change; of a deletion, where the key would be.
     pub(crate) fn place(&self) -> Place {
         Place {
@@ -184,6 +203,7 @@ impl Records {
             form: value.form.as_ref().to_owned(),
             splice_offset: value.splice_offset,
             codec: codec.into(),
+            sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
             plain_length: length(&value.bytes),
             content_crc: content_crc(key, value),
@@ -209,6 +229,7 @@ impl Records {
         let record = HistoryRecord {
             key: key.as_str().to_owned(),
             codec: codec.into(),
+            sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
             old: old.map(|value| side(key, value)),
             new: new.map(|value| side(key, value)),
@@ -223,9 +244,7 @@ impl Records {
         let record = stored.record;
         let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
         let expected = usize::try_from(record.plain_length).map_err(|_| RecordError::Length)?;
-        let opened = self
-            .seal
-            .open(key.as_str(), &record.seal_key_id, record.payload.into())?;
+        let opened = self.open(key, &record.seal_key_id, record.sealed_crc, record.payload)?;
         let value = Value {
             bytes: decompress(codec, opened, expected)?.into(),
             form: self.form(&record.form),
@@ -266,9 +285,7 @@ impl Records {
             usize::try_from(length).unwrap_or(usize::MAX)
         });
         let [old_length, new_length] = lengths;
-        let opened = self
-            .seal
-            .open(key.as_str(), &record.seal_key_id, record.payload.into())?;
+        let opened = self.open(&key, &record.seal_key_id, record.sealed_crc, record.payload)?;
         let mut plain = Bytes::from(decompress(codec, opened, old_length.saturating_add(new_length))?);
         let new_bytes = plain.split_off(old_length);
         let old = self.opened_side(&key, record.old, plain)?;
@@ -287,6 +304,20 @@ impl Records {
                 modified: previous.unwrap_or(created),
             }),
         })
+    }
+
+    /// Opens a payload. What changed on the disk is told before its key is asked for.
+    fn open(
+        &self,
+        key: &Key,
+        key_id: &str,
+        crc: Option<u32>,
+        payload: Bytes,
+    ) -> Result<Vec<u8>, RecordError> {
+        if crc.is_some_and(|crc| crc != crc32fast::hash(&payload)) {
+            return Err(RecordError::Sealed);
+        }
+        Ok(self.seal.open(key.as_str(), key_id, payload.into())?)
     }
 
     fn opened_side(&self, key: &Key, side: Option<Side>, bytes: Bytes) -> Result<Option<Value>, RecordError> {
@@ -405,6 +436,11 @@ fn decompress(codec: Codec, bytes: Vec<u8>, expected: usize) -> Result<Vec<u8>, 
     Ok(plain)
 }
 
+/// The checksum of a payload that is sealed; what is not is covered by that of its content.
+fn sealed_crc(sealed: &Sealed) -> Option<u32> {
+    (!sealed.key_id.is_empty()).then(|| crc32fast::hash(&sealed.bytes))
+}
+
 fn content_crc(key: &Key, value: &Value) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(key.as_str().as_bytes());
@@ -452,7 +488,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::seal::{Sealed, Unsealed};
+    use crate::seal::Unsealed;
+
+    /// Stands for an AEAD: adds the key's length to every byte.
+    struct Shift;
+    impl Seal for Shift {
+        fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
+            let shift = u8::try_from(key.len()).unwrap();
+            let bytes = plain.into_iter().map(|byte| byte.wrapping_add(shift)).collect();
+            Ok(Sealed {
+                key_id: "k1".to_owned(),
+                bytes,
+            })
+        }
+
+        fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+            assert_eq!(key_id, "k1");
+            let shift = u8::try_from(key.len()).unwrap();
+            Ok(sealed.into_iter().map(|byte| byte.wrapping_sub(shift)).collect())
+        }
+    }
 
     fn key() -> Key {
         Key::new("g", "r", "n", "name").unwrap()
@@ -558,24 +613,6 @@ mod tests {
 
     #[test]
     fn both_records_of_a_write_are_sealed_and_bound_to_their_key() {
-        /// Stands for an AEAD: adds the key's length to every byte.
-        struct Shift;
-        impl Seal for Shift {
-            fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
-                let shift = u8::try_from(key.len()).unwrap();
-                let bytes = plain.into_iter().map(|byte| byte.wrapping_add(shift)).collect();
-                Ok(Sealed {
-                    key_id: "k1".to_owned(),
-                    bytes,
-                })
-            }
-
-            fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
-                assert_eq!(key_id, "k1");
-                let shift = u8::try_from(key.len()).unwrap();
-                Ok(sealed.into_iter().map(|byte| byte.wrapping_sub(shift)).collect())
-            }
-        }
         let records = Records::new(Arc::new(Shift));
         let secret = value("secret-secret-secret");
         let bytes = [state(&records, &secret), updated(&records, &secret, &secret)];
@@ -585,10 +622,51 @@ mod tests {
         assert_eq!(records.entry(&key(), &bytes[0]).unwrap().value, secret);
         let stored = StoredChange::decode((Revision(9), 2), &bytes[1]).unwrap();
         assert_eq!(records.event(stored).unwrap().old.unwrap().value, secret);
+        // Without the key: what is whole is not to be had, what is not whole is damaged all the same.
         let plain = Records::new(Arc::new(Unsealed));
-        assert!(matches!(
-            plain.entry(&key(), &bytes[0]),
-            Err(RecordError::Seal(_))
-        ));
+        let refused = plain.entry(&key(), &bytes[0]).unwrap_err();
+        assert!(
+            matches!(refused, RecordError::Seal(SealError::Unavailable { .. })) && !refused.is_damage(),
+            "{refused}"
+        );
+        let sealed = Shift.seal(key().as_str(), b"secret".to_vec()).unwrap().bytes;
+        let at = |bytes: &[u8]| {
+            bytes
+                .windows(4)
+                .position(|window| window == &sealed[..4])
+                .unwrap()
+        };
+        for (mut bytes, is_state) in bytes.into_iter().zip([true, false]) {
+            let at = at(&bytes);
+            bytes[at + 2] ^= 1;
+            let refused = if is_state {
+                plain.entry(&key(), &bytes).unwrap_err()
+            } else {
+                let stored = StoredChange::decode((Revision(9), 2), &bytes).unwrap();
+                plain.event(stored).unwrap_err()
+            };
+            assert!(
+                matches!(refused, RecordError::Sealed) && refused.is_damage(),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_seal_that_rejects_whole_bytes_makes_the_value_damaged() {
+        struct Rejects;
+        impl Seal for Rejects {
+            fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
+                Shift.seal(key, plain)
+            }
+
+            fn open(&self, _: &str, key_id: &str, _: Vec<u8>) -> Result<Vec<u8>, SealError> {
+                let key_id = key_id.to_owned();
+                Err(SealError::Rejected { key_id })
+            }
+        }
+        let records = Records::new(Arc::new(Rejects));
+        let refused = records.entry(&key(), &state(&records, &value("x"))).unwrap_err();
+        assert!(refused.is_damage(), "{refused}");
     }
 }

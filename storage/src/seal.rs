@@ -7,14 +7,22 @@ use thiserror::Error;
 
 /// A payload could not be sealed or opened.
 #[derive(Debug, Error)]
-#[error("the payload cannot be {action} with key {key_id:?}: {reason}")]
-pub struct SealError {
-    /// `sealed` or `opened`.
-    pub action: &'static str,
-    /// The encryption key.
-    pub key_id: String,
-    /// Why, for people.
-    pub reason: String,
+pub enum SealError {
+    /// The encryption key cannot be had: it is not known, or its service does not answer. Says nothing about the
+    /// payload.
+    #[error("the encryption key {key_id:?} is not available: {reason}")]
+    Unavailable {
+        /// The encryption key; empty where none has been chosen yet.
+        key_id: String,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The key is there, and the bytes are not what was sealed with it for this object.
+    #[error("the payload was not sealed for this object with the encryption key {key_id:?}")]
+    Rejected {
+        /// The encryption key.
+        key_id: String,
+    },
 }
 
 /// A payload as it goes to disk.
@@ -31,13 +39,14 @@ pub trait Seal: Send + Sync + 'static {
     /// Seals what is stored under `key`.
     ///
     /// # Errors
-    /// The key service failed; nothing is written then.
+    /// [`SealError::Unavailable`]; nothing is written then.
     fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError>;
 
     /// Opens what was stored under `key`.
     ///
     /// # Errors
-    /// The encryption key is not known, or the bytes were not sealed for this object.
+    /// [`SealError::Unavailable`] where the key is not to be had, which must not be mixed up with
+    /// [`SealError::Rejected`]: the latter makes the value count as damaged.
     fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError>;
 }
 
@@ -57,8 +66,7 @@ impl Seal for Unsealed {
         if key_id.is_empty() {
             return Ok(sealed);
         }
-        Err(SealError {
-            action: "opened",
+        Err(SealError::Unavailable {
             key_id: key_id.to_owned(),
             reason: "no encryption is configured".to_owned(),
         })

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use drydock_storage::rocks::{
     self, LifeError, OpenError, Progress, RocksStore, import, recover, restore, verify, verify_backup,
 };
+use drydock_storage::seal::{Seal, Unsealed};
 use drydock_storage::{
     At, Durability, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError, Transaction, Value,
 };
@@ -19,6 +20,10 @@ const GRACE: Duration = Duration::from_secs(10);
 const JUMP: u64 = 1_000_000_000;
 
 fn quiet(_: Progress) {}
+
+fn seal() -> Arc<dyn Seal> {
+    Arc::new(Unsealed)
+}
 
 fn options(folder: &Path) -> Options {
     Options {
@@ -114,7 +119,10 @@ async fn a_restored_backup_holds_everything_at_higher_revisions() {
     assert_eq!((report.manifest.objects, report.manifest.revision), (2, 6));
     // Written after the backup, and lost by restoring it.
     let shown = put(&store, "late", "x").await;
-    assert_eq!(verify_backup(&report.path, &quiet).unwrap(), report.manifest);
+    assert_eq!(
+        verify_backup(&report.path, &seal(), &quiet).unwrap(),
+        report.manifest
+    );
 
     let target = root.path().join("restored");
     let restored = restore(&report.path, &options(&target), &quiet).unwrap();
@@ -177,7 +185,7 @@ async fn a_damaged_backup_is_refused() {
     let refused = restore(&report.path, &options(&root.path().join("new")), &quiet).unwrap_err();
     assert!(refused.to_string().contains("has changed"), "{refused}");
     std::fs::remove_file(&table).unwrap();
-    let refused = verify_backup(&report.path, &quiet).unwrap_err();
+    let refused = verify_backup(&report.path, &seal(), &quiet).unwrap_err();
     assert!(refused.to_string().contains("is missing"), "{refused}");
 }
 
@@ -192,6 +200,131 @@ async fn nothing_is_restored_over_something() {
         matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
         "{refused}"
     );
+}
+
+/// Rewrites a line of a backup's manifest; why the backup is refused then.
+fn refused_with(backup: &Path, from: &str, to: &str) -> String {
+    let path = backup.join("manifest.json");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let changed = whole.replace(from, to);
+    assert_ne!(whole, changed, "{whole}");
+    std::fs::write(&path, changed).unwrap();
+    let refused = verify_backup(backup, &seal(), &quiet).unwrap_err().to_string();
+    std::fs::write(&path, whole).unwrap();
+    refused
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_says_something_else_is_refused() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let path = store
+        .backup(&root.path().join("backups"), 0, &quiet)
+        .unwrap()
+        .path;
+    let uuid = store.uuid().to_string();
+    for (from, to) in [
+        ("\"objects\": 2", "\"objects\": 3"),
+        ("\"revision\": 6", "\"revision\": 5"),
+        (uuid.as_str(), "00000000-0000-0000-0000-000000000001"),
+    ] {
+        let refused = refused_with(&path, from, to);
+        assert!(refused.contains("not what the manifest says"), "{refused}");
+    }
+    let refused = refused_with(&path, "\"content\"", "\"damaged\": [\"a/b/c/d\"], \"content\"");
+    assert!(refused.contains("the manifest says so of"), "{refused}");
+    verify_backup(&path, &seal(), &quiet).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_of_other_stores_in_the_same_folder_are_left_alone() {
+    let root = TempDir::new().unwrap();
+    let backups = root.path().join("backups");
+    let (one, two) = (
+        filled(&root.path().join("one")).await,
+        filled(&root.path().join("two")).await,
+    );
+    put(&two, "more", "x").await;
+    let others = [one.backup(&backups, 1, &quiet).unwrap().path];
+    let odd = backups.join("backup-of-my-own");
+    std::fs::create_dir(&odd).unwrap();
+    let first = two.backup(&backups, 1, &quiet).unwrap().path;
+    put(&two, "more", "y").await;
+    let second = two.backup(&backups, 1, &quiet).unwrap();
+    assert_eq!(second.removed, [first]);
+    assert!(others[0].exists() && odd.exists() && second.path.exists());
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|found| found.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn incremental_backups_share_files_and_each_of_them_is_restored() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let folder = root.path().join("copies");
+    let first = store.backup_incrementally(&folder, 2).unwrap();
+    assert_eq!((first.store, first.revision, first.kept), (store.uuid(), 6, 1));
+    let shared = folder.join("engine/shared_checksum");
+    let before = names(&shared);
+    put(&store, "late", "late").await;
+    let second = store.backup_incrementally(&folder, 2).unwrap();
+    let after = names(&shared);
+    assert!(
+        before.iter().all(|name| after.contains(name)),
+        "{before:?} {after:?}"
+    );
+    assert!(before.len() < after.len());
+
+    // What comes later is seen by none of them.
+    let shown = put(&store, "one", "later").await;
+    for (path, objects) in [(&first.path, 2), (&second.path, 3), (&folder, 3)] {
+        let target = root.path().join(format!("restored-{}", uuid::Uuid::new_v4()));
+        let restored = restore(path, &options(&target), &quiet).unwrap();
+        assert_eq!((restored.objects, restored.source), (objects, store.uuid()));
+        assert!(!target.join("restoring").exists());
+        let new = open(&target);
+        let (entries, least, most) = content(&new).await;
+        assert_eq!(entries.len() as u64, objects);
+        assert!(entries.contains(&("two".to_owned(), "two again".to_owned())));
+        assert!(least > shown.0 + JUMP - 10, "an object went back to {least}");
+        assert_eq!(new.floors().watchable_from, Revision(most));
+    }
+
+    let third = store.backup_incrementally(&folder, 2).unwrap();
+    assert_eq!(third.kept, 2);
+    assert!(!first.path.exists() && second.path.exists() && third.path.exists());
+    let another = filled(&root.path().join("another")).await;
+    let refused = another.backup_incrementally(&folder, 2).unwrap_err();
+    assert!(matches!(refused, LifeError::Foreign { .. }), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_incremental_backup_is_told_and_not_restored() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let folder = root.path().join("copies");
+    store.backup_incrementally(&folder, 0).unwrap();
+    let table = file_of(&folder.join("engine/shared_checksum"), ".sst");
+    let whole = std::fs::read(&table).unwrap();
+    let mut bytes = whole.clone();
+    *bytes.get_mut(whole.len() / 2).unwrap() ^= 1;
+    std::fs::write(&table, &bytes).unwrap();
+    let target = root.path().join("restored");
+    let refused = restore(&folder, &options(&target), &quiet).unwrap_err();
+    assert!(matches!(refused, LifeError::Damaged { .. }), "{refused}");
+    assert!(!target.join("format").exists());
+    // The next backup finds what is not there as it was.
+    std::fs::write(&table, whole.get(..whole.len() - 1).unwrap()).unwrap();
+    put(&store, "late", "late").await;
+    let refused = store.backup_incrementally(&folder, 0).unwrap_err();
+    assert!(matches!(refused, LifeError::Damaged { .. }), "{refused}");
 }
 
 /// Restore or import.

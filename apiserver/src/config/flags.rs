@@ -21,6 +21,56 @@ use crate::{
     request::duration::parse_go_duration,
 };
 
+/// Where a store lies and how it is kept; said alike to a server and to work on its files.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct StorageFlags {
+    /// Folder of the store.
+    #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// `strict`: a write is answered when the disk has it. `relaxed=DURATION`: the disk is asked that often.
+    #[arg(long, env = "DRYDOCK_STORAGE_DURABILITY", default_value_t = Durability::Strict, value_name = "MODE")]
+    storage_durability: Durability,
+    /// How long past revisions can be watched from.
+    #[arg(
+        long,
+        env = "DRYDOCK_HISTORY_WINDOW",
+        default_value = "5m",
+        value_name = "DURATION"
+    )]
+    history_window: GoDuration,
+    /// Take file systems that cannot promise that a write is on disk: network mounts, overlays, memory.
+    #[arg(
+        long,
+        env = "DRYDOCK_STORAGE_ANY_FILE_SYSTEM",
+        default_value_t = false,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_name = "BOOL",
+        action = clap::ArgAction::Set
+    )]
+    storage_any_file_system: bool,
+}
+
+impl StorageFlags {
+    /// The settings of the store.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(&self) -> Result<StorageConfig, ConfigError> {
+        if self.history_window.0 < Duration::from_secs(1) {
+            return Err(wrong("--history-window", "must be at least 1s"));
+        }
+        Ok(StorageConfig {
+            data_dir: self.data_dir.clone(),
+            durability: self.storage_durability,
+            history_window: self.history_window.0,
+            any_file_system: self.storage_any_file_system,
+            incremental_backup_dir: None,
+        })
+    }
+}
+
 /// Drydock's API server.
 #[derive(Debug, Parser)]
 #[command(name = "drydock-apiserver", version, about, disable_help_subcommand = true)]
@@ -153,32 +203,11 @@ pub(super) struct ServerFlags {
     /// Paths that need no authorization; a trailing * stands for every path with that start.
     #[arg(long, env = "DRYDOCK_AUTHORIZATION_ALWAYS_ALLOW_PATHS", value_delimiter = ',', default_values_t = DEFAULT_ALWAYS_ALLOW.map(str::to_owned), value_name = "PATHS")]
     authorization_always_allow_paths: Vec<String>,
-    /// Folder of the store.
-    #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
-    data_dir: PathBuf,
-    /// `strict`: a write is answered when the disk has it. `relaxed=DURATION`: the disk is asked that often.
-    #[arg(long, env = "DRYDOCK_STORAGE_DURABILITY", default_value_t = Durability::Strict, value_name = "MODE")]
-    storage_durability: Durability,
-    /// How long past revisions can be watched from.
-    #[arg(
-        long,
-        env = "DRYDOCK_HISTORY_WINDOW",
-        default_value = "5m",
-        value_name = "DURATION"
-    )]
-    history_window: GoDuration,
-    /// Take file systems that cannot promise that a write is on disk: network mounts, overlays, memory.
-    #[arg(
-        long,
-        env = "DRYDOCK_STORAGE_ANY_FILE_SYSTEM",
-        default_value_t = false,
-        num_args = 0..=1,
-        default_missing_value = "true",
-        require_equals = true,
-        value_name = "BOOL",
-        action = clap::ArgAction::Set
-    )]
-    storage_any_file_system: bool,
+    #[command(flatten)]
+    store: StorageFlags,
+    /// Folder, on any volume, that `POST /storage/backups?incremental=true` keeps incremental backups in.
+    #[arg(long, env = "DRYDOCK_INCREMENTAL_BACKUP_DIR", value_name = "DIR")]
+    incremental_backup_dir: Option<PathBuf>,
     /// Time between failing readiness and closing the listener.
     #[arg(
         long,
@@ -380,9 +409,10 @@ impl ServerFlags {
         if self.request_timeout.0 < Duration::from_secs(1) {
             return Err(wrong("--request-timeout", "must be at least 1s"));
         }
-        if self.history_window.0 < Duration::from_secs(1) {
-            return Err(wrong("--history-window", "must be at least 1s"));
-        }
+        let storage = StorageConfig {
+            incremental_backup_dir: self.incremental_backup_dir,
+            ..self.store.validated()?
+        };
         if let Some(bad) = self
             .authorization_always_allow_paths
             .iter()
@@ -413,12 +443,7 @@ impl ServerFlags {
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
             },
             allowed_reserved_names: self.allowed_reserved_names,
-            storage: StorageConfig {
-                data_dir: self.data_dir,
-                durability: self.storage_durability,
-                history_window: self.history_window.0,
-                any_file_system: self.storage_any_file_system,
-            },
+            storage,
             log: LogConfig {
                 format: self.log_format,
                 level: self.log_level,

@@ -148,20 +148,37 @@ fn unknown_members_of_the_file_are_refused() {
 }
 
 #[test]
-fn storage_commands_parse() {
-    let config = parse(&["storage", "backup", "--data-dir=/d", "--to=/b"]).unwrap();
-    let store = StorageFolder {
-        data_dir: "/d".into(),
+fn storage_commands_parse_and_take_the_flags_of_the_server() {
+    let backup = |flags: &[&str]| match parse(&[&["storage", "backup", "--data-dir=/d"], flags].concat()) {
+        Ok(Config::Storage(StorageCommand::Backup { store, target, keep })) => {
+            Ok((store.validated().unwrap(), target, keep))
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(clap_exit(error)),
     };
+    let (store, target, keep) = backup(&["--to=/b"]).unwrap();
+    assert_eq!(store, storage(&["--data-dir=/d"]));
     assert_eq!(
-        config,
-        Config::Storage(StorageCommand::Backup {
-            store,
-            to: "/b".into(),
-            keep: 0
-        })
+        (target.to, target.incremental_to, keep),
+        (Some("/b".into()), None, 0)
     );
+    let flags = [
+        "--storage-any-file-system",
+        "--history-window=1m",
+        "--storage-durability=relaxed=1s",
+    ];
+    let (store, target, _) = backup(&[&["--incremental-to=/c"], &flags[..]].concat()).unwrap();
+    assert!(store.any_file_system);
+    assert_eq!(store, storage(&[&["--data-dir=/d"], &flags[..]].concat()));
+    assert_eq!((target.to, target.incremental_to), (None, Some("/c".into())));
+    assert_eq!(backup(&[]).unwrap_err(), 2);
+    assert_eq!(backup(&["--to=/b", "--incremental-to=/c"]).unwrap_err(), 2);
     assert!(parse(&["storage"]).is_err());
+}
+
+/// The settings of the store of a server with these flags.
+fn storage(flags: &[&str]) -> StorageConfig {
+    serve(flags).unwrap().server.storage
 }
 
 #[test]

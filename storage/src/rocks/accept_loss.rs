@@ -15,12 +15,12 @@ use super::error::OpenError;
 use super::format::{Format, sync_folder, write_durably};
 use super::mark::MarkFile;
 use super::open::{engine_folder, lock_folder, mark_path};
-use super::progress::{LifeError, Progress, TELL_EVERY, at};
+use super::progress::{LifeError, Progress, TELL_EVERY, at, read_row, sealed};
 use super::recover::{load, open_engine, position};
 use super::transfer::{Importer, jump};
+use crate::Revision;
 use crate::options::Options;
-use crate::record::{Records, StoredState};
-use crate::{Key, Revision};
+use crate::record::Records;
 
 /// What a verification found in a store that is whole.
 #[derive(Debug, Clone, Serialize)]
@@ -232,14 +232,10 @@ fn take_readable(
             }
         };
         let text = String::from_utf8_lossy(key).into_owned();
-        let value = Key::parse(&text).ok().and_then(|key| {
-            let stored = StoredState::decode(&key, record).ok()?;
-            let value = records.value(&key, stored).ok()?;
-            Some((key, value))
-        });
-        match value {
-            Some((key, value)) => importer.put(&key, &value)?,
-            None => taken.lost.push(text),
+        match read_row(&records, &text, record) {
+            Ok((key, value)) => importer.put(&key, &value)?,
+            Err(error) if error.is_damage() => taken.lost.push(text),
+            Err(error) => return Err(sealed(&text, &error)),
         }
         done += 1;
         if done % TELL_EVERY == 0 {

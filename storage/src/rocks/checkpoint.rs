@@ -1,12 +1,14 @@
 //! How is a backup taken from a running store, and is it whole?
 //!
-//! A checkpoint (hard links; the memtables are flushed first; writers go on), opened and read before it counts, a
-//! manifest with the fingerprint of every file, everything synced, then renamed into place.
+//! A checkpoint (hard links; the memtables are flushed first; writers go on), opened and read, every value of it, a
+//! manifest with the fingerprint of every file, everything synced and verified against the manifest, then renamed into
+//! place. A value that is damaged in the store is damaged in its backup: the manifest names it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,10 +17,11 @@ use uuid::Uuid;
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
 use super::format::{CURRENT, sync_folder, write_durably};
-use super::progress::{ContentHash, LifeError, Progress, TELL_EVERY, at, hex};
+use super::progress::{ContentHash, LifeError, Progress, TELL_EVERY, at, hex, sealed};
 use super::recover::{self, Position};
 use crate::Key;
-use crate::record::StoredState;
+use crate::record::{Records, StoredState};
+use crate::seal::Seal;
 
 const MANIFEST: &str = "manifest.json";
 const ENGINE: &str = "db";
@@ -44,8 +47,11 @@ pub struct Manifest {
     pub store: Uuid,
     /// The revision it shows.
     pub revision: u64,
-    /// How many keys hold a value.
+    /// How many keys hold a value, damaged or not.
     pub objects: u64,
+    /// Keys whose value fails its checksum: they cannot be restored from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// SHA-256 over key and revision of every value, in key order.
     pub content: String,
     /// When it was taken, in milliseconds since 1970.
@@ -69,10 +75,10 @@ pub struct BackupReport {
 
 impl RocksStore {
     /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks; writers
-    /// do not wait.
+    /// do not wait. Where a value is damaged, the newest older backup without damage is kept besides.
     ///
     /// # Errors
-    /// The disk, or damage found while the backup is read: then there is no backup.
+    /// The disk, or damage of structure found while the backup is read: then there is no backup.
     pub fn backup(
         &self,
         folder: &Path,
@@ -88,12 +94,13 @@ impl RocksStore {
         fail::fail_point!("backup-before-checkpoint");
         self.shared.engine()?.checkpoint(&unfinished.join(ENGINE))?;
         fail::fail_point!("backup-after-checkpoint");
-        let content = read_content(&unfinished, progress)?;
+        let content = read_content(&unfinished, &self.shared.records, progress)?;
         let manifest = Manifest {
             format: CURRENT,
             store: content.position.store,
             revision: content.position.revision.0,
             objects: content.objects,
+            damaged: content.damaged,
             content: content.hash,
             taken_ms: self.shared.clock.now_ms(),
             files: fingerprint_files(&unfinished, progress)?,
@@ -106,11 +113,20 @@ impl RocksStore {
             "backup-{:020}-{:013}",
             manifest.revision, manifest.taken_ms
         ));
+        // What was written is what counts, so it is read again.
+        verify_with(&unfinished, &self.shared.records, progress)?;
         fail::fail_point!("backup-before-rename");
         std::fs::rename(&unfinished, &path).map_err(at(&path))?;
         sync_folder(folder).map_err(at(folder))?;
         fail::fail_point!("backup-before-removal");
-        let removed = remove_old(folder, keep)?;
+        if !manifest.damaged.is_empty() {
+            tracing::error!(keys = ?manifest.damaged, "values are damaged in the store and in its backup");
+        }
+        // The backup is there, whatever becomes of older ones.
+        let removed = remove_old(folder, keep, &manifest).unwrap_or_else(|error| {
+            tracing::warn!(%error, folder = %folder.display(), "older backups were not removed");
+            Vec::new()
+        });
         Ok(BackupReport {
             path,
             manifest,
@@ -119,19 +135,25 @@ impl RocksStore {
     }
 }
 
-/// Reads a backup whole and compares it with its manifest.
+/// Reads a backup whole, every value of it, and compares it with its manifest. Keys that the manifest calls damaged are
+/// no difference.
 ///
 /// # Errors
 /// Anything that differs.
-pub fn verify_backup(folder: &Path, progress: &dyn Fn(Progress)) -> Result<Manifest, LifeError> {
-    let manifest_path = folder.join(MANIFEST);
+pub fn verify_backup(
+    folder: &Path,
+    seal: &Arc<dyn Seal>,
+    progress: &dyn Fn(Progress),
+) -> Result<Manifest, LifeError> {
+    verify_with(folder, &Records::new(Arc::clone(seal)), progress)
+}
+
+fn verify_with(folder: &Path, records: &Records, progress: &dyn Fn(Progress)) -> Result<Manifest, LifeError> {
     let damaged = |what: String| LifeError::Damaged {
         path: folder.to_owned(),
         what,
     };
-    let text = std::fs::read(&manifest_path).map_err(at(&manifest_path))?;
-    let manifest: Manifest = serde_json::from_slice(&text)
-        .map_err(|error| damaged(format!("its manifest does not parse: {error}")))?;
+    let manifest = read_manifest(folder)?;
     if manifest.format > CURRENT {
         return Err(damaged(format!(
             "it has format {}, this binary reads {CURRENT}",
@@ -146,16 +168,36 @@ pub fn verify_backup(folder: &Path, progress: &dyn Fn(Progress)) -> Result<Manif
             Some(_) => {}
         }
     }
-    let content = read_content(folder, progress)?;
-    if content.hash != manifest.content || content.position.revision.0 != manifest.revision {
+    let content = read_content(folder, records, progress)?;
+    if content.damaged != manifest.damaged {
+        return Err(damaged(format!(
+            "the values of {:?} fail their checksum, the manifest says so of {:?}",
+            content.damaged, manifest.damaged
+        )));
+    }
+    let is_as_told = content.hash == manifest.content
+        && content.objects == manifest.objects
+        && content.position.revision.0 == manifest.revision
+        && content.position.store == manifest.store;
+    if !is_as_told {
         return Err(damaged("its content is not what the manifest says".to_owned()));
     }
     Ok(manifest)
 }
 
+fn read_manifest(folder: &Path) -> Result<Manifest, LifeError> {
+    let path = folder.join(MANIFEST);
+    let text = std::fs::read(&path).map_err(at(&path))?;
+    serde_json::from_slice(&text).map_err(|error| LifeError::Damaged {
+        path: folder.to_owned(),
+        what: format!("its manifest does not parse: {error}"),
+    })
+}
+
 struct Content {
     position: Position,
     objects: u64,
+    damaged: Vec<String>,
     hash: String,
 }
 
@@ -168,12 +210,13 @@ pub(crate) fn open_engine(backup: &Path) -> Result<Engine, LifeError> {
     )?)
 }
 
-fn read_content(backup: &Path, progress: &dyn Fn(Progress)) -> Result<Content, LifeError> {
+fn read_content(backup: &Path, records: &Records, progress: &dyn Fn(Progress)) -> Result<Content, LifeError> {
     let engine = open_engine(backup)?;
     let view = engine.view();
     let position = recover::position(&view)?;
     let mut hash = ContentHash::default();
     let mut objects = 0;
+    let mut damaged_values = Vec::new();
     let mut rows = view.state("", "")?;
     while let Some((key, record)) = rows.next()? {
         let text = String::from_utf8_lossy(key).into_owned();
@@ -184,6 +227,11 @@ fn read_content(backup: &Path, progress: &dyn Fn(Progress)) -> Result<Content, L
         let key = Key::parse(&text).map_err(|error| damaged(error.to_string()))?;
         let stored = StoredState::decode(&key, record).map_err(|error| damaged(error.to_string()))?;
         hash.add(&text, stored.place().modified.0);
+        match records.value(&key, stored) {
+            Ok(_) => {}
+            Err(error) if error.is_damage() => damaged_values.push(text),
+            Err(error) => return Err(sealed(&text, &error)),
+        }
         objects += 1;
         if objects % TELL_EVERY == 0 {
             progress(Progress {
@@ -196,6 +244,7 @@ fn read_content(backup: &Path, progress: &dyn Fn(Progress)) -> Result<Content, L
     Ok(Content {
         position,
         objects,
+        damaged: damaged_values,
         hash: hash.finish(),
     })
 }
@@ -242,21 +291,35 @@ fn fingerprint(file: &mut File) -> io::Result<(u64, String)> {
     }
 }
 
-fn remove_old(folder: &Path, keep: usize) -> Result<Vec<PathBuf>, LifeError> {
+/// Removes the older backups of the same store beyond the newest `keep`. What else lies in the folder is not ours.
+fn remove_old(folder: &Path, keep: usize, newest: &Manifest) -> Result<Vec<PathBuf>, LifeError> {
     if keep == 0 {
         return Ok(Vec::new());
     }
     let mut backups = Vec::new();
     for found in std::fs::read_dir(folder).map_err(at(folder))? {
         let found = found.map_err(at(folder))?;
-        if found.file_name().to_string_lossy().starts_with("backup-") {
-            backups.push(found.path());
+        if !found.file_name().to_string_lossy().starts_with("backup-") {
+            continue;
+        }
+        match read_manifest(&found.path()) {
+            Ok(manifest) if manifest.store == newest.store => {
+                backups.push((found.path(), manifest.damaged.is_empty()));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "a backup without a readable manifest is left alone"),
         }
     }
     // Names sort by revision.
     backups.sort_unstable();
     let old = backups.len().saturating_sub(keep);
-    let removed: Vec<PathBuf> = backups.into_iter().take(old).collect();
+    let kept = backups.split_off(old);
+    if !kept.iter().any(|(_, is_whole)| *is_whole)
+        && let Some(whole) = backups.iter().rposition(|(_, is_whole)| *is_whole)
+    {
+        backups.remove(whole);
+    }
+    let removed: Vec<PathBuf> = backups.into_iter().map(|(path, _)| path).collect();
     let unfinished = folder.join(UNFINISHED);
     for path in &removed {
         // Under this name first: what is left of one whose removal was cut short must not look like a backup.

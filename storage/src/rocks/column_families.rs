@@ -242,6 +242,11 @@ impl Engine {
         Ok(checkpoint.create_checkpoint(folder)?)
     }
 
+    /// Copies what is not there yet into a folder of incremental backups.
+    pub(crate) fn copy_into(&self, backups: &mut rocksdb::backup::BackupEngine) -> Result<(), EngineError> {
+        Ok(backups.create_new_backup_flush(&self.db, true)?)
+    }
+
     /// How hard compaction presses on writes.
     pub(crate) fn pressure(&self) -> Result<Pressure, EngineError> {
         let of_all = |name: &str| self.db.property_int_value(name);

@@ -119,6 +119,16 @@ pub enum OpenError {
         /// Why, in the engine's words.
         reason: String,
     },
+    /// Values are sealed with a key that cannot be had at the moment.
+    #[error(
+        "the value of {key} cannot be opened: {reason}. Nothing is lost: make the key available, and start again"
+    )]
+    Sealed {
+        /// Whose value.
+        key: String,
+        /// Why, for people.
+        reason: String,
+    },
     /// The store was written by a newer binary.
     #[error(
         "the store has format {found} and needs format {needed}, this binary has {supported}: use a newer binary"

@@ -11,7 +11,7 @@ use super::tail::Change;
 use crate::record::{RecordError, Records, StoredChange};
 use crate::{Event, Revision};
 
-/// How many revisions, and about how many bytes, one read brings.
+/// How many revisions, and about how many bytes of values, one read brings.
 const READ_REVISIONS: usize = 1024;
 const READ_BYTES: usize = 4 << 20;
 
@@ -27,6 +27,13 @@ pub(crate) enum HistoryError {
         /// What was found.
         reason: String,
     },
+    /// A record is whole, but sealed with a key that cannot be had at the moment.
+    Closed {
+        /// Where.
+        revision: Revision,
+        /// Why.
+        reason: String,
+    },
 }
 
 impl From<EngineError> for HistoryError {
@@ -36,10 +43,12 @@ impl From<EngineError> for HistoryError {
 }
 
 impl HistoryError {
-    fn record(revision: Revision, error: &RecordError) -> Self {
-        Self::Damaged {
-            revision,
-            reason: error.to_string(),
+    pub(crate) fn record(revision: Revision, error: &RecordError) -> Self {
+        let reason = error.to_string();
+        if error.is_damage() {
+            Self::Damaged { revision, reason }
+        } else {
+            Self::Closed { revision, reason }
         }
     }
 
@@ -123,14 +132,15 @@ pub(crate) fn read_after(
     let mut density = Density::after(seen);
     let mut changes: Vec<Change> = Vec::new();
     let mut bytes = 0;
-    walk(&view, seen.next(), through, |stored, size| {
+    walk(&view, seen.next(), through, |stored, _| {
         let revision = stored.committed.revision;
         let is_new_revision = changes.last().is_none_or(|change| change.revision != revision);
         if is_new_revision && (changes.len() >= READ_REVISIONS || bytes >= READ_BYTES) {
             return Ok(false);
         }
         density.follow(&stored)?;
-        bytes += size;
+        // What it takes in memory; on disk it may be a hundredth of that.
+        bytes += stored.plain_bytes();
         let event: Event = records
             .event(stored)
             .map_err(|error| HistoryError::record(revision, &error))?;

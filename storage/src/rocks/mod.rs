@@ -3,7 +3,8 @@
 //! Start at [`RocksStore::open`]. The parts, in the order of a write:
 //! `prepare` (encode in the task of the request) → `queue` → `commit` (the one writer) → `column_families` (bytes on
 //! disk) → `mark` (what was durable once) → `index` and `tail` (what is published). Reads: `read` (scans), `watch`
-//! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `checkpoint`, `transfer`.
+//! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `checkpoint`, `incremental`,
+//! `transfer`.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -44,6 +45,7 @@ mod error;
 mod format;
 mod history;
 mod housekeeping;
+mod incremental;
 mod index;
 mod lock;
 mod mark;
@@ -61,6 +63,7 @@ mod watch;
 pub use accept_loss::{RecoverReport, VerifyReport, recover, verify};
 pub use checkpoint::{BackupFile, BackupReport, Manifest, verify_backup};
 pub use error::OpenError;
+pub use incremental::IncrementalReport;
 pub use open::Opened;
 pub use progress::{LifeError, Progress};
 pub use transfer::{ExportReport, ImportReport, import, restore};

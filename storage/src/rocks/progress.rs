@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::error::{EngineError, OpenError};
-use crate::StoreError;
+use crate::record::{RecordError, Records, StoredState};
+use crate::{Key, StoreError, Value};
 
 /// A step of a long operation. Told every so many objects or files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,14 @@ pub enum LifeError {
         /// What was found.
         what: String,
     },
+    /// A folder of backups belongs to another store.
+    #[error("{path} holds backups of the store {store}: name another folder")]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Whose they are.
+        store: uuid::Uuid,
+    },
     /// Loss must be accepted in so many words.
     #[error("{what}: nothing was changed. Restore a backup, or repeat the command with --accept-loss")]
     LossNotAccepted {
@@ -66,6 +75,20 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> LifeError + '_ {
         path: path.to_owned(),
         source,
     }
+}
+
+/// Key and value of a row of `state`.
+pub(crate) fn read_row(records: &Records, text: &str, record: &[u8]) -> Result<(Key, Value), RecordError> {
+    let key = Key::parse(text)?;
+    let stored = StoredState::decode(&key, record)?;
+    let value = records.value(&key, stored)?;
+    Ok((key, value))
+}
+
+/// The end of work that meets a value whose encryption key is not to be had: leaving it out would lose it.
+pub(crate) fn sealed(key: &str, error: &RecordError) -> LifeError {
+    let (key, reason) = (key.to_owned(), error.to_string());
+    OpenError::Sealed { key, reason }.into()
 }
 
 /// How often progress is told.

@@ -114,10 +114,7 @@ fn undo(
             let event = shared
                 .records
                 .event(stored)
-                .map_err(|error| HistoryError::Damaged {
-                    revision,
-                    reason: error.to_string(),
-                })?;
+                .map_err(|error| HistoryError::record(revision, &error))?;
             undone.insert(event.key, event.old);
         }
         Ok(walked <= MAX_UNDONE)
@@ -212,6 +209,11 @@ fn row(shared: &Shared, text: &str, record: &[u8], revision: Revision) -> Result
     }
     let key = Key::parse(text)?;
     let corrupt = |error: &crate::record::RecordError| {
+        if !error.is_damage() {
+            return StoreError::Unavailable {
+                reason: error.to_string(),
+            };
+        }
         shared.metrics.checksum_failures.inc();
         StoreError::Corrupt {
             key: key.to_string(),
@@ -247,6 +249,9 @@ pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
 pub(crate) fn history_failed(shared: &Shared, error: &HistoryError) -> StoreError {
     match error {
         HistoryError::Engine(error) => engine_failed(error),
+        HistoryError::Closed { reason, .. } => StoreError::Unavailable {
+            reason: reason.clone(),
+        },
         HistoryError::Damaged { revision, reason } => {
             shared.metrics.checksum_failures.inc();
             StoreError::Corrupt {

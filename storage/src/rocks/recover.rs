@@ -198,7 +198,12 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
                 modified: place.modified,
             }),
             // A key service that does not answer says nothing about the data.
-            Err(error @ RecordError::Seal(_)) => return Err(fault(error)),
+            Err(error) if !error.is_damage() => {
+                return Err(OpenError::Sealed {
+                    key: key.to_string(),
+                    reason: error.to_string(),
+                });
+            }
             Err(error) => {
                 tracing::error!(%key, %error, "a value is damaged and set apart");
                 Slot::Damaged(place)
@@ -240,6 +245,10 @@ fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Re
     .and_then(|()| density.end(position.revision))
     .map_err(|error| match error {
         HistoryError::Engine(error) => error.into(),
+        HistoryError::Closed { revision, reason } => OpenError::Sealed {
+            key: format!("the history of revision {revision}"),
+            reason,
+        },
         HistoryError::Damaged { revision, reason } => {
             OpenError::damaged(format!("the history of revision {revision}: {reason}"))
         }

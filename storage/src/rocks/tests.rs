@@ -183,6 +183,55 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
     assert!(opened.damaged.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_names_damaged_values_and_a_restore_leaves_them_out() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let folder = root.path().join("store");
+    let at = |folder: &Path| RocksStore::open(options(folder, &hands)).unwrap().0;
+    let store = at(&folder);
+    let one = put(&store, "one", "first").await;
+    put(&store, "two", "second").await;
+    let backups = root.path().join("backups");
+    let whole = store.backup(&backups, 1, &|_| {}).unwrap();
+    assert!(whole.manifest.damaged.is_empty());
+    close(store).await;
+    let engine = Engine::open(&engine_folder(&folder), Access::Existing, Recovery::Strict).unwrap();
+    let spoiled = spoiled_state(&key("one"), "first", one);
+    engine
+        .write(&[Step::PutState(key("one"), spoiled)], true)
+        .unwrap();
+    drop(engine);
+
+    let store = at(&folder);
+    let named = [key("one").to_string()];
+    hands.set(1);
+    let report = store.backup(&backups, 1, &|_| {}).unwrap();
+    assert_eq!(
+        (&report.manifest.damaged[..], report.manifest.objects),
+        (&named[..], 2)
+    );
+    assert!(whole.path.exists(), "the last backup of the damaged value went");
+    let seal: Arc<dyn crate::seal::Seal> = Arc::new(Unsealed);
+    assert_eq!(
+        verify_backup(&report.path, &seal, &|_| {}).unwrap(),
+        report.manifest
+    );
+    let copies = root.path().join("copies");
+    assert_eq!(store.backup_incrementally(&copies, 0).unwrap().damaged, named);
+    for (name, from) in [("restored", &report.path), ("copied", &copies)] {
+        let target = options(&root.path().join(name), &hands);
+        let restored = restore(from, &target, &|_| {}).unwrap();
+        assert_eq!((&restored.skipped[..], restored.objects), (&named[..], 1));
+        let new = at(&target.path);
+        assert!(new.get(&key("two")).await.unwrap().entry.is_some());
+        assert!(new.get(&key("one")).await.unwrap().entry.is_none());
+    }
+    // Once a newer backup is whole, the older ones go.
+    store.remove_damaged(&key("one")).await.unwrap();
+    let report = store.backup(&backups, 1, &|_| {}).unwrap();
+    assert_eq!(report.removed.len(), 2);
+}
+
 /// Why a tampered store is refused, in part.
 async fn check_refused(steps: &[Step], expected: &str) {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
@@ -260,6 +309,85 @@ async fn contradictions_refuse_the_start() {
     for (step, expected) in cases {
         check_refused(&[step], expected).await;
     }
+}
+
+/// An encryption whose key comes and goes, and that knows what it sealed.
+struct Vault(std::sync::atomic::AtomicBool);
+
+impl crate::seal::Seal for Vault {
+    fn seal(&self, key: &str, plain: Vec<u8>) -> Result<crate::seal::Sealed, crate::seal::SealError> {
+        let mut bytes: Vec<u8> = plain.into_iter().map(|byte| !byte).collect();
+        bytes.extend_from_slice(&crc32fast::hash(key.as_bytes()).to_le_bytes());
+        let key_id = "k".to_owned();
+        Ok(crate::seal::Sealed { key_id, bytes })
+    }
+
+    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, crate::seal::SealError> {
+        let key_id = key_id.to_owned();
+        if !self.0.load(Ordering::Relaxed) {
+            let reason = "the key service sleeps".to_owned();
+            return Err(crate::seal::SealError::Unavailable { key_id, reason });
+        }
+        match sealed.split_last_chunk::<4>() {
+            Some((body, tag)) if *tag == crc32fast::hash(key.as_bytes()).to_le_bytes() => {
+                Ok(body.iter().map(|byte| !byte).collect())
+            }
+            _ => Err(crate::seal::SealError::Rejected { key_id }),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_no_damage() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let vault = Arc::new(Vault(true.into()));
+    let options = || Options {
+        seal: Arc::clone(&vault) as Arc<dyn crate::seal::Seal>,
+        ..options(root.path(), &hands)
+    };
+    let records = Records::new(options().seal);
+    let store = RocksStore::open(options()).unwrap().0;
+    let one = put(&store, "one", "first").await;
+    let two = put(&store, "two", "second").await;
+    put(&store, "three", "third").await;
+    close(store).await;
+    let place = |at: Revision| Place {
+        created: at,
+        modified: at,
+    };
+    // A bit of the first; of the second a whole payload that was sealed for the third.
+    let body = records.state_body(&key("one"), &value("first")).unwrap();
+    let mut spoiled = finish_state(body, &key("one"), place(one));
+    let sealed: Vec<u8> = b"first".iter().map(|byte| !byte).collect();
+    let at = spoiled.windows(5).position(|window| window == sealed).unwrap();
+    spoiled[at] ^= 1;
+    let moved = records.state_body(&key("three"), &value("third")).unwrap();
+    let moved = finish_state(moved, &key("two"), place(two));
+    tamper(
+        &root,
+        &[
+            Step::PutState(key("one"), spoiled),
+            Step::PutState(key("two"), moved),
+        ],
+    );
+    let (store, opened) = RocksStore::open(options()).unwrap();
+    assert_eq!(opened.damaged, [key("one").to_string(), key("two").to_string()]);
+    let backup = store.backup(&root.path().join("backups"), 0, &|_| {}).unwrap();
+    assert_eq!(backup.manifest.damaged, opened.damaged);
+    close(store).await;
+
+    vault.0.store(false, Ordering::Relaxed);
+    let refused = RocksStore::open(options()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, OpenError::Sealed { .. }), "{refused}");
+    assert!(!refused.to_string().contains("accept-loss"), "{refused}");
+    let refused = recover(&options(), true, &|_| {}).unwrap_err();
+    assert!(
+        matches!(refused, LifeError::Open(OpenError::Sealed { .. })),
+        "{refused}"
+    );
+    vault.0.store(true, Ordering::Relaxed);
+    let recovered = recover(&options(), true, &|_| {}).unwrap();
+    assert_eq!((recovered.lost, recovered.objects), (opened.damaged, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

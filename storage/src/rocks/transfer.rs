@@ -24,9 +24,10 @@ use super::checkpoint::{open_engine, verify_backup};
 use super::column_families::{Engine, Meta, Step};
 use super::error::OpenError;
 use super::format::{CURRENT, Format, sync_folder};
+use super::incremental;
 use super::mark::{Mark, MarkFile};
 use super::open::{lock_folder, mark_path, new_engine};
-use super::progress::{LifeError, Progress, TELL_EVERY, at};
+use super::progress::{LifeError, Progress, TELL_EVERY, at, sealed};
 use super::read::scan;
 use crate::options::Options;
 use crate::record::{Place, Records, StoredState, finish_state};
@@ -57,12 +58,19 @@ pub struct ImportReport {
     pub revision: u64,
     /// How many objects were written.
     pub objects: u64,
+    /// Keys whose value is damaged in the source: they are not in the new store.
+    pub skipped: Vec<String>,
     /// What cannot be repaired, for people.
     pub notes: Vec<&'static str>,
 }
 
 /// Lies in a folder that is being filled: without it, one that was hardly begun would pass for a new, empty store.
 const UNFINISHED: &str = "unfinished";
+
+fn begin_filling(folder: &Path) -> Result<(), LifeError> {
+    File::create(folder.join(UNFINISHED)).map_err(at(folder))?;
+    sync_folder(folder).map_err(at(folder))
+}
 
 /// Whether a restore or an import into a folder was cut short before the store was whole.
 pub(crate) fn is_unfinished(folder: &Path) -> bool {
@@ -119,8 +127,7 @@ impl Importer {
     pub(crate) fn begin(options: &Options, base: Revision) -> Result<Self, LifeError> {
         let folder = options.path.clone();
         let store = Uuid::new_v4();
-        File::create(folder.join(UNFINISHED)).map_err(at(&folder))?;
-        sync_folder(&folder).map_err(at(&folder))?;
+        begin_filling(&folder)?;
         fail::fail_point!("restore-begin");
         let engine = new_engine(&folder)?;
         Ok(Self {
@@ -203,7 +210,9 @@ impl Importer {
     }
 }
 
-/// Makes a new store from a backup, in the empty or missing folder of `options`.
+/// Makes a new store from a backup, whole or incremental, in the empty or missing folder of `options`. Values that are
+/// damaged in the backup are left out and named in the report. Of a folder of incremental backups the newest is taken, or
+/// the one whose manifest is named.
 ///
 /// # Errors
 /// A backup that is not whole, a folder that is not empty, the disk.
@@ -212,39 +221,99 @@ pub fn restore(
     options: &Options,
     progress: &dyn Fn(Progress),
 ) -> Result<ImportReport, LifeError> {
-    let manifest = verify_backup(backup, progress)?;
+    if let Some(copy) = incremental::find(backup)? {
+        let _lock = claim_empty(options)?;
+        begin_filling(&options.path)?;
+        // Next to the store that comes to be, where there must be room anyway.
+        let whole = options.path.join(RESTORING);
+        let source = copy.unpack(&whole)?;
+        let filled = fill(&source, &whole, options, progress)?;
+        drop(source);
+        std::fs::remove_dir_all(&whole).map_err(at(&whole))?;
+        return filled.finish();
+    }
+    let manifest = verify_backup(backup, &options.seal, progress)?;
     let _lock = claim_empty(options)?;
-    let engine = open_engine(backup)?;
-    let view = engine.view();
-    let base = jump(
-        Revision(manifest.revision),
-        age(options.clock.now_ms(), manifest.taken_ms),
-    );
+    let source = Source {
+        engine: open_engine(backup)?,
+        store: manifest.store,
+        revision: Revision(manifest.revision),
+        taken_ms: manifest.taken_ms,
+    };
+    fill(&source, backup, options, progress)?.finish()
+}
+
+/// Where an incremental backup becomes whole again before it is read.
+const RESTORING: &str = "restoring";
+
+/// A store that objects are taken from.
+pub(crate) struct Source {
+    pub(crate) engine: Engine,
+    pub(crate) store: Uuid,
+    /// Nothing beyond it was handed out when it was taken.
+    pub(crate) revision: Revision,
+    pub(crate) taken_ms: u64,
+}
+
+/// A new store that holds every object of a source, and is none before it is finished.
+struct Filled {
+    importer: Importer,
+    source: Uuid,
+    source_revision: Revision,
+    skipped: Vec<String>,
+}
+
+impl Filled {
+    fn finish(self) -> Result<ImportReport, LifeError> {
+        let (store, revision, objects) = self.importer.finish()?;
+        Ok(ImportReport {
+            store,
+            source: self.source,
+            source_revision: self.source_revision.0,
+            revision: revision.0,
+            objects,
+            skipped: self.skipped,
+            notes: NOTES.to_vec(),
+        })
+    }
+}
+
+/// Writes every object of a source anew.
+fn fill(
+    source: &Source,
+    path: &Path,
+    options: &Options,
+    progress: &dyn Fn(Progress),
+) -> Result<Filled, LifeError> {
+    let view = source.engine.view();
+    let base = jump(source.revision, age(options.clock.now_ms(), source.taken_ms));
     let mut importer = Importer::begin(options, base)?;
     let records = Records::new(options.seal.clone());
+    let mut skipped = Vec::new();
     let mut rows = view.state("", "")?;
     while let Some((key, record)) = rows.next()? {
         let text = String::from_utf8_lossy(key).into_owned();
         let damaged = |what: String| LifeError::Damaged {
-            path: backup.to_owned(),
-            what: format!("the value of {text}: {what}"),
+            path: path.to_owned(),
+            what: format!("the record of {text}: {what}"),
         };
         let key = Key::parse(&text).map_err(|error| damaged(error.to_string()))?;
         let stored = StoredState::decode(&key, record).map_err(|error| damaged(error.to_string()))?;
-        let value = records
-            .value(&key, stored)
-            .map_err(|error| damaged(error.to_string()))?;
-        importer.put(&key, &value)?;
-        tell(progress, importer.objects, Some(manifest.objects));
+        match records.value(&key, stored) {
+            Ok(value) => importer.put(&key, &value)?,
+            Err(error) if error.is_damage() => {
+                tracing::error!(%key, %error, "a value is damaged in the backup and left out");
+                skipped.push(text);
+            }
+            Err(error) => return Err(sealed(&text, &error)),
+        }
+        tell(progress, importer.objects, None);
     }
-    let (store, revision, objects) = importer.finish()?;
-    Ok(ImportReport {
-        store,
-        source: manifest.store,
-        source_revision: manifest.revision,
-        revision: revision.0,
-        objects,
-        notes: NOTES.to_vec(),
+    Ok(Filled {
+        importer,
+        source: source.store,
+        source_revision: source.revision,
+        skipped,
     })
 }
 
@@ -394,15 +463,13 @@ pub fn import(
     if trailer.count != header.count || trailer.sha256 != digest.as_slice() {
         return Err(damaged("its content does not match its trailer"));
     }
-    let (store, revision, objects) = importer.finish()?;
-    Ok(ImportReport {
-        store,
+    let filled = Filled {
+        importer,
         source,
-        source_revision: header.revision,
-        revision: revision.0,
-        objects,
-        notes: NOTES.to_vec(),
-    })
+        source_revision: Revision(header.revision),
+        skipped: Vec::new(),
+    };
+    filled.finish()
 }
 
 fn read_frame<M: Message + Default>(input: &mut impl Read) -> io::Result<M> {

@@ -109,8 +109,8 @@ impl RocksEvents {
                 tracing::error!(%revision, reason, "history is damaged: the watch starts over behind it");
                 Some(self.end(through.next()))
             }
-            Ok(Err(HistoryError::Engine(error))) => {
-                tracing::error!(%error, "history cannot be read");
+            Ok(Err(error)) => {
+                tracing::error!(?error, "history cannot be read: the watch starts over behind it");
                 Some(self.end(through.next()))
             }
             Err(_) => {

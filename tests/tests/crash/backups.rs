@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use drydock_storage::rocks::{RocksStore, restore, verify_backup};
+use drydock_storage::seal::{Seal, Unsealed};
 use drydock_storage::{At, Key, Options, Revision, Value};
 use tempfile::TempDir;
 
@@ -47,12 +49,15 @@ async fn restored_values(backup: &Path) -> (Revision, BTreeMap<Key, Value>) {
 /// Checks every backup in a folder. Whether one of them was compared with the truth.
 pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
     let found = list(backups);
+    let seal: Arc<dyn Seal> = Arc::new(Unsealed);
     for backup in &found {
-        verify_backup(backup, &|_| {}).unwrap();
+        verify_backup(backup, &seal, &|_| {}).unwrap();
     }
     // One that was cut short fails its verification, or it is whole and only not named yet.
     let unfinished = backups.join("unfinished");
-    let unnamed = verify_backup(&unfinished, &|_| {}).is_ok().then_some(unfinished);
+    let unnamed = verify_backup(&unfinished, &seal, &|_| {})
+        .is_ok()
+        .then_some(unfinished);
     let mut is_compared = false;
     for backup in found.last().into_iter().chain(unnamed.as_ref()) {
         let (revision, values_then) = restored_values(backup).await;
