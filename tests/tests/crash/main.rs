@@ -2,6 +2,7 @@
 //!
 //! - [`rounds`]: a child writes and is killed, at random and at failpoints; the parent kept its acknowledgements.
 //! - [`power`]: what was not synced is cut off, zeroed or scrambled.
+//! - [`durable`]: of every file and folder only what was synced is there.
 //! - [`damage`]: every kind of file, damaged in every way.
 //! - [`commands`]: restore, import and recovery, killed and repeated.
 //! - [`full`]: files that cannot grow, for real.
@@ -19,6 +20,7 @@ mod backups;
 mod child;
 mod commands;
 mod damage;
+mod durable;
 mod faults;
 mod full;
 mod journal;

@@ -2,7 +2,7 @@
 //!
 //! The child notes the length of the log after each sync and dies before it notes the last one, so the parent knows
 //! which bytes no sync covers. It damages only those, and may put back an older mark, whose writes are synced once a
-//! second. See `docs/decisions/0011-power-loss-without-a-shim.md` for what this leaves out.
+//! second. See `docs/decisions/0011-power-loss-by-an-image-of-syncs.md` for what this leaves out.
 
 use std::collections::BTreeMap;
 use std::path::Path;

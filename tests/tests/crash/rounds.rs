@@ -48,7 +48,7 @@ const REOPEN_POINTS: [&str; 3] = ["engine-flush", "open-before-engine", "open-be
 const ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "mark-write", "mark-sync"];
 const RELAXED_ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "engine-sync-log", "mark-sync"];
 
-fn rounds() -> u64 {
+pub(crate) fn rounds() -> u64 {
     std::env::var("DRYDOCK_CRASH_ROUNDS")
         .ok()
         .and_then(|rounds| rounds.parse().ok())
