@@ -34,6 +34,10 @@ demo: build ## The same, by itself, with the outcome checked
 cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once
 	@tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null
 
+.PHONY: peer-binaries
+peer-binaries: ## Builds the aggregated server in Go that benchmarks compare with, once
+	@tests/cluster/build.sh sample-apiserver >/dev/null
+
 .PHONY: cluster
 cluster: tools cluster-binaries ## A real control plane on loopback with Drydock registered in it
 	@$(CARGO) build --locked -p drydock-apiserver -p drydock-controller -p drydock-tests
@@ -75,5 +79,5 @@ fuzz: tools ## Fuzzes every parser of foreign bytes for FUZZ_SECONDS each
 	done
 
 .PHONY: bench
-bench: build cluster-binaries ## Speed, with ratios from one run; tests/benches/http/main.rs says what can be chosen
+bench: build cluster-binaries peer-binaries ## Speed, with ratios from one run; tests/benches/http/main.rs says what can be chosen
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http

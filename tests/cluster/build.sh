@@ -4,10 +4,11 @@
 # kwok's stage files (stages/).
 #
 #   build.sh [kubernetes version]   default: $DRYDOCK_KUBERNETES_VERSION, then 1.37.2
+#   build.sh sample-apiserver       an aggregated server in Go, for comparisons, and nothing else
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 #
-# Each family (etcd, kwok, one Kubernetes release) is its own Go module beside this script, since
+# Each family (etcd, kwok, one Kubernetes release, sample-apiserver) is its own Go module beside this script, since
 # together their requirements clash, and its own folder of the cache, so that an interrupted run keeps
 # what it finished. A folder's name ends in a key over everything that decides its contents.
 set -euo pipefail
@@ -16,11 +17,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DRYDOCK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/drydock}/cluster
 version=${1:-${DRYDOCK_KUBERNETES_VERSION:-1.37.2}}
 version=${version#v}
+sample_version=0.37.2
 say() { printf 'cluster: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
 command -v go >/dev/null || fail "Go is missing: the test cluster is built from Go modules; install Go 1.26 or newer (https://go.dev/dl)"
-[ -d "$here/kubernetes/v$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
+[ "$version" = sample-apiserver ] || [ -d "$here/kubernetes/v$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
 
 export GOWORK=off CGO_ENABLED=0
 build_flags=(-mod=readonly -trimpath -buildvcs=false)
@@ -89,6 +91,26 @@ copy_stages() {
   done
 }
 
+leftovers=()
+trap 'rm -rf "${leftovers[@]}"' EXIT
+
+# lock: one build at a time; whoever waited finds the folder made.
+lock() {
+  mkdir -p "$cache"
+  exec 9>"$cache/.lock"
+  flock -n 9 || { say "waiting for another build to end"; flock 9; }
+}
+
+if [ "$version" = sample-apiserver ]; then
+  sample="$cache/sample-apiserver-$sample_version-$(key "$here/sample-apiserver" "")"
+  if [ ! -d "$sample" ]; then
+    lock
+    build "$sample" "$here/sample-apiserver" "" "2 minutes" k8s.io/sample-apiserver
+  fi
+  echo "$sample"
+  exit 0
+fi
+
 minor=${version#*.}
 component=k8s.io/component-base/version
 # Without these a build says v0.0.0-master, and clients that look at the version misbehave.
@@ -105,12 +127,7 @@ if [ -d "$cluster" ]; then
   exit 0
 fi
 
-mkdir -p "$cache"
-exec 9>"$cache/.lock"
-flock -n 9 || { say "waiting for another build to end"; flock 9; }
-leftovers=()
-trap 'rm -rf "${leftovers[@]}"' EXIT
-
+lock
 if [ ! -d "$cluster" ]; then
   build "$etcd" "$here/etcd" "" "half a minute" go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3
   build "$kwok" "$here/kwok" "" "a minute" sigs.k8s.io/kwok/cmd/kwok

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cluster::ControlPlane   etcd, kube-apiserver, controller manager, scheduler, kwok (nodes and pods)
+//! cluster::SampleApiServer  an aggregated server in Go, to be compared with
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
 //! clients                 kubectl, a raw HTTPS client for requests no well-behaved client sends,
 //!                         and `eventually`, the one way in which a suite waits

@@ -1,15 +1,16 @@
 //! How fast is the server, at what cost, and how far is that from what the machine and others can do?
 //!
 //! Through real HTTP/2 over TLS, with the load on the same cores as the server. Each row is measured beside a
-//! loop of `fdatasync`, a server of the same HTTP and TLS stack that does nothing, and a custom resource and a
-//! built-in kind on kube-apiserver and etcd: the machine differs from day to day, the ratios of one run do not.
+//! loop of `fdatasync`, a server of the same HTTP and TLS stack that does nothing, and the peers: a custom
+//! resource and a built-in kind on kube-apiserver and etcd, and an aggregated server in Go with an etcd of its own.
+//! The machine differs from day to day, the ratios of one run do not.
 //! CPU time is the server's own, from `/proc`. The clients are `system:masters`, so that no review is asked for.
 //!
 //! ```text
 //! DRYDOCK_BENCH=creates,gets     only these rows (see [`ROWS`])
 //! DRYDOCK_BENCH_SECONDS=3        time of a row that is bounded by it
 //! DRYDOCK_BENCH_OBJECTS=150000   objects of the last rows
-//! DRYDOCK_BENCH_PEERS=skip       without custom resource and built-in kind
+//! DRYDOCK_BENCH_PEERS=skip       without the peers
 //! DRYDOCK_BIN_DIR=target/release where the server is
 //! ```
 #![expect(
@@ -21,12 +22,14 @@
 mod disk;
 mod do_nothing;
 mod report;
+mod restart;
 mod rows;
 mod settings;
 mod subject;
+mod watching;
 
 use anyhow::Result;
-use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part};
+use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part, SampleApiServer};
 use serde_json::json;
 
 use self::do_nothing::DoNothing;
@@ -83,20 +86,26 @@ async fn run(settings: &Settings) -> Result<()> {
     control_plane.admin().apply(&list.to_string()).await?;
 
     let nothing = DoNothing::start(&control_plane).await?;
+    let sample = if settings.peers {
+        Some(SampleApiServer::start(&control_plane).await?)
+    } else {
+        None
+    };
+    let peers = match &sample {
+        Some(sample) => vec![
+            Subject::custom_resource(&control_plane)?,
+            Subject::lease(&control_plane)?,
+            Subject::flunder(sample)?,
+        ],
+        None => Vec::new(),
+    };
     let bench = rows::Bench {
         settings,
         drydock: &drydock,
         ours: Subject::drydock(&drydock)?,
         nothing: Subject::nothing(&control_plane, &nothing)?,
         proxied: Subject::proxied(&drydock)?,
-        peers: if settings.peers {
-            vec![
-                Subject::custom_resource(&control_plane)?,
-                Subject::lease(&control_plane)?,
-            ]
-        } else {
-            Vec::new()
-        },
+        peers,
     };
     let mut report = Report::default();
     let failed = bench.run(&mut report).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::cluster::{Drydock, Part};
-use drydock_tests::load::{Bound, Call, Measured, Pool, Usage, Watchers, drive, pace, resident_bytes};
+use drydock_tests::load::{Bound, Call, Measured, Pool, Usage, drive, resident_bytes};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -23,12 +23,10 @@ const PATCHES: u64 = 2000;
 const LISTS: u64 = 40;
 const SMALL_LIST: u64 = 5000;
 const LARGE_LIST: u64 = 30_000;
-/// Objects that are written to in turn while they are watched.
-const WATCHED: u64 = 200;
+/// Objects that are written to in turn.
+pub(crate) const WATCHED: u64 = 200;
 /// For rows that end when their work is done.
 const NO_HURRY: Duration = Duration::from_mins(5);
-/// Until the last events of a burst have come.
-const EVENTS_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Who is measured.
 pub(crate) struct Bench<'a> {
@@ -254,33 +252,36 @@ impl Bench<'_> {
         let empty = resident_bytes(server)?;
         self.fill(&self.ours, "bench-30000", LARGE_LIST).await?;
         let filled = resident_bytes(server)?;
-
-        let nothing = "?labelSelector=bench%3Dnothing";
-        let selected = self
-            .lists(&self.ours, "bench-30000", LARGE_LIST, 1, nothing)
-            .await?;
-        let one = self.lists(&self.ours, "bench-30000", LARGE_LIST, 1, "").await?;
-        let four = self.lists(&self.ours, "bench-30000", LARGE_LIST, 4, "").await?;
-        let listed = resident_bytes(server)?;
-
-        report.row(
-            "list of 30,000, p50",
-            Goal::AtMost(0.15, Unit::Seconds),
-            one.measured.latencies.median().as_secs_f64(),
-            &[format!("{} CPU", show(one.cpu)), of_size(&one)],
-        );
-        report.row(
-            "list of 30,000, 4 at once, p50",
-            Goal::AtMost(0.6, Unit::Seconds),
-            four.measured.latencies.median().as_secs_f64(),
-            &[format!("{} CPU", show(four.cpu))],
-        );
-        report.row(
-            "selector without a match over 30,000, p50",
-            Goal::AtMost(1e-3, Unit::Seconds),
-            selected.measured.latencies.median().as_secs_f64(),
-            &[format!("{} CPU", show(selected.cpu))],
-        );
+        let mut listed = filled;
+        for (what, goal, clients, query) in [
+            (
+                "selector without a match over 30,000, p50",
+                1e-3,
+                1,
+                "?labelSelector=bench%3Dnothing",
+            ),
+            ("list of 30,000, p50", 0.15, 1, ""),
+            ("list of 30,000, 4 at once, p50", 0.6, 4, ""),
+        ] {
+            let lists = async |subject| {
+                self.lists(subject, "bench-30000", LARGE_LIST, clients, query)
+                    .await
+            };
+            let ours = lists(&self.ours).await?;
+            listed = resident_bytes(server)?;
+            let mut beside = vec![format!("ours {} CPU", show(ours.cpu)), of_size(&ours)];
+            for peer in &self.peers {
+                let cost = lists(peer).await?;
+                beside.push(format!("{}, {} CPU", cost.show_median(peer), show(cost.cpu)));
+            }
+            let median = ours.measured.latencies.median();
+            report.row(
+                what,
+                Goal::AtMost(goal, Unit::Seconds),
+                median.as_secs_f64(),
+                &beside,
+            );
+        }
         let each = |bytes: u64| bytes.saturating_sub(empty) as f64 / (LARGE_LIST - 1) as f64;
         report.row(
             "memory of an object",
@@ -297,106 +298,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn watch(&self, report: &mut Report, watchers: usize, rate: u32) -> Result<()> {
-        let ours = &self.ours;
-        self.fill(ours, "bench-watch", WATCHED).await?;
-        let writing = Pool::open(&ours.client, 1).await?;
-        let readers = Pool::open(&ours.client, watchers.div_ceil(100)).await?;
-        let path = ours.collection("bench-watch");
-        // What the writes cost with nobody to tell of them.
-        let before = Usage::of(&ours.processes)?;
-        let quiet = pace(
-            &writing,
-            rate,
-            self.settings.time,
-            ours.patch("bench-watch", WATCHED, counted()),
-        )
-        .await?;
-        ensure_all(&quiet)?;
-        let writes_cpu = Usage::of(&ours.processes)?.since(before);
-
-        let page = writing
-            .sender(0)?
-            .send(Call::get(format!("{path}?limit=1")))
-            .await?;
-        let page: Value = serde_json::from_slice(&page.succeeded()?.start).context("read a list")?;
-        let revision = page
-            .pointer("/metadata/resourceVersion")
-            .and_then(Value::as_str)
-            .context("a list has a revision")?;
-        let open = Watchers::open(
-            &readers,
-            watchers,
-            &format!("{path}?watch=true&resourceVersion={revision}"),
-        )
-        .await?;
-
-        let before = Usage::of(&ours.processes)?;
-        let started = Instant::now();
-        let call = ours.patch("bench-watch", WATCHED, open.clock());
-        let writes = pace(&writing, rate, self.settings.time, call).await?;
-        ensure_all(&writes)?;
-        open.wait_for(writes.succeeded * watchers as u64, EVENTS_DEADLINE)
-            .await;
-        let took = started.elapsed();
-        let cpu = Usage::of(&ours.processes)?.since(before);
-        let seen = open.close().await?;
-
-        let what = format!("{watchers} watchers × {rate} writes/s");
-        let expected = writes.succeeded * watchers as u64;
-        let beside = [
-            format!("{} of {expected} events in {}", seen.events, show(took)),
-            Unit::Bytes.show(seen.bytes as f64),
-            format!("writes p50 {}", show(writes.latencies.median())),
-        ];
-        let goal = Goal::AtLeast((watchers as f64) * f64::from(rate) * 0.95, Unit::Rate);
-        let goal = if watchers == 100 {
-            goal
-        } else {
-            Goal::None(Unit::Rate)
-        };
-        report.row(
-            &format!("{what}: events"),
-            goal,
-            seen.events as f64 / took.as_secs_f64(),
-            &beside,
-        );
-        report.row(
-            &format!("{what}: server CPU of an event"),
-            Goal::AtMost(6e-6, Unit::Seconds),
-            cpu.saturating_sub(writes_cpu).as_secs_f64() / (seen.events.max(1) as f64),
-            &[
-                format!(
-                    "{} with the writes",
-                    show(cpu / u32::try_from(seen.events.max(1))?)
-                ),
-                format!(
-                    "a write alone {}",
-                    show(writes_cpu / u32::try_from(quiet.succeeded.max(1))?)
-                ),
-            ],
-        );
-        let goal = if watchers == 100 {
-            Goal::AtMost(20e-3, Unit::Seconds)
-        } else {
-            Goal::None(Unit::Seconds)
-        };
-        report.row(
-            &format!("{what}: lag p99, from sending the write"),
-            goal,
-            seen.lag.quantile(990).as_secs_f64(),
-            &[format!("p50 {}", show(seen.lag.median()))],
-        );
-        let goal = Goal::AtMost(0.0, Unit::Count);
-        report.row(
-            &format!("{what}: watches that ended"),
-            goal,
-            seen.ended as f64,
-            &[],
-        );
-        Ok(())
-    }
-
     async fn proxy(&self, report: &mut Report) -> Result<()> {
         let cost = self.create(&self.proxied, "bench-proxy").await?;
         report.row(
@@ -407,32 +308,6 @@ impl Bench<'_> {
                 format!("our server {} CPU", show(cost.cpu)),
                 format!("p50 {}", show(cost.measured.latencies.median())),
             ],
-        );
-        Ok(())
-    }
-
-    async fn restart(&self, report: &mut Report) -> Result<()> {
-        self.fill(&self.ours, "bench-fill", self.settings.objects).await?;
-        let before = resident_bytes(self.process()?)?;
-        self.drydock.stop_part(Part::ApiServer).await?;
-        let started = Instant::now();
-        self.drydock.start_part(Part::ApiServer).await?;
-        let took = started.elapsed();
-        let what = format!("{} objects and those of the rows before", self.settings.objects);
-        report.row(
-            &format!("restart to ready, {what}"),
-            Goal::AtMost(3.0, Unit::Seconds),
-            took.as_secs_f64(),
-            &[],
-        );
-        report.row(
-            &format!("resident memory, {what}"),
-            Goal::AtMost(1.2 * f64::from(1 << 30), Unit::Bytes),
-            before as f64,
-            &[format!(
-                "after the restart {}",
-                Unit::Bytes.show(resident_bytes(self.process()?)? as f64)
-            )],
         );
         Ok(())
     }
@@ -468,20 +343,12 @@ impl Bench<'_> {
     }
 
     /// Makes the objects that a namespace lacks.
-    async fn fill(&self, subject: &Subject, namespace: &str, objects: u64) -> Result<()> {
+    pub(crate) async fn fill(&self, subject: &Subject, namespace: &str, objects: u64) -> Result<()> {
         if std::ptr::eq(subject, &raw const self.nothing) {
             return Ok(());
         }
         let pool = Pool::open(&subject.client, CONNECTIONS).await?;
-        let path = format!("{}?limit=1", subject.collection(namespace));
-        let page = pool.sender(0)?.send(Call::get(path)).await?.succeeded()?;
-        let page: Value = serde_json::from_slice(&page.start).context("read a list")?;
-        let items = page.get("items").and_then(Value::as_array).map_or(0, Vec::len) as u64;
-        let remaining = page
-            .pointer("/metadata/remainingItemCount")
-            .and_then(Value::as_u64)
-            .unwrap_or_default();
-        let there = items + remaining;
+        let there = count(&pool, subject, namespace).await?;
         if there >= objects {
             return Ok(());
         }
@@ -499,13 +366,26 @@ impl Bench<'_> {
     }
 }
 
+/// How many objects a namespace holds.
+pub(crate) async fn count(pool: &Pool, subject: &Subject, namespace: &str) -> Result<u64> {
+    let path = format!("{}?limit=1", subject.collection(namespace));
+    let page = pool.sender(0)?.send(Call::get(path)).await?.succeeded()?;
+    let page: Value = serde_json::from_slice(&page.start).context("read a list")?;
+    let items = page.get("items").and_then(Value::as_array).map_or(0, Vec::len) as u64;
+    let remaining = page
+        .pointer("/metadata/remainingItemCount")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    Ok(items + remaining)
+}
+
 /// Values that go up, so that every patch is a change.
-fn counted() -> impl Fn() -> u128 + Send + Sync {
+pub(crate) fn counted() -> impl Fn() -> u128 + Send + Sync {
     let next = AtomicU64::new(1);
     move || u128::from(next.fetch_add(1, Ordering::Relaxed))
 }
 
-fn ensure_all(measured: &Measured) -> Result<()> {
+pub(crate) fn ensure_all(measured: &Measured) -> Result<()> {
     ensure!(
         measured.failed == 0,
         "{} of {} requests failed; the first: {}",

@@ -14,7 +14,7 @@ pub(crate) struct Settings {
     pub(crate) time: Duration,
     /// Objects of the last rows.
     pub(crate) objects: u64,
-    /// Whether custom resource and built-in kind are measured too.
+    /// Whether the peers are measured too.
     pub(crate) peers: bool,
 }
 

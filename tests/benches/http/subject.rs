@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use drydock_tests::clients::{Protocol, RawClient};
-use drydock_tests::cluster::{Component, ControlPlane, Drydock, Part};
+use drydock_tests::cluster::{Component, ControlPlane, Drydock, Part, SampleApiServer, Server};
 use drydock_tests::load::{Call, SENT};
 use serde_json::{Value, json};
 
@@ -40,6 +40,7 @@ enum Kind {
     EvictionRequest,
     CustomResource,
     Lease,
+    Flunder,
 }
 
 impl Subject {
@@ -51,6 +52,17 @@ impl Subject {
             name: "drydock",
             processes: vec![process],
             client: drydock.raw_client(Some(admin), Protocol::Http2)?,
+            kind: Kind::EvictionRequest,
+        })
+    }
+
+    /// Another server of Drydock's, directly.
+    pub(crate) fn server(drydock: &Drydock<'_>, server: &Server<'_>) -> Result<Self> {
+        let admin = &drydock.control_plane().pki().admin;
+        Ok(Self {
+            name: "drydock",
+            processes: vec![server.process_id().context("the server runs")?],
+            client: server.raw_client(Some(admin), Protocol::Http2)?,
             kind: Kind::EvictionRequest,
         })
     }
@@ -89,6 +101,16 @@ impl Subject {
         Self::host(control_plane, "Lease", Kind::Lease)
     }
 
+    /// The kind of an aggregated server in Go and its etcd, directly.
+    pub(crate) fn flunder(server: &SampleApiServer<'_>) -> Result<Self> {
+        Ok(Self {
+            name: "sample-apiserver",
+            processes: server.process_ids().to_vec(),
+            client: server.raw_client(Protocol::Http2)?,
+            kind: Kind::Flunder,
+        })
+    }
+
     fn host(control_plane: &ControlPlane, name: &'static str, kind: Kind) -> Result<Self> {
         let pki = control_plane.pki();
         let processes = [Component::ApiServer, Component::Etcd]
@@ -115,6 +137,7 @@ impl Subject {
             Kind::EvictionRequest => ("coordination.k8s.io/v1alpha3", "evictionrequests"),
             Kind::CustomResource => ("bench.drydock.dev/v1", "evictionrequests"),
             Kind::Lease => ("coordination.k8s.io/v1", "leases"),
+            Kind::Flunder => ("wardle.example.com/v1alpha1", "flunders"),
         };
         format!("/apis/{group_version}/namespaces/{namespace}/{resource}")
     }
@@ -185,11 +208,13 @@ fn object(kind: Kind, number: u64) -> Bytes {
             "ttlSecondsAfterFinished": 3600,
         }),
         Kind::Lease => json!({ "holderIdentity": name, "leaseDurationSeconds": 1200 }),
+        Kind::Flunder => json!({ "reference": name, "referenceType": "Flunder" }),
     };
     let (api_version, kind) = match kind {
         Kind::EvictionRequest => ("coordination.k8s.io/v1alpha3", "EvictionRequest"),
         Kind::CustomResource => ("bench.drydock.dev/v1", "EvictionRequest"),
         Kind::Lease => ("coordination.k8s.io/v1", "Lease"),
+        Kind::Flunder => ("wardle.example.com/v1alpha1", "Flunder"),
     };
     let whole = |filling: &str| {
         let annotations = json!({ SENT: "0", "example.com/why": filling });

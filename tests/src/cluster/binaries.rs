@@ -57,6 +57,18 @@ impl Binaries {
     }
 }
 
+/// The command of the aggregated server in Go, built first if this machine has none.
+///
+/// # Errors
+/// The build failed; the script's own sentence about it is on standard error.
+pub(super) async fn sample_apiserver() -> Result<PathBuf> {
+    let script = repository().join("tests/cluster/build.sh");
+    let folder = built_by(&script, &["sample-apiserver"])
+        .await
+        .context("build sample-apiserver")?;
+    Ok(folder.join("sample-apiserver"))
+}
+
 /// The folder that holds `drydock-apiserver` and `drydock-controller`: `DRYDOCK_BIN_DIR` as it is, or
 /// what cargo has just built.
 ///

@@ -314,6 +314,15 @@ impl ControlPlane {
         self.component_client(self.addresses.apiserver, identity)
     }
 
+    /// A raw client with the admin's certificate, of a server that serves with the control plane's own.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn client_of(&self, address: SocketAddr, protocol: Protocol) -> Result<RawClient> {
+        let authority = self.pki.cluster.certificate();
+        RawClient::new(address, "localhost", &authority, Some(&self.pki.admin), protocol)
+    }
+
     /// Creates a node (see [`node`]) and waits until it is Ready.
     ///
     /// # Errors
@@ -412,7 +421,12 @@ impl ControlPlane {
     fn command_of(&self, component: Component) -> Result<Command> {
         let mut command = Command::new(self.binaries.command(component.command()));
         match component {
-            Component::Etcd => self.etcd_flags(&mut command),
+            Component::Etcd => etcd_flags(
+                &mut command,
+                &self.folder.path().join("etcd"),
+                self.addresses.etcd_client,
+                self.addresses.etcd_peer,
+            ),
             Component::ApiServer => self.apiserver_flags(&mut command),
             Component::ControllerManager => self.controller_manager_flags(&mut command),
             Component::Scheduler => self.scheduler_flags(&mut command),
@@ -423,18 +437,6 @@ impl ControlPlane {
 
     fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
-    }
-
-    fn etcd_flags(&self, command: &mut Command) {
-        let client = format!("http://{}", self.addresses.etcd_client);
-        let peer = format!("http://{}", self.addresses.etcd_peer);
-        command
-            .arg(flag("data-dir", self.file("etcd")))
-            .arg(flag("listen-client-urls", &client))
-            .arg(flag("advertise-client-urls", &client))
-            .arg(flag("listen-peer-urls", &peer))
-            .arg(flag("initial-advertise-peer-urls", &peer))
-            .arg(flag("initial-cluster", format!("default={peer}")));
     }
 
     fn apiserver_flags(&self, command: &mut Command) {
@@ -521,7 +523,19 @@ impl ControlPlane {
     }
 }
 
-fn flag(name: &str, value: impl std::fmt::Display) -> String {
+/// The command line of an etcd of one member.
+pub(super) fn etcd_flags(command: &mut Command, data_dir: &Path, client: SocketAddr, peer: SocketAddr) {
+    let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
+    command
+        .arg(flag("data-dir", data_dir.display()))
+        .arg(flag("listen-client-urls", &client))
+        .arg(flag("advertise-client-urls", &client))
+        .arg(flag("listen-peer-urls", &peer))
+        .arg(flag("initial-advertise-peer-urls", &peer))
+        .arg(flag("initial-cluster", format!("default={peer}")));
+}
+
+pub(super) fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }
 

@@ -17,6 +17,7 @@ mod node;
 pub mod pki;
 mod ports;
 mod process;
+mod sample_apiserver;
 mod server;
 
 pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
@@ -28,6 +29,7 @@ pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;
 pub use self::ports::Ports;
 pub use self::process::{Lifetime, Process};
+pub use self::sample_apiserver::SampleApiServer;
 pub use self::server::Server;
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();

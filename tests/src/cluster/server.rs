@@ -121,6 +121,13 @@ impl<'a> Server<'a> {
         RawClient::new(self.address, SERVER_NAME, &authority, identity, protocol)
     }
 
+    /// The id of its process, if it runs.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        let running = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(Process::id)
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -98,12 +98,18 @@ impl Watchers {
         move || epoch.elapsed().as_nanos()
     }
 
-    /// Waits until `events` events have come over all watchers, or the time is over.
-    pub async fn wait_for(&self, events: u64, time: Duration) {
-        let started = Instant::now();
-        while self.events.load(Ordering::Relaxed) < events && started.elapsed() < time {
+    /// Waits until `events` events have come over all watchers, or none has come for `patience`; says when the
+    /// last one came.
+    pub async fn wait_for(&self, events: u64, patience: Duration) -> Instant {
+        let (mut seen, mut since) = (0, Instant::now());
+        while seen < events && since.elapsed() < patience {
             sleep(POLL_INTERVAL).await;
+            let now = self.events.load(Ordering::Relaxed);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
         }
+        since
     }
 
     /// Closes the watches and adds up what they saw.

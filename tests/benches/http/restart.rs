@@ -1,0 +1,47 @@
+//! How soon is a server back, and how much memory do its objects take?
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::cluster::Server;
+use drydock_tests::load::{Pool, resident_bytes};
+use tokio::time::Instant;
+
+use super::report::{Goal, Report, Unit};
+use super::rows::{Bench, count};
+use super::subject::Subject;
+
+const NAMESPACE: &str = "bench-fill";
+
+impl Bench<'_> {
+    /// Fills a server of this row's own with exactly the chosen number of objects and starts it again.
+    pub(crate) async fn restart(&self, report: &mut Report) -> Result<()> {
+        let objects = self.settings.objects;
+        let server = Server::start(self.drydock, "bench-restart").await?;
+        let process = || server.process_id().context("the server runs");
+        self.fill(&Subject::server(self.drydock, &server)?, NAMESPACE, objects)
+            .await?;
+        let before = resident_bytes(process()?)?;
+        server.stop().await?;
+        let started = Instant::now();
+        server.start_again().await?;
+        let took = started.elapsed();
+        let after = resident_bytes(process()?)?;
+
+        let subject = Subject::server(self.drydock, &server)?;
+        let pool = Pool::open(&subject.client, 1).await?;
+        let there = count(&pool, &subject, NAMESPACE).await?;
+        ensure!(there == objects, "{there} objects are there instead of {objects}");
+        report.row(
+            &format!("restart to ready with {objects} objects"),
+            Goal::AtMost(3.0, Unit::Seconds),
+            took.as_secs_f64(),
+            &[],
+        );
+        report.row(
+            &format!("resident memory with {objects} objects"),
+            Goal::AtMost(1.2 * f64::from(1 << 30), Unit::Bytes),
+            before as f64,
+            &[format!("after the restart {}", Unit::Bytes.show(after as f64))],
+        );
+        Ok(())
+    }
+}
