@@ -63,6 +63,20 @@ test: tools ## Everything: unit, property, crash, standalone and real-cluster su
 crash: tools ## A thousand rounds of kill -9 against the storage engine
 	@DRYDOCK_CRASH_ROUNDS=1000 $(CARGO) test --locked --release -p drydock-tests --test crash -- --nocapture
 
+.PHONY: soak
+soak: build ## Eight hours of load, judged while it runs; tests/src/bin/drydock-soak.rs says what can be chosen
+	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-soak
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-soak
+
+NIGHTLY := crash soak fuzz
+
+.PHONY: nightly
+nightly: export DRYDOCK_SOAK_SECONDS ?= 600
+nightly: ## What `make test` has no time for: crash, ten minutes of soak, fuzz; goes on after a failure
+	@failed=; for job in $(NIGHTLY); do \
+		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
+	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
+
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := fields json json_patch merge_patch yaml
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')

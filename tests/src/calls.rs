@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::clients::{Connection, RawClient};
+use crate::lines::Lines;
 
 /// No event that a suite waits for takes longer, not even on a busy machine.
 const EVENT_DEADLINE: Duration = Duration::from_secs(30);
@@ -151,8 +151,7 @@ impl Caller {
         Ok(Watch {
             _connection: connection,
             headers: head.headers,
-            body,
-            read: BytesMut::new(),
+            lines: Lines::new(body),
         })
     }
 
@@ -269,8 +268,8 @@ pub struct Watch {
     _connection: Connection,
     /// The head of the answer.
     pub headers: HeaderMap,
-    body: Incoming,
-    read: BytesMut,
+    /// What follows.
+    pub lines: Lines,
 }
 
 impl Watch {
@@ -279,9 +278,15 @@ impl Watch {
     /// # Errors
     /// The stream breaks off, nothing comes for half a minute, or it is no JSON.
     pub async fn next(&mut self) -> Result<Option<Value>> {
-        timeout(EVENT_DEADLINE, self.next_without_deadline())
+        let Some(line) = timeout(EVENT_DEADLINE, self.lines.next())
             .await
-            .context("no event came")?
+            .context("no event came")??
+        else {
+            return Ok(None);
+        };
+        let event = serde_json::from_slice(&line)
+            .with_context(|| format!("no event: {}", String::from_utf8_lossy(&line)))?;
+        Ok(Some(event))
     }
 
     /// The next event, which must be there.
@@ -303,27 +308,5 @@ impl Watch {
             value.unwrap_or_default().to_owned()
         };
         Ok((text("/type"), text("/object/metadata/name")))
-    }
-
-    async fn next_without_deadline(&mut self) -> Result<Option<Value>> {
-        loop {
-            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let line = self.read.split_to(end + 1);
-                let event = serde_json::from_slice(&line)
-                    .with_context(|| format!("no event: {}", String::from_utf8_lossy(&line)))?;
-                return Ok(Some(event));
-            }
-            let Some(frame) = self.body.frame().await else {
-                ensure!(
-                    self.read.is_empty(),
-                    "the stream ended within an event: {}",
-                    String::from_utf8_lossy(&self.read)
-                );
-                return Ok(None);
-            };
-            if let Ok(data) = frame.context("the stream broke off")?.into_data() {
-                self.read.extend_from_slice(&data);
-            }
-        }
     }
 }

@@ -9,6 +9,9 @@
 //! calls                   one JSON call and its answer, one watch and its events
 //! conformance             the rules of a Kubernetes API server, for every road to ours
 //! standalone              the server without a cluster, and the controller beside it
+//! ledger                  what was written, and whether each watch is told just that
+//! lines                   the body of a watch, event by event
+//! soak                    hours of load, judged while it runs
 //! load                    many clients and watchers over few connections, for the benchmarks
 //! ```
 //!
@@ -20,5 +23,8 @@ pub mod calls;
 pub mod clients;
 pub mod cluster;
 pub mod conformance;
+pub mod ledger;
+pub mod lines;
 pub mod load;
+pub mod soak;
 pub mod standalone;

@@ -42,6 +42,7 @@ pub struct Standalone {
     folder: Folder,
     binaries: PathBuf,
     address: SocketAddr,
+    flags: Vec<String>,
 }
 
 impl Standalone {
@@ -50,12 +51,21 @@ impl Standalone {
     /// # Errors
     /// It does not build, ended, or was not ready in time.
     pub async fn start() -> Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// The same, with more flags on every start.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub async fn start_with(flags: &[&str]) -> Result<Self> {
         let standalone = Self {
             server: Mutex::default(),
             controller: Mutex::default(),
             folder: Folder::temporary()?,
             binaries: own_binaries().await?,
             address: Ports::reserve(1)?.take()?,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
         };
         standalone.start_again().await?;
         Ok(standalone)
@@ -74,7 +84,8 @@ impl Standalone {
             .arg("--data-dir")
             .arg(self.folder.path().join("data"))
             .arg("--write-kubeconfig")
-            .arg(self.kubeconfig());
+            .arg(self.kubeconfig())
+            .args(&self.flags);
         let mut process = Process::spawn(command, "standalone", self.folder.path(), Lifetime::WithParent)?;
         process
             .ready(START_DEADLINE, async || {
@@ -123,6 +134,13 @@ impl Standalone {
         }
     }
 
+    /// The id of the server's process, if it runs.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        let running = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(Process::id)
+    }
+
     /// Kills the server, as a machine that loses power does.
     pub fn kill(&self) {
         drop(put(&self.server, None));
@@ -147,7 +165,11 @@ impl Standalone {
         Ok(Caller::new(self.raw_client(protocol)?))
     }
 
-    fn raw_client(&self, protocol: Protocol) -> Result<RawClient> {
+    /// The admin's raw client.
+    ///
+    /// # Errors
+    /// The kubeconfig is not what it should be.
+    pub fn raw_client(&self, protocol: Protocol) -> Result<RawClient> {
         let config = Kubeconfig::read_from(self.kubeconfig()).context("read the kubeconfig")?;
         let decode = |data: Option<&str>| {
             let bytes = STANDARD

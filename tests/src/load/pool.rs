@@ -86,7 +86,7 @@ pub struct Answer {
     pub status: StatusCode,
     /// Bytes of the body.
     pub size: usize,
-    /// The body, up to its first 64 KiB: for messages and for small documents.
+    /// The body, up to its first 64 KiB unless more was asked for: for messages and for small documents.
     pub start: Bytes,
 }
 
@@ -121,6 +121,15 @@ impl Pool {
     /// # Errors
     /// The client does not offer HTTP/2, nobody listens, or the handshake fails.
     pub async fn open(client: &RawClient, connections: usize) -> Result<Self> {
+        Self::open_with_window(client, connections, STREAM_WINDOW_BYTES).await
+    }
+
+    /// Opens connections whose streams may have so many bytes under way towards us: few, and a server soon waits for
+    /// a reader who is slow.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub async fn open_with_window(client: &RawClient, connections: usize, window: u32) -> Result<Self> {
         ensure!(client.protocol() == Protocol::Http2, "load is sent over HTTP/2");
         let base: Arc<str> = format!("https://{}", client.address()).into();
         let mut pool = Self {
@@ -130,7 +139,7 @@ impl Pool {
         for _ in 0..connections {
             let stream = client.open().await?;
             let (sender, connection) = Builder::new(TokioExecutor::new())
-                .initial_stream_window_size(STREAM_WINDOW_BYTES)
+                .initial_stream_window_size(window)
                 .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
                 .max_frame_size(FRAME_BYTES)
                 .handshake(TokioIo::new(stream))
@@ -176,13 +185,21 @@ impl Sender {
     /// # Errors
     /// The connection is closed, or the answer breaks off.
     pub async fn send(&mut self, call: Call) -> Result<Answer> {
+        self.send_keeping(call, Answer::KEPT_BYTES).await
+    }
+
+    /// Sends a request and reads the whole answer, of which the first `most` bytes are kept.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub async fn send_keeping(&mut self, call: Call, most: usize) -> Result<Answer> {
         let (head, mut body) = self.stream(call).await?.into_parts();
         let (mut size, mut start) = (0, BytesMut::new());
         while let Some(frame) = body.frame().await {
             let frame = frame.context("read the answer's body")?;
             if let Some(data) = frame.data_ref() {
                 size += data.len();
-                let room = Answer::KEPT_BYTES.saturating_sub(start.len()).min(data.len());
+                let room = most.saturating_sub(start.len()).min(data.len());
                 start.extend_from_slice(data.get(..room).unwrap_or_default());
             }
         }

@@ -2,4 +2,7 @@
 
 mod conformance;
 mod drain;
+mod large;
 mod restart;
+mod soak;
+mod watches;

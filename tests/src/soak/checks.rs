@@ -1,0 +1,173 @@
+//! What is done beside writing and watching: lists, looks at the past, backups.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::shared::{Phase, Shared};
+use super::watchers::open;
+use crate::ledger::wire::{frame, page};
+use crate::ledger::{Checker, ClassId, Digest, Fault, Frame, Rule, Selection};
+use crate::load::{Call, Sender};
+
+/// Objects of a page.
+const PAGE: u32 = 500;
+/// Every so many lists one is of everything.
+const OF_EVERYTHING: usize = 10;
+/// The server forgets the past once a minute; by then it has done so.
+const COMPACTION: Duration = Duration::from_mins(3);
+
+/// A class and what it selects.
+pub(super) type Class = (ClassId, Selection);
+
+/// Lists a selection page by page, judges it, and says at which revision it was.
+pub(super) async fn list(
+    shared: &Shared,
+    sender: &mut Sender,
+    (class, selection): Class,
+    parameters: &str,
+) -> Result<u64> {
+    let path = shared.place.path(selection);
+    let (mut items, mut next, mut revision) = (Digest::default(), parameters.to_owned(), None);
+    loop {
+        let call = Call::get(format!("{path}&limit={PAGE}{next}"));
+        let answer = shared.send(sender, &call).await?;
+        let page = page(&answer.start, &mut items)?;
+        if *revision.get_or_insert(page.revision) != page.revision {
+            let detail = format!("pages at {revision:?} and {}", page.revision);
+            return Err(Fault::new(Rule::Snapshot, detail).into());
+        }
+        match page.next {
+            Some(more) => next = more,
+            None => break,
+        }
+    }
+    let revision = revision.context("a list has a page")?;
+    shared.known_to(revision).await?;
+    shared.ledger().check_list(class, revision, items)?;
+    shared.counters.lists.fetch_add(1, Ordering::Relaxed);
+    shared.counters.listed.fetch_add(items.objects, Ordering::Relaxed);
+    Ok(revision)
+}
+
+/// Lists one selection after the other.
+pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<Class>) {
+    let mut beats = beats(shared.settings.lists_every);
+    let mut others = classes.iter().cycle().enumerate();
+    while shared.phase() == Phase::Load {
+        beats.tick().await;
+        let Some((number, class)) = others.next() else {
+            return;
+        };
+        // The first one is of everything.
+        let class = if number % OF_EVERYTHING == 0 {
+            classes.first().unwrap_or(class)
+        } else {
+            class
+        };
+        if let Err(fault) = list(&shared, &mut sender, *class, "").await {
+            shared.fault(&format!("a list of {:?}", class.1), &fault);
+        }
+    }
+}
+
+/// Goes back in history: as far as the window, which must be there, and further, which must be gone.
+pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<Class>) {
+    let mut beats = beats(shared.settings.probes_every);
+    let window = shared.settings.window;
+    for class in classes.iter().cycle() {
+        beats.tick().await;
+        if shared.phase() > Phase::Load {
+            return;
+        }
+        if let Some(revision) = shared.revision_before(window * 4 / 5)
+            && let Err(fault) = replay(&shared, &mut sender, *class, revision).await
+        {
+            shared.fault(&format!("{:?} from {revision}, in the window", class.1), &fault);
+        }
+        if let Some(revision) = shared.revision_before(2 * window + COMPACTION)
+            && let Err(fault) = expired(&shared, &mut sender, class.1, revision).await
+        {
+            shared.fault(&format!("{:?} from {revision}, long ago", class.1), &fault);
+        }
+    }
+}
+
+/// Watches and lists at a revision of the past.
+async fn replay(shared: &Shared, sender: &mut Sender, class: Class, revision: u64) -> Result<()> {
+    let known = shared.ledger().known_to();
+    let parameters = format!("&allowWatchBookmarks=true&resourceVersion={revision}");
+    let mut checker = Checker::behind(class.0, revision, true);
+    let Some(mut lines) = open(shared, sender, class.1, &parameters).await? else {
+        shared.put_off().await;
+        return Ok(());
+    };
+    let replayed = async {
+        loop {
+            checker.settle(&shared.ledger())?;
+            if checker.has_all_to(known, &shared.ledger())? {
+                return Ok::<_, anyhow::Error>(());
+            }
+            let line = lines.next().await?.context("the watch ended")?;
+            let (frame, _) = frame(&line)?;
+            if let Frame::Error { code } = frame {
+                return Err(Fault::new(Rule::Window, format!("an error event, {code}")).into());
+            }
+            checker.take(frame)?;
+        }
+    };
+    timeout(shared.settings.patience(), replayed)
+        .await
+        .context("the replay takes too long")??;
+    let exact = format!("&resourceVersion={revision}&resourceVersionMatch=Exact");
+    list(shared, sender, class, &exact).await?;
+    shared.counters.past.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A watch from before anything that the server keeps must say so, and nothing else.
+async fn expired(shared: &Shared, sender: &mut Sender, selection: Selection, revision: u64) -> Result<()> {
+    let parameters = format!("&resourceVersion={revision}");
+    let Some(mut lines) = open(shared, sender, selection, &parameters).await? else {
+        shared.put_off().await;
+        return Ok(());
+    };
+    let first = timeout(shared.settings.patience(), lines.next())
+        .await
+        .context("nothing comes")??;
+    let first = first.map(|line| frame(&line)).transpose()?;
+    match first {
+        Some((Frame::Error { code: 410 }, _)) => {
+            shared.counters.expired.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+        other => Err(Fault::new(Rule::Window, format!("{other:?} instead of 410")).into()),
+    }
+}
+
+/// Takes backups.
+pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
+    let mut beats = beats(shared.settings.backups_every);
+    while shared.phase() == Phase::Load {
+        beats.tick().await;
+        let call = Call::post("/storage/backups?keep=1", Bytes::new());
+        match shared.send(&mut sender, &call).await {
+            Ok(answer) if answer.status == StatusCode::CREATED => {
+                shared.counters.backups.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(answer) => shared.fault("a backup", &anyhow::anyhow!("answered {}", answer.status)),
+            Err(fault) => shared.fault("a backup", &fault),
+        }
+    }
+}
+
+fn beats(every: Duration) -> tokio::time::Interval {
+    let mut beats = interval(every.max(Duration::from_millis(1)));
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    beats
+}

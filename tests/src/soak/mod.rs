@@ -1,0 +1,337 @@
+//! Does a server keep all its promises under hours of load?
+//!
+//! Writers create, change and remove objects at a steady rate; thousands of watches of namespaces, groups, single
+//! objects and everything are open, some of which read slowly and some of which reconnect; lists, looks at the past and
+//! backups go on beside it. A [`Ledger`] judges every event, bookmark and list while it runs, in bounded memory. The
+//! first faults are kept, with what shows them; a fault does not end the soak, twenty do.
+//!
+//! Beside that: a watch may only end when it was asked to; what lies in the history window can be read, and what lies
+//! far behind it is gone; the server's memory is flat after a warm-up.
+//!
+//! Start at [`run`].
+
+mod checks;
+mod memory;
+mod settings;
+mod shared;
+mod watchers;
+mod writers;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, timeout};
+
+use self::memory::{Memory, Trend};
+pub use self::settings::Settings;
+use self::shared::{Counters, Phase, Shared};
+use self::watchers::{Watcher, selection};
+use self::writers::Writers;
+use crate::clients::Protocol;
+use crate::ledger::wire::Place;
+use crate::ledger::{Ledger, Selection};
+use crate::load::{Call, Pool, resident_bytes};
+use crate::standalone::Standalone;
+
+/// Connections that are written over.
+const WRITING: usize = 4;
+/// Watches of one connection.
+const SHARE: usize = 100;
+/// The window of a slow reader's stream: some events fill it.
+const SLOW_WINDOW_BYTES: u32 = 16 << 10;
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Summary {
+    counts: String,
+    memory: Trend,
+    faults: Vec<String>,
+    fault_count: u64,
+}
+
+impl Summary {
+    /// Whether every promise was kept.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.fault_count == 0
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.counts)?;
+        writeln!(f, "resident memory: {}", self.memory)?;
+        for fault in &self.faults {
+            writeln!(f, "FAULT {fault}")?;
+        }
+        if self.passed() {
+            write!(f, "passed: every promise was kept")
+        } else {
+            write!(f, "FAILED: {} faults", self.fault_count)
+        }
+    }
+}
+
+/// Starts a server for it, with an empty store.
+///
+/// # Errors
+/// As for [`Standalone::start`].
+pub async fn server(settings: &Settings) -> Result<Standalone> {
+    let window = format!("{}s", settings.window.as_secs());
+    Standalone::start_with(&["--history-window", &window]).await
+}
+
+/// Runs the load against a server that [`server`] has started, and judges it. `say` gets a line now and then.
+///
+/// # Errors
+/// The load cannot be set up. What the server does wrong is in the summary.
+pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
+    let client = server.raw_client(Protocol::Http2)?;
+    let process = server.process_id().context("the server runs")?;
+    let pool = Pool::open(&client, WRITING).await?;
+    let place = Place {
+        prefix: "soak-".to_owned(),
+        namespaces: settings.namespaces(),
+        object_bytes: settings.object_bytes,
+    };
+    let from = prepare(&pool, &place).await?;
+
+    let chosen: Vec<Selection> = (0..settings.watchers)
+        .map(|number| selection(number, place.namespaces, settings.groups(), settings.objects))
+        .collect();
+    let mut seen = HashSet::new();
+    let mut selections = vec![Selection::default()];
+    selections.extend(chosen.iter().copied());
+    selections.retain(|selection| seen.insert(*selection));
+    let ledger = Ledger::new(settings.objects, place.namespaces, &selections, from);
+    let classes: Vec<_> = ledger.classes().collect();
+    let by_selection: HashMap<_, _> = classes.iter().map(|(class, it)| (*it, *class)).collect();
+    let shared = Arc::new(Shared::new(settings.clone(), place, ledger));
+
+    let telling = Pool::open(&client, 1).await?;
+    let mut others = JoinSet::new();
+    others.spawn(watchers::tell(Arc::clone(&shared), telling.sender(0)?));
+    let started = Instant::now();
+    let writers = Writers::fill(&shared, pool).await.context("create the objects")?;
+    say(&format!(
+        "{} objects created in {:.0?}",
+        settings.objects,
+        started.elapsed()
+    ));
+
+    let slow = settings.watchers * settings.slow_per_thousand / 1000;
+    let quick_pool = Pool::open(&client, settings.watchers.div_ceil(SHARE)).await?;
+    let slow_pool = Pool::open_with_window(&client, slow.div_ceil(SHARE).max(1), SLOW_WINDOW_BYTES).await?;
+    let mut watching = JoinSet::new();
+    let mut quick = Vec::new();
+    for (number, selection) in chosen.into_iter().enumerate() {
+        // Spread over all kinds of selections.
+        let is_slow = number * slow / settings.watchers != (number + 1) * slow / settings.watchers;
+        let pool = if is_slow { &slow_pool } else { &quick_pool };
+        let reconnect = Arc::new(Notify::new());
+        if !is_slow {
+            quick.push(Arc::clone(&reconnect));
+        }
+        let watcher = Watcher {
+            shared: Arc::clone(&shared),
+            number,
+            class: *by_selection
+                .get(&selection)
+                .context("every selection has a class")?,
+            selection,
+            sender: pool.sender(number)?,
+            is_slow,
+            reconnect,
+        };
+        watching.spawn(watcher.run());
+    }
+    let beside = Pool::open(&client, 3).await?;
+    let mut checks = JoinSet::new();
+    checks.spawn(checks::lists(
+        Arc::clone(&shared),
+        beside.sender(0)?,
+        classes.clone(),
+    ));
+    checks.spawn(checks::past(Arc::clone(&shared), beside.sender(1)?, classes));
+    checks.spawn(checks::backups(Arc::clone(&shared), beside.sender(2)?));
+
+    let writing = tokio::spawn(writers.run(Arc::clone(&shared)));
+    let memory = supervise(&shared, process, &quick, &say).await;
+
+    // Everything was sent; it must be answered, told, and delivered.
+    shared.enter(Phase::Drain);
+    writing.await.context("the writers ended early")??;
+    let settled = async {
+        while shared.ledger().unsettled() > 0 && shared.phase() < Phase::Over {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(settings.patience(), settled).await.ok();
+    if let Err(fault) = shared.close() {
+        shared.fault("the watch of everything", &fault.into());
+    }
+    while let Some(ended) = watching.join_next().await {
+        ended.context("a watcher ended early")?;
+    }
+    // They end with their step.
+    while let Some(ended) = checks.join_next().await {
+        ended.context("a check ended early")?;
+    }
+    others.abort_all();
+    let trend = memory.trend();
+    if let Err(fault) = trend.check(settings.growth_per_hour) {
+        shared.fault("the server", &fault.into());
+    }
+    Ok(Summary {
+        counts: all(&shared.counters, started.elapsed()),
+        memory: trend,
+        faults: shared.faults(),
+        fault_count: shared.fault_count(),
+    })
+}
+
+/// Makes the namespaces; the load begins behind the revision that is returned.
+async fn prepare(pool: &Pool, place: &Place) -> Result<u64> {
+    let mut sender = pool.sender(0)?;
+    for number in 0..place.namespaces {
+        let body = json!({ "metadata": { "name": place.namespace(number) } }).to_string();
+        let answer = sender.send(Call::post("/api/v1/namespaces", body.into())).await?;
+        ensure!(
+            answer.status == StatusCode::CREATED,
+            "a namespace: {}",
+            String::from_utf8_lossy(&answer.start)
+        );
+    }
+    let list = Call::get(place.path(Selection::default()));
+    let list = sender.send(list).await?.succeeded()?;
+    let list: Value = serde_json::from_slice(&list.start).context("read a list")?;
+    let items = list.get("items").and_then(Value::as_array).map_or(0, Vec::len);
+    ensure!(items == 0, "the server has {items} objects already");
+    list.pointer("/metadata/resourceVersion")
+        .and_then(Value::as_str)
+        .and_then(|text| text.parse().ok())
+        .context("a list has a revision")
+}
+
+/// Keeps the time: samples memory, lets watches reconnect, reports.
+async fn supervise(shared: &Shared, process: u32, quick: &[Arc<Notify>], say: &impl Fn(&str)) -> Memory {
+    let settings = &shared.settings;
+    let (mut memory, mut last) = (Memory::default(), Counts::default());
+    let (started, mut reported) = (Instant::now(), Instant::now());
+    let mut beats = interval(Duration::from_secs(1));
+    let mut phases = shared.phases();
+    let mut next = quick.iter().cycle();
+    let mut due = 0;
+    loop {
+        let over = started + settings.time;
+        tokio::select! {
+            _ = beats.tick() => {}
+            () = tokio::time::sleep_until(over) => return memory,
+            _ = phases.wait_for(|phase| *phase > Phase::Load) => return memory,
+        }
+        shared.mark();
+        due += settings.watchers * settings.reconnects_per_thousand;
+        for watcher in next.by_ref().take(due / 1000) {
+            watcher.notify_one();
+        }
+        due %= 1000;
+        let resident = match resident_bytes(process) {
+            Ok(resident) => resident,
+            Err(gone) => {
+                shared.fault("the server", &gone);
+                shared.enter(Phase::Over);
+                return memory;
+            }
+        };
+        if started.elapsed() >= settings.warm_up {
+            memory.record(started.elapsed(), resident);
+        }
+        if reported.elapsed() >= settings.reports_every {
+            let now = Counts::of(&shared.counters);
+            say(&line(
+                shared,
+                &now.since(&last),
+                started.elapsed(),
+                reported.elapsed(),
+                resident,
+            ));
+            (last, reported) = (now, Instant::now());
+        }
+    }
+}
+
+/// How often each thing was done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    writes: u64,
+    events: u64,
+    resumed: u64,
+    lists: u64,
+}
+
+impl Counts {
+    fn of(counters: &Counters) -> Self {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            writes: read(&counters.writes),
+            events: read(&counters.events),
+            resumed: read(&counters.resumed),
+            lists: read(&counters.lists),
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            writes: self.writes - earlier.writes,
+            events: self.events - earlier.events,
+            resumed: self.resumed - earlier.resumed,
+            lists: self.lists - earlier.lists,
+        }
+    }
+}
+
+fn line(shared: &Shared, counts: &Counts, at: Duration, over: Duration, resident: u64) -> String {
+    let each = |count: u64| count / over.as_secs().max(1);
+    let (writes, lags) = shared.take_times();
+    format!(
+        "{:>4} min: {} writes/s (p99 {:.1?}), {} events/s (lag p99 {:.1?}), {} watches resumed, {} lists, {} MiB, {} faults",
+        at.as_secs() / 60,
+        each(counts.writes),
+        writes.quantile(990),
+        each(counts.events),
+        lags.quantile(990),
+        counts.resumed,
+        counts.lists,
+        resident >> 20,
+        shared.fault_count()
+    )
+}
+
+fn all(counters: &Counters, time: Duration) -> String {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    format!(
+        "in {:.0?}: {} writes; {} events and {} bookmarks over {} watches, {} resumed, {} timed out; \
+         {} lists of {} objects; {} times back in history, {} times too far; {} backups; put off {} times",
+        time,
+        read(&counters.writes),
+        read(&counters.events),
+        read(&counters.bookmarks),
+        read(&counters.watches),
+        read(&counters.resumed),
+        read(&counters.timed_out),
+        read(&counters.lists),
+        read(&counters.listed),
+        read(&counters.past),
+        read(&counters.expired),
+        read(&counters.backups),
+        read(&counters.put_off)
+    )
+}
