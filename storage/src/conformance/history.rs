@@ -1,10 +1,11 @@
 //! Was what concurrent clients saw possible at all?
 //!
 //! Each write names its revision, so checking needs no search. With every call and answer timed:
-//! - *real time*: if one write was answered before another was called, its revision is lower;
-//! - *replay*: each write's conditions held at the revision before its own, and events say what it did;
-//! - *reads* and conflicts equal the state at the revision they name, which is no older than any write answered
-//!   before the call and no newer than a write called before the answer;
+//! - *replay*: revisions are dense, each write's conditions held at the revision before its own, and events say what
+//!   it did;
+//! - *real time*: in the order of revisions, reads after the write of theirs, nothing that was answered before
+//!   something else was called comes after it;
+//! - *reads* and conflicts equal the state at the revision they name;
 //! - an unknown outcome is settled by the events, since values are unique.
 //!
 //! Start at [`Recorder`], then [`check`]. Sorting is all it takes, so a million operations are fine.
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::{
-    At, Condition, Entry, Event, Expect, Found, Key, KeyRange, Outcome, Page, Revision, Scan, Store,
-    StoreError, Transaction, Write,
+    At, Condition, Entry, Event, EventKind, Expect, Found, Key, KeyRange, Outcome, Page, Revision, Scan,
+    Store, StoreError, Transaction, Write,
 };
 
 /// A history that no store could have produced.
@@ -136,7 +137,8 @@ struct Versions(BTreeMap<Key, Vec<(Revision, Option<Entry>)>>);
 impl Versions {
     fn at(&self, key: &Key, revision: Revision) -> Option<&Entry> {
         let versions = self.0.get(key)?;
-        let (_, entry) = versions.iter().rev().find(|(at, _)| *at <= revision)?;
+        let later = versions.partition_point(|(at, _)| *at <= revision);
+        let (_, entry) = versions.get(later.checked_sub(1)?)?;
         entry.as_ref()
     }
 
@@ -148,6 +150,12 @@ impl Versions {
         }
     }
 
+    /// The first condition of a transaction that does not hold.
+    fn broken<'a>(&self, transaction: &'a Transaction, revision: Revision) -> Option<&'a Condition> {
+        let mut conditions = transaction.conditions.iter();
+        conditions.find(|condition| !self.holds(condition, revision))
+    }
+
     fn range(&self, range: &KeyRange, revision: Revision) -> Vec<(Key, Entry)> {
         let keys = self.0.keys().filter(|key| range.contains(key.as_str()));
         keys.filter_map(|key| Some((key.clone(), self.at(key, revision)?.clone())))
@@ -155,12 +163,13 @@ impl Versions {
     }
 }
 
-/// A write that happened.
-struct Happened<'a> {
+/// An operation that happened, and its place in the order of all: a write comes before the reads of its revision.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
     revision: Revision,
+    is_read: bool,
     called: u64,
     answered: u64,
-    transaction: &'a Transaction,
 }
 
 /// Checks operations against the events of a watch from the start.
@@ -168,70 +177,10 @@ struct Happened<'a> {
 /// # Errors
 /// The first rule found broken.
 pub fn check(operations: &[Operation], events: &[(Revision, Vec<Event>)]) -> Result<(), Fault> {
-    let happened = happened(operations, events)?;
-    check_real_time(&happened)?;
-    let versions = replay(&happened, events)?;
-    check_reads(operations, &happened, &versions)
-}
-
-/// The writes that happened, by revision: one for each revision of the events.
-fn happened<'a>(
-    operations: &'a [Operation],
-    events: &[(Revision, Vec<Event>)],
-) -> Result<Vec<Happened<'a>>, Fault> {
-    let mut by_revision: BTreeMap<Revision, Happened<'a>> = BTreeMap::new();
-    let mut unknown: HashMap<Effects<'_>, &Operation> = HashMap::new();
-    for operation in operations {
-        let Exchange::Transact(transaction, outcome) = &operation.exchange else {
-            continue;
-        };
-        if transaction.writes.is_empty() {
-            continue;
-        }
-        match outcome {
-            Some(Outcome::Committed { revision }) => {
-                let one = Happened {
-                    revision: *revision,
-                    called: operation.called,
-                    answered: operation.answered,
-                    transaction,
-                };
-                if by_revision.insert(*revision, one).is_some() {
-                    return fault("unique revisions", format!("{revision} was handed out twice"));
-                }
-            }
-            Some(Outcome::Conflict { .. }) => {}
-            None => {
-                unknown.insert(asked(transaction), operation);
-            }
-        }
-    }
-    for (revision, events) in events {
-        if by_revision.contains_key(revision) {
-            continue;
-        }
-        let did = events.iter().map(|event| {
-            let bytes = event.new.as_ref().map(|entry| entry.value.bytes.as_ref());
-            (event.key.clone(), bytes)
-        });
-        let settled = unknown.remove(&did.collect::<Vec<_>>());
-        let Some((operation, Exchange::Transact(transaction, _))) =
-            settled.map(|operation| (operation, &operation.exchange))
-        else {
-            return fault(
-                "nothing from nowhere",
-                format!("nobody asked for revision {revision}"),
-            );
-        };
-        let one = Happened {
-            revision: *revision,
-            called: operation.called,
-            answered: u64::MAX,
-            transaction,
-        };
-        by_revision.insert(*revision, one);
-    }
-    Ok(by_revision.into_values().collect())
+    let (versions, mut placed) = replay(operations, events)?;
+    placed.extend(operations.iter().filter_map(read));
+    check_real_time(placed)?;
+    check_reads(operations, &versions, events.len())
 }
 
 /// What a transaction does: each key and its new bytes, none for a delete.
@@ -247,56 +196,108 @@ fn asked(transaction: &Transaction) -> Effects<'_> {
         .collect()
 }
 
-fn check_real_time(happened: &[Happened<'_>]) -> Result<(), Fault> {
-    let mut earliest_later_answer = u64::MAX;
-    for one in happened.iter().rev() {
-        if earliest_later_answer < one.called {
-            let detail = format!("{} was called after a later revision was answered", one.revision);
-            return fault("real time", detail);
-        }
-        earliest_later_answer = earliest_later_answer.min(one.answered);
-    }
-    Ok(())
+fn shown(events: &[Event]) -> Effects<'_> {
+    let events = events.iter();
+    events
+        .map(|event| {
+            let new = event.new.as_ref().map(|entry| entry.value.bytes.as_ref());
+            (event.key.clone(), new)
+        })
+        .collect()
 }
 
-fn replay(happened: &[Happened<'_>], events: &[(Revision, Vec<Event>)]) -> Result<Versions, Fault> {
+/// Writes that were asked for.
+#[derive(Default)]
+struct Asked<'a> {
+    /// Those that were acknowledged.
+    known: BTreeMap<Revision, (&'a Operation, &'a Transaction)>,
+    /// Those nobody knows of, by what they would do, in the order they were called.
+    unknown: HashMap<Effects<'a>, Vec<(&'a Operation, &'a Transaction)>>,
+}
+
+impl<'a> Asked<'a> {
+    fn collect(operations: &'a [Operation]) -> Result<Self, Fault> {
+        let mut asked_for = Self::default();
+        for operation in operations {
+            let Exchange::Transact(transaction, outcome) = &operation.exchange else {
+                continue;
+            };
+            if transaction.writes.is_empty() {
+                continue;
+            }
+            match outcome {
+                Some(Outcome::Committed { revision }) => {
+                    let before = asked_for.known.insert(*revision, (operation, transaction));
+                    if before.is_some() {
+                        return fault("unique revisions", format!("{revision} was handed out twice"));
+                    }
+                }
+                Some(Outcome::Conflict { .. }) => {}
+                None => {
+                    let alike = asked_for.unknown.entry(asked(transaction)).or_default();
+                    alike.push((operation, transaction));
+                }
+            }
+        }
+        for alike in asked_for.unknown.values_mut() {
+            alike.sort_by_key(|(operation, _)| operation.called);
+        }
+        Ok(asked_for)
+    }
+
+    /// Who asked for what a revision shows. Values are unique, but two in doubt may remove the same key: then it was
+    /// the first one whose conditions held.
+    fn settle(
+        &mut self,
+        revision: Revision,
+        events: &'a [Event],
+        versions: &Versions,
+    ) -> Result<(&'a Operation, &'a Transaction), Fault> {
+        if let Some(known) = self.known.remove(&revision) {
+            return Ok(known);
+        }
+        let nobody = || Fault {
+            rule: "nothing from nowhere",
+            detail: format!("nobody asked for revision {revision}"),
+        };
+        let alike = self.unknown.get_mut(&shown(events)).ok_or_else(nobody)?;
+        let before = revision.previous();
+        let holds = |(_, transaction): &(_, &Transaction)| versions.broken(transaction, before).is_none();
+        let first = alike.iter().position(holds).unwrap_or_default();
+        if alike.is_empty() {
+            return Err(nobody());
+        }
+        Ok(alike.remove(first))
+    }
+}
+
+/// Runs through the events: each is what one write did to the state before it.
+fn replay(
+    operations: &[Operation],
+    events: &[(Revision, Vec<Event>)],
+) -> Result<(Versions, Vec<Placed>), Fault> {
+    let mut asked_for = Asked::collect(operations)?;
     let mut versions = Versions::default();
-    let mut shown = events.iter();
-    for one in happened {
-        let before = one.revision.previous();
-        if let Some(broken) = one
-            .transaction
-            .conditions
-            .iter()
-            .find(|one| !versions.holds(one, before))
-        {
+    let mut placed = Vec::with_capacity(operations.len());
+    let mut before = Revision::INITIAL;
+    for (revision, events) in events {
+        let due = before.next();
+        if *revision != due {
+            let rule = if asked_for.known.contains_key(&due) {
+                "every write is shown"
+            } else {
+                "dense revisions"
+            };
+            return fault(rule, format!("{revision} came for {due}"));
+        }
+        let (operation, transaction) = asked_for.settle(*revision, events, &versions)?;
+        if let Some(broken) = versions.broken(transaction, before) {
             return fault(
                 "conditions hold",
-                format!("{} of revision {}", broken.key, one.revision),
+                format!("{} of revision {revision}", broken.key),
             );
         }
-        let Some((revision, events)) = shown.next() else {
-            return fault(
-                "every write is shown",
-                format!("revision {} is missing", one.revision),
-            );
-        };
-        if *revision != one.revision {
-            return fault(
-                "every write is shown",
-                format!("{revision} came for {}", one.revision),
-            );
-        }
-        let did: Vec<_> = events
-            .iter()
-            .map(|event| {
-                (
-                    event.key.clone(),
-                    event.new.as_ref().map(|entry| entry.value.bytes.as_ref()),
-                )
-            })
-            .collect();
-        if did != asked(one.transaction) {
+        if shown(events) != asked(transaction) {
             return fault("events are what was written", format!("revision {revision}"));
         }
         for event in events {
@@ -306,88 +307,123 @@ fn replay(happened: &[Happened<'_>], events: &[(Revision, Vec<Event>)]) -> Resul
                     format!("{} at {revision}", event.key),
                 );
             }
+            if !fits(event, *revision) {
+                return fault("events fit", format!("{} at {revision}", event.key));
+            }
             let kept = versions.0.entry(event.key.clone()).or_default();
             kept.push((*revision, event.new.clone()));
         }
+        placed.push(Placed {
+            revision: *revision,
+            is_read: false,
+            called: operation.called,
+            answered: operation.answered,
+        });
+        before = *revision;
     }
-    Ok(versions)
+    if let Some(lost) = asked_for.known.keys().next() {
+        return fault("every write is shown", format!("revision {lost} is missing"));
+    }
+    Ok((versions, placed))
 }
 
-fn check_reads(
-    operations: &[Operation],
-    happened: &[Happened<'_>],
-    versions: &Versions,
-) -> Result<(), Fault> {
-    // The newest revision answered by a time, and when each revision was called.
-    let mut answered: Vec<(u64, Revision)> =
-        happened.iter().map(|one| (one.answered, one.revision)).collect();
-    answered.sort_unstable();
-    let mut newest = Revision::INITIAL;
-    for (_, revision) in &mut answered {
-        newest = newest.max(*revision);
-        *revision = newest;
-    }
-    let called: HashMap<Revision, u64> = happened.iter().map(|one| (one.revision, one.called)).collect();
-    let in_time = |operation: &Operation, revision: Revision, what: &str| {
-        let before = answered.partition_point(|(at, _)| *at < operation.called);
-        let due = before.checked_sub(1).and_then(|last| answered.get(last));
-        if let Some((_, due)) = due
-            && revision < *due
-        {
-            return fault(
-                "nothing stale",
-                format!("{what} at {revision}, {due} had been answered"),
-            );
-        }
-        if called
-            .get(&revision)
-            .is_some_and(|called| *called > operation.answered)
-        {
-            return fault("nothing from the future", format!("{what} at {revision}"));
-        }
-        Ok(())
+/// Whether kind, place and values of an event go together.
+fn fits(event: &Event, revision: Revision) -> bool {
+    let kind = match (&event.old, &event.new) {
+        (None, Some(_)) => EventKind::Created,
+        (Some(_), Some(_)) => EventKind::Updated,
+        (Some(_), None) => EventKind::Deleted,
+        (None, None) => return false,
     };
+    let created = event.old.as_ref().map_or(revision, |entry| entry.created);
+    let is_placed = |entry: &Entry| entry.created == created && entry.modified == revision;
+    event.kind == kind && event.new.as_ref().is_none_or(is_placed)
+}
+
+/// The place of what only reads; a conflict and a transaction without writes are reads too.
+fn read(operation: &Operation) -> Option<Placed> {
+    let revision = match &operation.exchange {
+        Exchange::Transact(_, Some(Outcome::Conflict { revision, .. })) => *revision,
+        Exchange::Transact(transaction, Some(Outcome::Committed { revision }))
+            if transaction.writes.is_empty() =>
+        {
+            *revision
+        }
+        Exchange::Transact(..) => return None,
+        Exchange::Get(_, found) => found.revision,
+        Exchange::Scan(_, scan) => scan.revision,
+    };
+    Some(Placed {
+        revision,
+        is_read: true,
+        called: operation.called,
+        answered: operation.answered,
+    })
+}
+
+/// Whatever was answered before another was called comes no later in the order.
+fn check_real_time(mut placed: Vec<Placed>) -> Result<(), Fault> {
+    placed.sort_unstable_by_key(|one| (one.revision, one.is_read));
+    // The earliest answer to a write, and to a read, among those that come later.
+    let mut earliest = (u64::MAX, u64::MAX);
+    let alike = |a: &Placed, b: &Placed| (a.revision, a.is_read) == (b.revision, b.is_read);
+    for group in placed.chunk_by(alike).rev() {
+        for one in group {
+            let rule = match one {
+                one if one.called <= earliest.0.min(earliest.1) => continue,
+                Placed { is_read: true, .. } => "nothing stale",
+                one if one.called > earliest.0 => "real time",
+                _ => "nothing from the future",
+            };
+            let detail = format!("{one:?} was called after something later had been answered");
+            return fault(rule, detail);
+        }
+        for one in group {
+            let earliest = if one.is_read {
+                &mut earliest.1
+            } else {
+                &mut earliest.0
+            };
+            *earliest = one.answered.min(*earliest);
+        }
+    }
+    Ok(())
+}
+
+/// Each read shows the state at the revision it names.
+fn check_reads(operations: &[Operation], versions: &Versions, writes: usize) -> Result<(), Fault> {
+    let last = Revision(Revision::INITIAL.0 + writes as u64);
     for operation in operations {
+        let Some(Placed { revision, .. }) = read(operation) else {
+            continue;
+        };
+        if revision < Revision::INITIAL || revision > last {
+            return fault("no other revisions", format!("{revision} never was"));
+        }
         match &operation.exchange {
-            Exchange::Transact(transaction, Some(Outcome::Conflict { revision, current })) => {
-                in_time(operation, *revision, "a conflict")?;
-                let mut conditions = transaction.conditions.iter();
-                if conditions
-                    .clone()
-                    .all(|condition| versions.holds(condition, *revision))
-                {
+            Exchange::Transact(transaction, Some(Outcome::Conflict { current, .. })) => {
+                if versions.broken(transaction, revision).is_none() {
                     return fault("conflicts are real", format!("at {revision}"));
                 }
-                let truth = conditions
-                    .by_ref()
-                    .map(|one| versions.at(&one.key, *revision).cloned());
+                let conditions = transaction.conditions.iter();
+                let truth = conditions.map(|one| versions.at(&one.key, revision).cloned());
                 if truth.collect::<Vec<_>>() != *current {
                     return fault("conflicts show the state", format!("at {revision}"));
                 }
             }
-            Exchange::Transact(transaction, Some(Outcome::Committed { revision }))
-                if transaction.writes.is_empty() =>
-            {
-                in_time(operation, *revision, "a check")?;
-                if !transaction
-                    .conditions
-                    .iter()
-                    .all(|condition| versions.holds(condition, *revision))
-                {
+            Exchange::Transact(transaction, _) => {
+                if versions.broken(transaction, revision).is_some() {
                     return fault("checks hold", format!("at {revision}"));
                 }
             }
-            Exchange::Transact(..) => {}
             Exchange::Get(key, found) => {
-                in_time(operation, found.revision, "a get")?;
-                if versions.at(key, found.revision) != found.entry.as_ref() {
-                    return fault("gets show the state", format!("{key} at {}", found.revision));
+                if versions.at(key, revision) != found.entry.as_ref() {
+                    return fault("gets show the state", format!("{key} at {revision}"));
                 }
             }
             Exchange::Scan(range, scan) => {
-                in_time(operation, scan.revision, "a scan")?;
-                if versions.range(range, scan.revision) != scan.entries {
-                    return fault("scans show the state", format!("at {}", scan.revision));
+                if versions.range(range, revision) != scan.entries {
+                    return fault("scans show the state", format!("at {revision}"));
                 }
             }
         }

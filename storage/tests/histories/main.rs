@@ -1,0 +1,462 @@
+//! Concurrent clients against both backends: what they saw was possible, and every watch delivered what it owes.
+//! Planted faults show that the checker sees.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod brute_force;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_storage::conformance::history::{Exchange, Operation, Recorder, check};
+use drydock_storage::conformance::recorded_watch::{RecordedWatch, check_watch};
+use drydock_storage::memory::MemoryStore;
+use drydock_storage::rocks::RocksStore;
+use drydock_storage::{
+    Condition, Event, Events, Expect, Key, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError,
+    Transaction, Value, Write,
+};
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+const CLIENTS: u64 = 8;
+const KEYS: u64 = 6;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Failpoints are global: who injects faults has the engine alone.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// How many operations all clients do together: `DRYDOCK_HISTORY_OPERATIONS`, or about a thousand.
+fn operations() -> u64 {
+    std::env::var("DRYDOCK_HISTORY_OPERATIONS")
+        .ok()
+        .and_then(|count| count.parse().ok())
+        .unwrap_or(960)
+}
+
+fn options(root: &TempDir) -> Options {
+    Options {
+        // However long it runs, nothing is let go of.
+        window: Duration::from_hours(24),
+        lock_wait: PATIENCE,
+        ..Options::for_tests(root.path())
+    }
+}
+
+fn key(number: u64) -> Key {
+    let namespace = if number.is_multiple_of(2) { "a" } else { "ab" };
+    Key::new("g.example", "things", namespace, &format!("k{number}")).unwrap()
+}
+
+fn value(unique: u64) -> Value {
+    Value {
+        bytes: Bytes::from(format!("value {unique}")),
+        form: "g.example/v1".into(),
+        splice_offset: 0,
+    }
+}
+
+/// One or two keys, against what was just read, so that some meet a conflict.
+async fn write<S: Store>(
+    store: &S,
+    recorder: &Recorder,
+    random: &mut fastrand::Rng,
+    unique: u64,
+) -> Result<(), StoreError> {
+    let first = random.u64(..KEYS);
+    let mut transaction = Transaction::default();
+    for number in [first, (first + 1) % KEYS].into_iter().take(random.usize(1..=2)) {
+        let key = key(number);
+        let found = recorder.get(store, &key).await?.entry;
+        let is_delete = found.is_some() && random.u8(..4) == 0;
+        let expect = found.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified));
+        transaction.conditions.push(Condition {
+            key: key.clone(),
+            expect,
+        });
+        transaction.writes.push(if is_delete {
+            Write::Delete(key)
+        } else {
+            Write::Put(key, value(unique * 2 + number % 2))
+        });
+    }
+    if random.u8(..8) == 0 {
+        transaction.writes.clear();
+    }
+    recorder.transact(store, transaction).await.map(drop)
+}
+
+/// One client, until it has done its part or is refused.
+async fn client<S: Store>(
+    store: S,
+    recorder: Arc<Recorder>,
+    mut random: fastrand::Rng,
+    uniques: std::ops::Range<u64>,
+) -> Result<(), StoreError> {
+    for unique in uniques {
+        match random.u8(..6) {
+            0 => {
+                let range = KeyRange::namespace("g.example", "things", "ab");
+                recorder.scan(&store, &range).await?;
+            }
+            1 => drop(recorder.get(&store, &key(random.u64(..KEYS))).await?),
+            _ => write(&store, &recorder, &mut random, unique).await?,
+        }
+    }
+    Ok(())
+}
+
+/// All clients; how each ended.
+async fn run_clients<S: Store>(
+    store: &S,
+    recorder: &Arc<Recorder>,
+    seed: u64,
+    operations: u64,
+) -> Vec<Result<(), StoreError>> {
+    let each = operations / CLIENTS;
+    let clients = (0..CLIENTS).map(|number| {
+        let random = fastrand::Rng::with_seed(seed * 100 + number);
+        let first = (seed * CLIENTS + number) * each;
+        let client = client(store.clone(), Arc::clone(recorder), random, first..first + each);
+        tokio::spawn(client)
+    });
+    let mut ends = Vec::new();
+    for client in clients.collect::<Vec<_>>() {
+        ends.push(client.await.unwrap());
+    }
+    ends
+}
+
+/// The newest revision a signal speaks of.
+fn told(signal: &Signal) -> Revision {
+    match signal {
+        Signal::Changes { revision, .. } | Signal::Progress(revision) | Signal::Compacted(revision) => {
+            *revision
+        }
+    }
+}
+
+/// Reads a watch until it has told of `last`, once that is known.
+async fn follow<E: Events>(
+    mut events: E,
+    mut last: tokio::sync::watch::Receiver<Option<Revision>>,
+) -> Vec<Signal> {
+    let mut signals = Vec::new();
+    let mut newest = Revision::default();
+    loop {
+        tokio::select! {
+            signal = events.next() => {
+                let Some(signal) = signal else { break };
+                newest = newest.max(told(&signal));
+                signals.push(signal);
+            }
+            Ok(()) = last.changed() => {}
+        }
+        if last.borrow().is_some_and(|last| newest >= last) {
+            break;
+        }
+    }
+    signals
+}
+
+/// Watches of different ranges, and what they have shown so far. They outlive a reopening.
+struct Watches {
+    recorded: Vec<RecordedWatch>,
+    next: Revision,
+}
+
+impl Watches {
+    fn new() -> Self {
+        let first = Revision::INITIAL.next();
+        let ranges = [
+            KeyRange::all(),
+            KeyRange::namespace("g.example", "things", "a"),
+            KeyRange::one(&key(3)),
+        ];
+        let watch = |range| RecordedWatch {
+            range,
+            first,
+            signals: Vec::new(),
+        };
+        Self {
+            recorded: ranges.map(watch).into(),
+            next: first,
+        }
+    }
+
+    /// Watches `store` while `work` is done, up to where it is then.
+    async fn during<S: Store, T>(&mut self, store: &S, work: impl Future<Output = T>) -> T {
+        let (end, last) = tokio::sync::watch::channel(None);
+        let mut followers = Vec::new();
+        for watch in &self.recorded {
+            let events = store.watch(&watch.range, self.next).await.unwrap();
+            followers.push(tokio::spawn(follow(events, last.clone())));
+        }
+        let done = work.await;
+        let current = store.current_revision().await.unwrap();
+        end.send(Some(current)).unwrap();
+        store.request_progress();
+        for (watch, follower) in self.recorded.iter_mut().zip(followers) {
+            let signals = tokio::time::timeout(PATIENCE, follower).await.unwrap().unwrap();
+            watch.signals.extend(signals);
+        }
+        self.next = current.next();
+        done
+    }
+
+    fn check(&self, truth: &Truth) {
+        for watch in &self.recorded {
+            assert_eq!(check_watch(watch, truth), Ok(()));
+        }
+    }
+}
+
+type Truth = Vec<(Revision, Vec<Event>)>;
+
+async fn all_changes<S: Store>(store: &S) -> Truth {
+    let current = store.current_revision().await.unwrap();
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    let mut found = Vec::new();
+    while found.last().map_or(Revision::INITIAL, |(revision, _)| *revision) < current {
+        match tokio::time::timeout(PATIENCE, events.next()).await.unwrap() {
+            Some(Signal::Changes { revision, events }) => found.push((revision, events)),
+            other => panic!("{other:?}"),
+        }
+    }
+    found
+}
+
+async fn record<S: Store>(store: &S, seed: u64) -> (Vec<Operation>, Truth) {
+    let recorder = Arc::new(Recorder::default());
+    let mut watches = Watches::new();
+    let clients = run_clients(store, &recorder, seed, operations());
+    let ends = watches.during(store, clients).await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    let truth = all_changes(store).await;
+    watches.check(&truth);
+    (recorder.operations(), truth)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_engine_is_strictly_serializable() {
+    let _turn = TURN.lock().await;
+    let root = tempfile::tempdir().unwrap();
+    let store = RocksStore::open(options(&root)).unwrap().0;
+    let (operations, truth) = record(&store, 1).await;
+    assert_eq!(check(&operations, &truth), Ok(()));
+    let is_conflict = |one: &&Operation| {
+        matches!(
+            one.exchange,
+            Exchange::Transact(_, Some(Outcome::Conflict { .. }))
+        )
+    };
+    assert!(
+        operations.iter().filter(is_conflict).count() > 10,
+        "the clients hardly met"
+    );
+}
+
+/// Where the engine fails, and whether what was asked for then happens all the same.
+const FAULTS: [(&str, &str, bool); 5] = [
+    ("engine-write", "return", false),
+    ("engine-written", "return", true),
+    ("mark-write", "return", true),
+    ("commit-before-sync", "panic", false),
+    ("commit-before-publish", "panic", true),
+];
+
+/// In doubt, clients stop, the store is opened again and they go on: what was in doubt happened or it did not, whole,
+/// at its place, and everybody is shown the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_engine_is_strictly_serializable_across_failures_and_reopenings() {
+    let _turn = TURN.lock().await;
+    let root = tempfile::tempdir().unwrap();
+    let recorder = Arc::new(Recorder::default());
+    let mut watches = Watches::new();
+    let mut random = fastrand::Rng::with_seed(9);
+    let lives = FAULTS.into_iter().chain(FAULTS).chain(FAULTS);
+    let each = operations() / lives.clone().count() as u64;
+    for (life, (point, action, happens)) in (10..).zip(lives) {
+        let store = RocksStore::open(options(&root)).unwrap().0;
+        let unknown_before = unknown(&recorder.operations()).count();
+        let passes = random.u64(1..=(each / 20).max(1));
+        fail::cfg(point, &format!("{passes}*off->1*{action}")).unwrap();
+        let clients = run_clients(&store, &recorder, life, each.max(CLIENTS * 8));
+        let ends = watches.during(&store, clients).await;
+        fail::remove(point);
+        for end in &ends {
+            assert!(
+                matches!(
+                    end,
+                    Ok(()) | Err(StoreError::Unknown { .. } | StoreError::ReadOnly { .. })
+                ),
+                "{point}: {end:?}"
+            );
+        }
+        let published = store.current_revision().await.unwrap();
+        drop(store);
+        let store = RocksStore::open(options(&root)).unwrap().0;
+        let recovered = store.current_revision().await.unwrap();
+        let in_doubt = unknown(&recorder.operations()).count() - unknown_before;
+        assert!(in_doubt > 0, "{point}: nobody was in doubt");
+        if happens {
+            // A batch holds one transaction of a client at most.
+            assert!(recovered > published, "{point}: {in_doubt} in doubt");
+        } else {
+            assert_eq!(recovered, published, "{point}: {in_doubt} in doubt");
+        }
+        drop(store);
+    }
+    let store = RocksStore::open(options(&root)).unwrap().0;
+    let ends = watches
+        .during(&store, run_clients(&store, &recorder, 99, each.max(CLIENTS)))
+        .await;
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    let truth = all_changes(&store).await;
+    watches.check(&truth);
+    let operations = recorder.operations();
+    assert_eq!(check(&operations, &truth), Ok(()));
+    // Without one that was in doubt and happened, its revision comes from nowhere.
+    let acknowledged: BTreeSet<Revision> = operations.iter().filter_map(revision_of).collect();
+    let happened = truth
+        .iter()
+        .find(|(revision, _)| !acknowledged.contains(revision));
+    let (_, events) = happened.unwrap();
+    let mut without = operations.clone();
+    without.retain(|one| !unknown(std::slice::from_ref(one)).any(|asked| puts(asked, events)));
+    assert_eq!(
+        check(&without, &truth).map_err(|fault| fault.rule),
+        Err("nothing from nowhere")
+    );
+}
+
+/// The transactions nobody knows the outcome of.
+fn unknown(operations: &[Operation]) -> impl Iterator<Item = &Transaction> {
+    operations.iter().filter_map(|one| match &one.exchange {
+        Exchange::Transact(transaction, None) => Some(transaction),
+        _ => None,
+    })
+}
+
+/// The revision a write was acknowledged at.
+fn revision_of(operation: &Operation) -> Option<Revision> {
+    match &operation.exchange {
+        Exchange::Transact(transaction, Some(Outcome::Committed { revision })) => {
+            (!transaction.writes.is_empty()).then_some(*revision)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a transaction asks for just these changes.
+fn puts(transaction: &Transaction, events: &[Event]) -> bool {
+    let writes = transaction.writes.iter().map(|write| match write {
+        Write::Put(key, value) => (key, Some(value)),
+        Write::Delete(key) => (key, None),
+    });
+    writes.eq(events
+        .iter()
+        .map(|event| (&event.key, event.new.as_ref().map(|entry| &entry.value))))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_model_is_strictly_serializable() {
+    let (operations, truth) = record(&MemoryStore::new(), 2).await;
+    assert_eq!(check(&operations, &truth), Ok(()));
+}
+
+/// The rule that `spoil` breaks.
+fn broken(
+    (operations, truth): &(Vec<Operation>, Truth),
+    spoil: impl FnOnce(&mut Vec<Operation>, &mut Truth),
+) -> &'static str {
+    let (mut operations, mut truth) = (operations.clone(), truth.clone());
+    spoil(&mut operations, &mut truth);
+    check(&operations, &truth).map_or_else(|fault| fault.rule, |()| "none")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_planted_fault_is_told_by_its_rule() {
+    let recorded = record(&MemoryStore::new(), 3).await;
+    assert_eq!(broken(&recorded, |_, _| {}), "none");
+    // A read that shows an older state than one that was answered before.
+    let stale = broken(&recorded, |operations, _| {
+        let found = operations
+            .iter_mut()
+            .rev()
+            .find_map(|one| match &mut one.exchange {
+                Exchange::Get(_, found) => Some(found),
+                _ => None,
+            });
+        found.unwrap().revision = Revision(2);
+    });
+    assert_eq!(stale, "nothing stale");
+    // A write that is acknowledged and lost.
+    let lost = broken(&recorded, |_, truth| drop(truth.remove(3)));
+    assert_eq!(lost, "every write is shown");
+    // A value of another time under a right revision.
+    let wrong = broken(&recorded, |operations, _| {
+        let found = operations
+            .iter_mut()
+            .rev()
+            .find_map(|one| match &mut one.exchange {
+                Exchange::Get(_, found) => found.entry.as_mut(),
+                _ => None,
+            });
+        found.unwrap().value = value(9_999_999);
+    });
+    assert_eq!(wrong, "gets show the state");
+    // A transaction that happened though its condition did not hold.
+    let forced = broken(&recorded, |operations, _| {
+        let conditions = operations.iter_mut().find_map(|one| match &mut one.exchange {
+            Exchange::Transact(transaction, Some(Outcome::Committed { .. }))
+                if !transaction.writes.is_empty() =>
+            {
+                transaction.conditions.first_mut()
+            }
+            _ => None,
+        });
+        conditions.unwrap().expect = Expect::Revision(Revision(1));
+    });
+    assert_eq!(forced, "conditions hold");
+    // Two writes whose revisions go against real time.
+    let swapped = broken(&recorded, |operations, _| {
+        let writes = operations.iter_mut().filter(|one| {
+            matches!(&one.exchange, Exchange::Transact(transaction, Some(Outcome::Committed { .. }))
+                if !transaction.writes.is_empty())
+        });
+        let first = writes.min_by_key(|one| one.called).unwrap();
+        (first.called, first.answered) = (u64::MAX - 2, u64::MAX - 1);
+    });
+    assert_eq!(swapped, "real time");
+    // A change nobody asked for.
+    let invented = broken(&recorded, |operations, _| {
+        operations.retain(|one| {
+            !matches!(one.exchange, Exchange::Transact(_, Some(Outcome::Committed { revision })) if revision.0 == 5)
+        });
+    });
+    assert_eq!(invented, "nothing from nowhere");
+    // An answer that never came, to a write that happened: the events settle it.
+    let unknown = broken(&recorded, |operations, _| {
+        for one in operations {
+            if let Exchange::Transact(
+                transaction,
+                outcome @ Some(Outcome::Committed {
+                    revision: Revision(5),
+                }),
+            ) = &mut one.exchange
+                && !transaction.writes.is_empty()
+            {
+                *outcome = None;
+                one.answered = u64::MAX;
+            }
+        }
+    });
+    assert_eq!(unknown, "none");
+}
