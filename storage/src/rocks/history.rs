@@ -128,6 +128,7 @@ pub(crate) fn read_after(
     seen: Revision,
     through: Revision,
 ) -> Result<Vec<Arc<Change>>, HistoryError> {
+    fail::fail_point!("history-read");
     let view = engine.view();
     let mut density = Density::after(seen);
     let mut changes: Vec<Change> = Vec::new();

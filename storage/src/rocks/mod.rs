@@ -25,6 +25,7 @@ use self::mark::{Mark, MarkFile};
 use self::poison::{Poison, closed};
 use self::prepare::{Prepared, prepare, values_before};
 use self::queue::{Queue, Refused, Weight};
+use self::read::Undone;
 use self::tail::Tail;
 use crate::clock::{Clock, Steady, Stopwatch};
 use crate::metrics::{EndedAs, Metrics, gauge_value};
@@ -113,6 +114,8 @@ pub(crate) struct Shared {
     /// None once the store is closed.
     engine: Mutex<Option<Arc<Engine>>>,
     replays: Arc<Semaphore>,
+    /// What the last page of a past state undid, for the one that follows.
+    undone: Mutex<Option<Undone>>,
     mark_file: MarkFile,
     /// What every mark of this process has in common.
     mark: Mark,
@@ -198,6 +201,7 @@ impl Shared {
             room: AtomicU8::new(judge(started.space) as u8),
             engine: Mutex::new(Some(engine)),
             replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
+            undone: Mutex::new(None),
             mark_file,
             mark,
         };
@@ -270,6 +274,10 @@ impl Shared {
         self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn undone(&self) -> MutexGuard<'_, Option<Undone>> {
+        self.undone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn current(&self) -> Revision {
         Revision(self.current.load(Ordering::Acquire))
     }
@@ -293,6 +301,8 @@ impl Shared {
         self.watchable_from
             .fetch_max(wanted.watchable_from.0, Ordering::AcqRel);
         let floors = self.floors();
+        // Nobody can ask for its next page.
+        drop(self.undone().take_if(|kept| kept.is_before(floors.listable_from)));
         self.metrics
             .listable_from
             .set(gauge_value(floors.listable_from.0));

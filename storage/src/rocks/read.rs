@@ -6,6 +6,7 @@
 //! not read twice.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::Shared;
 use super::column_families::{Engine, Meta, View};
@@ -15,14 +16,67 @@ use super::index::{Slot, damaged};
 use crate::record::{Place, StoredState};
 use crate::{At, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
 
-/// The most history records one read undoes.
+/// The most history records one read undoes, and the most bytes of values that it holds for it.
 const MAX_UNDONE: usize = 200_000;
+const MAX_UNDONE_BYTES: usize = 128 << 20;
 
 /// Keys of a range that changed after a revision, and what they held at it.
-type Undone = BTreeMap<Key, Option<Entry>>;
+#[derive(Debug)]
+pub(crate) struct Undone {
+    range: KeyRange,
+    revision: Revision,
+    /// Changes up to here are undone.
+    newest: Revision,
+    walked: usize,
+    bytes: usize,
+    past: BTreeMap<Key, Option<Entry>>,
+}
+
+impl Undone {
+    fn nothing(range: &KeyRange, revision: Revision) -> Self {
+        Self {
+            range: range.clone(),
+            revision,
+            newest: revision,
+            walked: 0,
+            bytes: 0,
+            past: BTreeMap::new(),
+        }
+    }
+
+    fn is_of(&self, range: &KeyRange, revision: Revision) -> bool {
+        self.range == *range && self.revision == revision
+    }
+
+    /// Whether it leads to a state before `floor`.
+    pub(crate) fn is_before(&self, floor: Revision) -> bool {
+        self.revision < floor
+    }
+
+    /// How many history records were read for it.
+    #[cfg(test)]
+    pub(crate) fn walked(&self) -> usize {
+        self.walked
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.walked > MAX_UNDONE || self.bytes > MAX_UNDONE_BYTES
+    }
+
+    /// What the keys after a text held.
+    fn after(&self, text: &str) -> impl Iterator<Item = (&Key, &Option<Entry>)> {
+        let from = if text.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(text)
+        };
+        self.past.range::<str, _>((from, Bound::Unbounded))
+    }
+}
 
 /// How an attempt to read ended.
-enum Attempt {
+#[derive(Debug)]
+pub(crate) enum Attempt {
     Done(Scan),
     /// History below was let go of while the newest state was read.
     Overtaken,
@@ -62,7 +116,8 @@ pub(crate) fn scan(
     }
 }
 
-fn attempt(
+/// Reads a page from a view.
+pub(crate) fn attempt(
     shared: &Shared,
     view: &View<'_>,
     range: &KeyRange,
@@ -74,62 +129,76 @@ fn attempt(
         key: "meta/revision".to_owned(),
         reason: "it is missing".to_owned(),
     })?;
-    let Some(undone) = undo(shared, view, range, page, revision, newest)? else {
-        return Ok(Attempt::Overtaken);
-    };
-    collect(shared, view, range, revision, page, undone).map(Attempt::Done)
+    // What the page before undid need not be undone again, only what has happened since.
+    let kept = shared.undone().take_if(|kept| kept.is_of(range, revision));
+    let mut undone = kept.unwrap_or_else(|| Undone::nothing(range, revision));
+    match undo(shared, view, &mut undone, newest) {
+        Ok(()) => {}
+        // Whole files of history go whatever snapshots there are: what is missing need not be damaged.
+        Err(_) if shared.floors().watchable_from > revision.next() => return Ok(Attempt::Overtaken),
+        Err(UndoError::TooMuch) => {
+            return Err(StoreError::Compacted {
+                requested: revision,
+                floor: newest,
+            });
+        }
+        Err(UndoError::History(error)) => return Err(history_failed(shared, &error)),
+    }
+    let scan = collect(shared, view, range, revision, page, &undone)?;
+    if scan.more && !undone.past.is_empty() {
+        *shared.undone() = Some(undone);
+    }
+    Ok(Attempt::Done(scan))
 }
 
-/// What the keys of the range that changed in (`revision`, `newest`] held at `revision`.
-fn undo(
-    shared: &Shared,
-    view: &View<'_>,
-    range: &KeyRange,
-    page: &Page,
-    revision: Revision,
-    newest: Revision,
-) -> Result<Option<Undone>, StoreError> {
-    let mut undone = Undone::new();
-    if newest <= revision {
-        return Ok(Some(undone));
+/// Why a past state is not shown.
+enum UndoError {
+    /// It lies further back than a read may undo.
+    TooMuch,
+    /// History cannot be read.
+    History(HistoryError),
+}
+
+impl From<HistoryError> for UndoError {
+    fn from(error: HistoryError) -> Self {
+        Self::History(error)
     }
-    let floor = view
-        .meta(Meta::WatchableFrom)
-        .map_err(|error| engine_failed(&error))?;
-    if floor.is_some_and(|floor| floor > revision.next().0) {
-        return Ok(None);
+}
+
+/// Adds what the keys of the range that changed up to `newest` held before.
+fn undo(shared: &Shared, view: &View<'_>, undone: &mut Undone, newest: Revision) -> Result<(), UndoError> {
+    let seen = undone.newest;
+    if newest <= seen {
+        return Ok(());
     }
-    let mut walked = 0;
-    let mut density = Density::after(revision);
-    walk(view, revision.next(), newest, |stored, _| {
-        walked += 1;
+    if newest.0 - undone.revision.0 > MAX_UNDONE as u64 {
+        return Err(UndoError::TooMuch);
+    }
+    let mut density = Density::after(seen);
+    walk(view, seen.next(), newest, |stored, _| {
         density.follow(&stored)?;
+        undone.walked += 1;
         let text = stored.key.as_str();
-        if walked <= MAX_UNDONE
-            && range.contains(text)
-            && text > page.after.as_str()
-            && !undone.contains_key(text)
-        {
+        if undone.range.contains(text) && !undone.past.contains_key(text) {
+            undone.bytes = undone.bytes.saturating_add(stored.plain_bytes());
+            if undone.is_too_much() {
+                return Ok(false);
+            }
             let revision = stored.committed.revision;
             let event = shared
                 .records
                 .event(stored)
                 .map_err(|error| HistoryError::record(revision, &error))?;
-            undone.insert(event.key, event.old);
+            undone.past.insert(event.key, event.old);
         }
-        Ok(walked <= MAX_UNDONE)
-    })
-    .map_err(|error| history_failed(shared, &error))?;
-    if walked > MAX_UNDONE {
-        return Err(StoreError::Compacted {
-            requested: revision,
-            floor: Revision(newest.0.saturating_sub(MAX_UNDONE as u64)),
-        });
+        Ok(!undone.is_too_much())
+    })?;
+    if undone.is_too_much() {
+        return Err(UndoError::TooMuch);
     }
-    density
-        .end(newest)
-        .map_err(|error| history_failed(shared, &error))?;
-    Ok(Some(undone))
+    density.end(newest)?;
+    undone.newest = newest;
+    Ok(())
 }
 
 /// Merges the rows of `state` with what was undone, in key order.
@@ -139,7 +208,7 @@ fn collect(
     range: &KeyRange,
     revision: Revision,
     page: &Page,
-    undone: Undone,
+    undone: &Undone,
 ) -> Result<Scan, StoreError> {
     let mut scan = Scan {
         revision,
@@ -153,7 +222,7 @@ fn collect(
     let mut rows = view
         .state(start, &range.end)
         .map_err(|error| engine_failed(&error))?;
-    let mut undone = undone.into_iter().peekable();
+    let mut undone = undone.after(&page.after).peekable();
     let full = |scan: &mut Scan, key: Key, entry: Entry| {
         let is_full = page.limit != 0 && scan.entries.len() == page.limit;
         if is_full {
@@ -173,14 +242,14 @@ fn collect(
         }
         while let Some((past_key, past)) = undone.next_if(|(past_key, _)| past_key.as_str() < text) {
             if let Some(entry) = past
-                && full(&mut scan, past_key, entry)
+                && full(&mut scan, past_key.clone(), entry.clone())
             {
                 return Ok(scan);
             }
         }
         let (key, entry) = match undone.next_if(|(past_key, _)| past_key.as_str() == text) {
             Some((_, None)) => continue,
-            Some((key, Some(entry))) => (key, entry),
+            Some((key, Some(entry))) => (key.clone(), entry.clone()),
             None => row(shared, text, record, revision)?,
         };
         if full(&mut scan, key, entry) {
@@ -189,7 +258,7 @@ fn collect(
     }
     for (key, past) in undone {
         if let Some(entry) = past
-            && full(&mut scan, key, entry)
+            && full(&mut scan, key.clone(), entry.clone())
         {
             break;
         }

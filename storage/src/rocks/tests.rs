@@ -858,3 +858,115 @@ async fn a_start_without_room_is_read_only_until_there_is_some() {
     assert_eq!(store.health(), Health::Ready);
     put(&store, "one", "y").await;
 }
+
+/// Files of history go whatever snapshots there are: a read that comes upon the gap is late, nothing is damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_history_is_dropped_under_is_overtaken_and_finds_no_damage() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for round in 2..=9 {
+        put(&store, "one", &round.to_string()).await;
+    }
+    let engine = store.shared.engine().unwrap();
+    engine.settle_history();
+    let view = engine.view();
+    let read = || {
+        read::attempt(
+            &store.shared,
+            &view,
+            &KeyRange::all(),
+            Revision(3),
+            &Page::default(),
+        )
+    };
+    assert!(matches!(read(), Ok(read::Attempt::Done(_))));
+    store.compact(Revision(9)).await.unwrap();
+    engine.drop_history_files(Revision(10)).unwrap();
+    let late = read();
+    assert!(matches!(late, Ok(read::Attempt::Overtaken)), "{late:?}");
+    assert_eq!(store.metrics().checksum_failures.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_of_a_past_state_undo_each_change_once() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        put(&store, name, "then").await;
+    }
+    let at = Revision(7);
+    for name in ["b", "d"] {
+        put(&store, name, "later").await;
+    }
+    let mut seen = Vec::new();
+    let mut page = Page {
+        after: String::new(),
+        limit: 2,
+    };
+    loop {
+        let scan = store
+            .scan(&KeyRange::all(), At::Exactly(at), page.clone())
+            .await
+            .unwrap();
+        seen.extend(scan.entries.iter().map(|(key, entry)| {
+            assert_eq!(entry.value, value("then"));
+            key.name().to_owned()
+        }));
+        if !scan.more {
+            break;
+        }
+        page.after = scan.entries.last().unwrap().0.to_string();
+        // What changes between two pages is undone too, before and behind the page.
+        put(&store, "a", "between").await;
+        put(&store, "f", "between").await;
+        let walked = store.shared.undone().as_ref().map(read::Undone::walked);
+        assert_eq!(walked, Some(seen.len()), "two changes before each page");
+    }
+    assert_eq!(seen, names);
+    // Given up in the middle, it goes with the floor.
+    page.after = String::new();
+    store.scan(&KeyRange::all(), At::Exactly(at), page).await.unwrap();
+    assert!(store.shared.undone().is_some());
+    store.compact(at).await.unwrap();
+    assert!(store.shared.undone().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_of_history_is_bounded_by_its_size_in_memory() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    // A hundredth of that on disk.
+    let large = "x".repeat(Value::MAX_BYTES);
+    for number in 0..45 {
+        put(&store, &number.to_string(), &large).await;
+    }
+    let at = store.current_revision().await.unwrap();
+    let engine = store.shared.engine().unwrap();
+    let read = |from: Revision| {
+        history::read_after(&engine, &store.shared.records, from, store.shared.current()).unwrap()
+    };
+    assert_eq!(
+        read(Revision(1)).len(),
+        3,
+        "4 MiB hold no more than three of them"
+    );
+    for number in 0..45 {
+        put(&store, &number.to_string(), &large).await;
+    }
+    assert_eq!(read(at).len(), 2);
+    let refused = store
+        .scan(&KeyRange::all(), At::Exactly(at), Page::default())
+        .await
+        .map(|_| ());
+    assert!(
+        matches!(refused, Err(StoreError::Compacted { .. })),
+        "{refused:?}"
+    );
+    let nearer = Revision(at.0 + 10);
+    let scan = store
+        .scan(&KeyRange::all(), At::Exactly(nearer), Page::default())
+        .await
+        .unwrap();
+    assert_eq!(scan.entries.len(), 45);
+}

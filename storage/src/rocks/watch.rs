@@ -83,7 +83,7 @@ impl RocksEvents {
 
     /// Takes what follows from the disk. A signal if the watch ends here.
     async fn replay(&mut self, through: Revision) -> Option<Signal> {
-        let Ok(_permit) = Arc::clone(&self.shared.replays).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&self.shared.replays).acquire_owned().await else {
             self.has_ended = true;
             return None;
         };
@@ -93,8 +93,12 @@ impl RocksEvents {
         };
         self.shared.metrics.replays.inc();
         let (shared, seen) = (Arc::clone(&self.shared), self.looked);
-        let read =
-            tokio::task::spawn_blocking(move || read_after(&engine, &shared.records, seen, through)).await;
+        let read = tokio::task::spawn_blocking(move || {
+            // The read goes on when the watch is dropped, and so does its turn.
+            let _permit = permit;
+            read_after(&engine, &shared.records, seen, through)
+        })
+        .await;
         let floor = self.shared.floors().watchable_from;
         if seen.next() < floor {
             return Some(self.end(floor));
