@@ -34,7 +34,7 @@ use super::{
     body::{RequestBody, ResponseBody},
     certificate::PeerCertificates,
     outgoing::{Outgoing, PATIENCE},
-    socket::Socket,
+    socket::{Socket, Unsent},
 };
 
 /// The largest header block: 1 MiB and Go's allowance of 4 KiB.
@@ -134,11 +134,11 @@ enum Stage {
 }
 
 impl Activity {
-    fn new(stage: Stage) -> Arc<Self> {
+    fn new(stage: Stage, outgoing: Outgoing) -> Arc<Self> {
         Arc::new(Self {
             requests: AtomicUsize::new(0),
             stage: Mutex::new(stage),
-            outgoing: Outgoing::default(),
+            outgoing,
         })
     }
 
@@ -236,8 +236,10 @@ where
 {
     let http2 = connection.http2;
     let now = Instant::now();
-    let activity = Activity::new(if http2 { Stage::Idle(now) } else { Stage::Head(now) });
-    let socket = Socket::new(stream);
+    let unsent = (!http2).then(Arc::<Unsent>::default);
+    let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
+    let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
+    let socket = Socket::new(stream, unsent);
     let io = Noticed {
         inner: socket.clone(),
         activity: Arc::clone(&activity),

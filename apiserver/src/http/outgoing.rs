@@ -8,7 +8,7 @@
 use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,14 +16,20 @@ use bytes::Bytes;
 use http_body::Body as _;
 use tokio::time::Instant;
 
-use super::body::{ResponseBody, Truncated};
+use super::{
+    body::{ResponseBody, Truncated},
+    socket::Unsent,
+};
 
 /// How long a client may take nothing of what it is sent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The responses of a connection that are under way, as far as they are streams.
-#[derive(Debug, Default)]
-pub(super) struct Outgoing(Mutex<Vec<Weak<Mutex<Followed>>>>);
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    streams: Mutex<Vec<Weak<Mutex<Followed>>>>,
+    unsent: Option<Arc<Unsent>>,
+}
 
 #[derive(Debug)]
 struct Followed {
@@ -31,6 +37,7 @@ struct Followed {
     body: Option<ResponseBody>,
     /// Since when its last bytes wait to be taken: whoever has room for more asks for more at once.
     handed_at: Option<Instant>,
+    unsent: Option<Arc<Unsent>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,6 +45,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Outgoing {
+    /// Of a connection that counts what was not sent, or not.
+    pub(super) fn new(unsent: Option<Arc<Unsent>>) -> Self {
+        Self {
+            streams: Mutex::default(),
+            unsent,
+        }
+    }
+
     /// The same response, with what it holds, that can be taken away.
     pub(super) fn follow(&self, body: ResponseBody) -> ResponseBody {
         if !body.is_stream() {
@@ -46,8 +61,9 @@ impl Outgoing {
         let followed = Arc::new(Mutex::new(Followed {
             body: Some(body),
             handed_at: None,
+            unsent: self.unsent.clone(),
         }));
-        lock(&self.0).push(Arc::downgrade(&followed));
+        lock(&self.streams).push(Arc::downgrade(&followed));
         ResponseBody::abortable_stream(futures_util::stream::poll_fn(move |context| {
             lock(&followed).poll_next(context)
         }))
@@ -56,7 +72,7 @@ impl Outgoing {
     /// Takes away the content of responses whose clients have taken nothing for [`PATIENCE`].
     pub(super) fn drop_stalled(&self) {
         let mut abandoned = Vec::new();
-        lock(&self.0).retain(|followed| {
+        lock(&self.streams).retain(|followed| {
             let Some(followed) = followed.upgrade() else {
                 return false;
             };
@@ -80,8 +96,17 @@ impl Followed {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Some(Err(Truncated("the client stopped reading"))));
         };
+        if let Some(unsent) = &self.unsent {
+            // Since when it waits stays as it is: the peer has taken nothing since.
+            ready!(unsent.poll_room(context));
+        }
         let next = Pin::new(body).poll_frame(context);
         self.handed_at = matches!(next, Poll::Ready(Some(_))).then(Instant::now);
-        next.map(|frame| frame.map(|frame| frame.map(|frame| frame.into_data().unwrap_or_default())))
+        let next =
+            next.map(|frame| frame.map(|frame| frame.map(|frame| frame.into_data().unwrap_or_default())));
+        if let (Some(unsent), Poll::Ready(Some(Ok(bytes)))) = (&self.unsent, &next) {
+            unsent.add(bytes.len());
+        }
+        next
     }
 }

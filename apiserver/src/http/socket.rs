@@ -8,10 +8,14 @@
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
+use futures_util::task::AtomicWaker;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -23,6 +27,47 @@ use tokio::{
 const WRITE_BYTES: usize = 64 * 1024;
 /// What an idle connection keeps of its buffer, in bytes.
 const KEPT_BYTES: usize = 4 * 1024;
+/// What a response may have handed on without the peer taking it, in bytes, before it has to pause.
+const UNSENT_BYTES: usize = 128 * 1024;
+
+/// What the responses of an HTTP/1.1 connection have handed on and the peer has not taken. The protocol would collect
+/// a mebibyte of it; over HTTP/2 each stream has a limit of its own.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    bytes: AtomicUsize,
+    waiting: AtomicWaker,
+}
+
+impl Unsent {
+    /// Pending while there is too much.
+    pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.bytes.load(Ordering::Acquire) < UNSENT_BYTES {
+            return Poll::Ready(());
+        }
+        self.waiting.register(context.waker());
+        if self.bytes.load(Ordering::Acquire) < UNSENT_BYTES {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Heads and framing are taken too and were never added: never below zero.
+    fn take(&self, bytes: usize) {
+        let left = |unsent: usize| Some(unsent.saturating_sub(bytes));
+        // The update is never refused.
+        let before = match self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, left) {
+            Ok(before) | Err(before) => before,
+        };
+        if before >= UNSENT_BYTES && before.saturating_sub(bytes) < UNSENT_BYTES {
+            self.waiting.wake();
+        }
+    }
+}
 
 /// A connection's stream, held by the protocol that reads and writes it and by the task that sends what was written.
 ///
@@ -40,6 +85,7 @@ struct Io<S> {
     is_refused: bool,
     /// Since when the peer has taken nothing of what it should have.
     refused_since: Option<Instant>,
+    unsent: Option<Arc<Unsent>>,
 }
 
 impl<S> Clone for Socket<S> {
@@ -49,7 +95,7 @@ impl<S> Clone for Socket<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub(super) fn new(stream: S, unsent: Option<Arc<Unsent>>) -> Self {
         Self(Arc::new(Mutex::new(Io {
             stream: TokioIo::new(stream),
             written: Vec::new(),
@@ -57,6 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             is_unflushed: false,
             is_refused: false,
             refused_since: None,
+            unsent,
         })))
     }
 
@@ -89,6 +136,9 @@ impl<S: AsyncWrite + Unpin> Io<S> {
         } else {
             self.refused_since = None;
             self.is_unflushed = true;
+        }
+        if let (Some(unsent), Poll::Ready(Ok(count))) = (&self.unsent, &result) {
+            unsent.take(*count);
         }
         result
     }
@@ -242,7 +292,7 @@ mod tests {
     fn small_writes_are_sent_together_and_large_ones_at_once() {
         let peer = Peer::default();
         let writes = Arc::clone(&peer.writes);
-        let mut socket = Socket::new(peer);
+        let mut socket = Socket::new(peer, None);
         for _ in 0..10 {
             assert!(write(&mut socket, 3000).is_ready());
         }
@@ -260,7 +310,7 @@ mod tests {
         let peer = Peer::default();
         let (writes, room) = (Arc::clone(&peer.writes), Arc::clone(&peer.room));
         *room.lock().unwrap() = Some(0);
-        let mut socket = Socket::new(peer);
+        let mut socket = Socket::new(peer, None);
         assert!(write(&mut socket, WRITE_BYTES).is_ready());
         assert_eq!(socket.refused_since(), None);
         let now = Instant::now();

@@ -1,6 +1,13 @@
 //! Over real sockets and real TLS, with both protocols.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use drydock_machinery::clock::ManualClock;
@@ -457,7 +464,12 @@ async fn oversized_headers_are_431() {
 }
 
 /// Answers with as many bytes as are asked for, and says when it lost an answer's body.
-struct Endless(tokio::sync::mpsc::Sender<Duration>, Instant);
+struct Endless {
+    lost: tokio::sync::mpsc::Sender<Duration>,
+    begun: Instant,
+    /// How many bytes were asked for.
+    handed: Arc<AtomicUsize>,
+}
 
 struct Told(tokio::sync::mpsc::Sender<Duration>, Instant);
 
@@ -472,48 +484,75 @@ impl Service for Endless {
         if request.uri().path() == "/short" {
             return Response::new(ResponseBody::full("short"));
         }
-        let frames = futures_util::stream::repeat(Bytes::from_static(&[b'x'; 16 * 1024]));
-        Response::new(ResponseBody::stream(frames).holding(Told(self.0.clone(), self.1)))
+        let handed = Arc::clone(&self.handed);
+        let frames = futures_util::stream::repeat_with(move || {
+            handed.fetch_add(16 * 1024, Ordering::Relaxed);
+            Bytes::from_static(&[b'x'; 16 * 1024])
+        });
+        Response::new(ResponseBody::stream(frames).holding(Told(self.lost.clone(), self.begun)))
     }
 }
 
-/// A connection that answers without an end, when it lost a body, and when it ended.
-fn endless(
-    http2: bool,
-) -> (
-    DuplexStream,
-    tokio::sync::mpsc::Receiver<Duration>,
-    JoinHandle<Duration>,
-) {
+/// A connection that answers without an end.
+struct Answering {
+    client: DuplexStream,
+    /// When it lost a body.
+    losses: tokio::sync::mpsc::Receiver<Duration>,
+    handed: Arc<AtomicUsize>,
+    ended: JoinHandle<Duration>,
+}
+
+fn answering(http2: bool) -> Answering {
     let (client, stream) = tokio::io::duplex(64 * 1024);
     let begun = Instant::now();
     let (lost, losses) = tokio::sync::mpsc::channel(8);
+    let handed = Arc::new(AtomicUsize::new(0));
     let connection = Connection::new(SocketAddr::from(([127, 0, 0, 1], 1)), http2, None);
+    let service = Arc::new(Endless {
+        lost,
+        begun,
+        handed: Arc::clone(&handed),
+    });
     let ended = tokio::spawn(async move {
-        let service = Arc::new(Endless(lost, begun));
         connection::serve(stream, connection, service, CancellationToken::new()).await;
         begun.elapsed()
     });
-    (client, losses, ended)
+    Answering {
+        client,
+        losses,
+        handed,
+        ended,
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_takes_no_byte_for_half_a_minute_is_let_go() {
-    let (mut client, mut losses, ended) = endless(false);
-    client
-        .write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await
-        .unwrap();
-    let seconds = ended.await.unwrap().as_secs();
+    let mut it = answering(false);
+    let ask = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
+    it.client.write_all(ask).await.unwrap();
+    let seconds = it.ended.await.unwrap().as_secs();
     assert!((30..=34).contains(&seconds), "{seconds}");
-    assert!(losses.recv().await.unwrap().as_secs() <= seconds);
+    assert!(it.losses.recv().await.unwrap().as_secs() <= seconds);
+    // Of what it did not take little was made: 64 KiB are in the pipe.
+    let handed = it.handed.load(Ordering::Relaxed);
+    assert!(handed <= 64 * 1024 + 128 * 1024 + 64 * 1024, "{handed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_gets_all_there_is_over_http_1_too() {
+    let mut it = answering(false);
+    let ask = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
+    it.client.write_all(ask).await.unwrap();
+    let mut read = vec![0; 10 << 20];
+    it.client.read_exact(&mut read).await.unwrap();
+    assert!(it.handed.load(Ordering::Relaxed) > 9 << 20);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
-    let (client, mut losses, _ended) = endless(true);
+    let mut it = answering(true);
     let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client))
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(it.client))
             .await
             .unwrap();
     tokio::spawn(connection);
@@ -523,7 +562,7 @@ async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
     let mut read = sender.send_request(get("/endless")).await.unwrap().into_body();
     let seconds = loop {
         tokio::select! {
-            lost = losses.recv() => break lost.unwrap().as_secs(),
+            lost = it.losses.recv() => break lost.unwrap().as_secs(),
             () = tokio::time::sleep(Duration::from_secs(1)) => {
                 assert!(read.frame().await.unwrap().is_ok());
             }
