@@ -129,6 +129,7 @@ mod tests {
             data_dir: folder.to_owned(),
             durability: Durability::Strict,
             history_window: Duration::from_mins(5),
+            object_bytes_limit: 0,
             any_file_system: true,
             incremental_backup_dir: None,
         }

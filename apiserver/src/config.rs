@@ -133,6 +133,8 @@ pub struct StorageConfig {
     pub durability: Durability,
     /// How long past revisions can be read and watched from.
     pub history_window: Duration,
+    /// Bytes of all objects at which nothing larger is taken; 0 = no limit.
+    pub object_bytes_limit: u64,
     /// Whether file systems are taken that cannot promise that a write is on disk.
     pub any_file_system: bool,
     /// Where a running server keeps incremental backups, if anywhere.

@@ -267,6 +267,7 @@ pub(crate) fn store_options(config: &StorageConfig) -> Options {
             Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
         },
         window: config.history_window,
+        object_bytes: config.object_bytes_limit,
         any_file_system: config.any_file_system,
         ..Options::new(&config.data_dir)
     }

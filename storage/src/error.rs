@@ -44,6 +44,12 @@ pub enum StoreError {
         /// Why, for people.
         reason: String,
     },
+    /// There is no room for more: reads, deletes and writes that do not grow go on.
+    #[error("the store is full: {reason}")]
+    Full {
+        /// Why, for people.
+        reason: String,
+    },
     /// A value is larger than the store takes.
     #[error("the value has {found} bytes, the limit is {limit}")]
     TooLarge {

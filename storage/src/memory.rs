@@ -44,6 +44,7 @@ struct Model {
     floors: Floors,
     progress_requests: u64,
     is_closed: bool,
+    is_full: bool,
 }
 
 /// The watch of a [`MemoryStore`].
@@ -78,6 +79,7 @@ impl MemoryStore {
             },
             progress_requests: 0,
             is_closed: false,
+            is_full: false,
         };
         let shared = Shared {
             model: Mutex::new(model),
@@ -86,6 +88,11 @@ impl MemoryStore {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// Says whether there is room; without, what makes the store larger is [`StoreError::Full`].
+    pub fn set_full(&self, is_full: bool) {
+        self.shared.lock().is_full = is_full;
     }
 }
 
@@ -147,6 +154,12 @@ impl Model {
         if transaction.writes.is_empty() {
             return Ok(Outcome::Committed {
                 revision: self.revision,
+            });
+        }
+        let before = |write: &Write| self.current(write.key()).map(|entry| entry.value.bytes.len());
+        if self.is_full && transaction.needs_room(transaction.writes.iter().map(before)) {
+            return Err(StoreError::Full {
+                reason: "it was said to be".to_owned(),
             });
         }
         let revision = self.revision.next();

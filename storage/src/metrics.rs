@@ -19,7 +19,7 @@ pub struct Stage {
     pub stage: &'static str,
 }
 
-/// The label of how transactions ended: `committed`, `checked`, `conflict`, `refused`, `unknown`, `busy`.
+/// The label of how transactions ended: `committed`, `checked`, `conflict`, `refused`, `unknown`, `busy`, `full`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndedAs {
     /// The end.
@@ -48,6 +48,8 @@ pub struct Metrics {
     pub objects: Gauge,
     /// Bytes of all values, uncompressed.
     pub object_bytes: Gauge,
+    /// Bytes of all values at which nothing larger is taken; 0 = no limit.
+    pub object_bytes_limit: Gauge,
     /// Writes per synced batch.
     pub commit_batch_size: Histogram,
     /// Where a commit's time goes, in seconds.
@@ -104,6 +106,7 @@ impl Default for Metrics {
             window_seconds: Gauge::default(),
             objects: Gauge::default(),
             object_bytes: Gauge::default(),
+            object_bytes_limit: Gauge::default(),
             commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 11)),
             commit_seconds: Family::new_with_constructor(seconds),
             commit_queue: Family::default(),
@@ -160,6 +163,11 @@ impl Metrics {
                 "object_bytes",
                 "Bytes of all values, uncompressed",
                 &self.object_bytes,
+            ),
+            (
+                "object_bytes_limit",
+                "Bytes of all values at which nothing larger is taken, 0 if there is no limit",
+                &self.object_bytes_limit,
             ),
             (
                 "disk_free_bytes",
@@ -286,6 +294,7 @@ mod tests {
             "window_seconds 0",
             "objects 0",
             "object_bytes 0",
+            "object_bytes_limit 0",
             "disk_free_bytes 0",
             "pending_compaction_bytes 0",
             "delayed_write_rate 0",

@@ -59,6 +59,9 @@ pub struct Options {
     pub watchable_revisions: u64,
     /// How large history may grow before the window shrinks. Default 2 GiB.
     pub history_bytes: u64,
+    /// How large all values together may grow, uncompressed; 0 = no limit. Above it, nothing that makes the store
+    /// larger is taken: each value is kept in memory. Default 1.5 GiB.
+    pub object_bytes: u64,
     /// How many writes may wait. Default 4,096.
     pub queue_writes: usize,
     /// How many bytes of writes may wait. Default 64 MiB.
@@ -96,6 +99,7 @@ impl Options {
             minimum_window: Duration::from_secs(75),
             watchable_revisions: 10_000,
             history_bytes: 2 << 30,
+            object_bytes: 3 << 29,
             queue_writes: 4096,
             queue_bytes: 64 << 20,
             lock_wait: Duration::from_secs(30),
@@ -145,6 +149,7 @@ impl fmt::Debug for Options {
             .field("minimum_window", &self.minimum_window)
             .field("watchable_revisions", &self.watchable_revisions)
             .field("history_bytes", &self.history_bytes)
+            .field("object_bytes", &self.object_bytes)
             .field("queue_writes", &self.queue_writes)
             .field("queue_bytes", &self.queue_bytes)
             .field("any_file_system", &self.any_file_system)

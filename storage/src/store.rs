@@ -90,6 +90,9 @@ pub struct Transaction {
     pub conditions: Vec<Condition>,
     /// What then changes; at most [`Transaction::MAX_KEYS`], one write a key. None = a linearizable check.
     pub writes: Vec<Write>,
+    /// Whether a store without room lets it make values larger that are there: for what leads to less, such as a mark
+    /// that an object is to go. New keys are never taken then.
+    pub may_grow: bool,
 }
 
 impl Transaction {
@@ -105,6 +108,7 @@ impl Transaction {
                 expect: Expect::Absent,
             }],
             writes: vec![Write::Put(key, value)],
+            may_grow: false,
         }
     }
 
@@ -117,6 +121,7 @@ impl Transaction {
                 expect: Expect::Revision(base),
             }],
             writes: vec![Write::Put(key, value)],
+            may_grow: false,
         }
     }
 
@@ -129,6 +134,7 @@ impl Transaction {
                 expect: Expect::Revision(base),
             }],
             writes: vec![Write::Delete(key)],
+            may_grow: false,
         }
     }
 
@@ -141,7 +147,25 @@ impl Transaction {
                 expect: Expect::Revision(base),
             }],
             writes: Vec::new(),
+            may_grow: false,
         }
+    }
+
+    /// The same, let grow or not: see [`Transaction::may_grow`].
+    #[must_use]
+    pub fn growing(self, may_grow: bool) -> Self {
+        Self { may_grow, ..self }
+    }
+
+    /// Whether a store without room refuses it. `before` tells how long the values are that it writes over, in the
+    /// order of its writes.
+    pub(crate) fn needs_room(&self, before: impl IntoIterator<Item = Option<usize>>) -> bool {
+        let mut writes = self.writes.iter().zip(before);
+        writes.any(|(write, before)| match (write, before) {
+            (Write::Delete(_), _) => false,
+            (Write::Put(..), None) => true,
+            (Write::Put(_, value), Some(before)) => !self.may_grow && value.bytes.len() > before,
+        })
     }
 
     /// Whether any backend takes it, without a look at what is stored.

@@ -187,6 +187,7 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
                         Some(size) => Write::Put(key(*number), value(*size, unique * 10 + position as u64)),
                         None => Write::Delete(key(*number)),
                     }],
+                    may_grow: false,
                 });
             let answers = store.transact_many(transactions.collect()).await;
             answers.into_iter().map(say).collect::<Vec<_>>().join(" | ")

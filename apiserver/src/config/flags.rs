@@ -38,6 +38,14 @@ pub struct StorageFlags {
         value_name = "DURATION"
     )]
     history_window: GoDuration,
+    /// Bytes of all objects, which memory holds, at which creates and changes that grow are refused; 0 = no limit.
+    #[arg(
+        long,
+        env = "DRYDOCK_STORAGE_OBJECT_BYTES_LIMIT",
+        default_value = "1536Mi",
+        value_name = "BYTES"
+    )]
+    storage_object_bytes_limit: Bytes,
     /// Take file systems that cannot promise that a write is on disk: network mounts, overlays, memory.
     #[arg(
         long,
@@ -65,6 +73,7 @@ impl StorageFlags {
             data_dir: self.data_dir.clone(),
             durability: self.storage_durability,
             history_window: self.history_window.0,
+            object_bytes_limit: self.storage_object_bytes_limit.0,
             any_file_system: self.storage_any_file_system,
             incremental_backup_dir: None,
         })
@@ -291,6 +300,30 @@ impl FromStr for GoDuration {
         let nanoseconds = parse_go_duration(text).map_err(|error| error.to_string())?;
         let nanoseconds = u64::try_from(nanoseconds).map_err(|_| format!("{text} is negative"))?;
         Ok(Self(Duration::from_nanos(nanoseconds)))
+    }
+}
+
+/// A number of bytes, whole or with a suffix of two letters: `1536Mi`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes(pub(super) u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|last: char| !last.is_ascii_digit());
+        let shift = match text.get(digits.len()..) {
+            Some("") => 0,
+            Some("Ki") => 10,
+            Some("Mi") => 20,
+            Some("Gi") => 30,
+            _ => return Err(format!("{text} must end with a digit, Ki, Mi or Gi")),
+        };
+        let count: u64 = digits
+            .parse()
+            .map_err(|_| format!("{text} is no number of bytes"))?;
+        let bytes = count.checked_mul(1 << shift);
+        bytes.map(Self).ok_or_else(|| format!("{text} is too large"))
     }
 }
 

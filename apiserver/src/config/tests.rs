@@ -49,6 +49,7 @@ fn defaults_are_those_of_the_go_servers() {
         ["/healthz", "/readyz", "/livez"]
     );
     assert_eq!(config.server.storage.durability, Durability::Strict);
+    assert_eq!(config.server.storage.object_bytes_limit, 3 << 29);
     assert_eq!(config.authentication, AuthenticationOverrides::default());
     assert!(!config.host.skip_lookup);
 }
@@ -81,6 +82,23 @@ fn flags_become_typed() {
 }
 
 #[test]
+fn bytes_have_suffixes() {
+    for (text, expected) in [
+        ("0", 0),
+        ("1500", 1500),
+        ("2Ki", 2 << 10),
+        ("3Mi", 3 << 20),
+        ("4Gi", 4 << 30),
+    ] {
+        let flag = format!("--storage-object-bytes-limit={text}");
+        let config = serve(&[&flag]).unwrap();
+        assert_eq!(config.server.storage.object_bytes_limit, expected, "{text}");
+    }
+    let config = with_file("storageObjectBytesLimit: 5Mi\n", &[]).unwrap();
+    assert_eq!(config.server.storage.object_bytes_limit, 5 << 20);
+}
+
+#[test]
 fn wrong_values_are_one_clear_line() {
     for (flags, text) in [
         (
@@ -102,6 +120,10 @@ fn wrong_values_are_one_clear_line() {
         "--secure-port=70000",
         "--shutdown-delay-duration=soon",
         "--storage-durability=lax",
+        "--storage-object-bytes-limit=1G",
+        "--storage-object-bytes-limit=-1",
+        "--storage-object-bytes-limit=Mi",
+        "--storage-object-bytes-limit=18446744073709551615Ki",
         "--nope",
     ] {
         assert_eq!(clap_exit(serve(&[flags]).unwrap_err()), 2, "{flags}");

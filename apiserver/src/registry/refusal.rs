@@ -29,6 +29,9 @@ impl From<StoreError> for ApiError {
             StoreError::ReadOnly { reason } => {
                 Self::service_unavailable(format!("the storage is read-only: {reason}"), 30)
             }
+            StoreError::Full { reason } => {
+                Self::service_unavailable(format!("the storage is full: {reason}"), 30)
+            }
             StoreError::TooLarge { limit, .. } => {
                 Self::too_large(format!("Request entity too large: limit is {limit}"))
             }
@@ -126,6 +129,14 @@ mod tests {
         let reason = || "the disk is full".to_owned();
         let read_only = StoreError::ReadOnly { reason: reason() };
         check(read_only, 503, "ServiceUnavailable", "the disk is full", 30);
+        let full = StoreError::Full { reason: reason() };
+        check(
+            full,
+            503,
+            "ServiceUnavailable",
+            "the storage is full: the disk is full",
+            30,
+        );
         let closed = StoreError::Closed { reason: reason() };
         check(closed, 503, "ServiceUnavailable", "closed", 5);
         let corrupt = StoreError::Corrupt {

@@ -368,7 +368,9 @@ impl<S: Store> ResourceStore<S> {
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
-            Transaction::update(key.clone(), entry.modified, value.clone())
+            // What is on its way out must get there, and what is reported leads there.
+            let leads_to_less = request.part == Part::Status || is_terminating(&old);
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_less)
         };
         Ok(match self.transact(transaction).await? {
             Outcome::Committed { .. } if removes => Attempt::Done(Written {
@@ -521,7 +523,8 @@ impl<S: Store> ResourceStore<S> {
                         revision: Some(entry.modified),
                     }))
                 } else {
-                    DeleteStep::Commit(Transaction::update(key.clone(), entry.modified, value))
+                    let marks = Transaction::update(key.clone(), entry.modified, value);
+                    DeleteStep::Commit(marks.growing(true))
                 }
             }
         })

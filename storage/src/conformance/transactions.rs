@@ -123,6 +123,7 @@ pub async fn a_transaction_is_all_or_nothing<B: Backend>(backend: &B) {
             Write::Put(one.clone(), value("changed")),
             Write::Put(two.clone(), value("new")),
         ],
+        may_grow: false,
     };
     let outcome = store.transact(transaction).await.unwrap();
     assert!(matches!(outcome, Outcome::Conflict { .. }), "{outcome:?}");
@@ -149,6 +150,7 @@ pub async fn all_writes_share_one_revision<B: Backend>(backend: &B) {
             Write::Delete(one.clone()),
             Write::Put(three.clone(), value("first")),
         ],
+        may_grow: false,
     };
     let third = commit(&store, transaction).await;
     assert_eq!(third, second.next());
@@ -176,6 +178,7 @@ pub async fn a_conflict_shows_every_condition<B: Backend>(backend: &B) {
     let transaction = Transaction {
         conditions: conditions.to_vec(),
         writes: Vec::new(),
+        may_grow: false,
     };
     let expected = Outcome::Conflict {
         revision: second,
@@ -211,6 +214,7 @@ pub async fn a_put_without_condition_sets<B: Backend>(backend: &B) {
     let put = |text: &str| Transaction {
         conditions: Vec::new(),
         writes: vec![Write::Put(key.clone(), value(text))],
+        may_grow: false,
     };
     let first = commit(&store, put("first")).await;
     let second = commit(&store, put("second")).await;
@@ -229,6 +233,7 @@ pub async fn a_delete_of_nothing_is_malformed<B: Backend>(backend: &B) {
             Write::Put(key("a", "one"), value("x")),
             Write::Delete(key("a", "two")),
         ],
+        may_grow: false,
     };
     let refused = store.transact(blind).await;
     assert!(
@@ -254,7 +259,13 @@ pub async fn malformed_transactions_change_nothing<B: Backend>(backend: &B) {
         (0..=Transaction::MAX_KEYS).map(|index| Write::Put(key("a", &format!("n{index}")), value("x")));
     for writes in [twice, many.collect()] {
         let conditions = Vec::new();
-        let refused = store.transact(Transaction { conditions, writes }).await;
+        let refused = store
+            .transact(Transaction {
+                conditions,
+                writes,
+                may_grow: false,
+            })
+            .await;
         assert!(
             matches!(refused, Err(StoreError::Malformed { .. })),
             "{refused:?}"
@@ -267,6 +278,7 @@ pub async fn malformed_transactions_change_nothing<B: Backend>(backend: &B) {
     let transaction = Transaction {
         conditions: conditions.collect(),
         writes: Vec::new(),
+        may_grow: false,
     };
     let refused = store.transact(transaction).await;
     assert!(
@@ -294,6 +306,7 @@ pub async fn the_largest_transaction_fits<B: Backend>(backend: &B) {
             .iter()
             .map(|key| Write::Put(key.clone(), value("x")))
             .collect(),
+        may_grow: false,
     };
     let revision = commit(&store, transaction).await;
     let scan = store.scan(&things(), At::Latest, Page::default()).await.unwrap();
@@ -391,6 +404,7 @@ pub async fn one_refusal_among_many_stops_no_other<B: Backend>(backend: &B) {
     let malformed = Transaction {
         conditions: Vec::new(),
         writes: vec![Write::Delete(key("a", "none"))],
+        may_grow: false,
     };
     let transactions = vec![
         Transaction::create(one.clone(), value("first")),

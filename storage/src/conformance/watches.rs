@@ -95,6 +95,7 @@ pub async fn one_revision_is_one_signal<B: Backend>(backend: &B) {
     let transaction = Transaction {
         conditions: Vec::new(),
         writes: writes.to_vec(),
+        may_grow: false,
     };
     let revision = commit(&store, transaction).await;
     let (at, found) = changes(&mut events).await;
@@ -114,7 +115,15 @@ pub async fn a_watch_sees_only_its_range<B: Backend>(backend: &B) {
         Write::Put(Key::new("other", "things", "a", "one").unwrap(), value("x")),
     ];
     let conditions = Vec::new();
-    let revision = commit(&store, Transaction { conditions, writes }).await;
+    let revision = commit(
+        &store,
+        Transaction {
+            conditions,
+            writes,
+            may_grow: false,
+        },
+    )
+    .await;
     assert_eq!(
         one_change(&mut events).await,
         (EventKind::Created, "one".into(), revision)

@@ -1,7 +1,10 @@
 //! Is there room?
 //!
-//! Below 15 % or 2 GiB the history window shrinks to its minimum; below 1 GiB nothing that makes the store larger is
-//! taken, while deletes and writes that do not grow pass.
+//! Below 15 % or 2 GiB of free bytes the history window shrinks to its minimum; below 1 GiB nothing that makes the store
+//! larger is taken, while deletes, writes that do not grow and those that lead to less pass. The same holds when all
+//! values together have reached their limit, since every one of them is kept in memory.
+
+use std::fmt;
 
 use crate::FreeSpace;
 
@@ -21,6 +24,46 @@ pub(crate) enum Room {
     Plenty,
     Short,
     Critical,
+}
+
+/// Why nothing may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cramped {
+    /// The disk is nearly full.
+    Disk,
+    /// All values together have reached their limit.
+    Objects {
+        /// Their bytes.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for Cramped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk => f.write_str("the disk is nearly full")?,
+            Self::Objects { found, limit } => {
+                write!(f, "its objects have {found} bytes and the limit is {limit}")?;
+            }
+        }
+        f.write_str(": deletes, status and changes that do not grow an object are taken")
+    }
+}
+
+/// Why nothing may grow, if so. A limit of 0 is none.
+pub(crate) fn cramped(room: Room, object_bytes: u64, limit: u64) -> Option<Cramped> {
+    if room == Room::Critical {
+        Some(Cramped::Disk)
+    } else if limit != 0 && object_bytes >= limit {
+        Some(Cramped::Objects {
+            found: object_bytes,
+            limit,
+        })
+    } else {
+        None
+    }
 }
 
 /// Judges what is free.
@@ -48,6 +91,24 @@ mod tests {
             (GIB - 1, 2 * GIB, Room::Critical),
         ] {
             assert_eq!(judge(FreeSpace { free, total }), expected, "{free} of {total}");
+        }
+    }
+
+    #[test]
+    fn objects_have_a_limit() {
+        let objects = |found| Some(Cramped::Objects { found, limit: 10 });
+        for (room, found, limit, expected) in [
+            (Room::Plenty, 9, 10, None),
+            (Room::Plenty, 10, 10, objects(10)),
+            (Room::Short, 11, 10, objects(11)),
+            (Room::Critical, 9, 10, Some(Cramped::Disk)),
+            (Room::Plenty, u64::MAX, 0, None),
+        ] {
+            assert_eq!(
+                cramped(room, found, limit),
+                expected,
+                "{found} of {limit}, {room:?}"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, oneshot};
 use self::column_families::{Engine, Pressure};
 use self::commit::{Answers, BATCH, CommitThread, Message};
 use self::compact::{Keep, Timeline};
-use self::disk::{Room, judge};
+use self::disk::{Room, cramped, judge};
 use self::housekeeping::{Housekeeping, Stop};
 use self::index::{Index, Slot, conflict};
 use self::mark::{Mark, MarkFile};
@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     folder: PathBuf,
     durability: Durability,
     keep: Keep,
+    /// How large all values together may grow; 0 = no limit.
+    object_bytes: u64,
     measure_disk: Arc<MeasureDisk>,
     clock: Arc<dyn Clock>,
     steady: Steady,
@@ -159,6 +161,7 @@ impl Shared {
         metrics.revision.set(gauge_value(revision.0));
         metrics.objects.set(gauge_value(objects));
         metrics.object_bytes.set(gauge_value(object_bytes));
+        metrics.object_bytes_limit.set(gauge_value(options.object_bytes));
         metrics.listable_from.set(gauge_value(floors.listable_from.0));
         metrics.watchable_from.set(gauge_value(floors.watchable_from.0));
         metrics
@@ -174,6 +177,7 @@ impl Shared {
                 watchable_revisions: options.watchable_revisions,
                 history_bytes: options.history_bytes,
             },
+            object_bytes: options.object_bytes,
             measure_disk: options.measure_disk,
             steady,
             records,
@@ -540,9 +544,16 @@ fn weight(transactions: &[Transaction]) -> Weight {
 impl Shared {
     fn prepare(&self, transaction: Transaction) -> Result<Prepared, StoreError> {
         transaction.check_form()?;
-        let before = values_before(&self.index(), &transaction);
-        let may_grow = self.room() < Room::Critical;
-        let prepared = prepare(&self.records, transaction, before, may_grow)?;
+        let (before, (_, object_bytes)) = {
+            let index = self.index();
+            (values_before(&index, &transaction), index.size())
+        };
+        let cramped = cramped(self.room(), object_bytes, self.object_bytes);
+        let prepared = prepare(&self.records, transaction, before, cramped);
+        if matches!(prepared, Err(StoreError::Full { .. })) {
+            self.count_of("full").inc();
+        }
+        let prepared = prepared?;
         let (found, limit) = (prepared.weight().bytes, self.queue.limit().bytes);
         if found > limit {
             return Err(StoreError::TooLarge { found, limit });

@@ -4,6 +4,7 @@
 //! commit thread only appends what it alone knows. A history record needs the value before; it is taken from the
 //! index. If another one turns out to be there when the turn comes, the commit thread encodes again.
 
+use super::disk::Cramped;
 use super::index::{Index, Slot};
 use super::queue::Weight;
 use crate::record::{RecordError, Records};
@@ -45,38 +46,32 @@ impl Prepared {
     }
 }
 
-/// Whether a write makes the store larger than it was.
-fn grows(value: &Value, before: Option<&Slot>) -> bool {
-    match before {
-        Some(Slot::Whole(entry)) => value.bytes.len() > entry.value.bytes.len(),
-        _ => true,
-    }
-}
-
 /// What the index holds of the keys a transaction writes. Taken under its lock, used without.
 pub(crate) fn values_before(index: &Index, transaction: &Transaction) -> Vec<Option<Slot>> {
     let writes = transaction.writes.iter();
     writes.map(|write| index.slot(write.key()).cloned()).collect()
 }
 
-/// Encodes a transaction whose form has been checked; `may_grow` is false when the disk is nearly full.
+/// Encodes a transaction whose form has been checked; what needs room is refused if `cramped` says why there is none.
 pub(crate) fn prepare(
     records: &Records,
     transaction: Transaction,
     before: Vec<Option<Slot>>,
-    may_grow: bool,
+    cramped: Option<Cramped>,
 ) -> Result<Prepared, StoreError> {
+    let lengths = before.iter().map(|slot| match slot {
+        Some(Slot::Whole(entry)) => Some(entry.value.bytes.len()),
+        Some(Slot::Damaged(_)) | None => None,
+    });
+    if let Some(cramped) = cramped
+        && transaction.needs_room(lengths)
+    {
+        return Err(StoreError::Full {
+            reason: cramped.to_string(),
+        });
+    }
     let mut writes = Vec::with_capacity(transaction.writes.len());
     for (write, before) in transaction.writes.into_iter().zip(before) {
-        if let Write::Put(_, value) = &write
-            && !may_grow
-            && grows(value, before.as_ref())
-        {
-            return Err(StoreError::ReadOnly {
-                reason: "the disk is nearly full: only deletes and writes that do not grow are taken"
-                    .to_owned(),
-            });
-        }
         let before = match before {
             Some(Slot::Whole(entry)) => Some(entry),
             Some(Slot::Damaged(_)) | None => None,
@@ -147,7 +142,7 @@ mod tests {
     }
 
     /// Whether a disk that is nearly full takes a put of so many bytes over a value of `before` bytes.
-    fn check(before: Option<usize>, size: usize, expected: bool) {
+    fn check(before: Option<usize>, size: usize, may_grow: bool, expected: bool) {
         let records = Records::new(Arc::new(Unsealed));
         let slot = before.map(|before| {
             Slot::Whole(Entry {
@@ -157,21 +152,28 @@ mod tests {
             })
         });
         let put = Transaction {
-            conditions: Vec::new(),
             writes: vec![Write::Put(key(), value(size))],
+            may_grow,
+            ..Transaction::default()
         };
-        let taken = prepare(&records, put, vec![slot], false);
+        let taken = prepare(&records, put, vec![slot], Some(Cramped::Disk));
         assert_eq!(taken.is_ok(), expected, "{size} over {before:?}");
     }
 
     #[test]
     fn a_full_disk_takes_what_does_not_grow() {
-        check(None, 0, false);
-        check(Some(10), 11, false);
-        check(Some(10), 10, true);
-        check(Some(10), 9, true);
+        check(None, 0, false, false);
+        check(Some(10), 11, false, false);
+        check(Some(10), 10, false, true);
+        check(Some(10), 9, false, true);
         let records = Records::new(Arc::new(Unsealed));
         let delete = Transaction::delete(key(), Revision(2));
-        prepare(&records, delete, vec![None], false).unwrap();
+        prepare(&records, delete, vec![None], Some(Cramped::Disk)).unwrap();
+    }
+
+    #[test]
+    fn what_leads_to_less_may_grow_but_not_begin() {
+        check(Some(10), 11, true, true);
+        check(None, 0, true, false);
     }
 }

@@ -57,6 +57,7 @@ async fn put(store: &RocksStore, name: &str, text: &str) -> Revision {
     let transaction = Transaction {
         conditions: Vec::new(),
         writes: vec![Write::Put(key(name), value(text))],
+        may_grow: false,
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,
@@ -551,10 +552,12 @@ async fn etcd_17247_a_transaction_is_not_delivered_twice() {
     let writes = |names: [&str; 3]| Transaction {
         conditions: Vec::new(),
         writes: names.map(|name| Write::Put(key(name), value("x"))).to_vec(),
+        may_grow: false,
     };
     let refused = Transaction {
         conditions: Vec::new(),
         writes: vec![Write::Put(key("a"), value("x")), Write::Delete(key("absent"))],
+        may_grow: false,
     };
     let transactions = vec![writes(["a", "b", "c"]), refused, writes(["c", "d", "e"])];
     let answers = store.transact_many(transactions).await;
@@ -743,7 +746,13 @@ async fn a_disk_that_fills_up_takes_deletes_but_no_creates() {
     free.store((1 << 30) - 1, Ordering::Relaxed);
     keep_house(&store).await;
     let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
-    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
+    let longer = Transaction::update(key("one"), created, value("some longer text"));
+    let refused = store.transact(longer.clone()).await;
+    assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
+    let marked = store.transact(longer.growing(true)).await.unwrap();
+    assert!(matches!(marked, Outcome::Committed { .. }), "{marked:?}");
+    let created = created.next();
     let shorter = put(&store, "one", "text").await;
     assert_eq!(shorter, created.next());
     let deleted = store
@@ -754,6 +763,44 @@ async fn a_disk_that_fills_up_takes_deletes_but_no_creates() {
     free.store(50 << 30, Ordering::Relaxed);
     keep_house(&store).await;
     put(&store, "two", "x").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_reached_their_limit_may_shrink_and_go() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let open = || {
+        let options = Options {
+            object_bytes: 20,
+            ..options(root.path(), &hands)
+        };
+        RocksStore::open(options).unwrap().0
+    };
+    let store = open();
+    assert_eq!(store.metrics().object_bytes_limit.get(), 20);
+    put(&store, "one", "0123456789").await;
+    put(&store, "two", "0123456789").await;
+    close(store).await;
+    let store = open();
+    let create = || store.transact(Transaction::create(key("three"), value("x")));
+    let Err(StoreError::Full { reason }) = create().await else {
+        panic!("it grows beyond its limit");
+    };
+    assert!(
+        reason.contains("objects have 20 bytes and the limit is 20"),
+        "{reason}"
+    );
+    let full = crate::metrics::EndedAs { outcome: "full" };
+    assert_eq!(store.metrics().commits.get_or_create(&full).get(), 1);
+    let grows = Transaction::update(key("one"), Revision(2), value("0123456789a"));
+    let many = store
+        .transact_many(vec![grows.clone(), grows.growing(true)])
+        .await;
+    assert!(matches!(
+        many[..],
+        [Err(StoreError::Full { .. }), Ok(Outcome::Committed { .. })]
+    ));
+    put(&store, "one", "0").await;
+    assert!(matches!(create().await, Ok(Outcome::Committed { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -799,7 +846,7 @@ async fn a_start_knows_the_room_and_a_short_window_stays_short() {
     close(store).await;
     let store = with((1 << 30) - 1);
     let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
-    assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -276,6 +276,7 @@ async fn fill_manifest(orders: &Orders) {
         let transaction = Transaction {
             conditions: Vec::new(),
             writes: vec![Write::Put(key, value(id))],
+            may_grow: false,
         };
         match store.transact(transaction).await {
             Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),

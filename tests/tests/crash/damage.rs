@@ -63,6 +63,7 @@ async fn write(store: &RocksStore, ids: std::ops::Range<u64>) {
         let transaction = Transaction {
             conditions: Vec::new(),
             writes: vec![write],
+            may_grow: false,
         };
         store.transact(transaction).await.unwrap();
     }

@@ -309,6 +309,7 @@ pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>)
     let transaction = Transaction {
         conditions: Vec::new(),
         writes: writes.collect(),
+        may_grow: false,
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,

@@ -195,6 +195,47 @@ async fn a_dry_run_leaves_nothing() {
     }
 }
 
+/// What leads to less was refused with the rest: the mark of a deletion and a status make an object larger.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_takes_deletes_status_and_what_does_not_grow() {
+    for sample in KINDS {
+        let served = Served::new().await;
+        let item = sample.item(1);
+        let finalizers = json!({"finalizers": ["example.com/f", "example.com/g"]});
+        served.create_with(&sample, 1, &finalizers).await;
+        served.store.set_full(true);
+        let full = (503, "ServiceUnavailable", "the storage is full");
+        let line = format!("POST {}", sample.path);
+        let refused = sample.object(2).to_string();
+        served.refused(&line, &[], &refused, full).await;
+        let merge = [("content-type", "application/merge-patch+json")];
+        let line = format!("PATCH {item}");
+        let grows = r#"{"metadata":{"labels":{"more":"yes"}}}"#;
+        served.refused(&line, &merge, grows, full).await;
+        let shrinks = json!({"metadata": {"labels": {"all": null}}});
+        served.send(&line, &shrinks).await.json(200).await;
+        let reports = json!({"status": status("Slow")});
+        let line = format!("PATCH {item}/status");
+        served.send(&line, &reports).await.json(200).await;
+
+        let line = format!("DELETE {item}");
+        let held = served.send(&line, &Value::Null).await.json(200).await;
+        assert_eq!(at(&held, "/metadata/deletionTimestamp"), "2026-06-01T12:00:00Z");
+        // A finalizer less, but a manager more with a word of its own.
+        let patch = format!("PATCH {item}?fieldManager={}", "m".repeat(100));
+        let why = json!({"example.com/f": "released, and this is why"});
+        let one_less = json!({"metadata": {"finalizers": ["example.com/g"], "annotations": why}});
+        let less = served.send(&patch, &one_less).await.json(200).await;
+        assert!(
+            less.to_string().len() > held.to_string().len(),
+            "it grew all the same"
+        );
+        let none = json!({"metadata": {"finalizers": []}});
+        served.send(&patch, &none).await.json(200).await;
+        assert_eq!(served.get(&item).await.code, 404);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn finalizers_hold_an_object_until_the_last_is_gone() {
     for sample in KINDS {
