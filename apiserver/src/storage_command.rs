@@ -58,7 +58,7 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
         }
         StorageCommand::Verify(store) => {
             let report = rocks::verify(&options(store)?, &progress)?;
-            let count = report.damaged.len();
+            let count = report.damaged.len() + report.damaged_history.len();
             print(&report)?;
             if count > 0 {
                 Err(CommandError::Damaged { count })

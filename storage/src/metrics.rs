@@ -70,6 +70,10 @@ pub struct Metrics {
     pub recovered_tail: Counter,
     /// Records that failed their checksum.
     pub checksum_failures: Counter,
+    /// Those of them that the check of all values found.
+    pub value_check_failures: Counter,
+    /// When all values were last checked by this process, in seconds since 1970; 0 = not yet.
+    pub values_checked_seconds: Gauge,
     /// Bytes that wait for compaction of the engine.
     pub pending_compaction_bytes: Gauge,
     /// Bytes a second the engine slows writes down to; 0 = it does not.
@@ -117,6 +121,8 @@ impl Default for Metrics {
             wal_bytes: Counter::default(),
             recovered_tail: Counter::default(),
             checksum_failures: Counter::default(),
+            value_check_failures: Counter::default(),
+            values_checked_seconds: Gauge::default(),
             pending_compaction_bytes: Gauge::default(),
             delayed_write_rate: Gauge::default(),
             write_stopped: Gauge::default(),
@@ -192,6 +198,11 @@ impl Metrics {
             ("health", "0 ready, 1 read-only, 2 failed", &self.health),
             ("durability", "0 strict, 1 relaxed", &self.durability),
             ("watches", "Open watches", &self.watches),
+            (
+                "values_checked_timestamp_seconds",
+                "When all values were last checked, 0 if not since the start",
+                &self.values_checked_seconds,
+            ),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
@@ -220,6 +231,11 @@ impl Metrics {
                 "checksum_failures",
                 "Records that failed their checksum",
                 &self.checksum_failures,
+            ),
+            (
+                "value_check_failures",
+                "Records that the check of all values found to fail their checksum",
+                &self.value_check_failures,
             ),
             ("replays", "Reads of history from disk for watches", &self.replays),
             (
@@ -302,11 +318,13 @@ mod tests {
             "health 0",
             "durability 0",
             "watches 0",
+            "values_checked_timestamp_seconds 0",
             "commit_queue{unit=\"writes\"} 0",
             "conflicts_total 0",
             "wal_bytes_total 0",
             "recovered_tail_total 0",
             "checksum_failures_total 0",
+            "value_check_failures_total 0",
             "replays_total 0",
             "compactions_skipped_total 0",
             "stalls_seconds_total 0.0",

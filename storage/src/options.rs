@@ -77,6 +77,9 @@ pub struct Options {
     /// Run the periodic work (syncing the mark, compaction, watching the disk) on a thread. Default true; tests
     /// that advance time call [`RocksStore::keep_house`](crate::rocks::RocksStore::keep_house) themselves.
     pub background_work: bool,
+    /// How often every value is read and compared with its checksums; zero = never. Default 7 days. Needs
+    /// [`Options::background_work`].
+    pub check_every: Duration,
     /// Tells the free bytes of the disk under a folder. Default: what the file system says.
     pub measure_disk: Arc<MeasureDisk>,
     /// Names this boot of the machine: what one boot wrote without a sync, the next one may not find. Default: what
@@ -107,6 +110,7 @@ impl Options {
             probe_syncs: 50,
             ballast_bytes: 256 << 20,
             background_work: true,
+            check_every: Duration::from_hours(24 * 7),
             measure_disk: Arc::new(free_space),
             boot_id: boot_id(),
             clock: Arc::new(SystemClock),

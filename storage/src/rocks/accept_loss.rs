@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::column_families::{Access, Engine, Meta, Recovery, View};
 use super::error::OpenError;
 use super::format::{Format, sync_folder, write_durably};
+use super::history::{HistoryError, walk};
 use super::mark::MarkFile;
 use super::open::{engine_folder, lock_folder, mark_path};
 use super::progress::{LifeError, Progress, TELL_EVERY, at, read_row, sealed};
@@ -38,6 +39,8 @@ pub struct VerifyReport {
     pub had_torn_tail: bool,
     /// Keys whose value fails its checksum.
     pub damaged: Vec<String>,
+    /// Revisions with a history record whose value fails its checksum: watches and lists from before start over.
+    pub damaged_history: Vec<u64>,
 }
 
 /// What a recovery took and what it left.
@@ -92,6 +95,18 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
     let position = position(&view)?;
     let records = Records::new(Arc::clone(&options.seal));
     let loaded = load(&view, &records, &position)?;
+    let mut damaged_history = Vec::new();
+    let first = position.origin.next().max(position.floors.watchable_from);
+    let values = walk(&view, first, position.revision, |stored, _| {
+        let revision = stored.committed.revision;
+        match records.event(stored) {
+            Ok(_) => {}
+            Err(error) if error.is_damage() => damaged_history.push(revision.0),
+            Err(error) => return Err(HistoryError::record(revision, &error)),
+        }
+        Ok(true)
+    });
+    values.map_err(OpenError::from)?;
     let (objects, _) = loaded.index.size();
     progress(Progress {
         step: "read",
@@ -105,6 +120,7 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
         history_records: loaded.history_records,
         had_torn_tail: recovered.had_torn_tail,
         damaged: loaded.index.damaged().map(ToString::to_string).collect(),
+        damaged_history,
     })
 }
 

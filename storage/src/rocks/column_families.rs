@@ -319,6 +319,22 @@ impl View<'_> {
         Ok(Rows::from(rows, start.as_bytes()))
     }
 
+    /// The record of one key of `state`.
+    pub(crate) fn state_record(&self, key: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.snapshot.get_cf(self.engine.family(STATE)?, key)?)
+    }
+
+    /// Walks a family from a key on to compare its blocks with their checksums; leaves nothing of it in the cache.
+    pub(crate) fn check(&self, family: &'static str, from: &[u8]) -> Result<Rows<'_>, EngineError> {
+        let mut options = ReadOptions::default();
+        options.set_verify_checksums(true);
+        options.fill_cache(false);
+        let rows = self
+            .snapshot
+            .raw_iterator_cf_opt(self.engine.family(family)?, options);
+        Ok(Rows::from(rows, from))
+    }
+
     /// Walks `history` from the first record of a revision through the last one of another.
     pub(crate) fn history(&self, from: Revision, through: Revision) -> Result<Rows<'_>, EngineError> {
         let mut options = ReadOptions::default();

@@ -49,7 +49,7 @@ impl Stop {
     }
 
     /// Waits; whether it is time to stop.
-    fn wait(&self, pause: Duration) -> bool {
+    pub(crate) fn wait(&self, pause: Duration) -> bool {
         let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
         if *is_set {
             return true;

@@ -1,8 +1,8 @@
 //! What does every key hold, durably and published?
 //!
-//! One map in memory, written by the commit thread alone, once per batch and whole: a reader sees all of a batch
-//! or none of it, together with its revision. Conditions are checked and gets are answered here, without a disk
-//! read. Its bytes are shared with every reader of the value.
+//! One map in memory, written by the commit thread alone (but for the check of values, which sets damaged ones apart),
+//! once per batch and whole: a reader sees all of a batch or none of it, together with its revision. Conditions are
+//! checked and gets are answered here, without a disk read. Its bytes are shared with every reader of the value.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -3,7 +3,7 @@
 //! Start at [`RocksStore::open`]. The parts, in the order of a write:
 //! `prepare` (encode in the task of the request) → `queue` → `commit` (the one writer) → `column_families` (bytes on
 //! disk) → `mark` (what was durable once) → `index` and `tail` (what is published). Reads: `read` (scans), `watch`
-//! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `checkpoint`, `incremental`,
+//! (cursors over `tail` and `history`). Life: `open`, `recover`, `compact`, `housekeeping`, `check`, `checkpoint`, `incremental`,
 //! `transfer`.
 
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Semaphore, oneshot};
 
+use self::check::Checker;
 use self::column_families::{Engine, Pressure};
 use self::commit::{Answers, BATCH, CommitThread, Message};
 use self::compact::{Keep, Timeline};
@@ -37,6 +38,7 @@ use crate::{
 };
 
 mod accept_loss;
+mod check;
 mod checkpoint;
 mod column_families;
 mod commit;
@@ -62,6 +64,7 @@ mod transfer;
 mod watch;
 
 pub use accept_loss::{RecoverReport, VerifyReport, recover, verify};
+pub use check::CheckReport;
 pub use checkpoint::{BackupFile, BackupReport, Manifest, verify_backup};
 pub use error::OpenError;
 pub use incremental::IncrementalReport;
@@ -93,6 +96,7 @@ pub(crate) struct Shared {
     /// How large all values together may grow; 0 = no limit.
     object_bytes: u64,
     measure_disk: Arc<MeasureDisk>,
+    check_every: Duration,
     clock: Arc<dyn Clock>,
     steady: Steady,
     records: Records,
@@ -179,6 +183,7 @@ impl Shared {
             },
             object_bytes: options.object_bytes,
             measure_disk: options.measure_disk,
+            check_every: options.check_every,
             steady,
             records,
             poison: Poison::new(metrics.health.clone()),
@@ -367,6 +372,14 @@ impl Owner {
             let (syncs, rest) = (owner.housekeeping(), owner.housekeeping());
             owner.thread("storage-sync", move || syncs.run_syncs())?;
             owner.thread("storage-house", move || rest.run())?;
+            if !shared.check_every.is_zero() {
+                let checker = Checker {
+                    shared: Arc::clone(shared),
+                    stop: Arc::clone(&owner.stop),
+                    every: shared.check_every,
+                };
+                owner.thread("storage-check", move || checker.run())?;
+            }
         }
         Ok(owner)
     }

@@ -214,6 +214,21 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
     Ok(index)
 }
 
+impl From<HistoryError> for OpenError {
+    fn from(error: HistoryError) -> Self {
+        match error {
+            HistoryError::Engine(error) => error.into(),
+            HistoryError::Closed { revision, reason } => Self::Sealed {
+                key: format!("the history of revision {revision}"),
+                reason,
+            },
+            HistoryError::Damaged { revision, reason } => {
+                Self::damaged(format!("the history of revision {revision}: {reason}"))
+            }
+        }
+    }
+}
+
 fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Result<(), OpenError> {
     let before_first = position.origin.max(position.floors.watchable_from.previous());
     let mut density = Density::after(before_first);
@@ -243,16 +258,7 @@ fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Re
         Ok(true)
     })
     .and_then(|()| density.end(position.revision))
-    .map_err(|error| match error {
-        HistoryError::Engine(error) => error.into(),
-        HistoryError::Closed { revision, reason } => OpenError::Sealed {
-            key: format!("the history of revision {revision}"),
-            reason,
-        },
-        HistoryError::Damaged { revision, reason } => {
-            OpenError::damaged(format!("the history of revision {revision}: {reason}"))
-        }
-    })?;
+    .map_err(OpenError::from)?;
     for (key, expected) in &newest {
         if loaded.index.slot(key).map(Slot::place) != *expected {
             return Err(OpenError::damaged(format!("state and history disagree on {key}")));
