@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
-use super::format::{CURRENT, sync_folder, write_durably};
+use super::format::{CURRENT, make_folder, sync_folder, write_durably};
 use super::progress::{ContentHash, LifeError, Progress, TELL_EVERY, at, hex, sealed};
 use super::recover::{self, Position};
 use crate::Key;
@@ -85,7 +85,7 @@ impl RocksStore {
         keep: usize,
         progress: &dyn Fn(Progress),
     ) -> Result<BackupReport, LifeError> {
-        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        make_folder(folder).map_err(at(folder))?;
         let unfinished = folder.join(UNFINISHED);
         if unfinished.exists() {
             std::fs::remove_dir_all(&unfinished).map_err(at(&unfinished))?;

@@ -77,7 +77,34 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fail::fail_point!("durable-before-rename");
     std::fs::rename(&temporary, path)?;
     fail::fail_point!("durable-before-sync");
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    sync_name(path)
+}
+
+/// Makes a folder whose name outlives a loss of power, and those above it.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    std::fs::create_dir_all(path)?;
+    for folder in &made {
+        sync_name(folder)?;
+    }
+    if !made.is_empty() {
+        return Ok(());
+    }
+    // It may have been made a moment before a kill. Where its parent cannot be opened, others made it.
+    match sync_name(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Makes the name of a file or folder durable.
+pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_folder(Path::new(".")),
+        Some(parent) => sync_folder(parent),
+        None => Ok(()),
+    }
 }
 
 /// Makes the names in a folder durable.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
 use super::error::{EngineError, OpenError};
-use super::format::{CURRENT, write_durably};
+use super::format::{CURRENT, make_folder, write_durably};
 use super::progress::{LifeError, at};
 use super::recover;
 use super::transfer::Source;
@@ -70,7 +70,7 @@ impl RocksStore {
     /// # Errors
     /// The disks, a folder with backups of another store, and backups whose files are not as they were written.
     pub fn backup_incrementally(&self, folder: &Path, keep: usize) -> Result<IncrementalReport, LifeError> {
-        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        make_folder(folder).map_err(at(folder))?;
         let foreign = |manifest: &Manifest| manifest.store != self.uuid();
         if let Some(other) = manifests(folder)?.iter().find(|manifest| foreign(manifest)) {
             return Err(LifeError::Foreign {

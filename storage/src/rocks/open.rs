@@ -20,7 +20,7 @@ use super::column_families::{Access, Engine, Meta, Recovery, Step};
 use super::commit::CommitThread;
 use super::disk::NO_ROOM_BYTES;
 use super::error::{OpenError, is_full};
-use super::format::{CURRENT, Format, sync_folder};
+use super::format::{CURRENT, Format, make_folder, sync_folder};
 use super::index::Index;
 use super::lock::{FolderLock, LockError, unfit_file_system};
 use super::mark::{Mark, MarkFile};
@@ -88,7 +88,9 @@ impl RocksStore {
     pub fn open(options: Options) -> Result<(Self, Opened), OpenError> {
         let since = Stopwatch::start();
         let folder = options.path.clone();
-        std::fs::create_dir_all(&folder).map_err(io_error(&folder))?;
+        if !folder.join("format").exists() {
+            make_folder(&folder).map_err(io_error(&folder))?;
+        }
         let lock = lock_folder(&options)?;
         if !options.any_file_system
             && let Some(kind) = unfit_file_system(&folder).map_err(io_error(&folder))?

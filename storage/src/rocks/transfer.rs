@@ -23,7 +23,7 @@ use super::RocksStore;
 use super::checkpoint::{open_engine, verify_backup};
 use super::column_families::{Engine, Meta, Step};
 use super::error::OpenError;
-use super::format::{CURRENT, Format, sync_folder};
+use super::format::{CURRENT, Format, make_folder, sync_folder, sync_name};
 use super::incremental;
 use super::mark::{Mark, MarkFile};
 use super::open::{lock_folder, mark_path, new_engine};
@@ -328,7 +328,7 @@ fn tell(progress: &dyn Fn(Progress), done: u64, total: Option<u64>) {
 /// filling the folder.
 fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> {
     let folder = &options.path;
-    std::fs::create_dir_all(folder).map_err(at(folder))?;
+    make_folder(folder).map_err(at(folder))?;
     let lock = lock_folder(options)?;
     for found in std::fs::read_dir(folder).map_err(at(folder))? {
         if found.map_err(at(folder))?.file_name() != "lock" {
@@ -359,8 +359,7 @@ impl RocksStore {
         let unfinished = path.with_extension("unfinished");
         let bytes = write_export(&unfinished, &header, &scan.entries, progress).map_err(at(&unfinished))?;
         std::fs::rename(&unfinished, path).map_err(at(path))?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        sync_folder(folder.unwrap_or(Path::new("."))).map_err(at(path))?;
+        sync_name(path).map_err(at(path))?;
         Ok(ExportReport {
             path: path.to_owned(),
             store: self.uuid(),

@@ -11,6 +11,7 @@ use drydock_storage::{At, Key, Options, Store, Transaction, Value};
 use tempfile::TempDir;
 
 use crate::backups::values;
+use crate::durable::{Disk, Fate};
 use crate::faults::TURN;
 use crate::orders::{Blow, Job, Orders, options};
 use crate::rounds::run_child;
@@ -194,5 +195,62 @@ async fn a_recovery_killed_again_and_again_ends_with_every_object() {
         assert_eq!((report.objects, report.lost.len()), (OBJECTS, 0), "{blows:?}");
         source.check_opened(&source.store).await.unwrap();
         std::fs::remove_dir_all(&source.store).unwrap();
+    }
+}
+
+/// Power is gone the moment after a command said that it was done: a name that was not synced would be gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_command_has_done_is_synced_when_it_ends() {
+    let _turn = TURN.read().await;
+    let source = Source::new().await;
+    let mut random = fastrand::Rng::with_seed(12);
+    for job in [
+        Job::Restore(source.backup.clone()),
+        Job::Import(source.export.clone()),
+        Job::Recover,
+    ] {
+        let disk = Disk::new();
+        if job == Job::Recover {
+            crate::power::copy_folder(&source.store, &disk.store());
+            std::fs::write(disk.store().join("mark"), b"").unwrap();
+        }
+        disk.settle();
+        let orders = Orders {
+            job,
+            ..Orders::to_write(&disk.store(), 0)
+        };
+        disk.run(&orders, None);
+        let (after, _) = disk.cut(Fate::Gone, &mut random);
+        source.check_opened(&after.store()).await.unwrap();
+    }
+}
+
+/// In the middle of it there is no store or a whole one, and the command can be repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_that_lost_power_is_finished_by_repeating_it() {
+    let _turn = TURN.read().await;
+    let source = Source::new().await;
+    let mut random = fastrand::Rng::with_seed(13);
+    for (point, passes) in RECOVER_POINTS {
+        let disk = Disk::new();
+        crate::power::copy_folder(&source.store, &disk.store());
+        std::fs::write(disk.store().join("mark"), b"").unwrap();
+        disk.settle();
+        let orders = Orders {
+            job: Job::Recover,
+            blow: Blow::death(point, passes),
+            ..Orders::to_write(&disk.store(), 0)
+        };
+        let journal = disk.run(&orders, None);
+        assert!(journal.met.is_some(), "{point}: it was not met");
+        let (after, _) = disk.cut(Fate::Gone, &mut random);
+        let folder = after.store();
+        match source.check_opened(&folder).await {
+            Ok(()) | Err(OpenError::Damaged { .. }) => {}
+            Err(other) => panic!("{point}: {other}"),
+        }
+        let report = recover(&options(&folder, false), true, &|_| {}).unwrap();
+        assert_eq!((report.objects, report.lost.len()), (OBJECTS, 0), "{point}");
+        source.check_opened(&folder).await.unwrap();
     }
 }

@@ -31,7 +31,7 @@ const PAGE: usize = 4096;
 
 /// What becomes of what was not synced.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+pub(crate) enum Fate {
     /// It is gone: bytes, names, and the absence of names.
     Gone,
     /// Every file has the name it had at the end, and only the bytes that were synced.
@@ -61,7 +61,7 @@ fn library() -> &'static Path {
 }
 
 /// A folder whose synced content is known.
-struct Disk {
+pub(crate) struct Disk {
     /// What is watched; the store and its backups lie in it.
     root: TempDir,
     image: TempDir,
@@ -69,7 +69,7 @@ struct Disk {
 
 /// What a loss of power took.
 #[derive(Debug, Default, Clone, Copy)]
-struct Loss {
+pub(crate) struct Loss {
     bytes: u64,
     names: u64,
 }
@@ -102,7 +102,7 @@ fn entries_of(folder: &Path) -> Entries {
 }
 
 impl Disk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let disk = Self {
             root: TempDir::new().unwrap(),
             image: TempDir::new().unwrap(),
@@ -113,12 +113,12 @@ impl Disk {
         disk
     }
 
-    fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.root.path().join("store")
     }
 
     /// Takes everything that is there for durable: it has been for long.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.settle_folder(self.root.path());
     }
 
@@ -153,7 +153,7 @@ impl Disk {
     }
 
     /// Runs a child whose syncs are repeated.
-    fn run(&self, orders: &Orders, lies: Option<&str>) -> Journal {
+    pub(crate) fn run(&self, orders: &Orders, lies: Option<&str>) -> Journal {
         let mut command = orders.command();
         command
             .env("LD_PRELOAD", library())
@@ -166,7 +166,7 @@ impl Disk {
     }
 
     /// What is there after the power came back.
-    fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> (Self, Loss) {
+    pub(crate) fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> (Self, Loss) {
         let after = Self::new();
         let mut loss = Loss::default();
         let root = self.root.path();
@@ -274,7 +274,9 @@ async fn what_was_acknowledged_was_synced_with_every_name_on_the_way_to_it() {
         let (job, blow) = match round % 3 {
             0 => (Job::Write, Blow::death("commit-before-sync", random.i64(20..120))),
             // The second time there is a whole one, and a new one in the making.
-            1 => (Job::BackUp, Blow::death("backup-before-removal", 2)),
+            1 if round % 2 == 0 => (Job::BackUp, Blow::death("backup-before-removal", 2)),
+            // In the middle of one, with names nobody has synced yet.
+            1 => (Job::BackUp, Blow::death("backup-after-checkpoint", 2)),
             _ => (Job::Reopen, Blow::death("open-before-threads", random.i64(2..5))),
         };
         let orders = Orders {
@@ -382,4 +384,47 @@ async fn a_sync_that_did_not_happen_is_found() {
         }) => assert!(recovered < acknowledged && acknowledged.0 <= newest),
         other => panic!("{newest} was acknowledged and is lost: {other:?}"),
     }
+}
+
+/// A store in a folder that it made itself: the way to it was not there before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_new_store_acknowledged_is_found_again() {
+    let _turn = TURN.read().await;
+    let mut random = fastrand::Rng::with_seed(14);
+    let disk = Disk::new();
+    disk.settle();
+    let orders = Orders {
+        job: Job::WriteOnce,
+        ..Orders::to_write(&disk.store(), 10_000_000)
+    };
+    let journal = disk.run(&orders, None);
+    assert_eq!(journal.acks.len(), 1);
+    let (after, _) = disk.cut(Fate::Gone, &mut random);
+    let (store, opened) = open(&after.store(), false);
+    Truth::default().check(&store, &opened, &journal).await;
+}
+
+/// The same for the first backup in a folder that is made for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_backup_is_found_again() {
+    let _turn = TURN.read().await;
+    let mut random = fastrand::Rng::with_seed(15);
+    let disk = Disk::new();
+    let (store, _) = open(&disk.store(), false);
+    store.close(Duration::from_secs(10)).await.unwrap();
+    disk.settle();
+    let orders = Orders {
+        job: Job::BackUp,
+        blow: Blow::death("backup-before-removal", 1),
+        ..Orders::to_write(&disk.store(), 11_000_000)
+    };
+    let journal = disk.run(&orders, None);
+    let (after, _) = disk.cut(Fate::Gone, &mut random);
+    let mut truth = Truth::default();
+    let (store, opened) = open(&after.store(), false);
+    truth.check(&store, &opened, &journal).await;
+    assert!(
+        backups::check(&backups_path(&after.store()), &truth).await,
+        "the backup is gone"
+    );
 }
