@@ -184,6 +184,16 @@ pub enum StorageCommand {
     },
     /// Check every record and report what is wrong.
     Verify(StorageFlags),
+    /// Remove an object whose stored value is damaged, as named by `verify`. Its watchers list anew; whatever depends
+    /// on it is left to break.
+    RemoveDamaged {
+        /// The store.
+        #[command(flatten)]
+        store: StorageFlags,
+        /// Key of the object: GROUP/RESOURCE/NAMESPACE/NAME.
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
     /// Copy a store into a new folder below a folder of backups.
     Backup {
         /// The store.

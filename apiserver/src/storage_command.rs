@@ -4,8 +4,8 @@
 
 use std::sync::Mutex;
 
-use drydock_storage::Options;
 use drydock_storage::rocks::{self, LifeError, OpenError, Progress, RocksStore};
+use drydock_storage::{Key, Options, Outcome, Store as _, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
@@ -25,6 +25,9 @@ pub enum CommandError {
     /// The work failed.
     #[error(transparent)]
     Work(#[from] LifeError),
+    /// The store refused a write.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// Verification found damaged values.
     #[error("{count} stored values are damaged: they are named in the report")]
     Damaged {
@@ -66,6 +69,7 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
                 Ok(())
             }
         }
+        StorageCommand::RemoveDamaged { store, key } => print(&remove_damaged(store, key)?),
         StorageCommand::Backup { store, target, keep } => {
             let store = open(store)?;
             if let Some(folder) = &target.incremental_to {
@@ -79,6 +83,26 @@ fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
         StorageCommand::Restore { store, from } => print(&rocks::restore(from, &options(store)?, &progress)?),
         StorageCommand::Export { store, to } => print(&open(store)?.export(to, &progress)?),
         StorageCommand::Import { store, from } => print(&rocks::import(from, &options(store)?, &progress)?),
+    }
+}
+
+/// What `remove-damaged` did.
+#[derive(Debug, Serialize)]
+struct Removed<'a> {
+    removed: &'a str,
+    revision: u64,
+}
+
+fn remove_damaged<'a>(store: &StorageFlags, key: &'a str) -> Result<Removed<'a>, CommandError> {
+    let parsed = Key::parse(key).map_err(StoreError::from)?;
+    let store = open(store)?;
+    match tokio::runtime::Handle::current().block_on(store.remove_damaged(&parsed))? {
+        Outcome::Committed { revision } => Ok(Removed {
+            removed: key,
+            revision: revision.0,
+        }),
+        // Nobody else writes to a store that this process holds.
+        Outcome::Conflict { .. } => Err(StoreError::Unknown { source: None }.into()),
     }
 }
 

@@ -22,6 +22,6 @@ pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
 pub use options::{Durability, FreeSpace, MeasureDisk, Options};
 pub use revision::Revision;
 pub use store::{
-    At, Condition, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page, Scan,
-    Signal, Store, Transaction, Value, Write,
+    At, Condition, Damaged, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page,
+    Scan, Signal, Store, Transaction, Value, Write,
 };

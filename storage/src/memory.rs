@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::{
-    At, Condition, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Key, KeyRange, Outcome,
-    Page, Revision, Scan, Signal, Store, StoreError, Transaction, Write,
+    At, Condition, Damaged, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Key, KeyRange,
+    Outcome, Page, Revision, Scan, Signal, Store, StoreError, Transaction, Value, Write,
 };
 
 /// A store that lives and dies with its process. Clones share it.
@@ -94,6 +94,15 @@ impl MemoryStore {
     pub fn set_full(&self, is_full: bool) {
         self.shared.lock().is_full = is_full;
     }
+
+    /// From now on the value of `key` cannot be read, as if its bytes had failed a checksum.
+    pub fn damage(&self, key: &Key) {
+        let mut model = self.shared.lock();
+        let newest = model.keys.get_mut(key).and_then(|versions| versions.last_mut());
+        if let Some(entry) = newest.and_then(|version| version.entry.as_mut()) {
+            entry.value = Value::unreadable();
+        }
+    }
 }
 
 impl Default for MemoryStore {
@@ -123,6 +132,13 @@ impl Shared {
     }
 }
 
+fn damaged(key: &Key) -> StoreError {
+    StoreError::Corrupt {
+        key: key.to_string(),
+        reason: "its value was damaged".to_owned(),
+    }
+}
+
 impl Model {
     fn current(&self, key: &Key) -> Option<&Entry> {
         self.keys.get(key)?.last()?.entry.as_ref()
@@ -143,6 +159,9 @@ impl Model {
             .iter()
             .all(|condition| self.holds(condition))
         {
+            for condition in &transaction.conditions {
+                self.check_readable(&condition.key)?;
+            }
             let current = transaction.conditions.iter();
             return Ok(Outcome::Conflict {
                 revision: self.revision,
@@ -162,9 +181,36 @@ impl Model {
                 reason: "it was said to be".to_owned(),
             });
         }
+        for write in &transaction.writes {
+            self.check_readable(write.key())?;
+        }
+        self.commit(transaction.writes)
+    }
+
+    fn is_damaged(&self, key: &Key) -> bool {
+        self.current(key).is_some_and(|entry| entry.value.is_unreadable())
+    }
+
+    fn check_readable(&self, key: &Key) -> Result<(), StoreError> {
+        if self.is_damaged(key) {
+            return Err(damaged(key));
+        }
+        Ok(())
+    }
+
+    fn remove_damaged(&mut self, key: &Key) -> Result<Outcome, StoreError> {
+        if !self.is_damaged(key) {
+            return Err(StoreError::Malformed {
+                reason: "the value of the key is not damaged",
+            });
+        }
+        self.commit(vec![Write::Delete(key.clone())])
+    }
+
+    fn commit(&mut self, writes: Vec<Write>) -> Result<Outcome, StoreError> {
         let revision = self.revision.next();
-        let mut events = Vec::with_capacity(transaction.writes.len());
-        for write in transaction.writes {
+        let mut events = Vec::with_capacity(writes.len());
+        for write in writes {
             events.push(self.event(write, revision)?);
         }
         for event in &events {
@@ -212,6 +258,7 @@ impl Model {
         let mut scan = Scan {
             revision,
             entries: Vec::new(),
+            damaged: Vec::new(),
             more: false,
         };
         let Some(bounds) = range.bounds_after(&page.after) else {
@@ -222,6 +269,13 @@ impl Model {
             let Some(entry) = version.and_then(|version| version.entry.as_ref()) else {
                 continue;
             };
+            if entry.value.is_unreadable() {
+                match page.damaged {
+                    Damaged::Refuse => return Err(damaged(key)),
+                    Damaged::SetApart => scan.damaged.push(key.clone()),
+                }
+                continue;
+            }
             if page.limit != 0 && scan.entries.len() == page.limit {
                 scan.more = true;
                 break;
@@ -263,6 +317,7 @@ impl Store for MemoryStore {
 
     async fn get(&self, key: &Key) -> Result<Found, StoreError> {
         let model = self.shared.open()?;
+        model.check_readable(key)?;
         Ok(Found {
             revision: model.revision,
             entry: model.current(key).cloned(),
@@ -271,6 +326,12 @@ impl Store for MemoryStore {
 
     async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
         self.shared.open()?.scan(range, at, &page)
+    }
+
+    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+        let outcome = self.shared.open()?.remove_damaged(key);
+        self.shared.tick();
+        outcome
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<MemoryEvents, StoreError> {
@@ -374,5 +435,66 @@ impl Events for MemoryEvents {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_damaged_value_is_refused_set_apart_and_removed() {
+        let store = MemoryStore::new();
+        let key = |name: &str| Key::new("g", "things", "n", name).unwrap();
+        let value = |text: &'static str| Value {
+            bytes: Bytes::from_static(text.as_bytes()),
+            form: "v1".into(),
+            splice_offset: 0,
+        };
+        for name in ["one", "two"] {
+            let create = Transaction::create(key(name), value("x"));
+            store.transact(create).await.unwrap();
+        }
+        store.damage(&key("one"));
+        let range = KeyRange::resource("g", "things");
+        let refused = [
+            store.get(&key("one")).await.map(drop),
+            store.scan(&range, At::Latest, Page::default()).await.map(drop),
+            store
+                .transact(Transaction::create(key("one"), value("y")))
+                .await
+                .map(drop),
+            store
+                .transact(Transaction::update(key("one"), Revision(2), value("y")))
+                .await
+                .map(drop),
+            store
+                .transact(Transaction::delete(key("one"), Revision(2)))
+                .await
+                .map(drop),
+        ];
+        for answer in refused {
+            assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
+        }
+        let apart = Page {
+            damaged: Damaged::SetApart,
+            ..Page::default()
+        };
+        let scan = store.scan(&range, At::Latest, apart).await.unwrap();
+        assert_eq!((scan.entries.len(), scan.damaged), (1, vec![key("one")]));
+
+        for other in ["two", "three"] {
+            let answer = store.remove_damaged(&key(other)).await;
+            assert!(matches!(answer, Err(StoreError::Malformed { .. })), "{answer:?}");
+        }
+        store.remove_damaged(&key("one")).await.unwrap();
+        assert_eq!(store.get(&key("one")).await.unwrap().entry, None);
+        let mut events = store.watch(&range, Revision(4)).await.unwrap();
+        let Some(Signal::Changes { events, .. }) = events.next().await else {
+            panic!("the removal is told");
+        };
+        assert!(events[0].old.as_ref().unwrap().value.is_unreadable());
     }
 }

@@ -33,6 +33,22 @@ pub struct Value {
 impl Value {
     /// The largest payload in bytes: 1.5 MiB, as with etcd, so that objects can move between backends.
     pub const MAX_BYTES: usize = 3 << 19;
+
+    /// What stands for a value that failed its checks, in the event of its removal: no bytes of no form.
+    #[must_use]
+    pub fn unreadable() -> Self {
+        Self {
+            bytes: Bytes::new(),
+            form: "".into(),
+            splice_offset: 0,
+        }
+    }
+
+    /// Whether this is [`Value::unreadable`].
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        self.bytes.is_empty() && self.form.is_empty()
+    }
 }
 
 /// A value with its place in history.
@@ -243,6 +259,18 @@ pub struct Page {
     pub after: String,
     /// At most so many entries; 0 = all.
     pub limit: usize,
+    /// What becomes of keys whose value cannot be read.
+    pub damaged: Damaged,
+}
+
+/// What a scan makes of keys whose value failed its checks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Damaged {
+    /// Refuse the whole range with [`StoreError::Corrupt`]: a list must not have holes that nobody sees.
+    #[default]
+    Refuse,
+    /// Name them in [`Scan::damaged`] and go on.
+    SetApart,
 }
 
 /// A page of entries in key order.
@@ -252,6 +280,8 @@ pub struct Scan {
     pub revision: Revision,
     /// The entries, ordered by key.
     pub entries: Vec<(Key, Entry)>,
+    /// With [`Damaged::SetApart`], the keys in the page's part of the range whose value cannot be read, ordered.
+    pub damaged: Vec<Key>,
     /// Whether entries follow beyond the limit.
     pub more: bool,
 }
@@ -276,7 +306,7 @@ pub struct Event {
     pub kind: EventKind,
     /// What the key holds since; none for [`EventKind::Deleted`].
     pub new: Option<Entry>,
-    /// What it held before; none for [`EventKind::Created`].
+    /// What it held before; none for [`EventKind::Created`], and [`Value::unreadable`] when that could not be read.
     pub old: Option<Entry>,
 }
 
@@ -395,6 +425,13 @@ pub trait Store: Clone + Send + Sync + 'static {
         at: At,
         page: Page,
     ) -> impl Future<Output = Result<Scan, StoreError>> + Send;
+
+    /// Removes a key whose value cannot be read, whatever it was: the one way to be rid of it. Its event holds
+    /// [`Value::unreadable`].
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for a key whose value can be read, or that is absent.
+    fn remove_damaged(&self, key: &Key) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
     /// Delivers every change of the range with a revision of at least `first`, in order.
     ///

@@ -205,6 +205,7 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
             let page = Page {
                 after: after.map(|number| key(number).to_string()).unwrap_or_default(),
                 limit: *limit,
+                ..Page::default()
             };
             say(store.scan(&range(*number), at, page).await)
         }

@@ -13,6 +13,7 @@ mod target_access;
 
 use std::sync::Arc;
 
+use drydock_storage::Key;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
@@ -21,6 +22,9 @@ use crate::filters::{Authorizer, Decision};
 use crate::host::{AccessReview, Host, Namespace, ResourceAttributes};
 use crate::registry::resource::{Part, Resource};
 use crate::request::RequestContext;
+
+/// The verb of the right to remove objects that cannot be read, as kube-apiserver names it.
+const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
 
 /// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +92,7 @@ trait Rule: Send + Sync {
 pub struct Chain {
     host: Arc<dyn Host>,
     rules: Vec<Box<dyn Rule>>,
+    authorizer: Arc<Authorizer>,
 }
 
 impl Chain {
@@ -95,7 +100,9 @@ impl Chain {
     /// answered with a warning.
     #[must_use]
     pub fn new(host: Arc<dyn Host>, authorizer: Arc<Authorizer>, own_node: Option<String>) -> Self {
-        let access = Access { authorizer };
+        let access = Access {
+            authorizer: Arc::clone(&authorizer),
+        };
         let rules: Vec<Box<dyn Rule>> = vec![
             Box::new(target_access::TargetAccess {
                 access: access.clone(),
@@ -106,7 +113,11 @@ impl Chain {
                 own_node,
             }),
         ];
-        Self { host, rules }
+        Self {
+            host,
+            rules,
+            authorizer,
+        }
     }
 
     /// What is asked before a new object is brought into shape.
@@ -126,6 +137,42 @@ impl Chain {
             rule.admit(write).await?;
         }
         Ok(())
+    }
+
+    /// Whether the user may remove an object that cannot be read, which no other rule can look at.
+    ///
+    /// # Errors
+    /// 403, also when the host does not answer.
+    pub async fn check_unsafe_delete(
+        &self,
+        context: &RequestContext,
+        resource: &Resource,
+        version: &str,
+        key: &Key,
+    ) -> Result<(), ApiError> {
+        let review = AccessReview {
+            user: Arc::clone(&context.user),
+            attributes: crate::host::Attributes::Resource(ResourceAttributes {
+                verb: UNSAFE_DELETE_VERB.to_owned(),
+                group: resource.group.to_owned(),
+                version: version.to_owned(),
+                resource: resource.plural.to_owned(),
+                namespace: key.namespace().to_owned(),
+                name: key.name().to_owned(),
+                ..ResourceAttributes::default()
+            }),
+        };
+        let forbid = |why: String| ApiError::forbidden(resource.group_resource(), key.name(), why);
+        match self.authorizer.decide(&review).await {
+            Ok(Decision::Allow) => Ok(()),
+            Ok(Decision::Forbid(reason)) => Err(forbid(format!(
+                "not permitted to do \"{UNSAFE_DELETE_VERB}\", reason: {reason}"
+            ))),
+            Err(error) => Err(forbid(format!(
+                "error while checking permission for \"{UNSAFE_DELETE_VERB}\""
+            ))
+            .because(error)),
+        }
     }
 
     /// Whether a namespace is being deleted, or gone with something left behind. Where that is not known, it is not.

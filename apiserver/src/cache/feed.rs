@@ -4,12 +4,15 @@
 //! history, class logs; publishes the new root; wakes who is concerned. Events are in all logs before the root is
 //! published, so whoever sees a revision can find all of its events.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use drydock_storage::{At, Event, Events as _, Key, Page as ScanPage, Revision, Signal, Store, StoreError};
+use drydock_storage::{
+    At, Damaged, Event, EventKind, Events as _, Key, Page as ScanPage, Revision, Signal, Store, StoreError,
+};
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +55,9 @@ enum Unfollowed {
     /// Something was missed, or the cache is wrong.
     Reload,
 }
+
+/// An event that does not go on from what the cache has.
+struct Contradiction;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,14 +112,22 @@ impl<S: Store> Feeder<S> {
         let shared = Arc::clone(&self.shared);
         let interner = &mut self.interner;
         let mut builder = Builder::default();
-        let revision = shared
+        let (revision, damaged) = shared
             .scan(At::Latest, |key, entry| {
                 let object = CachedObject::interned(key, entry, &*shared.config.extract, None, interner);
                 builder.push(Arc::new(object));
             })
             .await?;
         let position = shared.history.restart(revision);
-        let root = Root::build(revision, position, builder.finish(), Arc::clone(&shared.indexed));
+        let mut root = Root::build(revision, position, builder.finish(), Arc::clone(&shared.indexed));
+        for key in &damaged {
+            tracing::error!(
+                resource = shared.config.resource,
+                %key,
+                "a stored value cannot be read; the unsafe delete removes it"
+            );
+        }
+        root.damaged = Arc::new(damaged);
         lock(&shared.past).clear();
         let is_first = shared.newest.load().is_none();
         *lock(&shared.restarted) = (!is_first).then(Instant::now);
@@ -173,6 +187,7 @@ impl<S: Store> Feeder<S> {
                     self.wake(paced);
                 }
                 _ = housekeeping.tick() => self.keep_house(),
+                () = shared.suspected.notified() => self.set_apart(root).await,
                 () = shared.rebuild.notified() => {
                     self.is_wrong = true;
                     return Unfollowed::Reload;
@@ -196,7 +211,14 @@ impl<S: Store> Feeder<S> {
             match next {
                 Some(Signal::Changes { revision, events }) if revision > root.revision => {
                     root.revision = revision;
-                    batch.extend(events.into_iter().filter_map(|event| self.apply(event, root)));
+                    for event in events {
+                        let Ok(event) = self.apply(event, root) else {
+                            // Not even what came before is published: it may have been told of a wrong state.
+                            self.is_wrong = true;
+                            return ControlFlow::Break(Unfollowed::Reload);
+                        };
+                        batch.push(event);
+                    }
                 }
                 // Told before: a resumed stream may overlap.
                 Some(Signal::Changes { .. }) => {}
@@ -220,8 +242,12 @@ impl<S: Store> Feeder<S> {
         flow
     }
 
-    fn apply(&mut self, event: Event, root: &mut Root) -> Option<Arc<CacheEvent>> {
+    fn apply(&mut self, event: Event, root: &mut Root) -> Result<Arc<CacheEvent>, Contradiction> {
+        self.check(&event, root)?;
         let Event { key, new, .. } = event;
+        if root.damaged.contains(&key) {
+            Arc::make_mut(&mut root.damaged).remove(&key);
+        }
         let metrics = &self.shared.metrics;
         let new = new.map(|entry| {
             let before = root.objects.get(key.as_str());
@@ -232,15 +258,65 @@ impl<S: Store> Feeder<S> {
         });
         let old = root.set(&key, new.as_ref());
         match (&old, &new) {
-            (None, None) => return None,
-            (None, Some(_)) => metrics.created.inc(),
+            (None, _) => metrics.created.inc(),
             (Some(_), Some(_)) => metrics.updated.inc(),
             (Some(_), None) => metrics.deleted.inc(),
         };
         let history = &self.shared.history;
         let event = history.event(root.position, root.revision, old, new, Instant::now());
         root.position += 1;
-        Some(event)
+        Ok(event)
+    }
+
+    /// Whether an event goes on from what the cache has.
+    fn check(&self, event: &Event, root: &Root) -> Result<(), Contradiction> {
+        let cached = root.objects.get(event.key.as_str());
+        let cached = cached.map(|object| object.modified());
+        // A backend may have lost what the value was before, but not that there was one.
+        let goes_on = match (event.kind, &event.old) {
+            (EventKind::Created, _) => cached.is_none(),
+            (_, Some(old)) => cached == Some(old.modified),
+            (_, None) => cached.is_some(),
+        };
+        if goes_on {
+            return Ok(());
+        }
+        let resource = self.shared.config.resource.as_str();
+        if cached.is_none() && root.damaged.contains(&event.key) {
+            // Nobody can be told what was removed: all watches end, and their clients list anew.
+            tracing::warn!(resource, key = %event.key, "a value that could not be read is gone");
+        } else {
+            tracing::error!(
+                resource,
+                key = %event.key,
+                kind = ?event.kind,
+                ?cached,
+                told = ?event.old.as_ref().map(|old| old.modified),
+                "an event does not go on from what is cached: the cache is read anew"
+            );
+            self.shared.metrics.checked(CheckResult::Different);
+        }
+        Err(Contradiction)
+    }
+
+    /// Looks at the keys whose value may be damaged, and publishes those that are.
+    async fn set_apart(&self, root: &mut Root) {
+        let suspects = std::mem::take(&mut *lock(&self.shared.suspects));
+        let before = root.damaged.len();
+        for key in suspects {
+            let is_damaged = matches!(self.shared.store.get(&key).await, Err(StoreError::Corrupt { .. }));
+            if is_damaged && !root.damaged.contains(&key) {
+                tracing::error!(
+                    resource = self.shared.config.resource,
+                    %key,
+                    "a stored value cannot be read; the unsafe delete removes it"
+                );
+                Arc::make_mut(&mut root.damaged).insert(key);
+            }
+        }
+        if root.damaged.len() > before {
+            self.publish(root);
+        }
     }
 
     fn publish(&self, root: &Root) {
@@ -336,51 +412,57 @@ async fn first_difference<S: Store>(
 ) -> Result<Option<Difference>, StoreError> {
     let mut cached = root.objects.cursor().peekable();
     let mut after = String::new();
+    let mut damaged = BTreeSet::new();
     loop {
         let page = ScanPage {
             after: after.clone(),
             limit: SCAN_PAGE,
+            damaged: Damaged::SetApart,
         };
         let scan = shared
             .store
             .scan(&shared.range, At::Exactly(root.revision), page)
             .await?;
+        damaged.extend(scan.damaged);
+        // What the cache has of a value that has become damaged since cannot be compared.
+        let mut next = |until: Option<&Key>| loop {
+            let object = cached.next_if(|object| until.is_none_or(|key| object.key() <= key))?;
+            if !damaged.contains(object.key()) {
+                return Some(object);
+            }
+        };
         for (key, entry) in &scan.entries {
             let stored = Some(entry.modified);
-            match cached.next_if(|object| object.key() <= key) {
-                Some(object) if object.key() == key && Some(object.modified()) == stored => {}
-                Some(object) if object.key() == key => {
-                    return Ok(Some(Difference {
-                        key: key.clone(),
-                        cached: Some(object.modified()),
-                        stored,
-                    }));
-                }
-                Some(object) => {
+            let (key, cached, stored) = match next(Some(key)) {
+                Some(object) if object.key() == key && Some(object.modified()) == stored => continue,
+                Some(object) if object.key() == key => (key.clone(), Some(object.modified()), stored),
+                Some(object) => (object.key().clone(), Some(object.modified()), None),
+                None => (key.clone(), None, stored),
+            };
+            return Ok(Some(Difference { key, cached, stored }));
+        }
+        match scan.entries.last() {
+            Some((key, _)) if scan.more => key.as_str().clone_into(&mut after),
+            _ => {
+                if let Some(object) = next(None) {
                     return Ok(Some(Difference {
                         key: object.key().clone(),
                         cached: Some(object.modified()),
                         stored: None,
                     }));
                 }
-                None => {
-                    return Ok(Some(Difference {
-                        key: key.clone(),
-                        cached: None,
-                        stored,
-                    }));
-                }
-            }
-        }
-        match scan.entries.last() {
-            Some((key, _)) if scan.more => key.as_str().clone_into(&mut after),
-            _ => {
-                return Ok(cached.next().map(|object| Difference {
-                    key: object.key().clone(),
-                    cached: Some(object.modified()),
-                    stored: None,
-                }));
+                break;
             }
         }
     }
+    let gone = root.damaged.difference(&damaged).next();
+    if gone.is_none() && root.damaged.len() < damaged.len() {
+        shared.suspect(damaged);
+        return Ok(None);
+    }
+    Ok(gone.map(|key| Difference {
+        key: key.clone(),
+        cached: None,
+        stored: None,
+    }))
 }

@@ -1,7 +1,7 @@
 //! What is read and watched is served from memory: one [`WatchCache`] per resource.
 //!
 //! Where to find what:
-//! - [`watch_cache`]: the door: reads at a revision, subscriptions, limits;
+//! - [`watch_cache`]: the door: reads at a revision, subscriptions, limits; `direct`: reads before the cache is there;
 //! - [`feed`]: the one task that applies what happens in the store;
 //! - [`tree`], [`object`], [`snapshot`], [`past`]: objects, their index, states of now and before;
 //! - [`selection`]: scopes and selectors; [`continue_token`]: where the next page starts;
@@ -14,6 +14,7 @@
 pub mod bookmark;
 pub mod class;
 pub mod continue_token;
+mod direct;
 pub mod encode_once;
 pub mod error;
 pub mod feed;
@@ -34,8 +35,8 @@ pub use feed::Feeder;
 pub use metrics::CacheMetrics;
 pub use object::{Attributes, CachedObject, Extract};
 pub use selection::{Predicate, Scope, Selection};
-pub use snapshot::{IndexedLabels, Objects, Page, Query, Snapshot};
-pub use watch_cache::{CacheConfig, CacheLimits, WatchCache};
+pub use snapshot::{IndexedLabels, Objects, Page, Query};
+pub use watch_cache::{CacheConfig, CacheLimits, Moment, WatchCache};
 pub use watcher::{InitialState, Start, WatchRequest, Watcher};
 
 #[cfg(test)]

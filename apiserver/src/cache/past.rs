@@ -156,6 +156,7 @@ mod tests {
             objects: Tree::default(),
             postings: Tree::default(),
             indexed: Arc::default(),
+            damaged: Arc::default(),
         })
     }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use drydock_storage::KeyRange;
+use drydock_storage::{Key, KeyRange};
 
 use super::object::{CachedObject, Term, TermKind};
 
@@ -102,6 +102,11 @@ impl Selection {
     #[must_use]
     pub fn matches(&self, object: &CachedObject) -> bool {
         self.inner.range.contains(object.key().as_str()) && self.selects(object)
+    }
+
+    /// Whether an object under this key may match, as far as the key tells.
+    pub(super) fn may_match(&self, key: &Key) -> bool {
+        self.inner.range.contains(key.as_str()) && self.name().is_none_or(|name| name == key.name())
     }
 
     /// Whether an object of the scope is let through by both selectors.

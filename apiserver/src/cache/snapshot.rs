@@ -4,10 +4,11 @@
 //! alive. Lists are read off it by a cursor, as slowly as the client likes.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use drydock_storage::{Key, Revision};
+use drydock_storage::{Key, Revision, StoreError};
 
 use super::object::{CachedObject, Term};
 use super::past::Past;
@@ -76,10 +77,12 @@ pub(super) struct Root {
     pub(super) objects: Tree<Arc<CachedObject>>,
     pub(super) postings: Tree<Posting>,
     pub(super) indexed: Arc<IndexedLabels>,
+    /// Keys whose value the store cannot read. Some may be among the objects, as they were when it still could.
+    pub(super) damaged: Arc<BTreeSet<Key>>,
 }
 
 impl Root {
-    /// A root of objects that come ordered by key.
+    /// A root of objects that come ordered by key, without damage.
     pub(super) fn build(
         revision: Revision,
         position: u64,
@@ -105,6 +108,19 @@ impl Root {
             objects,
             postings: builder.finish(),
             indexed,
+            damaged: Arc::default(),
+        }
+    }
+
+    /// Whether everything that may match can be read.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] with the first key that cannot.
+    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
+        let mut damaged = self.damaged.iter();
+        match damaged.find(|key| selection.may_match(key)) {
+            Some(key) => Err(unreadable(key)),
+            None => Ok(()),
         }
     }
 
@@ -139,6 +155,13 @@ impl Root {
     }
 }
 
+fn unreadable(key: &Key) -> StoreError {
+    StoreError::Corrupt {
+        key: key.to_string(),
+        reason: "its value was found damaged".to_owned(),
+    }
+}
+
 /// What a list asks for.
 #[derive(Debug, Clone)]
 pub struct Query {
@@ -165,7 +188,7 @@ pub struct Page {
 
 /// The state of a resource at one revision. Cloning is cheap; holding one keeps its objects alive.
 #[derive(Clone)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     root: Arc<Root>,
     past: Arc<Mutex<Past>>,
 }
@@ -177,7 +200,7 @@ impl Snapshot {
 
     /// The revision it shows.
     #[must_use]
-    pub fn revision(&self) -> Revision {
+    pub(super) fn revision(&self) -> Revision {
         self.root.revision
     }
 
@@ -186,33 +209,37 @@ impl Snapshot {
     }
 
     /// How many objects there are.
-    #[must_use]
-    pub fn count(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> u64 {
         self.root.objects.count()
     }
 
-    /// What their payloads weigh together, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.root.objects.bytes()
+    /// The object under `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the store cannot read it.
+    pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<CachedObject>>, StoreError> {
+        if self.root.damaged.contains(key) {
+            return Err(unreadable(key));
+        }
+        Ok(self.root.objects.get(key.as_str()).cloned())
     }
 
-    /// The object under `key`.
-    #[must_use]
-    pub fn get(&self, key: &Key) -> Option<Arc<CachedObject>> {
-        self.root.objects.get(key.as_str()).cloned()
+    /// As [`Root::check_readable`]. Whoever shows what matches asks before.
+    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
+        self.root.check_readable(selection)
     }
 
     /// All matches in key order, read lazily.
     #[must_use]
-    pub fn matches(&self, selection: &Selection) -> Objects {
+    pub(super) fn matches(&self, selection: &Selection) -> Objects {
         self.matches_from(selection, selection.range().start.as_str())
     }
 
     /// A page of a list. When another page follows, this snapshot is kept for it for a while, so that it will be
     /// of the same revision.
     #[must_use]
-    pub fn select(&self, query: &Query) -> Page {
+    pub(super) fn select(&self, query: &Query) -> Page {
         let selection = &query.selection;
         let range = selection.range();
         let start = query.start.as_ref();
@@ -412,6 +439,13 @@ impl Iterator for Objects {
             },
             Source::Collected(objects) => objects.next(),
         }
+    }
+}
+
+impl Objects {
+    /// Objects that are at hand already, in order.
+    pub(super) fn collected(objects: Vec<Arc<CachedObject>>) -> Self {
+        Self(Source::Collected(objects.into_iter()))
     }
 }
 

@@ -10,12 +10,13 @@
 //! One [`Feeder`] applies what happens, revision by revision; everybody else reads what it published. Start at
 //! [`WatchCache::new`].
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use drydock_storage::{At, Key, KeyRange, Page as ScanPage, Revision, Scan, Store, StoreError};
+use drydock_storage::{At, Damaged, Key, KeyRange, Page as ScanPage, Revision, Scan, Store, StoreError};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -26,7 +27,7 @@ use super::history::History;
 use super::metrics::{CacheMetrics, ResourceMetrics};
 use super::object::{CachedObject, Extract};
 use super::past::Past;
-use super::snapshot::{IndexedLabels, Root, Snapshot};
+use super::snapshot::{IndexedLabels, Page, Query, Root, Snapshot};
 use super::tree::Builder;
 use super::watcher::{Parked, WatchRequest, Watcher};
 
@@ -36,6 +37,21 @@ pub(super) const SCAN_PAGE: usize = 25_000;
 
 /// How often the store is asked for news while a read waits for it.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
+
+/// Of which moment a read shows the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// One that holds every write answered before.
+    MostRecent,
+    /// The newest at hand.
+    Any,
+    /// This revision or later.
+    NotOlderThan(Revision),
+    /// Right after this revision.
+    Exactly(Revision),
+    /// The revision of a list's first page, which may be kept a little longer than [`Moment::Exactly`] allows.
+    Continued(Revision),
+}
 
 /// What a cache holds and how.
 #[derive(Clone)]
@@ -122,6 +138,9 @@ pub(super) struct Shared<S: Store> {
     pub(super) watches_begun: AtomicU64,
     /// Asks the feeder to read everything anew.
     pub(super) rebuild: Notify,
+    /// Keys whose value may be damaged, until the feeder has looked at them.
+    pub(super) suspects: Mutex<BTreeSet<Key>>,
+    pub(super) suspected: Notify,
     /// From when on, and over how long, watches end because the server does.
     pub(super) ending: OnceLock<(Instant, Duration)>,
     /// When the cache was last read anew behind a gap.
@@ -155,6 +174,8 @@ impl<S: Store> WatchCache<S> {
             past_reads: Semaphore::new(limits.past_reads),
             watches_begun: AtomicU64::new(0),
             rebuild: Notify::new(),
+            suspects: Mutex::default(),
+            suspected: Notify::new(),
             ending: OnceLock::new(),
             restarted: Mutex::default(),
             faults: AtomicU64::new(0),
@@ -193,11 +214,65 @@ impl<S: Store> WatchCache<S> {
         self.shared.newest.load().as_ref().map(|root| root.revision)
     }
 
+    /// The object under `key`. While the cache has not been filled, the store answers.
+    ///
+    /// # Errors
+    /// [`ReadError::Store`] with [`StoreError::Corrupt`] when its value is damaged, else as
+    /// [`WatchCache::list`].
+    pub async fn get(&self, key: &Key, moment: Moment) -> Result<Option<Arc<CachedObject>>, ReadError> {
+        if self.is_ready() {
+            Ok(self.at(moment).await?.get(key)?)
+        } else {
+            self.shared.get_directly(key, moment).await
+        }
+    }
+
+    /// A page of a list; all of it for [`Moment::Any`], as with kube-apiserver's cache. When another page follows,
+    /// the state is kept for it for a while, so that it will be of the same revision. While the cache has not been
+    /// filled, the store answers limited lists without selectors.
+    ///
+    /// # Errors
+    /// [`ReadError::Store`] with [`StoreError::Corrupt`] when the value of a key that may match is damaged;
+    /// [`ReadError::NotReady`] for all other lists meanwhile; what the moment may bring:
+    /// [`ReadError::TooLargeResourceVersion`] when it is not reached in time, [`ReadError::Expired`] when it is not
+    /// kept any more, [`ReadError::Busy`] when the cache does not catch up or too much of the past is being read.
+    pub async fn list(&self, query: &Query, moment: Moment) -> Result<Page, ReadError> {
+        if !self.is_ready() {
+            return self.shared.list_directly(query, moment).await;
+        }
+        let snapshot = self.at(moment).await?;
+        snapshot.check_readable(&query.selection)?;
+        let limit = if moment == Moment::Any { 0 } else { query.limit };
+        Ok(snapshot.select(&Query {
+            limit,
+            ..query.clone()
+        }))
+    }
+
+    async fn at(&self, moment: Moment) -> Result<Snapshot, ReadError> {
+        match moment {
+            Moment::MostRecent => self.fresh().await,
+            Moment::Any => self.newest(),
+            Moment::NotOlderThan(revision) => self.not_older_than(revision).await,
+            Moment::Exactly(revision) => self.exactly(revision).await,
+            Moment::Continued(revision) => self.continued(revision).await,
+        }
+    }
+
+    /// Says that the store could not read the value of this key: it is looked at, and set apart if that is so.
+    pub fn suspect(&self, key: &str) {
+        if let Ok(key) = Key::parse(key)
+            && self.shared.range.contains(key.as_str())
+        {
+            self.shared.suspect([key]);
+        }
+    }
+
     /// The newest state, as it is: for lists with resourceVersion 0.
     ///
     /// # Errors
     /// [`ReadError::NotReady`].
-    pub fn newest(&self) -> Result<Snapshot, ReadError> {
+    pub(super) fn newest(&self) -> Result<Snapshot, ReadError> {
         self.shared.newest()
     }
 
@@ -205,7 +280,7 @@ impl<S: Store> WatchCache<S> {
     ///
     /// # Errors
     /// [`ReadError::NotReady`]; [`ReadError::Busy`] when the cache does not catch up in time; the store's errors.
-    pub async fn fresh(&self) -> Result<Snapshot, ReadError> {
+    pub(super) async fn fresh(&self) -> Result<Snapshot, ReadError> {
         self.shared.fresh().await
     }
 
@@ -213,7 +288,7 @@ impl<S: Store> WatchCache<S> {
     ///
     /// # Errors
     /// [`ReadError::NotReady`]; [`ReadError::TooLargeResourceVersion`] when it is not reached in time.
-    pub async fn not_older_than(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+    pub(super) async fn not_older_than(&self, revision: Revision) -> Result<Snapshot, ReadError> {
         self.shared.not_older_than(revision).await
     }
 
@@ -222,7 +297,7 @@ impl<S: Store> WatchCache<S> {
     /// # Errors
     /// As [`WatchCache::not_older_than`]; [`ReadError::Expired`] when it is not kept any more;
     /// [`ReadError::Busy`] when too many old states are being read from the store.
-    pub async fn exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+    pub(super) async fn exactly(&self, revision: Revision) -> Result<Snapshot, ReadError> {
         self.shared.exactly(revision).await
     }
 
@@ -231,7 +306,7 @@ impl<S: Store> WatchCache<S> {
     ///
     /// # Errors
     /// As [`WatchCache::exactly`].
-    pub async fn continued(&self, revision: Revision) -> Result<Snapshot, ReadError> {
+    pub(super) async fn continued(&self, revision: Revision) -> Result<Snapshot, ReadError> {
         if let Some(root) = lock(&self.shared.past).pinned(revision) {
             return Ok(self.shared.snapshot(root));
         }
@@ -266,16 +341,26 @@ impl<S: Store> Shared<S> {
     pub(super) fn newest(&self) -> Result<Snapshot, ReadError> {
         match self.newest.load_full() {
             Some(root) => Ok(self.snapshot(root)),
-            None => Err(ReadError::NotReady {
-                retry_after: self.retry_after(),
-            }),
+            None => Err(self.not_ready()),
         }
     }
 
-    /// Grows from 1 to 30 s with the time it takes to become ready.
-    fn retry_after(&self) -> Duration {
+    /// The time to wait grows from 1 to 30 s with the time it takes to become ready.
+    pub(super) fn not_ready(&self) -> ReadError {
         let waited = self.started.elapsed().as_secs();
-        Duration::from_secs(waited.clamp(1, 30))
+        ReadError::NotReady {
+            retry_after: Duration::from_secs(waited.clamp(1, 30)),
+        }
+    }
+
+    pub(super) fn expired(&self, requested: Revision, oldest: Revision) -> ReadError {
+        self.metrics.expired.inc();
+        ReadError::Expired { requested, oldest }
+    }
+
+    pub(super) fn suspect(&self, keys: impl IntoIterator<Item = Key>) {
+        lock(&self.suspects).extend(keys);
+        self.suspected.notify_one();
     }
 
     pub(super) async fn fresh(&self) -> Result<Snapshot, ReadError> {
@@ -327,11 +412,7 @@ impl<S: Store> Shared<S> {
         let newest = self.not_older_than(revision).await?;
         let oldest = self.store.floors().listable_from;
         if revision < oldest {
-            self.metrics.expired.inc();
-            return Err(ReadError::Expired {
-                requested: revision,
-                oldest,
-            });
+            return Err(self.expired(revision, oldest));
         }
         if newest.revision() == revision {
             return Ok(newest);
@@ -382,47 +463,43 @@ impl<S: Store> Shared<S> {
                 builder.push(Arc::new(CachedObject::new(key, entry, &*extract)));
             })
             .await;
-        match scanned {
-            Ok(_) => {}
-            Err(StoreError::Compacted { requested, floor }) => {
-                self.metrics.expired.inc();
-                return Err(ReadError::Expired {
-                    requested,
-                    oldest: floor,
-                });
-            }
-            Err(error) => return Err(error.into()),
-        }
-        let root = Arc::new(Root::build(
-            revision,
-            0,
-            builder.finish(),
-            Arc::clone(&self.indexed),
-        ));
+        let (_, damaged) = scanned.map_err(|error| match error {
+            StoreError::Compacted { requested, floor } => self.expired(requested, floor),
+            error => error.into(),
+        })?;
+        let mut root = Root::build(revision, 0, builder.finish(), Arc::clone(&self.indexed));
+        root.damaged = Arc::new(damaged);
+        let root = Arc::new(root);
         lock(&self.past).keep_loaded(&root);
         Ok(self.snapshot(root))
     }
 
-    /// Reads all entries of the resource at one revision, in key order. The newest state is read in pages, one of
+    /// Reads all entries of the resource at one revision, in key order, and the keys that cannot be read. The newest state is read in pages, one of
     /// the past at once.
     pub(super) async fn scan(
         &self,
         at: At,
         mut each: impl FnMut(Key, drydock_storage::Entry),
-    ) -> Result<Revision, StoreError> {
+    ) -> Result<(Revision, BTreeSet<Key>), StoreError> {
         let limit = match at {
             At::Latest => SCAN_PAGE,
             At::Exactly(_) => 0,
         };
-        let page = |after: String| ScanPage { after, limit };
+        let page = |after: String| ScanPage {
+            after,
+            limit,
+            damaged: Damaged::SetApart,
+        };
+        let mut damaged = BTreeSet::new();
         let mut scan: Scan = self.store.scan(&self.range, at, page(String::new())).await?;
         loop {
             let last = scan.entries.last().map(|(key, _)| key.as_str().to_owned());
             for (key, entry) in scan.entries {
                 each(key, entry);
             }
+            damaged.extend(scan.damaged);
             let Some(last) = last.filter(|_| scan.more) else {
-                return Ok(scan.revision);
+                return Ok((scan.revision, damaged));
             };
             scan = self.next_page(at, scan.revision, page(last)).await?;
         }

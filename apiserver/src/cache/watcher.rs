@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::bookmark::Bookmarks;
 use super::class::{Chunk, Member, Taken};
-use super::encode_once::{EncodeError, EventEncoder, WatchKind};
+use super::encode_once::{EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
 use super::history::{CacheEvent, kind_for};
 use super::object::CachedObject;
@@ -204,6 +204,7 @@ impl<S: Store> Watcher<S> {
         self.next = snapshot.position();
         self.seen = snapshot.revision();
         if start != Start::Now {
+            snapshot.check_readable(selection)?;
             self.state = State::Initial(snapshot.matches(selection), snapshot.revision());
         }
         Ok(())
@@ -697,9 +698,9 @@ impl<S: Store> Watcher<S> {
                     if let Err(error) = self.encode_replayed(revision, events, encoder, &mut count, &mut out)
                     {
                         if out.is_empty() {
-                            return Step::Failed(error.into());
+                            return Step::Failed(error);
                         }
-                        self.state = State::Failing(Some(error.into()), Instant::now());
+                        self.state = State::Failing(Some(error), Instant::now());
                         return Step::Frames(out.freeze());
                     }
                 }
@@ -740,7 +741,7 @@ impl<S: Store> Watcher<S> {
         encoder: &dyn EventEncoder,
         count: &mut usize,
         out: &mut BytesMut,
-    ) -> Result<(), EncodeError> {
+    ) -> Result<(), WatchEnd> {
         let State::Replay(replay) = &mut self.state else {
             return Ok(());
         };
@@ -748,6 +749,13 @@ impl<S: Store> Watcher<S> {
         let extract = Arc::clone(&self.shared.config.extract);
         let before = out.len();
         for Event { key, new, old, .. } in events {
+            if old.as_ref().is_some_and(|old| old.value.is_unreadable())
+                && self.class.selection.may_match(&key)
+            {
+                // It is gone and nobody knows what it was: the client lists anew.
+                out.truncate(before);
+                return Err(self.expired(revision.next()));
+            }
             let read = |entry| CachedObject::new(key.clone(), entry, &*extract);
             let (old, new) = (old.map(read), new.map(read));
             let Some(kind) = kind_for(&self.class.selection, old.as_ref(), new.as_ref()) else {

@@ -195,6 +195,12 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     assert_eq!((target.to, target.incremental_to), (None, Some("/c".into())));
     assert_eq!(backup(&[]).unwrap_err(), 2);
     assert_eq!(backup(&["--to=/b", "--incremental-to=/c"]).unwrap_err(), 2);
+    let removal = parse(&["storage", "remove-damaged", "--data-dir=/d", "g/r/n/name"]).unwrap();
+    let Config::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
+        panic!("{removal:?}");
+    };
+    assert_eq!(store.validated().unwrap(), storage(&["--data-dir=/d"]));
+    assert_eq!(key, "g/r/n/name");
     assert!(parse(&["storage"]).is_err());
 }
 

@@ -38,7 +38,14 @@ pub(super) async fn delete<S: Store>(
     let options = options(call, body).await?;
     let form = call.form(representation)?;
     let key = call.store.key(&call.namespace, &call.name)?;
-    match call.store.delete(&call.context, &key, &options).await? {
+    let deleted = if options.unsafe_delete {
+        call.store
+            .delete_unreadable(&call.context, &key, &call.version)
+            .await?
+    } else {
+        call.store.delete(&call.context, &key, &options).await?
+    };
+    match deleted {
         Deleted::Gone { uid } => {
             let resource = &call.store.resource;
             let details = StatusDetails {

@@ -20,6 +20,7 @@ pub(super) async fn delete_collection<S: Store>(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::List)?;
     let options = delete::options(call, body).await?;
+    options.check_for_collection()?;
     let include = response::IncludeObject::of(&call.context.query, representation)?;
     let page = list::page(call).await?;
     let found: Vec<Arc<CachedObject>> = page.objects.collect();

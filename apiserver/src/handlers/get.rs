@@ -4,6 +4,7 @@ use drydock_storage::{Revision, Store};
 use http::{Response, StatusCode};
 
 use super::Call;
+use crate::cache::Moment;
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::store::Written;
@@ -12,16 +13,15 @@ use crate::request::options::{GetState, get_state};
 
 pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Object)?;
-    let cache = &call.store.cache;
-    let snapshot = match get_state(&call.context.query)? {
-        GetState::MostRecent => cache.fresh().await?,
-        GetState::Any => cache.newest()?,
-        GetState::NotOlderThan(revision) => cache.not_older_than(Revision(revision)).await?,
+    let moment = match get_state(&call.context.query)? {
+        GetState::MostRecent => Moment::MostRecent,
+        GetState::Any => Moment::Any,
+        GetState::NotOlderThan(revision) => Moment::NotOlderThan(Revision(revision)),
     };
     let key = call.store.key(&call.namespace, &call.name)?;
-    let object = snapshot
-        .get(&key)
-        .ok_or_else(|| ApiError::not_found(call.store.resource.group_resource(), &call.name))?;
+    let object = call.store.cache.get(&key, moment).await?;
+    let object =
+        object.ok_or_else(|| ApiError::not_found(call.store.resource.group_resource(), &call.name))?;
     let written = Written {
         value: object.value().clone(),
         revision: Some(object.modified()),

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::selection::selection;
 use super::{Call, response};
-use crate::cache::{CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, PageOf, Query, ReadError, Snapshot};
+use crate::cache::{CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, Moment, PageOf, Query, ReadError};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::resource::Resource;
@@ -57,25 +57,33 @@ pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<Respon
 pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError> {
     let options = ListOptions::parse(&call.context.query)?;
     let selection = selection(call)?;
-    let cache = &call.store.cache;
-    let (snapshot, start, inconsistent) = match options.state {
-        ListState::MostRecent => (cache.fresh().await?, None, false),
-        ListState::Any => (cache.newest()?, None, false),
-        ListState::NotOlderThan(revision) => (cache.not_older_than(Revision(revision)).await?, None, false),
-        ListState::Exactly(revision) => (cache.exactly(Revision(revision)).await?, None, false),
+    let (moment, start) = match options.state {
+        ListState::MostRecent => (Moment::MostRecent, None),
+        ListState::Any => (Moment::Any, None),
+        ListState::NotOlderThan(revision) => (Moment::NotOlderThan(Revision(revision)), None),
+        ListState::Exactly(revision) => (Moment::Exactly(Revision(revision)), None),
         ListState::Continue(text) => {
             let token = ContinueToken::decode(&text)
                 .map_err(|error| ApiError::bad_request(format!("invalid continue token: {error}")))?;
-            let snapshot = continued(call, &token).await?;
-            (snapshot, Some(token.start), token.of == PageOf::Latest)
+            let moment = match token.of {
+                PageOf::Latest => Moment::MostRecent,
+                PageOf::Revision(revision) => Moment::Continued(revision),
+            };
+            (moment, Some(token))
         }
     };
+    let inconsistent = start.as_ref().is_some_and(|token| token.of == PageOf::Latest);
     let query = Query {
         selection,
-        start,
+        start: start.as_ref().map(|token| token.start.clone()),
         limit: options.limit,
     };
-    let page = snapshot.select(&query);
+    let page = match (call.store.cache.list(&query, moment).await, start) {
+        (Err(ReadError::Expired { .. }), Some(token)) => {
+            return Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode()));
+        }
+        (page, _) => page?,
+    };
     let continue_token = page.next.map(|start| {
         // A list that has become inconsistent stays so: every later page shows the newest state.
         let of = if inconsistent {
@@ -93,19 +101,6 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
         },
         objects: Box::new(page.objects),
     })
-}
-
-async fn continued<S: Store>(call: &Call<'_, S>, token: &ContinueToken) -> Result<Snapshot, ApiError> {
-    let cache = &call.store.cache;
-    match token.of {
-        PageOf::Latest => Ok(cache.fresh().await?),
-        PageOf::Revision(revision) => match cache.continued(revision).await {
-            Err(ReadError::Expired { .. }) => {
-                Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode()))
-            }
-            other => Ok(other?),
-        },
-    }
 }
 
 /// Writes a page in the form the client asked for.

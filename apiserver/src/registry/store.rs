@@ -20,7 +20,7 @@ use drydock_machinery::clock::Clock;
 use drydock_machinery::codec::encode_stored;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::object_meta;
-use drydock_storage::{Entry, Key, Outcome, Revision, Store, Transaction};
+use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transaction};
 use futures_util::future::join_all;
 use serde_json::Value;
 
@@ -30,10 +30,10 @@ use super::metadata::{self, is_terminating, metadata_mut, time_text};
 use super::resource::{Part, Resource, ServedVersion, metadata_text};
 use super::strategy::WriteContext;
 use crate::admission::{Attributes, Chain, Operation};
-use crate::cache::{CachedObject, WatchCache};
+use crate::cache::{CachedObject, Moment, WatchCache};
 use crate::error::{ApiError, StatusCause};
 use crate::request::RequestContext;
-use crate::request::options::{DeleteOptions, WriteOptions, parse_revision};
+use crate::request::options::{DeleteOptions, UNSAFE_DELETE, WriteOptions, parse_revision};
 
 /// How often a generated name is tried before giving up.
 const GENERATED_NAME_TRIES: usize = 8;
@@ -152,9 +152,8 @@ impl<S: Store> ResourceStore<S> {
     /// 404, and what the cache refuses.
     pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
         self.cache
-            .fresh()
+            .get(key, Moment::MostRecent)
             .await?
-            .get(key)
             .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
     }
 
@@ -214,7 +213,7 @@ impl<S: Store> ResourceStore<S> {
             let key = self.key(namespace, metadata_text(&object, "name"))?;
             let value = self.encode(&object)?;
             let existing = if request.options.dry_run {
-                match self.cache.fresh().await?.get(&key) {
+                match self.cache.get(&key, Moment::MostRecent).await? {
                     None => {
                         return Ok(Written {
                             value,
@@ -412,6 +411,47 @@ impl<S: Store> ResourceStore<S> {
         }
     }
 
+    /// Removes an object whose stored value cannot be read, and no other. Nothing is known of it: no preconditions,
+    /// finalizers or admission rules are looked at, so the user needs a right of its own.
+    ///
+    /// # Errors
+    /// 403, 404, 409 when it changed meanwhile, 422 for an object that can be read, 5xx.
+    pub async fn delete_unreadable(
+        &self,
+        context: &RequestContext,
+        key: &Key,
+        version: &ServedVersion,
+    ) -> Result<Deleted, ApiError> {
+        let resource = self.resource.group_resource();
+        self.admission
+            .check_unsafe_delete(context, &self.resource, version.name, key)
+            .await?;
+        match self.store.get(key).await {
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error.into()),
+            Ok(found) if found.entry.is_none() => return Err(ApiError::not_found(resource, key.name())),
+            Ok(_) => {
+                let cause = StatusCause {
+                    reason: "FieldValueInvalid".into(),
+                    message:
+                        "Invalid value: true: is exclusively used to delete corrupt object(s), try again by \
+                              removing this option"
+                            .to_owned(),
+                    field: UNSAFE_DELETE.to_owned(),
+                };
+                return Err(ApiError::invalid(resource, key.name(), vec![cause]));
+            }
+        }
+        tracing::warn!(%key, user = context.user.name, "an object that cannot be read is removed");
+        match self.store.remove_damaged(key).await {
+            Ok(Outcome::Committed { .. }) => Ok(Deleted::Gone { uid: String::new() }),
+            Ok(Outcome::Conflict { .. }) | Err(StoreError::Malformed { .. }) => {
+                Err(self.conflict(key.name(), "the object has been modified"))
+            }
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
     /// Removes many objects, each at a revision of its own: a client that loses its connection between the events of
     /// two removals can then go on after the first. Objects that vanish meanwhile are passed over.
     ///
@@ -446,7 +486,7 @@ impl<S: Store> ResourceStore<S> {
             let outcomes = self.store.transact_many(transactions).await;
             let mut overtaken = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
-                if let Outcome::Conflict { current, .. } = outcome.map_err(ApiError::from)?
+                if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.refused(error))?
                     && current.first().is_some_and(Option::is_some)
                 {
                     overtaken.push(key);
@@ -695,8 +735,19 @@ impl<S: Store> ResourceStore<S> {
         })
     }
 
+    /// The answer to what the store refused. A value that cannot be read is set apart in the cache as well.
+    fn refused(&self, error: StoreError) -> ApiError {
+        if let StoreError::Corrupt { key, .. } = &error {
+            self.cache.suspect(key);
+        }
+        error.into()
+    }
+
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, ApiError> {
-        Ok(self.store.transact(transaction).await?)
+        self.store
+            .transact(transaction)
+            .await
+            .map_err(|error| self.refused(error))
     }
 }
 

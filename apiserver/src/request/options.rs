@@ -139,7 +139,13 @@ pub struct DeleteOptions {
     pub preconditions: Preconditions,
     /// Time for a graceful end, in seconds; kinds without one ignore it.
     pub grace_period_seconds: Option<i64>,
+    /// The object is removed because its stored value cannot be read, and only then: without a look at finalizers,
+    /// and with nothing else said. Needs a right of its own, and breaks whatever depends on the object.
+    pub unsafe_delete: bool,
 }
+
+/// The option that asks for [`DeleteOptions::unsafe_delete`].
+pub const UNSAFE_DELETE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// `DeleteOptions` on the wire.
 #[derive(Debug, Default, Deserialize)]
@@ -177,6 +183,7 @@ impl DeleteOptions {
                 propagation_policy: query.first("propagationPolicy").map(str::to_owned),
                 orphan_dependents: query.boolean("orphanDependents"),
                 grace_period_seconds: query.integer("gracePeriodSeconds")?,
+                ignore_store_read_error_with_cluster_breaking_potential: query.boolean(UNSAFE_DELETE),
                 ..DeleteOptionsBody::default()
             },
         };
@@ -204,12 +211,23 @@ impl DeleteOptions {
                 ),
             ));
         }
-        if body.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
-            causes.push(cause(
-                "FieldValueForbidden",
-                "ignoreStoreReadErrorWithClusterBreakingPotential",
-                "Forbidden: damaged objects are removed with the storage subcommands of this server",
-            ));
+        let unsafe_delete = body.ignore_store_read_error_with_cluster_breaking_potential == Some(true);
+        if unsafe_delete {
+            for (is_set, other) in [
+                (
+                    body.dry_run.as_ref().is_some_and(|values| !values.is_empty()),
+                    "dryRun",
+                ),
+                (body.propagation_policy.is_some(), "propagationPolicy"),
+                (body.orphan_dependents.is_some(), "orphanDependents"),
+                (body.grace_period_seconds.is_some(), "gracePeriodSeconds"),
+                (body.preconditions.is_some(), "preconditions"),
+            ] {
+                if is_set {
+                    let why = format!("Invalid value: true: cannot be set together with .{other}");
+                    causes.push(cause("FieldValueInvalid", UNSAFE_DELETE, why));
+                }
+            }
         }
         let propagation = match (body.propagation_policy.as_deref(), body.orphan_dependents) {
             (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
@@ -236,7 +254,24 @@ impl DeleteOptions {
             explicitly_not_orphaned: body.orphan_dependents == Some(false),
             preconditions: body.preconditions.unwrap_or_default(),
             grace_period_seconds: body.grace_period_seconds,
+            unsafe_delete,
         })
+    }
+
+    /// Whether these options may be those of a deletecollection.
+    ///
+    /// # Errors
+    /// 422 for the unsafe delete: damaged objects are removed one by one.
+    pub fn check_for_collection(&self) -> Result<(), ApiError> {
+        if !self.unsafe_delete {
+            return Ok(());
+        }
+        let why =
+            "Invalid value: true: is not allowed with DELETECOLLECTION, try again after removing the option";
+        Err(invalid(
+            "DeleteOptions",
+            vec![cause("FieldValueInvalid", UNSAFE_DELETE, why)],
+        ))
     }
 }
 
@@ -682,6 +717,22 @@ mod tests {
                 "{query}: {found:?}"
             );
         }
+        for (other, value) in [
+            ("dryRun", serde_json::json!(["All"])),
+            ("propagationPolicy", "Background".into()),
+            ("orphanDependents", false.into()),
+            ("gracePeriodSeconds", 0.into()),
+            ("preconditions", serde_json::json!({})),
+        ] {
+            let body = serde_json::json!({UNSAFE_DELETE: true, other: value});
+            let found = causes(DeleteOptions::parse(&Query::default(), Some(body), "g/v"));
+            let why = format!("Invalid value: true: cannot be set together with .{other}");
+            assert_eq!(found, [(UNSAFE_DELETE.to_owned(), why)]);
+        }
+        let alone = Query::parse(&format!("{UNSAFE_DELETE}=true"));
+        let alone = DeleteOptions::parse(&alone, None, "g/v").unwrap();
+        assert!(alone.unsafe_delete && alone.check_for_collection().is_err());
+        assert!(DeleteOptions::default().check_for_collection().is_ok());
         let foreign = serde_json::json!({"kind": "Pod", "apiVersion": "v1"});
         assert_eq!(
             DeleteOptions::parse(&Query::default(), Some(foreign), "g/v")

@@ -68,6 +68,7 @@ pub async fn pages_cover_a_range_once<B: Backend>(backend: &B) {
     let mut page = Page {
         after: String::new(),
         limit: 10,
+        ..Page::default()
     };
     let mut found = Vec::new();
     for (size, more) in [(10, true), (10, true), (5, false)] {
@@ -94,6 +95,7 @@ pub async fn a_limit_that_fits_has_no_more<B: Backend>(backend: &B) {
         let page = Page {
             after: String::new(),
             limit,
+            ..Page::default()
         };
         let scan = store.scan(&range, At::Latest, page).await.unwrap();
         assert_eq!(scan.more, more, "limit {limit}");
@@ -138,6 +140,7 @@ pub async fn pages_of_the_past_ignore_the_present<B: Backend>(backend: &B) {
     let mut page = Page {
         after: String::new(),
         limit: 2,
+        ..Page::default()
     };
     let mut found = Vec::new();
     for round in 0..3_u64 {
@@ -223,12 +226,14 @@ pub async fn ranges_may_be_empty<B: Backend>(backend: &B) {
     let page = Page {
         after: "zzz".to_owned(),
         limit: 1,
+        ..Page::default()
     };
     let scan = store.scan(&things(), At::Latest, page).await.unwrap();
     assert_eq!((scan.entries.len(), scan.more), (0, false));
     let page = Page {
         after: "a".to_owned(),
         limit: 0,
+        ..Page::default()
     };
     let scan = store.scan(&things(), At::Latest, page).await.unwrap();
     assert_eq!(scan.entries.len(), 1);

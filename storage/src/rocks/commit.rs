@@ -19,7 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use thiserror::Error;
@@ -91,11 +90,7 @@ fn unknown(reason: &str) -> StoreError {
 /// What stands for a value that cannot be read, in the event of its removal.
 fn unreadable(place: Place) -> Entry {
     Entry {
-        value: Value {
-            bytes: Bytes::new(),
-            form: "".into(),
-            splice_offset: 0,
-        },
+        value: Value::unreadable(),
         created: place.created,
         modified: place.modified,
     }

@@ -468,30 +468,6 @@ impl RocksStore {
         self.shared.mark.store
     }
 
-    /// Removes a key whose value fails its checksum; its event holds an empty value. The one way to be rid of it.
-    ///
-    /// # Errors
-    /// [`StoreError::Malformed`] for a key whose value is whole, or that is absent.
-    pub async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
-        self.shared.poison.check_writable()?;
-        let place = match self.shared.index().slot(key) {
-            Some(Slot::Damaged(place)) => *place,
-            _ => {
-                return Err(StoreError::Malformed {
-                    reason: "the value of the key is not damaged",
-                });
-            }
-        };
-        let mut prepared = self
-            .shared
-            .prepare(Transaction::delete(key.clone(), place.modified))?;
-        prepared.may_remove_damaged = true;
-        let mut answers = self.shared.commit(vec![prepared]).await;
-        answers
-            .pop()
-            .unwrap_or_else(|| Err(StoreError::Unknown { source: None }))
-    }
-
     /// Keys whose value fails its checksum.
     #[must_use]
     pub fn damaged(&self) -> Vec<Key> {
@@ -672,6 +648,26 @@ impl Store for RocksStore {
         let range = range.clone();
         let read = tokio::task::spawn_blocking(move || read::scan(&shared, &engine, &range, at, &page));
         read.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+        self.shared.poison.check_writable()?;
+        let place = match self.shared.index().slot(key) {
+            Some(Slot::Damaged(place)) => *place,
+            _ => {
+                return Err(StoreError::Malformed {
+                    reason: "the value of the key is not damaged",
+                });
+            }
+        };
+        let mut prepared = self
+            .shared
+            .prepare(Transaction::delete(key.clone(), place.modified))?;
+        prepared.may_remove_damaged = true;
+        let mut answers = self.shared.commit(vec![prepared]).await;
+        answers
+            .pop()
+            .unwrap_or_else(|| Err(StoreError::Unknown { source: None }))
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<RocksEvents, StoreError> {

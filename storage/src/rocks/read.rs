@@ -14,7 +14,7 @@ use super::error::EngineError;
 use super::history::{Density, HistoryError, walk};
 use super::index::{Slot, damaged};
 use crate::record::{Place, StoredState};
-use crate::{At, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
+use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
 
 /// The most history records one read undoes, and the most bytes of values that it holds for it.
 const MAX_UNDONE: usize = 200_000;
@@ -90,7 +90,9 @@ pub(crate) fn scan(
     at: At,
     page: &Page,
 ) -> Result<Scan, StoreError> {
-    if let Some(key) = shared.index().first_damaged(range) {
+    if page.damaged == Damaged::Refuse
+        && let Some(key) = shared.index().first_damaged(range)
+    {
         return Err(damaged(key));
     }
     loop {
@@ -201,6 +203,35 @@ fn undo(shared: &Shared, view: &View<'_>, undone: &mut Undone, newest: Revision)
     Ok(())
 }
 
+/// A page in the making.
+struct Collected<'a> {
+    scan: Scan,
+    page: &'a Page,
+}
+
+impl Collected<'_> {
+    /// Takes the next key with what it holds; whether the page was full before.
+    fn take(&mut self, key: Key, entry: Result<Entry, StoreError>) -> Result<bool, StoreError> {
+        let entry = match entry {
+            Ok(entry) if entry.value.is_unreadable() => Err(damaged(&key)),
+            entry => entry,
+        };
+        match entry {
+            // Where a page ends does not depend on what is damaged behind it.
+            Ok(_) if self.page.limit != 0 && self.scan.entries.len() == self.page.limit => {
+                self.scan.more = true;
+                return Ok(true);
+            }
+            Ok(entry) => self.scan.entries.push((key, entry)),
+            Err(StoreError::Corrupt { .. }) if self.page.damaged == Damaged::SetApart => {
+                self.scan.damaged.push(key);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(false)
+    }
+}
+
 /// Merges the rows of `state` with what was undone, in key order.
 fn collect(
     shared: &Shared,
@@ -210,28 +241,21 @@ fn collect(
     page: &Page,
     undone: &Undone,
 ) -> Result<Scan, StoreError> {
-    let mut scan = Scan {
+    let scan = Scan {
         revision,
         entries: Vec::new(),
+        damaged: Vec::new(),
         more: false,
     };
+    let mut collected = Collected { scan, page };
     if range.bounds_after(&page.after).is_none() {
-        return Ok(scan);
+        return Ok(collected.scan);
     }
     let start = range.start.as_str().max(page.after.as_str());
     let mut rows = view
         .state(start, &range.end)
         .map_err(|error| engine_failed(&error))?;
     let mut undone = undone.after(&page.after).peekable();
-    let full = |scan: &mut Scan, key: Key, entry: Entry| {
-        let is_full = page.limit != 0 && scan.entries.len() == page.limit;
-        if is_full {
-            scan.more = true;
-        } else {
-            scan.entries.push((key, entry));
-        }
-        is_full
-    };
     while let Some((key, record)) = rows.next().map_err(|error| engine_failed(&error))? {
         let text = std::str::from_utf8(key).map_err(|_| StoreError::Corrupt {
             key: String::from_utf8_lossy(key).into_owned(),
@@ -242,42 +266,61 @@ fn collect(
         }
         while let Some((past_key, past)) = undone.next_if(|(past_key, _)| past_key.as_str() < text) {
             if let Some(entry) = past
-                && full(&mut scan, past_key.clone(), entry.clone())
+                && collected.take(past_key.clone(), Ok(entry.clone()))?
             {
-                return Ok(scan);
+                return Ok(collected.scan);
             }
         }
         let (key, entry) = match undone.next_if(|(past_key, _)| past_key.as_str() == text) {
             Some((_, None)) => continue,
-            Some((key, Some(entry))) => (key.clone(), entry.clone()),
+            Some((key, Some(entry))) => (key.clone(), Ok(entry.clone())),
             None => row(shared, text, record, revision)?,
         };
-        if full(&mut scan, key, entry) {
-            return Ok(scan);
+        if collected.take(key, entry)? {
+            return Ok(collected.scan);
         }
     }
     for (key, past) in undone {
         if let Some(entry) = past
-            && full(&mut scan, key.clone(), entry.clone())
+            && collected.take(key.clone(), Ok(entry.clone()))?
         {
             break;
         }
     }
-    Ok(scan)
+    Ok(collected.scan)
 }
 
-/// Key and entry of a row whose key did not change between `revision` and the snapshot.
+/// Key and entry of a row whose key did not change between `revision` and the snapshot; inside, the damage of its value.
 ///
 /// If the index knows it as of that revision or before, it is the same one: its bytes are shared and the row need
 /// not be decoded.
-fn row(shared: &Shared, text: &str, record: &[u8], revision: Revision) -> Result<(Key, Entry), StoreError> {
-    if let Some((key, Slot::Whole(entry))) = shared.index().find(text)
-        && entry.modified <= revision
-    {
-        return Ok((key.clone(), entry.clone()));
+fn row(
+    shared: &Shared,
+    text: &str,
+    record: &[u8],
+    revision: Revision,
+) -> Result<(Key, Result<Entry, StoreError>), StoreError> {
+    match shared.index().find(text) {
+        Some((key, Slot::Whole(entry))) if entry.modified <= revision => {
+            return Ok((key.clone(), Ok(entry.clone())));
+        }
+        // Counted when it was found.
+        Some((key, Slot::Damaged(place))) if place.modified <= revision => {
+            return Ok((key.clone(), Err(damaged(key))));
+        }
+        _ => {}
     }
     let key = Key::parse(text)?;
-    let corrupt = |error: &crate::record::RecordError| {
+    let decoded = StoredState::decode(&key, record).and_then(|stored| {
+        let Place { created, modified } = stored.place();
+        let value = shared.records.value(&key, stored)?;
+        Ok(Entry {
+            value,
+            created,
+            modified,
+        })
+    });
+    let entry = decoded.map_err(|error| {
         if !error.is_damage() {
             return StoreError::Unavailable {
                 reason: error.to_string(),
@@ -288,18 +331,7 @@ fn row(shared: &Shared, text: &str, record: &[u8], revision: Revision) -> Result
             key: key.to_string(),
             reason: error.to_string(),
         }
-    };
-    let stored = StoredState::decode(&key, record).map_err(|error| corrupt(&error))?;
-    let Place { created, modified } = stored.place();
-    let value = shared
-        .records
-        .value(&key, stored)
-        .map_err(|error| corrupt(&error))?;
-    let entry = Entry {
-        value,
-        created,
-        modified,
-    };
+    });
     Ok((key, entry))
 }
 

@@ -13,7 +13,7 @@ use super::open::engine_folder;
 use super::*;
 use crate::record::{Committed, Place, finish_change, finish_state};
 use crate::seal::Unsealed;
-use crate::{EventKind, Events, FreeSpace, Signal, Value};
+use crate::{Damaged, EventKind, Events, FreeSpace, Signal, Value};
 
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -109,6 +109,7 @@ fn spoiled_state(key: &Key, text: &str, at: Revision) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
@@ -156,7 +157,37 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
             .unwrap_err(),
     );
     assert!(store.get(&key("two")).await.unwrap().entry.is_some());
-    put(&store, "two", "again").await;
+    let again = put(&store, "two", "again").await;
+    // Those who ask for it are told the rest, at any revision, on the page on which the damage lies.
+    let apart = |after: &str, limit| Page {
+        after: after.to_owned(),
+        limit,
+        damaged: Damaged::SetApart,
+    };
+    let listed = |scan: crate::Scan| {
+        let keys = scan.entries.into_iter().map(|(key, _)| key);
+        (keys.collect::<Vec<_>>(), scan.damaged, scan.more)
+    };
+    for at in [At::Latest, At::Exactly(again), At::Exactly(again.previous())] {
+        let scan = store.scan(&KeyRange::all(), at, apart("", 1)).await.unwrap();
+        assert_eq!(
+            listed(scan),
+            (vec![key("two")], vec![key("one")], false),
+            "{at:?}"
+        );
+        let behind = key("one").to_string();
+        let scan = store.scan(&KeyRange::all(), at, apart(&behind, 0)).await.unwrap();
+        assert_eq!(listed(scan), (vec![key("two")], vec![], false), "{at:?}");
+    }
+    let scan = store
+        .scan(&KeyRange::all(), At::Exactly(one), apart("", 0))
+        .await
+        .unwrap();
+    assert_eq!(
+        listed(scan),
+        (vec![], vec![key("one")], false),
+        "before the other was written"
+    );
 
     assert!(matches!(
         store.remove_damaged(&key("two")).await,
@@ -178,6 +209,16 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
             .len(),
         1
     );
+    // Gone now, but no past state may be shown without it.
+    let (everything, then) = (KeyRange::all(), At::Exactly(again));
+    names_it(store.scan(&everything, then, Page::default()).await.unwrap_err());
+    let scan = store.scan(&everything, then, apart("", 0)).await.unwrap();
+    assert_eq!(listed(scan), (vec![key("two")], vec![key("one")], false));
+    let mut events = store.watch(&KeyRange::all(), Revision(5)).await.unwrap();
+    let Some(Signal::Changes { events, .. }) = events.next().await else {
+        panic!("the removal is told");
+    };
+    assert!(events[0].old.as_ref().unwrap().value.is_unreadable());
     put(&store, "one", "anew").await;
     close(store).await;
     let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
@@ -952,6 +993,7 @@ async fn the_pages_of_a_past_state_undo_each_change_once() {
     let mut page = Page {
         after: String::new(),
         limit: 2,
+        ..Page::default()
     };
     loop {
         let scan = store

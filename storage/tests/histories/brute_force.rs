@@ -105,6 +105,7 @@ impl Model {
         Scan {
             revision: self.revision,
             entries: entries.map(|(key, entry)| (key.clone(), entry.clone())).collect(),
+            damaged: Vec::new(),
             more: false,
         }
     }

@@ -67,6 +67,10 @@ impl Store for FaultyStore {
         self.inner.scan(range, at, page).await
     }
 
+    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+        self.inner.remove_damaged(key).await
+    }
+
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<FaultyEvents, StoreError> {
         if self.faults.deaf.load(Ordering::Relaxed) {
             return Err(StoreError::Busy {

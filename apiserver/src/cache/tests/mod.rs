@@ -1,6 +1,7 @@
 //! What the cache promises, over the in-memory store and under virtual time.
 
 mod checker;
+mod damage;
 mod faulty;
 mod fixture;
 mod model;

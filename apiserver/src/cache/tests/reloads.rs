@@ -72,3 +72,39 @@ async fn a_watch_that_looks_while_the_cache_starts_over_does_not_skip_the_gap() 
         "{end}"
     );
 }
+
+/// What an event says was there before was not looked at: only the next check, minutes later, found the difference.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_does_not_go_on_from_the_cache_shows_that_the_cache_is_wrong() {
+    for (hidden, then) in [
+        // An update of what the cache does not know.
+        (vec![Some(thing(2))], Some(thing(3))),
+        // A removal of it.
+        (vec![Some(thing(2))], None),
+        // The creation of what it still has.
+        (vec![Some(thing(2)), None], Some(thing(3))),
+        // An update of another state than it has.
+        (vec![Some(thing(2)), Some(thing(3))], Some(thing(4))),
+    ] {
+        let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
+        let one = key("n", "1");
+        let (seen, unseen) = if hidden.len() == 1 { (0, 1) } else { (1, 2) };
+        for state in &hidden[..seen] {
+            fixture.write(vec![(one.clone(), state.clone())]).await;
+        }
+        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        *fixture.store.faults.hide.lock().unwrap() = Some(one.clone());
+        for state in &hidden[seen..unseen] {
+            fixture.write(vec![(one.clone(), state.clone())]).await;
+        }
+        *fixture.store.faults.hide.lock().unwrap() = None;
+        let start = Instant::now();
+        fixture.write(vec![(one.clone(), then.clone())]).await;
+        let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+        assert!(matches!(end, WatchEnd::Expired { .. }), "{end}");
+        assert!(start.elapsed() <= Duration::from_secs(10), "the turn to expire");
+        let found = things(fixture.cache.newest().unwrap().matches(&everything()));
+        let found = found.into_values().map(|(_, thing)| thing).next();
+        assert_eq!(found, then);
+    }
+}

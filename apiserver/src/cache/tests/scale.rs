@@ -111,7 +111,7 @@ async fn bytes_per_object() {
     let begin = now();
     for number in (0..COUNT).step_by(10) {
         let key = key(&format!("namespace-{}", number % 50), &name(number));
-        let base = cache.newest().unwrap().get(&key).unwrap().modified();
+        let base = cache.newest().unwrap().get(&key).unwrap().unwrap().modified();
         store
             .transact(Transaction::update(key, base, value(3 << 10)))
             .await
@@ -177,7 +177,7 @@ async fn many_watchers() {
         for count in 0..rate * seconds {
             let number = u64::from(count % 1000);
             let key = key(&format!("namespace-{}", number % 50), &name(number));
-            let base = cache.newest().unwrap().get(&key).unwrap().modified();
+            let base = cache.newest().unwrap().get(&key).unwrap().unwrap().modified();
             let mut payload = format!("{:<20}", micros()).into_bytes();
             payload.resize(3 << 10, b'x');
             let value = Value {

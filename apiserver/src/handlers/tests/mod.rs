@@ -1,6 +1,7 @@
 //! The verbs of every kind of ours, from the request to the bytes of the answer: the handlers over a memory store, with
 //! no socket and no filter. [`Served`] is the server, [`KINDS`] what is asked for.
 
+mod damaged;
 mod lists;
 mod objects;
 mod routes;
@@ -113,9 +114,9 @@ fn status(type_: &str) -> Value {
 }
 
 /// The handlers over an empty store, at noon.
-struct Served {
-    api: Api<MemoryStore>,
-    store: MemoryStore,
+struct Served<S: Store = MemoryStore> {
+    api: Api<S>,
+    store: S,
     host: Arc<FakeHost>,
     clock: Arc<ManualClock>,
     _feeders: DropGuard,
@@ -123,6 +124,15 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
+        let served = Self::over(MemoryStore::new());
+        served.ready().await;
+        served
+    }
+}
+
+impl<S: Store> Served<S> {
+    /// The handlers over what a store holds. Their caches are filled as soon as something is awaited.
+    fn over(store: S) -> Self {
         let host = FakeHost::new(AuthenticationConfig::default());
         let clock = Arc::new(ManualClock::new(noon()));
         let seam: Arc<dyn Host> = Arc::clone(&host) as _;
@@ -138,7 +148,6 @@ impl Served {
         let reviews = Arc::new(Reviews::new(Arc::clone(&seam), ReviewTtls::default()).unwrap());
         let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
         let chain = Arc::new(admission::Chain::new(seam, authorizer, None));
-        let store = MemoryStore::new();
         let shutdown = CancellationToken::new();
         let mut stores = Vec::new();
         for sample in KINDS {
@@ -160,7 +169,6 @@ impl Served {
             };
             let (cache, feeder) = WatchCache::new(store.clone(), config);
             tokio::spawn(feeder.run(shutdown.clone()));
-            cache.ready().await;
             let clock = Arc::clone(&clock) as _;
             stores.push(Arc::new(ResourceStore::new(
                 resource,
@@ -178,6 +186,13 @@ impl Served {
             host,
             clock,
             _feeders: shutdown.drop_guard(),
+        }
+    }
+
+    /// Waits until all caches are filled.
+    async fn ready(&self) {
+        for store in &self.api.stores {
+            store.cache.ready().await;
         }
     }
 

@@ -1,0 +1,267 @@
+//! Values that the store cannot read, and reads before there is a cache.
+
+use std::time::Duration;
+
+use drydock_storage::memory::MemoryStore;
+use drydock_storage::{Revision, Store, StoreError};
+
+use super::super::WatchKind::Deleted;
+use super::super::*;
+use super::fixture::*;
+
+fn thing(serial: u64) -> Thing {
+    Thing::new("a", "x", serial)
+}
+
+fn query(selection: Selection, limit: usize) -> Query {
+    Query {
+        selection,
+        start: None,
+        limit,
+    }
+}
+
+/// Things `a/1`, `a/2`, `b/1`, of which `a/2` cannot be read.
+async fn damaged_store() -> MemoryStore {
+    let store = MemoryStore::new();
+    for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
+        write(&store, vec![(key(namespace, name), Some(thing(serial)))]).await;
+    }
+    store.damage(&key("a", "2"));
+    store
+}
+
+fn names_the_key(error: &ReadError) -> bool {
+    matches!(error, ReadError::Store(StoreError::Corrupt { key: named, .. }) if *named == key("a", "2").to_string())
+}
+
+async fn listed<S: Store>(cache: &WatchCache<S>, selection: Selection, moment: Moment) -> Vec<String> {
+    let page = cache.list(&query(selection, 0), moment).await.unwrap();
+    names(page.objects)
+}
+
+const MOMENTS: [Moment; 4] = [
+    Moment::MostRecent,
+    Moment::Any,
+    Moment::NotOlderThan(Revision(4)),
+    Moment::Exactly(Revision(4)),
+];
+
+/// Reads around `a/2`, which cannot be read; everything else must go on.
+async fn check_set_apart(cache: &WatchCache<MemoryStore>) {
+    for moment in MOMENTS {
+        let error = cache.get(&key("a", "2"), moment).await.unwrap_err();
+        assert!(names_the_key(&error), "{moment:?}: {error}");
+        assert!(cache.get(&key("a", "1"), moment).await.unwrap().is_some());
+        for refused in [
+            everything(),
+            select(namespace("a"), "", ""),
+            select(Scope::All, "app=b", ""),
+            select(Scope::All, "", "metadata.name=2"),
+        ] {
+            let error = cache.list(&query(refused, 0), moment).await.unwrap_err();
+            assert!(names_the_key(&error), "{moment:?}: {error}");
+        }
+        assert_eq!(listed(cache, select(namespace("b"), "", ""), moment).await, ["1"]);
+        let by_name = select(Scope::All, "", "metadata.name=1");
+        assert_eq!(listed(cache, by_name, moment).await, ["1", "1"]);
+    }
+    let request = |selection, start| WatchRequest {
+        selection,
+        start,
+        bookmarks: false,
+        timeout: HOUR,
+    };
+    let initial = Start::InitialEvents(InitialState::Any);
+    let refused = cache.subscribe(request(everything(), initial)).await;
+    assert!(refused.is_err_and(|error| names_the_key(&error)));
+    let elsewhere = select(namespace("b"), "", "");
+    assert!(cache.subscribe(request(elsewhere, initial)).await.is_ok());
+    assert!(cache.subscribe(request(everything(), Start::Now)).await.is_ok());
+}
+
+/// One damaged value kept the whole resource from being read, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_value_is_set_apart_and_the_rest_is_read() {
+    let fixture = Fixture::over(damaged_store().await, CacheLimits::default()).await;
+    check_set_apart(&fixture.cache).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_that_is_found_later_is_set_apart_when_it_is_noticed() {
+    for by_a_write in [true, false] {
+        let fixture = Fixture::new().await;
+        for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
+            fixture.put(&key(namespace, name), &thing(serial)).await;
+        }
+        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        fixture.store.damage(&key("a", "2"));
+        assert!(
+            fixture
+                .cache
+                .get(&key("a", "2"), Moment::Any)
+                .await
+                .unwrap()
+                .is_some()
+        );
+        if by_a_write {
+            // Only what is damaged in truth is set apart.
+            fixture.cache.suspect(key("a", "1").as_str());
+            fixture.cache.suspect(key("a", "2").as_str());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        } else {
+            tokio::time::sleep(Duration::from_mins(8)).await;
+        }
+        if by_a_write {
+            check_set_apart(&fixture.cache).await;
+        } else {
+            let error = fixture.cache.get(&key("a", "2"), Moment::Any).await.unwrap_err();
+            assert!(names_the_key(&error), "{error}");
+        }
+        // The cache knows what it was, so watches can be told of its end.
+        fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+        assert_eq!(
+            drain(&mut watcher).await,
+            [event(Deleted, &key("a", "2"), 5, thing(2))]
+        );
+        assert_eq!(
+            listed(&fixture.cache, everything(), Moment::MostRecent).await,
+            ["1", "1"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_a_value_goes_that_nobody_could_read_clients_list_anew() {
+    for limits in [
+        CacheLimits::default(),
+        CacheLimits {
+            history_bytes: 0,
+            ..CacheLimits::default()
+        },
+    ] {
+        let fixture = Fixture::over(damaged_store().await, limits).await;
+        let mut live = fixture.watch(everything(), Start::Now).await;
+        fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+        assert_eq!(
+            listed(&fixture.cache, everything(), Moment::MostRecent).await,
+            ["1", "1"]
+        );
+        let mut late = fixture.watch(everything(), Start::From(Revision(4))).await;
+        let mut elsewhere = fixture
+            .watch(select(namespace("b"), "", ""), Start::From(Revision(4)))
+            .await;
+        for watcher in [&mut live, &mut late] {
+            let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+            assert!(matches!(end, WatchEnd::Expired { .. }), "{end}");
+        }
+        fixture.put(&key("a", "2"), &thing(9)).await;
+        fixture.put(&key("b", "1"), &thing(10)).await;
+        assert_eq!(drain(&mut elsewhere).await.len(), 1);
+        assert_eq!(
+            listed(&fixture.cache, everything(), Moment::Any).await,
+            ["1", "2", "1"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
+    let store = MemoryStore::new();
+    for serial in 0..5 {
+        write(&store, vec![(key("n", &serial.to_string()), Some(thing(serial)))]).await;
+    }
+    let (cache, feeder) = WatchCache::new(store.clone(), config(CacheLimits::default()));
+    let not_ready = |answer: Result<Page, ReadError>| matches!(answer, Err(ReadError::NotReady { .. }));
+    for moment in MOMENTS {
+        let found = cache.get(&key("n", "3"), moment).await.unwrap().unwrap();
+        assert_eq!(found.modified(), Revision(5));
+        assert!(cache.get(&key("n", "9"), moment).await.unwrap().is_none());
+        assert!(
+            not_ready(cache.list(&query(everything(), 0), moment).await),
+            "{moment:?}"
+        );
+        let selective = select(Scope::All, "app=a", "");
+        assert!(
+            not_ready(cache.list(&query(selective, 2), moment).await),
+            "{moment:?}"
+        );
+    }
+    let watch = WatchRequest {
+        selection: everything(),
+        start: Start::Now,
+        bookmarks: false,
+        timeout: HOUR,
+    };
+    assert!(matches!(
+        cache.subscribe(watch).await.err(),
+        Some(ReadError::NotReady { .. })
+    ));
+
+    // Pages are of one revision, and go on from the cache once it is there.
+    let first = cache
+        .list(&query(everything(), 2), Moment::MostRecent)
+        .await
+        .unwrap();
+    assert_eq!(
+        (first.revision, first.next.as_deref(), first.remaining),
+        (Revision(6), Some("n/1\0"), None)
+    );
+    assert_eq!(names(first.objects), ["0", "1"]);
+    write(&store, vec![(key("n", "2"), None)]).await;
+    let rest = |limit| Query {
+        start: Some("n/1\0".to_owned()),
+        ..query(everything(), limit)
+    };
+    let second = cache
+        .list(&rest(2), Moment::Continued(Revision(6)))
+        .await
+        .unwrap();
+    assert_eq!(
+        (second.revision, second.next.as_deref()),
+        (Revision(6), Some("n/3\0"))
+    );
+    assert_eq!(names(second.objects), ["2", "3"]);
+    let newest = cache.list(&rest(9), Moment::MostRecent).await.unwrap();
+    assert_eq!((newest.revision, newest.next), (Revision(7), None));
+    assert_eq!(names(newest.objects), ["3", "4"]);
+
+    let too_large = |answer: ReadError| matches!(answer, ReadError::TooLargeResourceVersion { .. });
+    for moment in [Moment::NotOlderThan(Revision(9)), Moment::Exactly(Revision(9))] {
+        assert!(too_large(
+            cache.list(&query(everything(), 1), moment).await.unwrap_err()
+        ));
+    }
+    let later = Moment::NotOlderThan(Revision(9));
+    assert!(too_large(cache.get(&key("n", "1"), later).await.unwrap_err()));
+    store.compact(Revision(6)).await.unwrap();
+    let expired = cache
+        .list(&rest(2), Moment::Continued(Revision(6)))
+        .await
+        .unwrap_err();
+    assert!(matches!(expired, ReadError::Expired { .. }), "{expired}");
+
+    tokio::spawn(feeder.run(tokio_util::sync::CancellationToken::new()));
+    cache.ready().await;
+    assert_eq!(
+        listed(&cache, everything(), Moment::MostRecent).await,
+        ["0", "1", "3", "4"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_any_state_is_whole_whatever_its_limit() {
+    let fixture = Fixture::new().await;
+    for serial in 0..5 {
+        fixture.put(&key("n", &serial.to_string()), &thing(serial)).await;
+    }
+    for (moment, count) in [
+        (Moment::Any, 5),
+        (Moment::MostRecent, 2),
+        (Moment::NotOlderThan(Revision(1)), 2),
+    ] {
+        let page = fixture.cache.list(&query(everything(), 2), moment).await.unwrap();
+        assert_eq!(page.next.is_none(), count == 5, "{moment:?}");
+        assert_eq!(names(page.objects).len(), count, "{moment:?}");
+    }
+}
