@@ -27,7 +27,7 @@ use self::poison::{Poison, closed};
 use self::prepare::{Prepared, prepare, values_before};
 use self::queue::{Queue, Refused, Weight};
 use self::read::Undone;
-use self::tail::Tail;
+use self::tail::{Change, Tail};
 use crate::clock::{Clock, Steady, Stopwatch};
 use crate::metrics::{EndedAs, Metrics, gauge_value};
 use crate::options::{Durability, FreeSpace, MeasureDisk, Options};
@@ -130,6 +130,7 @@ pub(crate) struct Shared {
 /// What a start hands to the parts that run.
 pub(crate) struct Started {
     index: Index,
+    recent: Vec<Change>,
     timeline: Timeline,
     last_ms: u64,
     floors: Floors,
@@ -198,7 +199,7 @@ impl Shared {
             ),
             clock: options.clock,
             metrics,
-            tail: Tail::at(revision),
+            tail: Tail::with(started.recent, revision),
             index: RwLock::new(started.index),
             current: AtomicU64::new(revision.0),
             listable_from: AtomicU64::new(floors.listable_from.0),

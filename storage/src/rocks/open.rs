@@ -116,11 +116,13 @@ impl RocksStore {
         let mut position = recover::position(&engine.view())?;
         check_identity("the engine", position.store, format.store)?;
         let loaded = recover::load(&engine.view(), &records, &position)?;
+        let mut recent = recover::recent(&engine.view(), &records, &loaded, position.revision)?;
         let mut index = loaded.index;
         let resumed_at_ceiling = match position.ceiling {
             Some(ceiling) if !mark.is_clean && !mark.is_of_boot(options.boot_id) => {
                 position = recover::resume_at_ceiling(&engine, &position, ceiling)?;
                 index.fold([], ceiling);
+                recent.clear();
                 true
             }
             _ => false,
@@ -154,6 +156,7 @@ impl RocksStore {
         };
         let started = Started {
             index,
+            recent,
             timeline: loaded.timeline,
             last_ms: loaded.last_ms,
             floors: position.floors,

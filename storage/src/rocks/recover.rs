@@ -6,11 +6,11 @@
 //! 2. compare with the mark: below it, acknowledged writes are missing;
 //! 3. the numbers in `meta` must fit each other and the newest history record;
 //! 4. load `state` into the index, every value checked;
-//! 5. walk `history` once: dense, and in agreement with `state` on every key.
+//! 5. walk `history` once: dense, and in agreement with `state` on every key; its end goes into the tail in memory.
 //!
 //! A fault of structure refuses the start. A value that fails its checksum while the structure holds is set apart.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use uuid::Uuid;
@@ -21,6 +21,7 @@ use super::error::OpenError;
 use super::history::{Density, HistoryError, walk};
 use super::index::{Index, Slot};
 use super::mark::Mark;
+use super::tail::{Change, MAX_BYTES, MAX_REVISIONS};
 use crate::record::{Place, RecordError, Records, StoredState};
 use crate::{Entry, EventKind, Floors, Key, Revision};
 
@@ -49,6 +50,30 @@ pub(crate) struct Loaded {
     pub(crate) history_records: u64,
     /// The newest commit time seen.
     pub(crate) last_ms: u64,
+    recent: Recent,
+}
+
+/// The revisions that the tail in memory can hold.
+#[derive(Default)]
+struct Recent {
+    sizes: VecDeque<(Revision, usize)>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn note(&mut self, revision: Revision, bytes: usize) {
+        self.bytes += bytes;
+        match self.sizes.back_mut() {
+            Some((last, size)) if *last == revision => *size += bytes,
+            _ => self.sizes.push_back((revision, bytes)),
+        }
+        while self.sizes.len() > MAX_REVISIONS || self.bytes > MAX_BYTES {
+            let Some((_, size)) = self.sizes.pop_front() else {
+                break;
+            };
+            self.bytes -= size;
+        }
+    }
 }
 
 /// Steps 1 and 2. With [`Access::ReadOnly`] no byte changes, and what is found is what a start would find.
@@ -173,6 +198,7 @@ pub(crate) fn load(view: &View<'_>, records: &Records, position: &Position) -> R
         timeline: Timeline::default(),
         history_records: 0,
         last_ms: 0,
+        recent: Recent::default(),
     };
     walk_history(view, position, &mut loaded)?;
     Ok(loaded)
@@ -214,6 +240,41 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
     Ok(index)
 }
 
+/// The newest changes, for the tail in memory: readers that come back after a restart then need no disk. None from before
+/// a damaged one, which must not be passed over.
+pub(crate) fn recent(
+    view: &View<'_>,
+    records: &Records,
+    loaded: &Loaded,
+    revision: Revision,
+) -> Result<Vec<Change>, OpenError> {
+    let mut changes: Vec<Change> = Vec::new();
+    let Some((first, _)) = loaded.recent.sizes.front() else {
+        return Ok(changes);
+    };
+    let mut unreadable = None;
+    walk(view, *first, revision, |stored, _| {
+        let revision = stored.committed.revision;
+        if unreadable == Some(revision) {
+            return Ok(true);
+        }
+        match (records.event(stored), changes.last_mut()) {
+            (Ok(event), Some(change)) if change.revision == revision => change.events.push(event),
+            (Ok(event), _) => changes.push(Change {
+                revision,
+                events: vec![event],
+            }),
+            (Err(error), _) => {
+                tracing::error!(%revision, %error, "history cannot be read: its readers start over behind it");
+                unreadable = Some(revision);
+                changes.clear();
+            }
+        }
+        Ok(true)
+    })?;
+    Ok(changes)
+}
+
 impl From<HistoryError> for OpenError {
     fn from(error: HistoryError) -> Self {
         match error {
@@ -253,6 +314,7 @@ fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Re
         loaded
             .timeline
             .note(stored.committed.at_ms, revision, size as u64);
+        loaded.recent.note(revision, stored.plain_bytes());
         let is_present = stored.kind != EventKind::Deleted;
         newest.insert(stored.key, is_present.then_some(place));
         Ok(true)

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use crate::{Entry, Event, Revision};
 
 /// How many revisions are kept at most.
-const MAX_REVISIONS: usize = 8192;
+pub(crate) const MAX_REVISIONS: usize = 8192;
 /// How many bytes of values are kept at most.
-const MAX_BYTES: usize = 32 << 20;
+pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// How many revisions, and about how many bytes, a reader takes at once.
 const READ_REVISIONS: usize = 256;
 const READ_BYTES: usize = 1 << 20;
@@ -77,6 +77,13 @@ impl Tail {
             pulse: watch::Sender::new(0),
             progress_requests: AtomicU64::new(0),
         }
+    }
+
+    /// A tail that begins with what was published before this process.
+    pub(crate) fn with(changes: Vec<Change>, current: Revision) -> Self {
+        let tail = Self::at(current);
+        tail.publish(changes, current);
+        tail
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {

@@ -1242,3 +1242,47 @@ async fn the_check_runs_when_it_is_due_and_not_before() {
     close(store).await;
     assert_eq!(std::fs::read_to_string(&checked).unwrap(), "3000");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_come_back_after_a_restart_need_no_disk() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let writes = ["a", "b"].map(|name| Write::Put(key(name), value("both")));
+    let both = Transaction {
+        writes: writes.to_vec(),
+        ..Transaction::default()
+    };
+    put(&store, "one", "1").await;
+    store.transact(both).await.unwrap();
+    put(&store, "one", "3").await;
+    close(store).await;
+    let store = open(&root, &hands);
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    for (expected, count) in [(2, 1), (3, 2), (4, 1)] {
+        let Some(Signal::Changes { revision, events }) = events.next().await else {
+            panic!("revision {expected} is due");
+        };
+        assert_eq!((revision, events.len()), (Revision(expected), count));
+    }
+    put(&store, "one", "5").await;
+    assert!(matches!(events.next().await, Some(Signal::Changes { revision, .. }) if revision == Revision(5)));
+    assert_eq!(store.metrics().replays.get(), 0);
+    drop(events);
+    // What the tail cannot hold is on disk only.
+    let large = "x".repeat(Value::MAX_BYTES);
+    for number in 0..25 {
+        put(&store, &number.to_string(), &large).await;
+    }
+    close(store).await;
+    let store = open(&root, &hands);
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    for expected in 2..=30 {
+        let next = events.next().await;
+        assert!(
+            matches!(next, Some(Signal::Changes { revision, .. }) if revision == Revision(expected)),
+            "{expected}"
+        );
+    }
+    let replays = store.metrics().replays.get();
+    assert!((1..10).contains(&replays), "{replays}");
+}
