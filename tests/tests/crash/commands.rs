@@ -18,14 +18,14 @@ use crate::rounds::run_child;
 use crate::truth::state_at;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many objects of such a size make a batch of a restore and a rest.
 const OBJECTS: u64 = 10;
-const BYTES: usize = 500_000;
+/// Bytes of a value: so many make a batch of a restore and a rest, or nothing but a rest.
+const LARGE: usize = 430_000;
+const SMALL: usize = 20_000;
 
 /// Where a restore or an import may die, and at which pass.
-const RESTORE_POINTS: [(&str, i64); 7] = [
+const RESTORE_POINTS: [(&str, i64); 6] = [
     ("restore-begin", 1),
-    ("restore-batch", 1),
     ("restore-before-finish", 1),
     ("restore-before-mark", 1),
     ("restore-before-format", 1),
@@ -55,14 +55,14 @@ struct Source {
 }
 
 impl Source {
-    async fn new() -> Self {
+    async fn new(bytes: usize) -> Self {
         let root = TempDir::new().unwrap();
         let folder = root.path().join("store");
         let (store, _) = RocksStore::open(options(&folder, false)).unwrap();
         let mut random = fastrand::Rng::with_seed(4);
         for number in 0..OBJECTS {
             let key = Key::new("example.com", "things", "n", &format!("k{number:02}")).unwrap();
-            let mut bytes = vec![0; BYTES];
+            let mut bytes = vec![0; bytes];
             random.fill(&mut bytes);
             let value = Value {
                 bytes: Bytes::from(bytes),
@@ -95,16 +95,19 @@ impl Source {
         Ok(())
     }
 
-    async fn kill_and_repeat(&self, job: Job, repeat: impl Fn(&Options) -> Result<(), LifeError>) {
+    /// At each of these points, and some time after the first of them.
+    async fn kill_and_repeat(
+        &self,
+        job: Job,
+        points: &[(&str, i64)],
+        repeat: impl Fn(&Options) -> Result<(), LifeError>,
+    ) {
         let mut random = fastrand::Rng::with_seed(7);
         let folder = self.root.path().join("target");
-        let mut blows: Vec<Blow> = RESTORE_POINTS
-            .into_iter()
-            .map(|(point, passes)| Blow::death(point, passes))
-            .collect();
-        // Also between the points.
-        blows.extend((0..4).map(|_| Blow::Death {
-            point: "restore-begin".to_owned(),
+        let deaths = points.iter().map(|(point, passes)| Blow::death(point, *passes));
+        let mut blows: Vec<Blow> = deaths.collect();
+        blows.extend((0..points.len() / 2).map(|_| Blow::Death {
+            point: points[0].0.to_owned(),
             passes: 1,
             linger: Duration::from_micros(random.u64(..20_000)),
         }));
@@ -140,28 +143,36 @@ impl Source {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_restore_is_no_store_or_a_whole_one() {
     let _turn = TURN.read().await;
-    let source = Source::new().await;
-    let repeat = |options: &Options| restore(&source.backup, options, &|_| {}).map(drop);
-    source
-        .kill_and_repeat(Job::Restore(source.backup.clone()), repeat)
-        .await;
+    for (bytes, points) in [
+        (SMALL, RESTORE_POINTS.as_slice()),
+        (LARGE, &[("restore-batch", 1)]),
+    ] {
+        let source = Source::new(bytes).await;
+        let job = Job::Restore(source.backup.clone());
+        let repeat = |options: &Options| restore(&source.backup, options, &|_| {}).map(drop);
+        source.kill_and_repeat(job, points, repeat).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_import_is_no_store_or_a_whole_one() {
     let _turn = TURN.read().await;
-    let source = Source::new().await;
-    let repeat = |options: &Options| import(&source.export, options, &|_| {}).map(drop);
-    source
-        .kill_and_repeat(Job::Import(source.export.clone()), repeat)
-        .await;
+    for (bytes, points) in [
+        (SMALL, RESTORE_POINTS.as_slice()),
+        (LARGE, &[("restore-batch", 1)]),
+    ] {
+        let source = Source::new(bytes).await;
+        let job = Job::Import(source.export.clone());
+        let repeat = |options: &Options| import(&source.export, options, &|_| {}).map(drop);
+        source.kill_and_repeat(job, points, repeat).await;
+    }
 }
 
 /// Nobody need know that a kill came in between: the same command is given until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovery_killed_again_and_again_ends_with_every_object() {
     let _turn = TURN.read().await;
-    let mut source = Source::new().await;
+    let mut source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(8);
     let damaged = source.root.path().join("damaged");
     std::fs::rename(&source.store, &damaged).unwrap();
@@ -202,7 +213,7 @@ async fn a_recovery_killed_again_and_again_ends_with_every_object() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_command_has_done_is_synced_when_it_ends() {
     let _turn = TURN.read().await;
-    let source = Source::new().await;
+    let source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(12);
     for job in [
         Job::Restore(source.backup.clone()),
@@ -229,7 +240,7 @@ async fn what_a_command_has_done_is_synced_when_it_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovery_that_lost_power_is_finished_by_repeating_it() {
     let _turn = TURN.read().await;
-    let source = Source::new().await;
+    let source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(13);
     for (point, passes) in RECOVER_POINTS {
         let disk = Disk::new();
