@@ -15,9 +15,9 @@ use super::error::OpenError;
 use super::format::{Format, sync_folder, write_durably};
 use super::history::{HistoryError, walk};
 use super::mark::MarkFile;
-use super::open::{engine_folder, lock_folder, mark_path};
+use super::open::{check_identity, engine_folder, lock_folder, mark_path};
 use super::progress::{LifeError, Progress, TELL_EVERY, at, read_row, sealed};
-use super::recover::{load, open_engine, position};
+use super::recover::{levels, load, open_engine, position};
 use super::transfer::{Importer, jump};
 use crate::Revision;
 use crate::options::Options;
@@ -82,9 +82,7 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
     let path = mark_path(folder);
     let mark = MarkFile::read(&path).map_err(at(&path))?;
     let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;
-    if mark.store != format.store {
-        return Err(OpenError::damaged("the commit mark belongs to another store").into());
-    }
+    check_identity("the commit mark", mark.store, format.store)?;
     progress(Progress {
         step: "read",
         done: 0,
@@ -92,7 +90,9 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
     });
     let recovered = open_engine(&engine_folder(folder), &mark, Access::ReadOnly)?;
     let view = recovered.engine.view();
+    format.check(levels(&view)?)?;
     let position = position(&view)?;
+    check_identity("the engine", position.store, format.store)?;
     let records = Records::new(Arc::clone(&options.seal));
     let loaded = load(&view, &records, &position)?;
     let mut damaged_history = Vec::new();

@@ -49,8 +49,10 @@ pub(crate) enum Meta {
     Origin,
     /// Relaxed mode: no revision beyond it has been handed out; 0 = not in use.
     Ceiling,
-    /// The format of records.
+    /// The newest format that records may have; never above what the file `format` says.
     Format,
+    /// The format that is written; never above [`Meta::Format`].
+    FeatureLevel,
 }
 
 impl Meta {
@@ -62,6 +64,7 @@ impl Meta {
             Self::Origin => "origin",
             Self::Ceiling => "ceiling",
             Self::Format => "format",
+            Self::FeatureLevel => "feature_level",
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Can this binary read the folder?
 //!
 //! The file `format` names the version on disk and the oldest versions that may read and write it, so that a
-//! binary that is too old refuses with both numbers. Records carry an envelope byte of their own.
+//! binary that is too old refuses with both numbers. The engine holds two numbers of its own: the newest format that a
+//! record may have, and the feature level, which is the format that is written. A step up raises them in that order, the
+//! file first, so that no binary ever meets records that it was not warned of. Records carry an envelope byte of their
+//! own.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,7 +32,36 @@ pub(crate) struct Format {
     pub(crate) store: Uuid,
 }
 
+/// What the engine says about formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Levels {
+    /// The newest format that a record may have.
+    pub(crate) format: u64,
+    /// The format that is written; none in stores from before there was a choice.
+    pub(crate) feature_level: Option<u64>,
+}
+
 impl Format {
+    /// Refuses an engine whose numbers do not fit the file, or that is written to in a format that this binary does not
+    /// write.
+    pub(crate) fn check(&self, levels: Levels) -> Result<(), OpenError> {
+        let feature_level = levels.feature_level.unwrap_or(levels.format);
+        if levels.format > u64::from(self.version) || feature_level > levels.format || feature_level == 0 {
+            return Err(OpenError::damaged(format!(
+                "the file format says {}, the engine {} with feature level {feature_level}",
+                self.version, levels.format
+            )));
+        }
+        match u32::try_from(feature_level) {
+            Ok(level) if level <= CURRENT => Ok(()),
+            level => Err(OpenError::TooNew {
+                found: self.version,
+                needed: level.unwrap_or(u32::MAX),
+                supported: CURRENT,
+            }),
+        }
+    }
+
     /// The format of a new store.
     pub(crate) fn new(store: Uuid) -> Self {
         Self {
@@ -140,6 +172,43 @@ mod tests {
             refused.contains("needs format 8") && refused.contains("this binary has 1"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn the_numbers_of_the_engine_stay_below_those_of_the_file() {
+        for (file, format, feature_level, expected) in [
+            (1, 1, Some(1), "opens"),
+            (1, 1, None, "opens"),
+            // A newer binary was here, and left what an older one may go on with.
+            (2, 2, Some(1), "opens"),
+            // A step up was cut short after the file.
+            (2, 1, Some(1), "opens"),
+            (2, 2, Some(2), "too new"),
+            (2, 2, None, "too new"),
+            (1, 2, Some(1), "damaged"),
+            (2, 1, Some(2), "damaged"),
+            (1, 1, Some(0), "damaged"),
+        ] {
+            let file = Format {
+                version: file,
+                ..Format::new(Uuid::nil())
+            };
+            let levels = Levels {
+                format,
+                feature_level,
+            };
+            let found = match file.check(levels) {
+                Ok(()) => "opens",
+                Err(OpenError::TooNew {
+                    needed: 2,
+                    supported: 1,
+                    ..
+                }) => "too new",
+                Err(OpenError::Damaged { .. }) => "damaged",
+                Err(other) => panic!("{other}"),
+            };
+            assert_eq!(found, expected, "{} {levels:?}", file.version);
+        }
     }
 
     #[test]

@@ -113,6 +113,7 @@ impl RocksStore {
         let space = (options.measure_disk)(&folder).map_err(io_error(&folder))?;
         let recovered = recover::open_engine(&engine_folder(&folder), &mark, Access::Existing)?;
         let engine = recovered.engine;
+        format.check(recover::levels(&engine.view())?)?;
         let mut position = recover::position(&engine.view())?;
         check_identity("the engine", position.store, format.store)?;
         let loaded = recover::load(&engine.view(), &records, &position)?;
@@ -253,7 +254,7 @@ pub(crate) fn lock_folder(options: &Options) -> Result<FolderLock, OpenError> {
     })
 }
 
-fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenError> {
+pub(crate) fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenError> {
     if found == expected {
         return Ok(());
     }
@@ -309,6 +310,7 @@ fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, Op
     engine.write(
         &[
             Step::PutMeta(Meta::Format, u64::from(CURRENT)),
+            Step::PutMeta(Meta::FeatureLevel, u64::from(CURRENT)),
             Step::PutStore(store),
             Step::PutMeta(Meta::Revision, origin.0),
             Step::PutMeta(Meta::ListableFrom, origin.0),

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::column_families::{Access, Engine, Meta, Recovery, Step, View};
 use super::compact::Timeline;
 use super::error::OpenError;
+use super::format::Levels;
 use super::history::{Density, HistoryError, walk};
 use super::index::{Index, Slot};
 use super::mark::Mark;
@@ -145,6 +146,15 @@ fn logs(folder: &Path) -> String {
         return "none".to_owned();
     }
     logs.join(", ")
+}
+
+/// The engine's numbers about formats, which stand beside those of the file `format`.
+pub(crate) fn levels(view: &View<'_>) -> Result<Levels, OpenError> {
+    let format = view.meta(Meta::Format)?;
+    Ok(Levels {
+        format: format.ok_or_else(|| OpenError::damaged("the number Format is missing"))?,
+        feature_level: view.meta(Meta::FeatureLevel)?,
+    })
 }
 
 /// Step 3.

@@ -283,10 +283,12 @@ async fn check_refused(steps: &[Step], expected: &str) {
     put(&store, "one", "third").await;
     close(store).await;
     tamper(&root, steps);
+    let verified = verify(&options(root.path(), &hands), &|_| {}).unwrap_err();
     let refused = RocksStore::open(options(root.path(), &hands))
         .map(|_| ())
         .unwrap_err()
         .to_string();
+    assert_eq!(verified.to_string(), refused);
     assert!(refused.contains(expected), "{refused}");
     assert!(refused.contains("recover --accept-loss"), "{refused}");
 }
@@ -347,6 +349,14 @@ async fn contradictions_refuse_the_start() {
             "contradict each other",
         ),
         (Step::DropHistory(Revision(4)), "revision 2: it is missing"),
+        (
+            Step::PutMeta(column_families::Meta::Format, 2),
+            "the file format says 1, the engine 2",
+        ),
+        (
+            Step::PutStore(uuid::Uuid::nil()),
+            "the engine belongs to the store 00000000-0000-0000-0000-000000000000",
+        ),
     ];
     for (step, expected) in cases {
         check_refused(&[step], expected).await;

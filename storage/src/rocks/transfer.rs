@@ -181,6 +181,7 @@ impl Importer {
         let last = self.revision.max(Revision::INITIAL);
         self.steps.extend([
             Step::PutMeta(Meta::Format, u64::from(CURRENT)),
+            Step::PutMeta(Meta::FeatureLevel, u64::from(CURRENT)),
             Step::PutStore(self.store),
             Step::PutMeta(Meta::Revision, last.0),
             Step::PutMeta(Meta::ListableFrom, last.0),
