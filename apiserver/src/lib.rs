@@ -23,6 +23,7 @@ pub mod server;
 pub mod standalone;
 pub mod storage_command;
 pub mod telemetry;
+pub mod threads;
 pub mod version;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use drydock_apiserver::config::{Config, ConfigError};
-use drydock_apiserver::server;
+use drydock_apiserver::{server, threads};
 
 /// Serves the engine's C++ too, since its symbols are the process's `malloc` and `free`.
 #[cfg(feature = "jemalloc")]
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Err(ConfigError::Flags(error)) => error.exit(),
         Err(error) => return fail(&error.to_string()),
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match threads::runtime() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime cannot be built: {error}")),
     };

@@ -46,6 +46,7 @@ use crate::standalone::certificates::{CertificateError, Certificates};
 use crate::standalone::{self, Embedded, kubeconfig};
 use crate::storage_command::{self, CommandError};
 use crate::telemetry::{self, TelemetryError};
+use crate::threads;
 
 /// Over how long watches end when the server stops.
 const WATCHES_END_OVER: Duration = Duration::from_secs(3);
@@ -273,23 +274,33 @@ pub(crate) fn store_options(config: &StorageConfig) -> Options {
     }
 }
 
-/// Opens the store, off the async workers.
+/// Opens the store, off the async workers and not below their rank, if the main thread asks: see [`crate::threads`].
 ///
 /// # Errors
 /// [`RunError::Open`].
 pub async fn open_store(config: &StorageConfig) -> Result<RocksStore, RunError> {
     let options = store_options(config);
-    let opened = tokio::task::spawn_blocking(move || RocksStore::open(options))
-        .await
-        .map_err(|_| RunError::Machine("a thread to open the storage"))?;
+    let opened = threads::beside_workers(move || RocksStore::open(options)).await;
+    let opened = opened
+        .ok()
+        .flatten()
+        .ok_or(RunError::Machine("a thread to open the storage"))?;
     let (store, report) = opened.map_err(|error| RunError::Open(Box::new(error)))?;
     tracing::info!(
         store = %report.store,
         revision = report.revision,
         objects = report.objects,
+        durability = %config.durability,
         took_ms = report.took_ms,
         "storage opened"
     );
+    if report.resumed_at_ceiling {
+        tracing::warn!(
+            revision = report.revision,
+            "power was lost in relaxed mode: newest writes may be gone, revisions go on above all that were given \
+             out, and every client lists again"
+        );
+    }
     for key in &report.damaged {
         tracing::error!(key, "a stored value is damaged: reads of it fail");
     }

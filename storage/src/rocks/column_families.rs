@@ -9,10 +9,12 @@
 //!
 //! Everything that names RocksDB's own types in a commit or an open stands here.
 
+use std::io;
+use std::panic::resume_unwind;
 use std::path::Path;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, DB, DBRawIterator, DBRecoveryMode, Env, Options,
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, DB, DBRawIterator, DBRecoveryMode, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 use tokio::sync::oneshot;
@@ -32,6 +34,8 @@ pub(crate) const META: &str = "meta";
 pub(crate) const FAMILIES: [&str; 3] = [STATE, HISTORY, META];
 
 const MIB: usize = 1 << 20;
+/// How much nicer flushes and compactions are than the thread that opens: a ninth of its share of a core.
+const BACKGROUND_YIELDS: i32 = 10;
 /// Options that have no setter. A start fails when the engine refuses one.
 const OPTIONS_WITHOUT_SETTER: &str =
     "paranoid_file_checks=true;memtable_protection_bytes_per_key=8;max_bgerror_resume_count=0";
@@ -137,11 +141,14 @@ impl Engine {
         for name in FAMILIES {
             families.push((name, family_options(name, &cache)?));
         }
-        let db = if access == Access::ReadOnly {
-            DB::open_cf_with_opts_for_read_only(&options, folder, families, false)
-        } else {
-            DB::open_cf_with_opts(&options, folder, families)
+        let open = || {
+            if access == Access::ReadOnly {
+                DB::open_cf_with_opts_for_read_only(&options, folder, families, false)
+            } else {
+                DB::open_cf_with_opts(&options, folder, families)
+            }
         };
+        let db = nicely(open).map_err(|error| OpenError::io(folder, error))?;
         Ok(Self {
             db: db.map_err(EngineError::from)?,
             _lock: None,
@@ -435,14 +442,22 @@ fn database_options(recovery: Recovery, create: bool) -> Result<Options, OpenErr
     options.set_keep_log_file_num(4);
     options.set_max_log_file_size(4 * MIB);
     options.set_stats_dump_period_sec(0);
-    let mut env = Env::new().map_err(|error| OpenError::Options {
-        reason: error.into_string(),
-    })?;
-    // Background work yields to the commit thread.
-    env.lower_thread_pool_cpu_priority();
-    env.lower_high_priority_thread_pool_cpu_priority();
-    options.set_env(&env);
     Ok(options)
+}
+
+/// Runs what starts threads so that they yield to the threads of the caller: they inherit their niceness. The engine's
+/// own way gives the least there is, at which flushes starve beside busy cores.
+fn nicely<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("storage-open".to_owned());
+        let running = thread.spawn_scoped(scope, || {
+            if let Err(error) = rustix::process::nice(BACKGROUND_YIELDS) {
+                tracing::warn!(%error, "background work of the engine does not yield to commits");
+            }
+            work()
+        })?;
+        Ok(running.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
 }
 
 fn family_options(name: &str, cache: &Cache) -> Result<Options, OpenError> {
@@ -536,5 +551,103 @@ mod tests {
                 .get_options_from_string("no_such_option=1")
                 .is_err()
         );
+    }
+
+    /// What RocksDB says it runs with, by section: a setting that it renames, drops or overrides fails here, as does one
+    /// that is changed without a reason. The block cache and the rate limiter are not written there.
+    #[test]
+    fn the_engine_runs_with_the_settings_that_were_decided() {
+        const DATABASE: &[(&str, &str)] = &[
+            ("manual_wal_flush", "false"),
+            ("unordered_write", "false"),
+            ("enable_pipelined_write", "false"),
+            ("two_write_queues", "false"),
+            ("allow_concurrent_memtable_write", "false"),
+            ("enable_write_thread_adaptive_yield", "false"),
+            ("wal_recovery_mode", "kTolerateCorruptedTailRecords"),
+            ("recycle_log_file_num", "0"),
+            ("wal_compression", "kNoCompression"),
+            ("track_and_verify_wals_in_manifest", "true"),
+            ("max_total_wal_size", "134217728"),
+            ("db_write_buffer_size", "134217728"),
+            ("max_background_jobs", "2"),
+            ("max_subcompactions", "1"),
+            ("paranoid_checks", "true"),
+            ("max_open_files", "-1"),
+            ("max_bgerror_resume_count", "0"),
+            // What is recovered from the log is in files before the first write: floors found at a start are durable.
+            ("avoid_flush_during_recovery", "false"),
+            ("use_fsync", "false"),
+        ];
+        const FAMILY: &[(&str, &str)] = &[
+            ("compaction_style", "kCompactionStyleLevel"),
+            ("level_compaction_dynamic_level_bytes", "true"),
+            ("compression", "kNoCompression"),
+            ("bottommost_compression", "kNoCompression"),
+            ("level0_slowdown_writes_trigger", "20"),
+            ("level0_stop_writes_trigger", "36"),
+            ("soft_pending_compaction_bytes_limit", "2147483648"),
+            ("hard_pending_compaction_bytes_limit", "8589934592"),
+            ("paranoid_file_checks", "true"),
+            ("memtable_protection_bytes_per_key", "8"),
+            ("prefix_extractor", "nullptr"),
+            ("merge_operator", "nullptr"),
+            ("comparator", "leveldb.BytewiseComparator"),
+            ("enable_blob_files", "false"),
+        ];
+        const TABLE: &[(&str, &str)] = &[
+            ("block_size", "16384"),
+            ("checksum", "kXXH3"),
+            ("format_version", "6"),
+            ("filter_policy", "nullptr"),
+            ("no_block_cache", "false"),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        drop(Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap());
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let newest = names.filter(|name| name.starts_with("OPTIONS-")).max().unwrap();
+        let text = std::fs::read_to_string(folder.path().join(newest)).unwrap();
+        let check = |section: &str, settings: &[(&str, &str)]| {
+            let (_, found) = text.split_once(&format!("[{section}]")).unwrap();
+            let found = found.split("\n[").next().unwrap();
+            for (name, expected) in settings {
+                let prefix = format!("{name}=");
+                let value = found.lines().find_map(|line| line.trim().strip_prefix(&prefix));
+                assert_eq!(value, Some(*expected), "{section}: {name}");
+            }
+        };
+        check("DBOptions", DATABASE);
+        for (name, bytes, count) in [
+            (STATE, "33554432", "3"),
+            (HISTORY, "33554432", "4"),
+            (META, "1048576", "3"),
+        ] {
+            let family = format!("CFOptions \"{name}\"");
+            check(&family, FAMILY);
+            let buffers = [("write_buffer_size", bytes), ("max_write_buffer_number", count)];
+            check(&family, &buffers);
+            check(&format!("TableOptions/BlockBasedTable \"{name}\""), TABLE);
+        }
+    }
+
+    #[test]
+    fn pending_compaction_is_asked_of_every_family() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
+        // Twice as many files in the first level as begin a compaction, but none may run.
+        let off = [("disable_auto_compactions", "true")];
+        let history = engine.family(HISTORY).unwrap();
+        engine.db.set_options_cf(history, &off).unwrap();
+        for revision in 1..=8 {
+            let record = vec![7; 1 << 16];
+            let step = Step::PutHistory(Revision(revision), 0, record);
+            engine.write(&[step], false).unwrap();
+            engine.db.flush_cf(history).unwrap();
+        }
+        let pressure = engine.pressure().unwrap();
+        assert!(!pressure.is_stopped, "{pressure:?}");
+        assert_eq!(pressure.delayed_write_rate, 0, "{pressure:?}");
+        assert!(pressure.pending_bytes > 0, "{pressure:?}");
     }
 }
