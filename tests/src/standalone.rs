@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
+use rustix::process::{Pid, Resource, getrlimit, prlimit};
 use tokio::sync::OnceCell;
 
 use crate::calls::Caller;
@@ -76,8 +77,11 @@ impl Standalone {
     /// # Errors
     /// It ended or was not ready in time.
     pub async fn start_again(&self) -> Result<()> {
-        let mut command = Command::new(self.binaries.join("drydock-apiserver"));
+        // A signal that is ignored stays ignored across exec: a write beyond a limit fails, and does not kill.
+        let mut command = Command::new("/bin/sh");
         command
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+            .arg(self.binaries.join("drydock-apiserver"))
             .arg("standalone")
             .args(["--bind-address", &self.address.ip().to_string()])
             .args(["--secure-port", &self.address.port().to_string()])
@@ -132,6 +136,30 @@ impl Standalone {
             Some(process) => process.terminate(STOP_GRACE).await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Waits until the server ends by itself. `None` if it does not run.
+    ///
+    /// # Errors
+    /// It did not end within a minute.
+    pub async fn ended(&self) -> Result<Option<ExitStatus>> {
+        match put(&self.server, None) {
+            Some(process) => process.ended(STOP_GRACE).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// From now on no file of the server grows beyond so many bytes: writes fail there, as on a full disk.
+    ///
+    /// # Errors
+    /// The server does not run.
+    pub fn limit_files(&self, bytes: u64) -> Result<()> {
+        let id = self.process_id().context("a server that runs")?;
+        let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+        let mut limit = getrlimit(Resource::Fsize);
+        limit.current = Some(bytes);
+        prlimit(id, Resource::Fsize, limit).context("limit the server's files")?;
+        Ok(())
     }
 
     /// The id of the server's process, if it runs.

@@ -129,8 +129,16 @@ impl Process {
     ///
     /// # Errors
     /// It did not end within the grace period; it is killed then.
-    pub async fn terminate(mut self, grace: Duration) -> Result<ExitStatus> {
+    pub async fn terminate(self, grace: Duration) -> Result<ExitStatus> {
         self.signal(Signal::TERM)?;
+        self.ended(grace).await
+    }
+
+    /// Waits until the process ends by itself.
+    ///
+    /// # Errors
+    /// It did not end within the grace period; it is killed then.
+    pub async fn ended(mut self, grace: Duration) -> Result<ExitStatus> {
         let started = tokio::time::Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().context("ask for the process's state")? {
@@ -138,7 +146,7 @@ impl Process {
             }
             if started.elapsed() >= grace {
                 bail!(
-                    "{} did not end within {grace:?} of SIGTERM; {}",
+                    "{} did not end within {grace:?}; {}",
                     self.name,
                     self.last_words()
                 );

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod drain;
+mod full;
 mod large;
 mod restart;
 mod soak;
