@@ -2,14 +2,16 @@
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::cluster::Server;
-use drydock_tests::load::{Pool, resident_bytes};
+use drydock_tests::load::{Pool, forget_peak, peak_bytes, resident_bytes};
 use tokio::time::Instant;
 
-use super::report::{Goal, Report, Unit};
-use super::rows::{Bench, count};
+use super::report::{Goal, Report, Unit, show};
+use super::rows::{Bench, count, of_size};
 use super::subject::Subject;
 
 const NAMESPACE: &str = "bench-fill";
+/// A snapshot, two buffers and what the connection holds, and room for what the allocator keeps.
+const EXTRA_BYTES: u32 = 8 << 20;
 
 impl Bench<'_> {
     /// Fills a server of this row's own with exactly the chosen number of objects and starts it again.
@@ -42,6 +44,27 @@ impl Bench<'_> {
             before as f64,
             &[format!("after the restart {}", Unit::Bytes.show(after as f64))],
         );
+        self.memory_of_lists(report, &subject, process()?).await
+    }
+
+    /// What lists of everything take beside the objects themselves, however many there are.
+    async fn memory_of_lists(&self, report: &mut Report, subject: &Subject, process: u32) -> Result<()> {
+        let objects = self.settings.objects;
+        for clients in [1, 4] {
+            forget_peak(process)?;
+            let before = resident_bytes(process)?;
+            let lists = self.lists(subject, NAMESPACE, objects, clients, "").await?;
+            let peak = peak_bytes(process)?;
+            report.row(
+                &format!("extra memory of a list of {objects}, {clients} at once"),
+                Goal::AtMost(f64::from(EXTRA_BYTES), Unit::Bytes),
+                peak.saturating_sub(before) as f64 / clients as f64,
+                &[
+                    format!("p50 {}", show(lists.measured.latencies.median())),
+                    of_size(&lists),
+                ],
+            );
+        }
         Ok(())
     }
 }

@@ -39,8 +39,8 @@ pub(crate) struct Bench<'a> {
 }
 
 /// What a run of requests came to.
-struct Cost {
-    measured: Measured,
+pub(crate) struct Cost {
+    pub(crate) measured: Measured,
     /// Of the server's processes, for one request.
     cpu: Duration,
 }
@@ -206,7 +206,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn lists(
+    pub(crate) async fn lists(
         &self,
         subject: &Subject,
         namespace: &str,
@@ -396,7 +396,7 @@ pub(crate) fn ensure_all(measured: &Measured) -> Result<()> {
     Ok(())
 }
 
-fn of_size(cost: &Cost) -> String {
+pub(crate) fn of_size(cost: &Cost) -> String {
     let bytes = cost.measured.bytes as f64 / cost.measured.succeeded.max(1) as f64;
     Unit::Bytes.show(bytes)
 }

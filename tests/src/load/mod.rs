@@ -20,5 +20,5 @@ mod watchers;
 pub use self::histogram::Histogram;
 pub use self::pool::{Answer, Call, Pool, Sender};
 pub use self::requests::{Bound, Measured, drive, pace};
-pub use self::usage::{Usage, resident_bytes};
+pub use self::usage::{Usage, forget_peak, peak_bytes, resident_bytes};
 pub use self::watchers::{SENT, Seen, Watchers};

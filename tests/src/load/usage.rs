@@ -42,9 +42,31 @@ impl Usage {
 /// # Errors
 /// It is gone.
 pub fn resident_bytes(process: u32) -> Result<u64> {
+    status_bytes(process, "VmRSS:")
+}
+
+/// The most memory that was resident since [`forget_peak`], in bytes.
+///
+/// # Errors
+/// The process is gone.
+pub fn peak_bytes(process: u32) -> Result<u64> {
+    status_bytes(process, "VmHWM:")
+}
+
+/// Lets [`peak_bytes`] begin with what is resident now.
+///
+/// # Errors
+/// The process is gone, or somebody else's.
+pub fn forget_peak(process: u32) -> Result<()> {
+    let path = format!("/proc/{process}/clear_refs");
+    // proc(5): 5 resets the peak.
+    std::fs::write(&path, "5").with_context(|| format!("write {path}"))
+}
+
+fn status_bytes(process: u32, line: &str) -> Result<u64> {
     let path = format!("/proc/{process}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    resident(&text).with_context(|| format!("parse {path}"))
+    kibibytes(&text, line).with_context(|| format!("parse {path}"))
 }
 
 /// `utime` and `stime`: the 14th and 15th field; the second, the command's name, may hold anything.
@@ -56,8 +78,8 @@ fn ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-fn resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+fn kibibytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }
@@ -74,9 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn resident_memory_is_told_in_kibibytes() {
-        assert_eq!(resident("Name:\ta\nVmRSS:\t  2048 kB\nX: 1"), Some(2 << 20));
-        assert_eq!(resident("Name:\ta"), None);
+    fn memory_is_told_in_kibibytes() {
+        let status = "Name:\ta\nVmHWM:\t 4096 kB\nVmRSS:\t  2048 kB\nX: 1";
+        assert_eq!(kibibytes(status, "VmRSS:"), Some(2 << 20));
+        assert_eq!(kibibytes(status, "VmHWM:"), Some(4 << 20));
+        assert_eq!(kibibytes("Name:\ta", "VmRSS:"), None);
     }
 
     #[test]
