@@ -1,5 +1,5 @@
 //! Random programs, run on the engine and on the model: every answer and every error must be the same, across
-//! compactions and reopenings.
+//! compactions, reopenings and failures of the engine.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -47,8 +47,7 @@ enum Guard {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Key, guard, and the size of the new value or a delete.
-    Transact(Vec<(usize, Guard, Option<usize>)>),
+    Transact(Vec<Part>),
     Many(Vec<(usize, Option<usize>)>),
     Get(usize),
     Scan {
@@ -60,8 +59,20 @@ enum Step {
     /// A watch from so many revisions ago, read until now.
     Watch(usize, Back),
     Compact(Back),
+    /// A transaction during which the engine fails, and a reopening.
+    Doubt(Vec<Part>, usize),
     Reopen,
 }
+
+/// Key, guard, and the size of the new value or a delete.
+type Part = (usize, Guard, Option<usize>);
+
+/// Where the engine fails, and whether the transaction happens all the same.
+const FAULTS: [(&str, bool); 3] = [
+    ("engine-write", false),
+    ("engine-written", true),
+    ("mark-write", true),
+];
 
 fn writes() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![3 => (0_usize..200).prop_map(Some), 1 => Just(None)]
@@ -74,14 +85,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => Just(Guard::Current),
         1 => (0_u64..20).prop_map(Guard::Revision),
     ];
+    let parts = prop::collection::vec((0..KEYS.len(), guard, writes()), 1..4).boxed();
     let step = prop_oneof![
-        10 => prop::collection::vec((0..KEYS.len(), guard, writes()), 1..4).prop_map(Step::Transact),
+        10 => parts.clone().prop_map(Step::Transact),
         2 => prop::collection::vec((0..KEYS.len(), writes()), 1..6).prop_map(Step::Many),
         2 => (0..KEYS.len()).prop_map(Step::Get),
         4 => (0_usize..6, prop::option::of(-2_i64..40), prop::option::of(0..KEYS.len()), 0_usize..4)
             .prop_map(|(range, back, after, limit)| Step::Scan { range, back, after, limit }),
         3 => (0_usize..6, 0_u64..40).prop_map(|(range, back)| Step::Watch(range, back)),
         1 => (0_u64..20).prop_map(Step::Compact),
+        1 => (parts, 0..FAULTS.len()).prop_map(|(parts, fault)| Step::Doubt(parts, fault)),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..40)
@@ -155,7 +168,7 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
     let current = model.current_revision().await.unwrap();
     let ago = |back: u64| Revision(current.0.saturating_sub(back));
     match step {
-        Step::Transact(parts) => {
+        Step::Transact(parts) | Step::Doubt(parts, _) => {
             let mut transaction = Transaction::default();
             for (position, (number, guard, size)) in parts.iter().enumerate() {
                 let key = key(*number);
@@ -218,22 +231,49 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
     }
 }
 
+/// Opens the store again; it is where the model is.
+async fn reopen(store: RocksStore, root: &TempDir, model: &MemoryStore) -> Result<RocksStore, TestCaseError> {
+    store.close(Duration::from_secs(10)).await.unwrap();
+    drop(store);
+    let (store, opened) = RocksStore::open(options(root)).unwrap();
+    prop_assert_eq!(opened.revision, model.current_revision().await.unwrap().0);
+    Ok(store)
+}
+
 async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let root = TempDir::new().unwrap();
     let model = MemoryStore::new();
     let mut store = RocksStore::open(options(&root)).unwrap().0;
+    let in_doubt = say::<()>(Err(StoreError::Unknown { source: None }));
     for (position, step) in steps.iter().enumerate() {
-        if matches!(step, Step::Reopen) {
-            store.close(Duration::from_secs(10)).await.unwrap();
-            drop(store);
-            let (reopened, opened) = RocksStore::open(options(&root)).unwrap();
-            prop_assert_eq!(opened.revision, model.current_revision().await.unwrap().0);
-            store = reopened;
-            continue;
-        }
+        let unique = position as u64;
         // The engine first: what a step refers to is looked up in the model as it was before.
-        let found = ask(&store, step, &model, position as u64).await;
-        let expected = ask(&model, step, &model, position as u64).await;
+        match step {
+            Step::Reopen => {
+                store = reopen(store, &root, &model).await?;
+                continue;
+            }
+            Step::Doubt(_, fault) => {
+                let (point, happens) = FAULTS[*fault];
+                fail::cfg(point, "1*return").unwrap();
+                let found = ask(&store, step, &model, unique).await;
+                fail::remove(point);
+                if found == in_doubt {
+                    if happens {
+                        ask(&model, step, &model, unique).await;
+                    }
+                } else {
+                    // Answered without a write.
+                    let expected = ask(&model, step, &model, unique).await;
+                    prop_assert_eq!(found, expected, "step {} {:?}", position, step);
+                }
+                store = reopen(store, &root, &model).await?;
+                continue;
+            }
+            _ => {}
+        }
+        let found = ask(&store, step, &model, unique).await;
+        let expected = ask(&model, step, &model, unique).await;
         prop_assert_eq!(found, expected, "step {} {:?}", position, step);
     }
     let everything = (
