@@ -10,6 +10,7 @@ mod error;
 mod key;
 pub mod memory;
 pub mod metrics;
+pub mod migrate;
 mod options;
 mod record;
 mod revision;
