@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use super::shared::{Phase, Shared};
 use super::watchers::open;
@@ -57,10 +58,9 @@ pub(super) async fn list(
 
 /// Lists one selection after the other.
 pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<Class>) {
-    let mut beats = beats(shared.settings.lists_every);
+    let mut beats = Beats::new(&shared, shared.settings.lists_every);
     let mut others = classes.iter().cycle().enumerate();
-    while shared.phase() == Phase::Load {
-        beats.tick().await;
+    while beats.next().await {
         let Some((number, class)) = others.next() else {
             return;
         };
@@ -78,11 +78,10 @@ pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<
 
 /// Goes back in history: as far as the window, which must be there, and further, which must be gone.
 pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<Class>) {
-    let mut beats = beats(shared.settings.probes_every);
+    let mut beats = Beats::new(&shared, shared.settings.probes_every);
     let window = shared.settings.window;
     for class in classes.iter().cycle() {
-        beats.tick().await;
-        if shared.phase() > Phase::Load {
+        if !beats.next().await {
             return;
         }
         if let Some(revision) = shared.revision_before(window * 4 / 5)
@@ -152,9 +151,8 @@ async fn expired(shared: &Shared, sender: &mut Sender, selection: Selection, rev
 
 /// Takes backups.
 pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
-    let mut beats = beats(shared.settings.backups_every);
-    while shared.phase() == Phase::Load {
-        beats.tick().await;
+    let mut beats = Beats::new(&shared, shared.settings.backups_every);
+    while beats.next().await {
         let call = Call::post("/storage/backups?keep=1", Bytes::new());
         match shared.send(&mut sender, &call).await {
             Ok(answer) if answer.status == StatusCode::CREATED => {
@@ -166,8 +164,27 @@ pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
     }
 }
 
-fn beats(every: Duration) -> tokio::time::Interval {
-    let mut beats = interval(every.max(Duration::from_millis(1)));
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    beats
+/// Steps at a steady rate while there is load.
+struct Beats {
+    interval: Interval,
+    phases: watch::Receiver<Phase>,
+}
+
+impl Beats {
+    fn new(shared: &Shared, every: Duration) -> Self {
+        let mut interval = interval(every.max(Duration::from_millis(1)));
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            interval,
+            phases: shared.phases(),
+        }
+    }
+
+    /// Waits for the next step; false when the load is over.
+    async fn next(&mut self) -> bool {
+        tokio::select! {
+            _ = self.phases.wait_for(|phase| *phase > Phase::Load) => false,
+            _ = self.interval.tick() => true,
+        }
+    }
 }

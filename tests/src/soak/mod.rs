@@ -45,8 +45,9 @@ use crate::standalone::Standalone;
 const WRITING: usize = 4;
 /// Watches of one connection.
 const SHARE: usize = 100;
-/// The window of a slow reader's stream: some events fill it.
-const SLOW_WINDOW_BYTES: u32 = 16 << 10;
+/// The window of a slow reader's stream, as HTTP/2 begins with: two dozen events fill it. The server gives up streams
+/// of which nothing is taken for 30 s.
+const SLOW_WINDOW_BYTES: u32 = 64 << 10;
 
 /// What came of it.
 #[derive(Debug)]
@@ -104,8 +105,11 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     };
     let from = prepare(&pool, &place).await?;
 
+    let slow = settings.watchers * settings.slow_per_thousand / 1000;
+    // Spread over all of them.
+    let is_slow = |number| number * slow / settings.watchers != (number + 1) * slow / settings.watchers;
     let chosen: Vec<Selection> = (0..settings.watchers)
-        .map(|number| selection(number, place.namespaces, settings.groups(), settings.objects))
+        .map(|number| selection(number, is_slow(number), settings))
         .collect();
     let mut seen = HashSet::new();
     let mut selections = vec![Selection::default()];
@@ -116,9 +120,8 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     let by_selection: HashMap<_, _> = classes.iter().map(|(class, it)| (*it, *class)).collect();
     let shared = Arc::new(Shared::new(settings.clone(), place, ledger));
 
-    let telling = Pool::open(&client, 1).await?;
-    let mut others = JoinSet::new();
-    others.spawn(watchers::tell(Arc::clone(&shared), telling.sender(0)?));
+    let telling_pool = Pool::open(&client, 1).await?;
+    let telling = tokio::spawn(watchers::tell(Arc::clone(&shared), telling_pool.sender(0)?));
     let started = Instant::now();
     let writers = Writers::fill(&shared, pool).await.context("create the objects")?;
     say(&format!(
@@ -127,14 +130,12 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
         started.elapsed()
     ));
 
-    let slow = settings.watchers * settings.slow_per_thousand / 1000;
     let quick_pool = Pool::open(&client, settings.watchers.div_ceil(SHARE)).await?;
     let slow_pool = Pool::open_with_window(&client, slow.div_ceil(SHARE).max(1), SLOW_WINDOW_BYTES).await?;
     let mut watching = JoinSet::new();
     let mut quick = Vec::new();
     for (number, selection) in chosen.into_iter().enumerate() {
-        // Spread over all kinds of selections.
-        let is_slow = number * slow / settings.watchers != (number + 1) * slow / settings.watchers;
+        let is_slow = is_slow(number);
         let pool = if is_slow { &slow_pool } else { &quick_pool };
         let reconnect = Arc::new(Notify::new());
         if !is_slow {
@@ -175,17 +176,18 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
         }
     };
     timeout(settings.patience(), settled).await.ok();
+    telling.abort();
+    // An error says that it was ended, as it was meant to be.
+    telling.await.ok();
     if let Err(fault) = shared.close() {
         shared.fault("the watch of everything", &fault.into());
     }
     while let Some(ended) = watching.join_next().await {
         ended.context("a watcher ended early")?;
     }
-    // They end with their step.
     while let Some(ended) = checks.join_next().await {
         ended.context("a check ended early")?;
     }
-    others.abort_all();
     let trend = memory.trend();
     if let Err(fault) = trend.check(settings.growth_per_hour) {
         shared.fault("the server", &fault.into());
@@ -196,6 +198,12 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
         faults: shared.faults(),
         fault_count: shared.fault_count(),
     })
+}
+
+/// Numbers in an order of their own, the same in every run.
+fn scatter(number: u64, turn: u32) -> u64 {
+    let bits = (number << 32 | u64::from(turn)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
 /// Makes the namespaces; the load begins behind the revision that is returned.

@@ -11,9 +11,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::checks::list;
+use super::scatter;
+use super::settings::Settings;
 use super::shared::{Phase, Shared};
 use crate::ledger::wire::frame;
-use crate::ledger::{Checker, ClassId, Event, Fault, Frame, Kind, Rule, Selection};
+use crate::ledger::{Checker, ClassId, Event, Fault, Frame, Group, Kind, Rule, Selection};
 use crate::lines::Lines;
 use crate::load::{Call, Sender};
 
@@ -23,6 +25,8 @@ const OF_A_GROUP: usize = 25;
 const OF_AN_OBJECT: usize = 100;
 /// A slow reader pauses so often, then reads until it has everything, and begins again.
 const PAUSES: u32 = 6;
+/// What it reads between two pauses: more than its stream's window, so that the server sees it read.
+const BURST_BYTES: usize = 96 << 10;
 /// How often a watch looks whether it is owed something.
 const LOOK: Duration = Duration::from_secs(5);
 /// A watch is to end by itself after so long, at least and at most.
@@ -31,26 +35,27 @@ const LONGEST: u64 = 900;
 /// How much earlier than it was asked to may a watch end?
 const EARLY: Duration = Duration::from_secs(1);
 
-/// What the watcher of that number watches.
-pub(super) fn selection(number: usize, namespaces: u32, groups: u16, objects: u32) -> Selection {
-    let spread = u32::try_from(number.wrapping_mul(7919) % 0x7fff_ffff).unwrap_or_default();
+/// What the watcher of that number watches. Who is to read slowly watches more than it can take meanwhile.
+pub(super) fn selection(number: usize, is_slow: bool, settings: &Settings) -> Selection {
+    let spread = scatter(number as u64, 0);
+    let below = |limit: u32| u32::try_from(spread % u64::from(limit.max(1))).unwrap_or_default();
     let everything = Selection::default();
-    if number % OF_EVERYTHING == 1 {
-        everything
-    } else if number % OF_A_GROUP == 2 {
-        let group = u16::try_from(spread % u32::from(groups)).unwrap_or_default();
+    if is_slow || number % OF_A_GROUP == 2 {
+        let group = below(settings.groups().into());
         Selection {
-            group: Some(crate::ledger::Group::Is(group)),
+            group: u16::try_from(group).ok().map(Group::Is),
             ..everything
         }
+    } else if number % OF_EVERYTHING == 1 {
+        everything
     } else if number % OF_AN_OBJECT == 3 {
         Selection {
-            object: Some(spread % objects),
+            object: Some(below(settings.objects)),
             ..everything
         }
     } else {
         Selection {
-            namespace: Some(spread % namespaces),
+            namespace: Some(below(settings.namespaces())),
             ..everything
         }
     }
@@ -204,7 +209,7 @@ impl Watcher {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut phases = shared.phases();
-        let mut pauses = PAUSES;
+        let (mut pauses, mut burst) = (PAUSES, 0);
         while shared.phase() == Phase::Load {
             let line = tokio::select! {
                 line = lines.next() => line?,
@@ -223,18 +228,20 @@ impl Watcher {
                 shared.counters.timed_out.fetch_add(1, Ordering::Relaxed);
                 return self.leave(checker).await;
             };
+            burst += line.len();
             self.take(&mut checker, &line)?;
             while let Some(line) = lines.take() {
+                burst += line.len();
                 self.take(&mut checker, &line)?;
             }
             checker.settle(&shared.ledger())?;
             if checker.seen_to().is_some() {
                 permit = None;
-                if self.is_slow && pauses > 0 {
-                    pauses -= 1;
+                if self.is_slow && pauses > 0 && burst >= BURST_BYTES {
+                    (pauses, burst) = (pauses - 1, 0);
                     sleep(shared.settings.pause).await;
-                } else if self.is_slow && checker.owed(&shared.ledger())?.is_none() {
-                    pauses = PAUSES;
+                } else if self.is_slow && pauses == 0 && checker.owed(&shared.ledger())?.is_none() {
+                    (pauses, burst) = (PAUSES, 0);
                 }
             }
         }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::scatter;
 use super::shared::{Phase, Shared};
 use crate::ledger::wire::written;
 use crate::ledger::{Event, Kind, Version};
@@ -122,7 +123,7 @@ async fn next(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()>
         own.version.serial += 1;
         return create(shared, sender, own).await;
     }
-    let chance = scatter(own.object, own.version.serial);
+    let chance = scatter(own.object.into(), own.version.serial);
     if chance.is_multiple_of(REMOVALS) {
         return remove(shared, sender, own).await;
     }
@@ -169,11 +170,5 @@ fn acknowledge(shared: &Shared, own: &Own, kind: Kind, answer: &[u8]) -> Result<
 }
 
 fn group(object: u32, serial: u32, groups: u16) -> u16 {
-    u16::try_from(scatter(object, serial) >> 8 & 0xffff).unwrap_or_default() % groups
-}
-
-/// Numbers without an order that is the same in every run.
-fn scatter(object: u32, serial: u32) -> u64 {
-    let bits = (u64::from(object) << 32 | u64::from(serial)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+    u16::try_from(scatter(object.into(), serial) >> 8 & 0xffff).unwrap_or_default() % groups
 }
