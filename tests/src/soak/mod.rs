@@ -232,7 +232,9 @@ async fn prepare(pool: &Pool, place: &Place) -> Result<u64> {
 /// Keeps the time: samples memory, lets watches reconnect, reports.
 async fn supervise(shared: &Shared, process: u32, quick: &[Arc<Notify>], say: &impl Fn(&str)) -> Memory {
     let settings = &shared.settings;
-    let (mut memory, mut last) = (Memory::default(), Counts::default());
+    let (mut memory, mut last) = (Memory::default(), Counts::of(&shared.counters));
+    // What it took to create the objects is told apart.
+    shared.take_times();
     let (started, mut reported) = (Instant::now(), Instant::now());
     let mut beats = interval(Duration::from_secs(1));
     let mut phases = shared.phases();
@@ -277,7 +279,7 @@ async fn supervise(shared: &Shared, process: u32, quick: &[Arc<Notify>], say: &i
 }
 
 /// How often each thing was done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Counts {
     writes: u64,
     events: u64,
