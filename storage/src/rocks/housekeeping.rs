@@ -98,8 +98,10 @@ impl Housekeeping {
         let since = Stopwatch::start();
         let mut compacting: Option<Compacting> = None;
         let mut watch_at = Duration::ZERO;
-        let mut compact_at = COMPACT_EVERY;
-        let mut drop_at = DROP_FILES_EVERY;
+        let (mut compact_at, mut drop_at) = match self.shared.room() {
+            Room::Plenty => (COMPACT_EVERY, DROP_FILES_EVERY),
+            Room::Short | Room::Critical => (Duration::ZERO, Duration::ZERO),
+        };
         loop {
             fail::fail_point!("housekeeping-round");
             let now = since.elapsed();
@@ -134,14 +136,14 @@ impl Housekeeping {
         }
     }
 
-    /// Everything once, for those who advance time themselves.
+    /// Everything once, for those who advance time themselves. The sync comes last: nothing before it may rely on one.
     pub(crate) fn once(&self) {
-        self.sync();
         self.watch();
         if let Some(answer) = self.begin_compaction() {
             self.compacted(answer.blocking_recv().ok());
         }
         self.drop_files();
+        self.sync();
     }
 
     /// Syncs the mark; in relaxed mode the log before it.

@@ -903,6 +903,35 @@ async fn a_start_knows_the_room_and_a_short_window_stays_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_short_disk_lets_go_at_once() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    for second in 2..=30 {
+        hands.set(second);
+        put(&store, "one", &second.to_string()).await;
+    }
+    close(store).await;
+    hands.set(95);
+    let options = Options {
+        background_work: true,
+        measure_disk: Arc::new(|_| {
+            Ok(FreeSpace {
+                free: 10 << 30,
+                total: 100 << 30,
+            })
+        }),
+        ..options(root.path(), &hands)
+    };
+    let store = RocksStore::open(options).unwrap().0;
+    let rises = async {
+        while store.floors() != floors(19, 19) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(GRACE, rises).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_window_is_told_from_the_start_on() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
