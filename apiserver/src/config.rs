@@ -113,6 +113,8 @@ pub struct ServerConfig {
     pub storage: StorageConfig,
     /// The log.
     pub log: LogConfig,
+    /// For tests: how often caches are compared with the store, ending the process when they differ.
+    pub debug_cache_check_period: Option<Duration>,
 }
 
 /// A serving certificate on disk.

@@ -396,7 +396,7 @@ impl Base {
 
         let mut loops = JoinSet::new();
         let mut feeders = JoinSet::new();
-        let stores = self.resource_stores(&resources, &store, &admission, &mut feeders);
+        let stores = self.resource_stores(&resources, &store, &admission, &config, &mut feeders);
         let listener = Listener::bind(config.address)
             .await
             .map_err(|source| RunError::Bind {
@@ -477,8 +477,17 @@ impl Base {
         resources: &[Arc<Resource>],
         store: &RocksStore,
         admission: &Arc<admission::Chain>,
+        config: &ServerConfig,
         feeders: &mut JoinSet<()>,
     ) -> Vec<Arc<ResourceStore<RocksStore>>> {
+        let mut limits = CacheLimits {
+            window: config.storage.history_window,
+            ..CacheLimits::default()
+        };
+        if let Some(period) = config.debug_cache_check_period {
+            limits.check_period = period;
+            limits.abort_on_difference = true;
+        }
         let cache_metrics = CacheMetrics::default();
         cache_metrics.register(&mut self.registry);
         resources
@@ -490,7 +499,7 @@ impl Base {
                     resource: plural.to_owned(),
                     extract: attributes::extract(resource),
                     indexed_labels: IndexedLabels::All,
-                    limits: CacheLimits::default(),
+                    limits: limits.clone(),
                     metrics: cache_metrics.clone(),
                     seed: fastrand::u64(..),
                 };

@@ -89,6 +89,7 @@ impl Standalone {
             .arg(self.folder.path().join("data"))
             .arg("--write-kubeconfig")
             .arg(self.kubeconfig())
+            .args(["--debug-cache-check-period", "5s"])
             .args(&self.flags);
         let mut process = Process::spawn(command, "standalone", self.folder.path(), Lifetime::WithParent)?;
         process

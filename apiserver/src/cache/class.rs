@@ -9,7 +9,7 @@
 //! other leaves no gap and repeats nothing.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::encode_once::{EncoderId, WatchKind};
-use super::history::CacheEvent;
+use super::history::{CacheEvent, Entered};
 use super::object::{CachedObject, Term};
 use super::selection::{Scope, Selection};
 
@@ -35,6 +35,9 @@ const SLOWEST_PACE: Duration = Duration::from_millis(50);
 
 /// How many packed buffers a class keeps for its watchers to share.
 const SHARED_CHUNKS: usize = 4;
+
+/// However many classes there are, the log of each may hold so many entries.
+const FEWEST_ENTRIES: usize = 32;
 
 /// An event of the class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +58,64 @@ pub(super) struct Chunk {
     pub(super) last_revision: Revision,
     /// How many of its events are of the last revision.
     pub(super) of_last_revision: usize,
+    /// When the first event of each kind in it entered the cache.
+    pub(super) entered: Entered,
     pub(super) bytes: Bytes,
+}
+
+impl Chunk {
+    fn weight(&self) -> u64 {
+        u64::try_from(size_of::<Self>() + self.bytes.len()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Frames packed for some watcher, with the bytes of all classes' counted together.
+#[derive(Debug)]
+struct Chunks {
+    list: VecDeque<Chunk>,
+    held: Arc<AtomicU64>,
+    /// What all classes together may hold, in bytes.
+    budget: u64,
+}
+
+impl Chunks {
+    fn push(&mut self, chunk: Chunk) {
+        let is_same = |other: &Chunk| other.encoder == chunk.encoder && other.from == chunk.from;
+        self.remove(is_same);
+        if self.list.len() >= SHARED_CHUNKS
+            && let Some(oldest) = self.list.pop_front()
+        {
+            self.held.fetch_sub(oldest.weight(), Ordering::Relaxed);
+        }
+        // Where there is no room, each watcher packs its own.
+        let weight = chunk.weight();
+        if self.held.fetch_add(weight, Ordering::Relaxed) + weight > self.budget {
+            self.held.fetch_sub(weight, Ordering::Relaxed);
+        } else {
+            self.list.push_back(chunk);
+        }
+    }
+
+    fn remove(&mut self, goes: impl Fn(&Chunk) -> bool) {
+        let held = &self.held;
+        self.list.retain(|chunk| {
+            let goes = goes(chunk);
+            if goes {
+                held.fetch_sub(chunk.weight(), Ordering::Relaxed);
+            }
+            !goes
+        });
+    }
+
+    fn clear(&mut self) {
+        self.remove(|_| true);
+    }
+}
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        self.clear();
+    }
 }
 
 /// What a class log holds for a cursor.
@@ -84,7 +144,7 @@ pub(super) struct Class {
 struct Log {
     covered_from: u64,
     entries: VecDeque<Entry>,
-    chunks: VecDeque<Chunk>,
+    chunks: Chunks,
     /// Entries were added that nobody was woken for.
     is_touched: bool,
     woken_at: Option<Instant>,
@@ -92,13 +152,13 @@ struct Log {
 }
 
 impl Class {
-    fn new(selection: Selection, covered_from: u64) -> Self {
+    fn new(selection: Selection, covered_from: u64, chunks: Chunks) -> Self {
         Self {
             selection,
             log: Mutex::new(Log {
                 covered_from,
                 entries: VecDeque::new(),
-                chunks: VecDeque::new(),
+                chunks,
                 is_touched: false,
                 woken_at: None,
                 idle_since: None,
@@ -122,7 +182,7 @@ impl Class {
         let Some(first) = log.entries.get(start) else {
             return Taken::Nothing;
         };
-        let mut chunks = log.chunks.iter();
+        let mut chunks = log.chunks.list.iter();
         if let Some(chunk) = chunks.find(|chunk| chunk.encoder == encoder && chunk.from == first.position) {
             return Taken::Chunk(chunk.clone());
         }
@@ -134,13 +194,17 @@ impl Class {
         if self.watchers.load(Ordering::Relaxed) < 2 {
             return;
         }
-        let mut log = self.log();
-        log.chunks
-            .retain(|other| other.encoder != chunk.encoder || other.from != chunk.from);
-        if log.chunks.len() >= SHARED_CHUNKS {
-            log.chunks.pop_front();
+        self.log().chunks.push(chunk);
+    }
+
+    /// The position of the first event that a cursor at `next` has not taken; none when it is at the head.
+    pub(super) fn pending(&self, next: u64) -> Option<u64> {
+        let log = self.log();
+        if next < log.covered_from {
+            return Some(next);
         }
-        log.chunks.push_back(chunk);
+        let start = log.entries.partition_point(|entry| entry.position < next);
+        log.entries.get(start).map(|entry| entry.position)
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
@@ -168,9 +232,16 @@ impl Class {
         None
     }
 
-    /// Notes an event. Returns whether the class was untouched since its watchers were woken.
-    fn note(&self, entry: Entry) -> bool {
+    /// Notes an event. Returns whether the class was untouched since its watchers were woken. Of more than `most`
+    /// entries the oldest go: who still needs them reads the event history instead.
+    fn note(&self, entry: Entry, most: usize) -> bool {
         let mut log = self.log();
+        if log.entries.len() >= most {
+            let going = log.entries.len() - most + most / 4 + 1;
+            let going = going.min(log.entries.len());
+            let last = log.entries.drain(..going).next_back();
+            log.covered_from = last.map_or(log.covered_from, |last| last.position + 1);
+        }
         log.entries.push_back(entry);
         !std::mem::replace(&mut log.is_touched, true)
     }
@@ -189,6 +260,10 @@ impl Class {
             log.entries.shrink_to(twice);
         }
         log.chunks.clear();
+    }
+
+    fn bytes(&self) -> u64 {
+        u64::try_from(self.log().entries.capacity() * size_of::<Entry>()).unwrap_or(u64::MAX)
     }
 
     fn restart(&self, position: u64) {
@@ -214,6 +289,12 @@ impl Class {
 #[derive(Debug)]
 pub(super) struct Member(Arc<Class>);
 
+impl Member {
+    pub(super) fn class(&self) -> &Arc<Class> {
+        &self.0
+    }
+}
+
 impl std::ops::Deref for Member {
     type Target = Class;
 
@@ -229,8 +310,12 @@ impl Drop for Member {
 }
 
 /// All classes of a resource, found by what an event must have to concern them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Classes {
+    /// What all their logs together may hold, in entries, as long as each may have [`FEWEST_ENTRIES`].
+    most_entries: usize,
+    chunk_budget: u64,
+    chunk_bytes: Arc<AtomicU64>,
     /// The position of the next event to be matched.
     matched: u64,
     by_identity: HashMap<String, Arc<Class>>,
@@ -243,6 +328,23 @@ pub(super) struct Classes {
 }
 
 impl Classes {
+    /// No classes yet. Their logs, and their packed buffers, may each weigh `budget` bytes.
+    pub(super) fn new(budget: u64) -> Self {
+        let most = usize::try_from(budget).unwrap_or(usize::MAX);
+        Self {
+            most_entries: most / size_of::<Entry>(),
+            chunk_budget: budget,
+            chunk_bytes: Arc::default(),
+            matched: 0,
+            by_identity: HashMap::new(),
+            by_key: HashMap::new(),
+            by_name: HashMap::new(),
+            by_term: HashMap::new(),
+            by_namespace: HashMap::new(),
+            others: Vec::new(),
+        }
+    }
+
     /// Joins the class of a selection, which begins at the next event if it is new.
     pub(super) fn join(&mut self, selection: &Selection) -> Member {
         let class = match self.by_identity.get(selection.identity()) {
@@ -254,7 +356,12 @@ impl Classes {
     }
 
     fn add(&mut self, selection: &Selection) -> Arc<Class> {
-        let class = Arc::new(Class::new(selection.clone(), self.matched));
+        let chunks = Chunks {
+            list: VecDeque::new(),
+            held: Arc::clone(&self.chunk_bytes),
+            budget: self.chunk_budget,
+        };
+        let class = Arc::new(Class::new(selection.clone(), self.matched, chunks));
         self.by_identity
             .insert(selection.identity().to_owned(), Arc::clone(&class));
         self.place(selection).push(Arc::clone(&class));
@@ -291,11 +398,12 @@ impl Classes {
         let Some(object) = event.new.as_ref().or(event.old.as_ref()) else {
             return;
         };
+        let most = (self.most_entries / self.count().max(1)).max(FEWEST_ENTRIES);
         let mut note = |classes: &[Arc<Class>]| {
             for class in classes {
                 if let Some(kind) = event.kind_for(&class.selection) {
                     let position = event.position;
-                    if class.note(Entry { position, kind }) {
+                    if class.note(Entry { position, kind }, most) {
                         touched.push(Arc::clone(class));
                     }
                 }
@@ -359,6 +467,12 @@ impl Classes {
 
     pub(super) fn count(&self) -> usize {
         self.by_identity.len()
+    }
+
+    /// What logs and packed buffers weigh, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let logs = self.by_identity.values().map(|class| class.bytes());
+        logs.sum::<u64>() + self.chunk_bytes.load(Ordering::Relaxed)
     }
 }
 

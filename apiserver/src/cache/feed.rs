@@ -34,9 +34,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// The first and the longest wait after the store failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Consistency checks lie this far apart, plus up to half of it at random.
-const CHECK_PERIOD: Duration = Duration::from_mins(5);
-
 /// The task that feeds a cache. It must be run for the cache to become ready.
 pub struct Feeder<S: Store> {
     shared: Arc<Shared<S>>,
@@ -294,7 +291,7 @@ impl<S: Store> Feeder<S> {
                 told = ?event.old.as_ref().map(|old| old.modified),
                 "an event does not go on from what is cached: the cache is read anew"
             );
-            self.shared.metrics.checked(CheckResult::Different);
+            self.shared.found_wrong();
         }
         Err(Contradiction)
     }
@@ -337,6 +334,21 @@ impl<S: Store> Feeder<S> {
         }
     }
 
+    /// Says how far behind watches are, also those whose peer takes nothing.
+    fn look_at_cursors(&self, now: Instant) {
+        let shared = &self.shared;
+        let applied = *shared.applied.borrow();
+        let cursors: Vec<_> = lock(&shared.cursors).values().cloned().collect();
+        let mut lagging = 0_i64;
+        for cursor in cursors {
+            let behind = cursor.behind(&shared.history, applied, now);
+            lagging += i64::from(behind > 0);
+            #[expect(clippy::cast_precision_loss, reason = "a measurement, far below 2^52")]
+            shared.metrics.watcher_lag_revisions.observe(behind as f64);
+        }
+        shared.metrics.watchers_lagging.set(lagging);
+    }
+
     fn keep_house(&self) {
         let shared = &self.shared;
         let now = Instant::now();
@@ -347,12 +359,16 @@ impl<S: Store> Feeder<S> {
         classes.sweep(first, now);
         let metrics = &shared.metrics;
         metrics.classes.set(as_gauge(classes.count()));
+        let of_classes = classes.bytes();
         drop(classes);
+        self.look_at_cursors(now);
         metrics.roots.set(as_gauge(lock(&shared.past).count()));
-        metrics.history_bytes.set(as_gauge(shared.history.bytes()));
+        metrics
+            .history_bytes
+            .set(as_gauge(shared.history.bytes() + of_classes));
         metrics
             .history_seconds
-            .set(as_gauge(shared.history.age(now).as_secs()));
+            .set(as_gauge(shared.history.window(now).as_secs()));
         if let Some(root) = &*shared.newest.load() {
             metrics.objects.set(as_gauge(root.objects.count()));
             metrics.object_bytes.set(as_gauge(root.objects.bytes()));
@@ -368,14 +384,14 @@ fn as_gauge(number: impl TryInto<i64>) -> i64 {
 async fn check_consistency<S: Store>(shared: &Shared<S>) {
     loop {
         let random = lock(&shared.random).f64();
-        tokio::time::sleep(CHECK_PERIOD.mul_f64(1.0 + random / 2.0)).await;
+        let period = shared.config.limits.check_period;
+        tokio::time::sleep(period.mul_f64(1.0 + random / 2.0)).await;
         let Some(root) = shared.newest.load_full() else {
             continue;
         };
         match first_difference(shared, &root).await {
             Ok(None) => shared.metrics.checked(CheckResult::Equal),
             Ok(Some(difference)) => {
-                shared.metrics.checked(CheckResult::Different);
                 tracing::error!(
                     resource = shared.config.resource,
                     revision = %root.revision,
@@ -384,6 +400,7 @@ async fn check_consistency<S: Store>(shared: &Shared<S>) {
                     stored = ?difference.stored,
                     "the cache differs from the store and is read anew"
                 );
+                shared.found_wrong();
                 shared.rebuild.notify_one();
             }
             Err(error) => {

@@ -86,6 +86,31 @@ pub(super) fn kind_for(
     }
 }
 
+/// When the first event of each kind that some frames tell entered the cache.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Entered([Option<Instant>; 3]);
+
+impl Entered {
+    pub(super) fn note(&mut self, kind: WatchKind, at: Instant) {
+        let [added, modified, deleted] = &mut self.0;
+        let of_kind = match kind {
+            WatchKind::Added => added,
+            WatchKind::Modified => modified,
+            WatchKind::Deleted => deleted,
+        };
+        of_kind.get_or_insert(at);
+    }
+
+    /// The kinds there are, and when the first of each entered.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (WatchKind, Instant)> {
+        let kinds = [WatchKind::Added, WatchKind::Modified, WatchKind::Deleted];
+        kinds
+            .into_iter()
+            .zip(self.0)
+            .filter_map(|(kind, at)| Some((kind, at?)))
+    }
+}
+
 /// The event log of a resource. See the module.
 #[derive(Debug)]
 pub(super) struct History {
@@ -104,6 +129,8 @@ struct Log {
     bytes: u64,
     /// Every event after this revision is held.
     floor: Revision,
+    /// Since when: a client that was up to date then, or at any time later, can resume.
+    floor_at: Instant,
 }
 
 impl Log {
@@ -129,6 +156,7 @@ impl History {
                 events: VecDeque::new(),
                 bytes: 0,
                 floor: Revision(0),
+                floor_at: Instant::now(),
             }),
             encoded: Arc::default(),
             budget,
@@ -150,6 +178,7 @@ impl History {
             events: VecDeque::new(),
             bytes: 0,
             floor,
+            floor_at: Instant::now(),
         };
         next
     }
@@ -209,6 +238,7 @@ impl History {
             log.bytes -= event.bytes();
             encoded = encoded.saturating_sub(event.encodings.bytes());
             log.floor = event.revision;
+            log.floor_at = event.at;
             gone.push(event);
         }
         gone
@@ -271,10 +301,9 @@ impl History {
         self.read().bytes + self.encoded.load(Ordering::Relaxed)
     }
 
-    /// The age of the oldest event held.
-    pub(super) fn age(&self, now: Instant) -> Duration {
-        let log = self.read();
-        let oldest = log.events.front();
-        oldest.map_or(Duration::ZERO, |oldest| now.duration_since(oldest.at))
+    /// How far back a watch can be resumed from here. Grows for as long as nothing has to be let go of, however quiet
+    /// the resource is.
+    pub(super) fn window(&self, now: Instant) -> Duration {
+        now.duration_since(self.read().floor_at)
     }
 }

@@ -7,6 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::encode_once::WatchKind;
+
 /// The metrics of all caches of the process; one set of series per resource.
 #[derive(Debug, Clone)]
 pub struct CacheMetrics {
@@ -27,7 +29,7 @@ pub struct CacheMetrics {
     list_bytes: Family<ResourceLabel, Counter>,
     consistency_checks: Family<CheckLabels, Counter>,
     rebuilds: Family<ResourceLabel, Counter>,
-    publish_to_socket_seconds: Family<ResourceLabel, Histogram, Seconds>,
+    publish_to_socket_seconds: Family<WatchLabels, Histogram, Seconds>,
 }
 
 /// Which resource a cache holds.
@@ -53,6 +55,13 @@ enum EventLabel {
 struct EncodingLabels {
     resource: String,
     hit: bool,
+}
+
+/// What a watch tells, in the words of its frames.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabels {
+    resource: String,
+    kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -124,12 +133,12 @@ impl CacheMetrics {
         };
         gauge(
             "history_bytes",
-            "Bytes held by the event history of the cache",
+            "Bytes held by the event history of the cache, with what is noted and packed for watches",
             &self.history_bytes,
         );
         gauge(
             "history_seconds",
-            "Age of the oldest event the cache holds",
+            "How far back a watch can be resumed from memory",
             &self.history_seconds,
         );
         gauge("cache_objects", "Objects in the cache", &self.objects);
@@ -142,7 +151,7 @@ impl CacheMetrics {
         gauge("watchers", "Open watches", &self.watchers);
         gauge(
             "watchers_lagging",
-            "Watches that are behind the newest event",
+            "Watches that have not taken an event for a second or more, looked at each second",
             &self.watchers_lagging,
         );
         gauge("classes", "Distinct selections being watched", &self.classes);
@@ -179,7 +188,7 @@ impl CacheMetrics {
         );
         cache.register(
             "watcher_lag_revisions",
-            "Revisions a watch was behind when it took events, sampled",
+            "Revisions each open watch is behind, looked at each second; 0 for one that is not lagging",
             self.watcher_lag_revisions.clone(),
         );
         cache.register(
@@ -189,7 +198,8 @@ impl CacheMetrics {
         );
         cache.register(
             "publish_to_socket_seconds",
-            "Time from an event entering the cache until a watch took it, sampled",
+            "Time from an event entering the cache until the connection of a watch had taken it and asked for more: the \
+             first event of each kind in a buffer. Initial events, and what is read again from the store, do not count",
             self.publish_to_socket_seconds.clone(),
         );
     }
@@ -209,6 +219,11 @@ impl CacheMetrics {
             self.encodings
                 .get_or_create(&EncodingLabels { resource, hit })
                 .clone()
+        };
+        let publish = |kind| {
+            let resource = resource.clone();
+            let labels = WatchLabels { resource, kind };
+            self.publish_to_socket_seconds.get_or_create(&labels).clone()
         };
         ResourceMetrics {
             created: event(EventLabel::Created),
@@ -230,7 +245,7 @@ impl CacheMetrics {
             read_wait_seconds: self.read_wait_seconds.get_or_create(label).clone(),
             list_bytes: self.list_bytes.get_or_create(label).clone(),
             rebuilds: self.rebuilds.get_or_create(label).clone(),
-            publish_to_socket_seconds: self.publish_to_socket_seconds.get_or_create(label).clone(),
+            publish_to_socket: ["ADDED", "MODIFIED", "DELETED"].map(publish),
             checks: self.consistency_checks.clone(),
             resource,
         }
@@ -259,12 +274,22 @@ pub(super) struct ResourceMetrics {
     pub(super) read_wait_seconds: Histogram,
     pub(super) list_bytes: Counter,
     pub(super) rebuilds: Counter,
-    pub(super) publish_to_socket_seconds: Histogram,
+    /// By kind: added, modified, deleted.
+    publish_to_socket: [Histogram; 3],
     checks: Family<CheckLabels, Counter>,
     resource: String,
 }
 
 impl ResourceMetrics {
+    pub(super) fn publish_to_socket(&self, kind: WatchKind) -> &Histogram {
+        let [added, modified, deleted] = &self.publish_to_socket;
+        match kind {
+            WatchKind::Added => added,
+            WatchKind::Modified => modified,
+            WatchKind::Deleted => deleted,
+        }
+    }
+
     pub(super) fn checked(&self, result: CheckResult) {
         let resource = self.resource.clone();
         self.checks.get_or_create(&CheckLabels { resource, result }).inc();
@@ -282,7 +307,7 @@ mod tests {
         let series = metrics.of("things");
         series.read_wait_seconds.observe(0.1);
         series.watcher_lag_revisions.observe(1.0);
-        series.publish_to_socket_seconds.observe(0.1);
+        series.publish_to_socket(WatchKind::Deleted).observe(0.1);
         series.checked(CheckResult::Equal);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
@@ -300,7 +325,7 @@ mod tests {
             "drydock_storage_read_wait_seconds_count{resource=\"things\"} 1",
             "drydock_storage_list_bytes_total{resource=\"things\"} 0",
             "drydock_storage_consistency_checks_total{resource=\"things\",result=\"Equal\"} 1",
-            "drydock_storage_publish_to_socket_seconds_count{resource=\"things\"} 1",
+            "drydock_storage_publish_to_socket_seconds_count{resource=\"things\",kind=\"DELETED\"} 1",
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }

@@ -10,7 +10,7 @@
 //! One [`Feeder`] applies what happens, revision by revision; everybody else reads what it published. Start at
 //! [`WatchCache::new`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,12 +24,12 @@ use super::class::Classes;
 use super::error::ReadError;
 use super::feed::Feeder;
 use super::history::History;
-use super::metrics::{CacheMetrics, ResourceMetrics};
+use super::metrics::{CacheMetrics, CheckResult, ResourceMetrics};
 use super::object::{CachedObject, Extract};
 use super::past::Past;
 use super::snapshot::{IndexedLabels, Page, Query, Root, Snapshot};
 use super::tree::Builder;
-use super::watcher::{Parked, WatchRequest, Watcher};
+use super::watcher::{Cursor, Parked, WatchRequest, Watcher};
 
 /// How many entries are read from the store at a time. Each page of a past state undoes all that happened since, so
 /// they are large.
@@ -75,7 +75,8 @@ pub struct CacheConfig {
 /// Bounds of a cache in memory and time.
 #[derive(Debug, Clone)]
 pub struct CacheLimits {
-    /// The most the event history may hold, in bytes, with encodings and old values.
+    /// The most the event history may hold, in bytes, with encodings and old values, and what is noted and packed
+    /// for watches.
     pub history_bytes: u64,
     /// How long events and past states are kept at most.
     pub window: Duration,
@@ -88,6 +89,10 @@ pub struct CacheLimits {
     pub past_reads: usize,
     /// Over how long watches are ended when all must end at once.
     pub stagger: Duration,
+    /// How far apart comparisons with the store lie, plus up to half of it at random.
+    pub check_period: Duration,
+    /// Whether the process ends when the cache is found to be wrong, instead of reading it anew: for tests.
+    pub abort_on_difference: bool,
 }
 
 impl Default for CacheLimits {
@@ -99,6 +104,8 @@ impl Default for CacheLimits {
             replays: 8,
             past_reads: 2,
             stagger: Duration::from_secs(10),
+            check_period: Duration::from_mins(5),
+            abort_on_difference: false,
         }
     }
 }
@@ -129,6 +136,8 @@ pub(super) struct Shared<S: Store> {
     pub(super) past: Arc<Mutex<Past>>,
     pub(super) history: History,
     pub(super) classes: Mutex<Classes>,
+    /// Where each open watch is.
+    pub(super) cursors: Mutex<HashMap<u64, Arc<Cursor>>>,
     /// One permit a read of the store's history for a watch.
     pub(super) replays: Arc<Semaphore>,
     /// Streams of the store's history whose watches wait for their peers.
@@ -161,14 +170,17 @@ impl<S: Store> WatchCache<S> {
     #[must_use]
     pub fn new(store: S, config: CacheConfig) -> (Self, Feeder<S>) {
         let limits = &config.limits;
+        // An eighth for where events stand in class logs, an eighth for frames packed for many.
+        let of_classes = limits.history_bytes / 8;
         let shared = Arc::new(Shared {
             range: KeyRange::resource(&config.group, &config.resource),
             indexed: Arc::new(config.indexed_labels.clone()),
             newest: ArcSwapOption::empty(),
             applied: watch::Sender::new(Revision(0)),
             past: Arc::new(Mutex::new(Past::new(limits.window))),
-            history: History::new(limits.history_bytes, limits.window),
-            classes: Mutex::default(),
+            history: History::new(limits.history_bytes - 2 * of_classes, limits.window),
+            classes: Mutex::new(Classes::new(of_classes)),
+            cursors: Mutex::default(),
             replays: Arc::new(Semaphore::new(limits.replays)),
             parked: Mutex::new(Parked::new(limits.replays)),
             past_reads: Semaphore::new(limits.past_reads),
@@ -350,6 +362,21 @@ impl<S: Store> Shared<S> {
         let waited = self.started.elapsed().as_secs();
         ReadError::NotReady {
             retry_after: Duration::from_secs(waited.clamp(1, 30)),
+        }
+    }
+
+    /// Counts that the cache was found to be wrong.
+    ///
+    /// # Aborts
+    /// Where the limits ask for it.
+    pub(super) fn found_wrong(&self) {
+        self.metrics.checked(CheckResult::Different);
+        if self.config.limits.abort_on_difference {
+            tracing::error!(
+                resource = self.config.resource,
+                "the cache is wrong: the process ends"
+            );
+            std::process::abort();
         }
     }
 

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Sleep};
 
 use super::bookmark::Bookmarks;
-use super::class::{Chunk, Member, Taken};
+use super::class::{Chunk, Class, Member, Taken};
 use super::encode_once::{EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
-use super::history::{CacheEvent, kind_for};
+use super::history::{CacheEvent, Entered, History, kind_for};
 use super::object::CachedObject;
 use super::selection::Selection;
 use super::snapshot::Objects;
@@ -38,8 +38,8 @@ const BUFFER: usize = 64 << 10;
 /// The most events looked at for one buffer.
 const MOST_EVENTS: usize = 256;
 
-/// One in so many buffers is measured.
-const SAMPLING: u32 = 16;
+/// A watch that has not taken an event for so long counts as lagging.
+const LAGGING: Duration = Duration::from_secs(1);
 
 /// How long a watch may go on sending what is pending when it should end with the server.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -84,6 +84,7 @@ pub struct Watcher<S: Store> {
     shared: Arc<Shared<S>>,
     /// Tells it from all other watches of the cache.
     id: u64,
+    cursor: Arc<Cursor>,
     class: Member,
     woken: watch::Receiver<u64>,
     state: State<S>,
@@ -101,8 +102,41 @@ pub struct Watcher<S: Store> {
     turn: f64,
     timer: Pin<Box<Sleep>>,
     has_begun: bool,
-    is_lagging: bool,
-    buffers: u32,
+    /// When the events of the last buffer entered the cache; measured once its peer has taken it.
+    pending: Entered,
+}
+
+/// Where a watch is, for others to see whether it lags: a peer that takes nothing is not there to say so.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    class: Arc<Class>,
+    /// The position of the next event to look at; none while it reads something else than events in memory.
+    next: AtomicU64,
+    /// Every event up to this revision has been sent.
+    seen: AtomicU64,
+}
+
+/// No position: the watch is not at events in memory.
+const ELSEWHERE: u64 = u64::MAX;
+
+impl Cursor {
+    /// How many revisions there are from the first event that the watch has not taken for [`LAGGING`] to `applied`; 0 for
+    /// one that does not lag.
+    pub(super) fn behind(&self, history: &History, applied: Revision, now: Instant) -> u64 {
+        let next = self.next.load(Ordering::Relaxed);
+        let behind = |revision: Revision| applied.0.saturating_sub(revision.0);
+        if next == ELSEWHERE {
+            return behind(Revision(self.seen.load(Ordering::Relaxed)));
+        }
+        let Some(pending) = self.class.pending(next) else {
+            return 0;
+        };
+        match history.at(std::iter::once(pending)).first() {
+            Some(event) if now.duration_since(event.at) < LAGGING => 0,
+            Some(event) => behind(event.revision.previous()),
+            None => behind(history.floor()).max(1),
+        }
+    }
 }
 
 enum State<S: Store> {
@@ -158,9 +192,17 @@ impl<S: Store> Watcher<S> {
         // Joined before looking where to start: from here on, events are noted for this watch.
         let class = lock(&shared.classes).join(&request.selection);
         let mut random = lock(&shared.random).fork();
+        let id = shared.watches_begun.fetch_add(1, Ordering::Relaxed);
+        let cursor = Arc::new(Cursor {
+            class: Arc::clone(class.class()),
+            next: AtomicU64::new(newest.position()),
+            seen: AtomicU64::new(newest.revision().0),
+        });
+        lock(&shared.cursors).insert(id, Arc::clone(&cursor));
         let mut watcher = Self {
+            cursor,
             woken: class.subscribe(),
-            id: shared.watches_begun.fetch_add(1, Ordering::Relaxed),
+            id,
             class,
             state: State::Live,
             faults,
@@ -172,13 +214,13 @@ impl<S: Store> Watcher<S> {
             turn: random.f64(),
             timer: Box::pin(tokio::time::sleep_until(deadline)),
             has_begun: false,
-            is_lagging: false,
-            buffers: random.u32(..SAMPLING),
+            pending: Entered::default(),
             shared,
         };
         watcher.shared.metrics.watchers.inc();
         drop(newest);
         watcher.place(request.start, &request.selection).await?;
+        watcher.tell_place();
         watcher.bookmarks = request
             .bookmarks
             .then(|| Bookmarks::new(watcher.seen, deadline, random));
@@ -271,6 +313,29 @@ impl<S: Store> Watcher<S> {
     /// The next frames, packed; waits until there are some. None when the watch has ended as it should. After an
     /// error there is nothing more. Cancel safe.
     pub async fn next_buffer(&mut self, encoder: &dyn EventEncoder) -> Option<Result<Bytes, WatchEnd>> {
+        // Whoever asks for more has passed on what there was.
+        for (kind, at) in std::mem::take(&mut self.pending).iter() {
+            let metric = self.shared.metrics.publish_to_socket(kind);
+            metric.observe(at.elapsed().as_secs_f64());
+        }
+        let answer = self.take_next(encoder).await;
+        self.tell_place();
+        answer
+    }
+
+    /// Says where the watch is.
+    fn tell_place(&self) {
+        let next = match self.state {
+            State::Live => self.next,
+            State::Await(..) | State::Initial(..) | State::Replay(_) => ELSEWHERE,
+            // Nothing more is to be taken.
+            State::Failing(..) | State::Ended => ELSEWHERE - 1,
+        };
+        self.cursor.seen.store(self.seen.0, Ordering::Relaxed);
+        self.cursor.next.store(next, Ordering::Relaxed);
+    }
+
+    async fn take_next(&mut self, encoder: &dyn EventEncoder) -> Option<Result<Bytes, WatchEnd>> {
         loop {
             if let Some(ended_at) = self.is_over() {
                 let last = self.last_words(encoder, ended_at);
@@ -464,7 +529,6 @@ impl<S: Store> Watcher<S> {
             Taken::Nothing => {
                 self.next = self.next.max(position);
                 self.seen = self.seen.max(applied);
-                self.lag(false);
                 Ok(Pulled::Head(applied))
             }
             Taken::Chunk(chunk) => {
@@ -474,6 +538,7 @@ impl<S: Store> Watcher<S> {
                 } else {
                     self.sent = (chunk.last_revision, chunk.of_last_revision);
                 }
+                self.pending = chunk.entered;
                 Ok(Pulled::Frames(chunk.bytes))
             }
             Taken::Entries(entries) => {
@@ -484,8 +549,6 @@ impl<S: Store> Watcher<S> {
                 let kinds = entries.iter().map(|entry| entry.kind);
                 let wanted: Vec<_> = events.into_iter().zip(kinds).collect();
                 let packed = self.pack(&wanted, encoder)?;
-                self.measure(&wanted, applied);
-                self.lag(packed.count < wanted.len() || wanted.len() == MOST_EVENTS);
                 if self.has_begun || encoder.following().is_none() {
                     self.share(&wanted, &packed, id);
                 }
@@ -500,7 +563,6 @@ impl<S: Store> Watcher<S> {
         let Some(events) = self.shared.history.range(self.next, covered, MOST_EVENTS) else {
             return Ok(Pulled::Overtaken);
         };
-        self.lag(true);
         let Some(last) = events.last().map(|event| event.position) else {
             self.next = covered;
             return Ok(Pulled::Passed);
@@ -549,6 +611,7 @@ impl<S: Store> Watcher<S> {
             packer.add(frame);
             count += 1;
             self.next = event.position + 1;
+            self.pending.note(*kind, event.at);
             self.note_sent(event.revision);
         }
         Ok(Packed {
@@ -580,31 +643,9 @@ impl<S: Store> Watcher<S> {
             of_last_revision: of_last
                 .take_while(|(event, _)| event.revision == last.revision)
                 .count(),
+            entered: self.pending,
             bytes: packed.bytes.clone(),
         });
-    }
-
-    fn measure(&mut self, wanted: &[(Arc<CacheEvent>, WatchKind)], applied: Revision) {
-        self.buffers = self.buffers.wrapping_add(1);
-        if !self.buffers.is_multiple_of(SAMPLING) {
-            return;
-        }
-        if let Some((first, _)) = wanted.first() {
-            let metrics = &self.shared.metrics;
-            let delay = first.at.elapsed().as_secs_f64();
-            metrics.publish_to_socket_seconds.observe(delay);
-            let behind = applied.0.saturating_sub(first.revision.0);
-            #[expect(clippy::cast_precision_loss, reason = "a measurement, far below 2^52")]
-            metrics.watcher_lag_revisions.observe(behind as f64);
-        }
-    }
-
-    fn lag(&mut self, is_lagging: bool) {
-        if is_lagging != self.is_lagging {
-            self.is_lagging = is_lagging;
-            let gauge = &self.shared.metrics.watchers_lagging;
-            let _before = if is_lagging { gauge.inc() } else { gauge.dec() };
-        }
     }
 
     fn leave_memory_unless_joined(&mut self) {
@@ -615,7 +656,6 @@ impl<S: Store> Watcher<S> {
 
     /// Goes on with the store's history, or ends when that does not reach back far enough.
     fn leave_memory(&mut self) {
-        self.lag(true);
         let (last, of_last) = self.sent;
         // A revision of which a part was sent is read again, without that part.
         let skip = if self.seen < last {
@@ -853,7 +893,7 @@ async fn next_replayed<S: Store>(
 impl<S: Store> Drop for Watcher<S> {
     fn drop(&mut self) {
         drop(lock(&self.shared.parked).take(self.id));
-        self.lag(false);
+        lock(&self.shared.cursors).remove(&self.id);
         self.shared.metrics.watchers.dec();
     }
 }

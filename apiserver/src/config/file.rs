@@ -45,6 +45,7 @@ pub(super) struct File {
     authorization_webhook_cache_authorized_ttl: Option<String>,
     authorization_webhook_cache_unauthorized_ttl: Option<String>,
     allowed_reserved_names: Option<Vec<String>>,
+    debug_cache_check_period: Option<String>,
     log_format: Option<LogFormat>,
     log_level: Option<String>,
 }
@@ -123,6 +124,7 @@ impl File {
                 self.authorization_webhook_cache_unauthorized_ttl,
             ),
             list("allowed-reserved-names", self.allowed_reserved_names),
+            text("debug-cache-check-period", self.debug_cache_check_period),
             text("log-format", format),
             text("log-level", self.log_level),
         ]

@@ -281,6 +281,14 @@ pub(super) struct ServerFlags {
         value_name = "NAMES"
     )]
     allowed_reserved_names: Vec<String>,
+    /// For tests: compare caches with the store this often, and end the process when they differ.
+    #[arg(
+        long,
+        env = "DRYDOCK_DEBUG_CACHE_CHECK_PERIOD",
+        hide = true,
+        value_name = "DURATION"
+    )]
+    debug_cache_check_period: Option<GoDuration>,
     /// Form of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -476,6 +484,7 @@ impl ServerFlags {
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
             },
             allowed_reserved_names: self.allowed_reserved_names,
+            debug_cache_check_period: self.debug_cache_check_period.map(|period| period.0),
             storage,
             log: LogConfig {
                 format: self.log_format,

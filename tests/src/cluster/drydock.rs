@@ -302,6 +302,7 @@ impl<'a> Drydock<'a> {
             .args(["--bind-address", &address.ip().to_string()])
             .args(["--secure-port", &address.port().to_string()])
             .args(["--log-format", "json"])
+            .args(["--debug-cache-check-period", "5s"])
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .arg("--authentication-kubeconfig")

@@ -99,6 +99,8 @@ pub async fn resource_versions_are_understood(road: &Road) -> Result<()> {
     for parameters in [
         String::new(),
         "&resourceVersion=0".to_owned(),
+        // What is at hand is answered whole, whatever the limit.
+        "&resourceVersion=0&limit=1".to_owned(),
         format!("&resourceVersion={then}"),
         format!("&resourceVersion={then}&resourceVersionMatch=NotOlderThan"),
     ] {
@@ -106,6 +108,7 @@ pub async fn resource_versions_are_understood(road: &Road) -> Result<()> {
         // Not older than is allowed to be newer, and is here.
         assert_eq!(names(&found), both, "{parameters}");
         ensure!(version(&found)? >= then);
+        assert_eq!(found["metadata"]["continue"], Value::Null, "{parameters}");
     }
     for parameters in [
         format!("&resourceVersion={then}&resourceVersionMatch=Exact"),

@@ -8,4 +8,5 @@ mod model;
 mod reads;
 mod reloads;
 mod scale;
+mod threads;
 mod watches;

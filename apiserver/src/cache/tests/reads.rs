@@ -277,3 +277,21 @@ async fn a_cache_over_a_store_with_content_begins_with_it() {
     let page = snapshot.select(&query(everything(), None, 1000));
     assert_eq!(page.remaining, Some(1500));
 }
+
+/// The age of the oldest event is nothing for a resource to which nothing happens, though all can be resumed.
+#[tokio::test(start_paused = true)]
+async fn the_window_is_as_long_as_what_can_be_resumed() {
+    let limits = CacheLimits {
+        window: Duration::from_mins(1),
+        ..CacheLimits::default()
+    };
+    let fixture = Fixture::with(limits).await;
+    let window = || fixture.cache.shared.metrics.history_seconds.get();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!((99..=101).contains(&window()), "{}", window());
+    for serial in 0..200 {
+        fixture.put(&key("n", "1"), &Thing::new("a", "x", serial)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!((59..=62).contains(&window()), "{}", window());
+}

@@ -542,3 +542,97 @@ async fn a_watch_that_finds_no_place_at_the_disk_in_time_is_refused() {
     let mut watcher = fixture.watch(everything(), behind).await;
     assert_eq!(drain(&mut watcher).await.len(), 6);
 }
+
+/// Class logs and packed buffers were not counted: a thousand watches of everything that all select by other words
+/// could hold many times the budget.
+#[tokio::test(start_paused = true)]
+async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
+    let limits = CacheLimits {
+        history_bytes: 1 << 20,
+        ..CacheLimits::default()
+    };
+    let budget = limits.history_bytes;
+    let fixture = Fixture::with(limits).await;
+    let mut slow = Vec::new();
+    let mut fast = Vec::new();
+    for class in 0..100 {
+        let everything = || select(Scope::All, &format!("app!=other-{class}"), "");
+        slow.push((fixture.watch(everything(), Start::Now).await, Vec::new()));
+        fast.push((fixture.watch(everything(), Start::Now).await, Vec::new()));
+    }
+    let encoder = Lines {
+        padding: 200,
+        ..Lines::default()
+    };
+    for round in 0..30 {
+        for serial in 0..40 {
+            fixture
+                .put(&key("n", "1"), &thing("a", round * 100 + serial))
+                .await;
+        }
+        for (watcher, seen) in &mut fast {
+            while let Some(Some(frames)) = next(watcher, &encoder).await {
+                seen.extend(frames.unwrap().iter().map(revision));
+            }
+        }
+        let held = fixture.cache.shared.classes.lock().unwrap().bytes();
+        // A log that grows takes twice what it had.
+        assert!(held <= budget / 4 * 2, "{held} bytes in round {round}");
+    }
+    for (watcher, seen) in fast.iter_mut().chain(&mut slow) {
+        seen.extend(drain(watcher).await.iter().map(revision));
+        assert_eq!(*seen, (2..1202).collect::<Vec<_>>());
+    }
+}
+
+/// A watch whose peer takes nothing is not polled, and so was never counted.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_not_read_counts_as_lagging() {
+    let fixture = Fixture::new().await;
+    let metrics = &fixture.cache.shared.metrics;
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let _of_others = fixture.watch(select(namespace("o"), "", ""), Start::Now).await;
+    let lagging = async || {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        metrics.watchers_lagging.get()
+    };
+    assert_eq!(lagging().await, 0);
+    for serial in 0..5 {
+        fixture.put(&key("n", "1"), &thing("a", serial)).await;
+    }
+    assert_eq!(lagging().await, 1);
+    assert_eq!(drain(&mut watcher).await.len(), 5);
+    assert_eq!(lagging().await, 0);
+    fixture.put(&key("n", "1"), &thing("a", 9)).await;
+    assert_eq!(lagging().await, 1);
+    drop(watcher);
+    assert_eq!(lagging().await, 0);
+}
+
+/// Only what was packed by the watch itself was measured, and of that a sixteenth.
+#[tokio::test(start_paused = true)]
+async fn the_way_to_the_socket_is_measured_by_kind_however_frames_were_had() {
+    let fixture = Fixture::new().await;
+    let count = |kind| {
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metric = fixture.cache.shared.metrics.publish_to_socket(kind).clone();
+        registry.register("m", "", metric);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let line = text.lines().find(|line| line.starts_with("m_count")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    // The second takes what the first has packed, the third begins before its class and reads the history.
+    let mut first = fixture.watch(everything(), Start::Now).await;
+    let mut second = fixture.watch(everything(), Start::Now).await;
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    fixture.put(&key("n", "1"), &thing("a", 2)).await;
+    fixture.put(&key("n", "1"), &thing("a", 3)).await;
+    fixture.delete(&key("n", "1")).await;
+    let late = select(Scope::All, "app=a", "");
+    let mut third = fixture.watch(late, Start::From(Revision(1))).await;
+    for watcher in [&mut first, &mut second, &mut third] {
+        assert_eq!(drain(watcher).await.len(), 4);
+    }
+    assert_eq!([Added, Modified, Deleted].map(count), [3, 3, 3]);
+}
