@@ -70,6 +70,33 @@ fn refusal(opened: Result<(RocksStore, Opened), OpenError>) -> OpenError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_with_room_is_measured_and_keeps_ballast_that_is_whole() {
+    let root = TempDir::new().unwrap();
+    // Of a start that died over it.
+    std::fs::write(root.path().join("ballast.new"), b"half").unwrap();
+    let open = || {
+        RocksStore::open(Options {
+            probe_syncs: 3,
+            ballast_bytes: (3 << 20) + 17,
+            ..options(root.path(), PLENTY)
+        })
+        .unwrap()
+    };
+    let (store, opened) = open();
+    assert!(opened.sync_micros.is_some());
+    assert_eq!(store.health(), Health::Ready);
+    let ballast = root.path().join("ballast");
+    assert_eq!(std::fs::metadata(&ballast).unwrap().len(), (3 << 20) + 17);
+    assert!(!root.path().join("ballast.new").exists() && !root.path().join("probe").exists());
+    store.close(GRACE).await.unwrap();
+    drop(store);
+    // What was removed by hand comes back once there is room.
+    std::fs::remove_file(&ballast).unwrap();
+    drop(open());
+    assert!(ballast.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_measured_and_no_ballast_made_where_there_is_no_room() {
     let root = TempDir::new().unwrap();
     filled(root.path()).await;

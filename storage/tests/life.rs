@@ -617,6 +617,42 @@ async fn loss_is_refused_until_it_is_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lost_mark_is_damage_and_what_is_there_can_be_taken() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    filled(&folder).await.close(GRACE).await.unwrap();
+    std::fs::remove_file(folder.join("mark")).unwrap();
+    let Err(refused) = RocksStore::open(options(&folder)) else {
+        panic!("it opened without its mark");
+    };
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let verified = verify(&options(&folder), &quiet).unwrap_err();
+    assert_eq!(verified.to_string(), refused.to_string());
+    let report = recover(&options(&folder), true, &quiet).unwrap();
+    assert_eq!((report.acknowledged, report.objects), (None, 2));
+    assert_eq!(content(&open(&folder)).await.0, expected());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_recoveries_the_second_finds_a_whole_store() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    cut_store(&folder).await;
+    let recoveries = [(), ()].map(|()| {
+        let options = Options {
+            lock_wait: GRACE,
+            ..options(&folder)
+        };
+        std::thread::spawn(move || recover(&options, true, &quiet).unwrap())
+    });
+    let mut reports = recoveries.map(|recovery| recovery.join().unwrap());
+    reports.sort_by_key(|report| report.fault.is_none());
+    let [first, second] = reports;
+    assert!(first.fault.is_some() && second.fault.is_none(), "{second:?}");
+    assert_eq!(first.revision, second.revision);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recovery_that_was_cut_short_is_repeated_never_an_empty_store() {
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");

@@ -15,7 +15,7 @@ use super::error::OpenError;
 use super::format::{Format, sync_folder, write_durably};
 use super::history::{HistoryError, walk};
 use super::mark::MarkFile;
-use super::open::{check_identity, engine_folder, lock_folder, mark_path};
+use super::open::{check_identity, engine_folder, lock_folder, mark_path, no_mark};
 use super::progress::{LifeError, Progress, TELL_EVERY, at, read_row, sealed};
 use super::recover::{levels, load, open_engine, position};
 use super::transfer::{Importer, jump};
@@ -78,9 +78,16 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
         return Err(missing().into());
     }
     let _lock = lock_folder(options)?;
+    verify_locked(options, progress)
+}
+
+/// Verifies a store whose lock is held.
+fn verify_locked(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyReport, LifeError> {
+    let folder = &options.path;
+    let missing = || OpenError::Missing { path: folder.clone() };
     let format = Format::read(folder)?.ok_or_else(missing)?;
     let path = mark_path(folder);
-    let mark = MarkFile::read(&path).map_err(at(&path))?;
+    let mark = MarkFile::read(&path).map_err(|error| no_mark(&path, error))?;
     let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;
     check_identity("the commit mark", mark.store, format.store)?;
     progress(Progress {
@@ -135,12 +142,15 @@ pub fn recover(
 ) -> Result<RecoverReport, LifeError> {
     let folder = &options.path;
     let fresh = folder.join(RECOVERING);
-    if is_cut_short(folder) {
-        let lock = lock_folder(options)?;
-        swap_in(folder, &fresh, &aside(folder, options))?;
-        drop(lock);
+    if !folder.exists() {
+        return Err(OpenError::Missing { path: folder.clone() }.into());
     }
-    let fault = match verify(options, progress) {
+    // One lock for all of it: what was found must still be so when it is acted upon.
+    let _lock = lock_folder(options)?;
+    if is_cut_short(folder) {
+        swap_in(folder, &fresh, &aside(folder, options))?;
+    }
+    let fault = match verify_locked(options, progress) {
         Ok(report) if report.damaged.is_empty() => {
             return Ok(RecoverReport {
                 fault: None,
@@ -165,7 +175,6 @@ pub fn recover(
     if !accept_loss {
         return Err(LifeError::LossNotAccepted { what: fault });
     }
-    let _lock = lock_folder(options)?;
     let mark = MarkFile::read(&mark_path(folder)).unwrap_or_default();
     let engine = Engine::open(&engine_folder(folder), Access::ReadOnly, Recovery::PointInTime)?;
     let view = engine.view();

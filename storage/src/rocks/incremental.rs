@@ -64,8 +64,8 @@ pub struct IncrementalReport {
 }
 
 impl RocksStore {
-    /// Brings a folder of incremental backups, on any volume, up to now and keeps the newest `keep` (0 = all). Blocks;
-    /// writers do not wait. One at a time for a folder.
+    /// Brings a folder of incremental backups, on any volume, up to now and keeps the newest `keep` (0 = all), or
+    /// all of them while a value is damaged. Blocks; writers do not wait. One at a time for a folder.
     ///
     /// # Errors
     /// The disks, a folder with backups of another store, and backups whose files are not as they were written.
@@ -103,7 +103,9 @@ impl RocksStore {
         let path = manifest_path(folder, manifest.backup);
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
         write_durably(&path, &text).map_err(at(&path))?;
-        if keep > 0 {
+        let damaged = self.damaged();
+        // Older ones may hold the last whole copy of what is damaged now.
+        if keep > 0 && damaged.is_empty() {
             backups
                 .purge_old_backups(keep)
                 .map_err(|error| failed(folder, error.into()))?;
@@ -128,7 +130,7 @@ impl RocksStore {
             files: newest.num_files,
             bytes: newest.size,
             kept: kept.len(),
-            damaged: self.damaged().iter().map(ToString::to_string).collect(),
+            damaged: damaged.iter().map(ToString::to_string).collect(),
         })
     }
 }

@@ -180,7 +180,7 @@ impl RocksStore {
     }
 }
 
-fn no_mark(path: &Path, error: io::Error) -> OpenError {
+pub(crate) fn no_mark(path: &Path, error: io::Error) -> OpenError {
     if error.kind() == io::ErrorKind::NotFound {
         OpenError::damaged("the commit mark is missing, so nobody can tell whether acknowledged writes are")
     } else {
