@@ -85,12 +85,13 @@ impl Standalone {
             .arg("standalone")
             .args(["--bind-address", &self.address.ip().to_string()])
             .args(["--secure-port", &self.address.port().to_string()])
-            .arg("--data-dir")
-            .arg(self.folder.path().join("data"))
             .arg("--write-kubeconfig")
             .arg(self.kubeconfig())
             .args(["--debug-cache-check-period", "5s"])
             .args(&self.flags);
+        if !self.flags.iter().any(|flag| flag == "--data-dir") {
+            command.arg("--data-dir").arg(self.data());
+        }
         let mut process = Process::spawn(command, "standalone", self.folder.path(), Lifetime::WithParent)?;
         process
             .ready(START_DEADLINE, async || {
@@ -178,6 +179,12 @@ impl Standalone {
     /// Kills the controller.
     pub fn kill_controller(&self) {
         drop(put(&self.controller, None));
+    }
+
+    /// The folder of its store, unless a flag says another.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     /// The admin's kubeconfig, which the server wrote.

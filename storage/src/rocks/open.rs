@@ -92,11 +92,7 @@ impl RocksStore {
             make_folder(&folder).map_err(io_error(&folder))?;
         }
         let lock = lock_folder(&options)?;
-        if !options.any_file_system
-            && let Some(kind) = unfit_file_system(&folder).map_err(io_error(&folder))?
-        {
-            return Err(OpenError::FileSystem { path: folder, kind });
-        }
+        refuse_unfit(&options)?;
         let records = Records::new(Arc::clone(&options.seal));
         let is_new = Format::read(&folder)?.is_none();
         if is_new {
@@ -252,6 +248,21 @@ pub(crate) fn lock_folder(options: &Options) -> Result<FolderLock, OpenError> {
         LockError::Held(holder) => OpenError::Locked { holder },
         LockError::Io(source) => OpenError::io(&options.path, source),
     })
+}
+
+/// Refuses a file system that cannot keep the promises of a store, unless the risk is taken.
+pub(crate) fn refuse_unfit(options: &Options) -> Result<(), OpenError> {
+    let path = &options.path;
+    if options.any_file_system {
+        return Ok(());
+    }
+    match unfit_file_system(path).map_err(io_error(path))? {
+        Some(kind) => Err(OpenError::FileSystem {
+            path: path.clone(),
+            kind,
+        }),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn check_identity(whose: &str, found: Uuid, expected: Uuid) -> Result<(), OpenError> {

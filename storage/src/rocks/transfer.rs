@@ -26,7 +26,7 @@ use super::error::OpenError;
 use super::format::{CURRENT, Format, make_folder, sync_folder, sync_name};
 use super::incremental;
 use super::mark::{Mark, MarkFile};
-use super::open::{lock_folder, mark_path, new_engine};
+use super::open::{lock_folder, mark_path, new_engine, refuse_unfit};
 use super::progress::{LifeError, Progress, TELL_EVERY, at, sealed};
 use super::read::scan;
 use crate::options::Options;
@@ -331,6 +331,7 @@ fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> 
     let folder = &options.path;
     make_folder(folder).map_err(at(folder))?;
     let lock = lock_folder(options)?;
+    refuse_unfit(options)?;
     for found in std::fs::read_dir(folder).map_err(at(folder))? {
         if found.map_err(at(folder))?.file_name() != "lock" {
             return Err(OpenError::NotEmpty { path: folder.clone() }.into());

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod drain;
+mod folders;
 mod full;
 mod large;
 mod restart;
