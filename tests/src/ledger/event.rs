@@ -91,11 +91,13 @@ impl Selection {
 /// What is promised of writes, lists and watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Revisions never decrease within a watch.
+    /// Revisions never decrease within a watch. Since a revision has one event of a watch, events are also atomic:
+    /// none of a later revision comes before all of an earlier one.
     Ordered,
     /// No event comes twice.
     Unique,
-    /// Nothing that happened is missing, and nothing comes that did not happen.
+    /// Nothing that happened is missing, and nothing comes that did not happen: also for a watch that goes on behind
+    /// what another has seen, whose first event is the next one.
     Reliable,
     /// Kind and object follow from what matched before and what matches now.
     Filtered,

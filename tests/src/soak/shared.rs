@@ -128,9 +128,14 @@ impl Shared {
         Ok(())
     }
 
+    /// Up to which revision the ledger knows everything: the largest number when it is closed.
+    pub(super) fn known(&self) -> watch::Receiver<u64> {
+        self.known.subscribe()
+    }
+
     /// Waits until the ledger knows everything up to a revision.
     pub(super) async fn known_to(&self, revision: u64) -> Result<(), Fault> {
-        let mut known = self.known.subscribe();
+        let mut known = self.known();
         let waited = tokio::time::timeout(
             self.settings.patience(),
             known.wait_for(|known| *known >= revision),

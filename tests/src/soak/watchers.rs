@@ -305,20 +305,29 @@ impl Watcher {
     async fn drain(&self, mut checker: Checker, mut lines: Lines) -> Result<End> {
         let shared = &self.shared;
         let rest = async {
+            let mut known = shared.known();
             loop {
+                let is_closed = *known.borrow_and_update() == u64::MAX;
                 checker.settle(&shared.ledger())?;
-                if checker.has_all_to(u64::MAX, &shared.ledger())? {
-                    return Ok::<_, anyhow::Error>(());
+                if is_closed && checker.has_all_to(u64::MAX, &shared.ledger())? {
+                    return Ok::<_, anyhow::Error>(true);
                 }
-                let Some(line) = lines.next().await? else {
-                    return Ok(());
+                let line = tokio::select! {
+                    line = lines.next() => line?,
+                    _ = known.wait_for(|known| *known == u64::MAX), if !is_closed => continue,
+                };
+                let Some(line) = line else {
+                    // Its time was over: another goes on.
+                    return Ok(false);
                 };
                 self.take(&mut checker, &line)?;
             }
         };
-        let late = timeout(shared.settings.patience(), rest).await;
-        if let Ok(ended) = late {
-            ended?;
+        let read = timeout(shared.settings.patience(), rest).await;
+        if let Ok(read) = read
+            && !read?
+        {
+            return self.leave(checker).await;
         }
         checker.finish(u64::MAX, &shared.ledger())?;
         Ok(End::Done)
