@@ -257,7 +257,7 @@ impl Housekeeping {
     }
 
     /// Removes files below the durable floor: the published one may be ahead of what a start would find.
-    fn drop_files(&self) {
+    pub(crate) fn drop_files(&self) {
         fail::fail_point!("compact-between-families");
         if self.shared.poison.is_poisoned() {
             return;
