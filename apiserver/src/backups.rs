@@ -132,6 +132,7 @@ mod tests {
             object_bytes_limit: 0,
             any_file_system: true,
             incremental_backup_dir: None,
+            check_interval: Duration::ZERO,
         }
     }
 

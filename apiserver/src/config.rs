@@ -141,6 +141,8 @@ pub struct StorageConfig {
     pub any_file_system: bool,
     /// Where a running server keeps incremental backups, if anywhere.
     pub incremental_backup_dir: Option<PathBuf>,
+    /// How often a running server compares every value with its checksums; zero = never.
+    pub check_interval: Duration,
 }
 
 /// When a write counts as stored.

@@ -270,6 +270,7 @@ pub(crate) fn store_options(config: &StorageConfig) -> Options {
         window: config.history_window,
         object_bytes: config.object_bytes_limit,
         any_file_system: config.any_file_system,
+        check_every: config.check_interval,
         ..Options::new(&config.data_dir)
     }
 }

@@ -89,6 +89,7 @@ mod tests {
             object_bytes_limit: 0,
             any_file_system: true,
             incremental_backup_dir: None,
+            check_interval: Duration::ZERO,
         };
         let store = runtime.block_on(open_store(&config)).unwrap();
         let write = async {

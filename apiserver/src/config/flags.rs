@@ -76,6 +76,7 @@ impl StorageFlags {
             object_bytes_limit: self.storage_object_bytes_limit.0,
             any_file_system: self.storage_any_file_system,
             incremental_backup_dir: None,
+            check_interval: Duration::ZERO,
         })
     }
 }
@@ -217,6 +218,14 @@ pub(super) struct ServerFlags {
     /// Folder, on any volume, that `POST /storage/backups?incremental=true` keeps incremental backups in.
     #[arg(long, env = "DRYDOCK_INCREMENTAL_BACKUP_DIR", value_name = "DIR")]
     incremental_backup_dir: Option<PathBuf>,
+    /// How often every stored value is read and compared with its checksums; 0 = never.
+    #[arg(
+        long,
+        env = "DRYDOCK_STORAGE_CHECK_INTERVAL",
+        default_value = "168h",
+        value_name = "DURATION"
+    )]
+    storage_check_interval: GoDuration,
     /// Time between failing readiness and closing the listener.
     #[arg(
         long,
@@ -452,6 +461,7 @@ impl ServerFlags {
         }
         let storage = StorageConfig {
             incremental_backup_dir: self.incremental_backup_dir,
+            check_interval: self.storage_check_interval.0,
             ..self.store.validated()?
         };
         if let Some(bad) = self

@@ -179,7 +179,8 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
         Err(error) => Err(clap_exit(error)),
     };
     let (store, target, keep) = backup(&["--to=/b"]).unwrap();
-    assert_eq!(store, storage(&["--data-dir=/d"]));
+    // Work on files ends long before a check would be due.
+    assert_eq!(store, storage(&["--data-dir=/d", "--storage-check-interval=0s"]));
     assert_eq!(
         (target.to, target.incremental_to, keep),
         (Some("/b".into()), None, 0)
@@ -191,7 +192,9 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     ];
     let (store, target, _) = backup(&[&["--incremental-to=/c"], &flags[..]].concat()).unwrap();
     assert!(store.any_file_system);
-    assert_eq!(store, storage(&[&["--data-dir=/d"], &flags[..]].concat()));
+    let never = ["--data-dir=/d", "--storage-check-interval=0s"];
+    assert_eq!(store, storage(&[&never, &flags[..]].concat()));
+    assert_eq!(storage(&[]).check_interval, Duration::from_hours(24 * 7));
     assert_eq!((target.to, target.incremental_to), (None, Some("/c".into())));
     assert_eq!(backup(&[]).unwrap_err(), 2);
     assert_eq!(backup(&["--to=/b", "--incremental-to=/c"]).unwrap_err(), 2);
@@ -199,7 +202,8 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     let Config::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
         panic!("{removal:?}");
     };
-    assert_eq!(store.validated().unwrap(), storage(&["--data-dir=/d"]));
+    let never = ["--data-dir=/d", "--storage-check-interval=0s"];
+    assert_eq!(store.validated().unwrap(), storage(&never));
     assert_eq!(key, "g/r/n/name");
     assert!(parse(&["storage"]).is_err());
 }

@@ -36,6 +36,8 @@ use crate::{Floors, Key, Revision, StoreError};
 
 /// How often the thread looks whether a pass is due.
 const TICK: Duration = Duration::from_mins(1);
+/// How soon a pass that did not end is begun again: an hour.
+const AGAIN_MS: u64 = 3_600_000;
 /// How much is read between two pauses.
 const SLICE_BYTES: usize = 256 << 10;
 /// How much is read in a second: two gigabytes in about four minutes, beside disks that do a hundred times that.
@@ -141,9 +143,11 @@ impl Checker {
         let path = checked_path(&self.shared.folder);
         // The first pass is due a while after a store is first seen.
         let mut last_ms = read_checked(&path).unwrap_or_else(|| self.note_checked(&path));
+        let mut again_ms = 0;
         while !self.stop.wait(TICK.min(self.every)) {
-            let age = self.shared.clock.now_ms().saturating_sub(last_ms);
-            if u128::from(age) < self.every.as_millis() {
+            let now_ms = self.shared.clock.now_ms();
+            let is_due = u128::from(now_ms.saturating_sub(last_ms)) >= self.every.as_millis();
+            if !is_due || now_ms < again_ms {
                 continue;
             }
             if self.shared.room() > Room::Plenty {
@@ -152,13 +156,16 @@ impl Checker {
             }
             let pass = || check(&self.shared, &|pause| self.stop.wait(pause));
             match catch_unwind(AssertUnwindSafe(pass)) {
-                Ok(Ok(report)) => tracing::info!(?report, "every value was checked"),
+                Ok(Ok(report)) => {
+                    tracing::info!(?report, "every value was checked");
+                    last_ms = self.note_checked(&path);
+                    continue;
+                }
                 Ok(Err(StoreError::Closed { .. })) => return,
                 Ok(Err(error)) => tracing::warn!(%error, "values were not checked to the end"),
                 Err(_) => tracing::error!("the check of values panicked"),
             }
-            // Also when it did not end: what stopped it would stop the next one a minute later.
-            last_ms = self.note_checked(&path);
+            again_ms = self.shared.clock.now_ms().saturating_add(AGAIN_MS);
         }
     }
 
