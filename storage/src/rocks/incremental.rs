@@ -84,6 +84,7 @@ impl RocksStore {
             .copy_into(&mut backups)
             .map_err(|error| failed(folder, error))?;
         drop(engine);
+        fail::fail_point!("copy-before-manifest");
         // What the backup shows was committed by now.
         let revision = self.shared.current();
         let newest = backups
@@ -103,6 +104,7 @@ impl RocksStore {
         let path = manifest_path(folder, manifest.backup);
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
         write_durably(&path, &text).map_err(at(&path))?;
+        fail::fail_point!("copy-before-purge");
         let damaged = self.damaged();
         // Older ones may hold the last whole copy of what is damaged now.
         if keep > 0 && damaged.is_empty() {
@@ -117,6 +119,7 @@ impl RocksStore {
                 .verify_backup(info.backup_id)
                 .map_err(|error| failed(&path, error.into()))?;
         }
+        fail::fail_point!("copy-before-removal");
         for manifest in manifests(folder)? {
             if !kept.iter().any(|info| info.backup_id == manifest.backup) {
                 let path = manifest_path(folder, manifest.backup);

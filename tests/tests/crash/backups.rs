@@ -68,3 +68,20 @@ pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
     }
     is_compared
 }
+
+/// Restores the newest incremental backup, which shows a state of the time it was taken. Whether it was compared.
+pub(crate) async fn check_copies(copies: &Path, truth: &Truth) -> bool {
+    let Some(newest) = list(copies).pop() else {
+        return false;
+    };
+    let (revision, values_then) = restored_values(&newest).await;
+    // It shows this revision or one before, but none from before the child began.
+    let is_known = truth.past.contains_key(&revision) && truth.past.keys().next() < Some(&revision);
+    let mut possible = truth.past.range(..=revision);
+    assert!(
+        !is_known || possible.any(|(_, state)| values(state) == values_then),
+        "{} up to {revision}",
+        newest.display()
+    );
+    is_known
+}

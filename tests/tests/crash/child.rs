@@ -14,7 +14,7 @@ use rustix::process::{Resource, Signal as Kill, getpid, getrlimit, kill_process,
 use tokio::task::JoinSet;
 
 use crate::journal::{KEYS, Line, key, number, value};
-use crate::orders::{Blow, Job, Orders, backups_path, newest_log, notes_path, options};
+use crate::orders::{Blow, Job, Orders, backups_path, copies_path, newest_log, notes_path, options};
 
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -169,23 +169,27 @@ async fn write(orders: &Orders) {
     Line::Open(opened.revision).say();
     let mut tasks = load(&store, &Arc::new(AtomicU64::new(orders.seed << 32)), orders.seed).await;
     let mut random = fastrand::Rng::with_seed(orders.seed);
-    let backups = (orders.job == Job::BackUp).then(|| backups_path(&orders.folder));
-    let is_full = matches!(orders.blow, Blow::Full { .. });
     while store.health() == Health::Ready {
         let floor = store.floors().watchable_from.0;
         let through = random.u64(floor.min(orders.compact_through)..=orders.compact_through);
         if let Err(refused) = store.compact(Revision(through)).await {
             assert!(matches!(store.health(), Health::Failed(_)), "{refused}");
         }
-        let (keeper, backups) = (store.clone(), backups.clone());
+        let (keeper, orders) = (store.clone(), orders.clone());
         let housekeeping = tokio::task::spawn_blocking(move || {
             keeper.keep_house();
-            if let Some(backups) = backups
-                && let Err(failed) = keeper.backup(&backups, 1, &|_| {})
-            {
+            let backed_up = match orders.job {
+                Job::BackUp => keeper.backup(&backups_path(&orders.folder), 1, &|_| {}).map(drop),
+                Job::CopyOut => keeper
+                    .backup_incrementally(&copies_path(&orders.folder), 2)
+                    .map(drop),
+                _ => Ok(()),
+            };
+            if let Err(failed) = backed_up {
+                let is_full = matches!(orders.blow, Blow::Full { .. });
                 assert!(
                     is_full || matches!(keeper.health(), Health::Failed(_)),
-                    "{failed}"
+                    "{failed:?}"
                 );
             }
         });
@@ -296,7 +300,7 @@ async fn work(orders: Orders) {
     arm(&orders);
     match &orders.job {
         Job::WriteOnce => write_and_be_gone(&orders).await,
-        Job::Write | Job::BackUp => write(&orders).await,
+        Job::Write | Job::BackUp | Job::CopyOut => write(&orders).await,
         Job::Reopen => reopen(&orders).await,
         Job::FillManifest => fill_manifest(&orders).await,
         Job::Restore(backup) => drop(restore(backup, &options(&orders.folder, false), &|_| {}).unwrap()),

@@ -15,6 +15,8 @@ pub(crate) enum Job {
     Write,
     /// The same, and takes one backup after another: each flushes and is a checkpoint.
     BackUp,
+    /// The same with incremental backups.
+    CopyOut,
     /// Writes, closes and opens, again and again: each close flushes, each open begins a new manifest.
     Reopen,
     /// Writes and flushes until the manifest is larger than all else, then meets the full disk there.
@@ -116,6 +118,7 @@ impl Orders {
             Job::WriteOnce => ("write-once", None),
             Job::Write => ("write", None),
             Job::BackUp => ("back-up", None),
+            Job::CopyOut => ("copy-out", None),
             Job::Reopen => ("reopen", None),
             Job::FillManifest => ("fill-manifest", None),
             Job::Restore(source) => ("restore", Some(source)),
@@ -154,6 +157,7 @@ impl Orders {
             "write-once" => Job::WriteOnce,
             "write" => Job::Write,
             "back-up" => Job::BackUp,
+            "copy-out" => Job::CopyOut,
             "reopen" => Job::Reopen,
             "fill-manifest" => Job::FillManifest,
             "restore" => Job::Restore(source()),
@@ -213,6 +217,11 @@ pub(crate) fn notes_path(folder: &Path) -> PathBuf {
 /// Where backups of a store go.
 pub(crate) fn backups_path(folder: &Path) -> PathBuf {
     folder.with_extension("backups")
+}
+
+/// Where incremental backups of a store go.
+pub(crate) fn copies_path(folder: &Path) -> PathBuf {
+    folder.with_extension("copies")
 }
 
 /// The newest log of a store and its length.

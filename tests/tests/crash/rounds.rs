@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::backups;
 use crate::faults::TURN;
 use crate::journal::{Journal, Line};
-use crate::orders::{Blow, Job, Orders, backups_path};
+use crate::orders::{Blow, Job, Orders, backups_path, copies_path};
 use crate::truth::{Truth, open};
 
 /// A child that does not reach its failpoint is killed anyway.
@@ -42,6 +42,13 @@ const BACKUP_POINTS: [&str; 7] = [
     "durable-before-sync",
     "backup-before-rename",
     "backup-before-removal",
+];
+const COPY_POINTS: [&str; 5] = [
+    "copy-before-manifest",
+    "durable-before-rename",
+    "durable-before-sync",
+    "copy-before-purge",
+    "copy-before-removal",
 ];
 const REOPEN_POINTS: [&str; 3] = ["engine-flush", "open-before-engine", "open-before-threads"];
 /// Where the engine or a file fails while the process lives on.
@@ -137,10 +144,11 @@ fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow)
     };
     match round % 5 {
         0 => {
-            let jobs = [Job::Write, Job::BackUp, Job::Reopen];
+            let jobs = [Job::Write, Job::BackUp, Job::CopyOut, Job::Reopen];
             (jobs[random.usize(..jobs.len())].clone(), Blow::None)
         }
         1 => (Job::Write, death(&WRITE_POINTS, often, random)),
+        2 if random.bool() => (Job::CopyOut, death(&COPY_POINTS, |_| 3, random)),
         2 => (Job::BackUp, death(&BACKUP_POINTS, |_| 3, random)),
         3 => (Job::Reopen, death(&REOPEN_POINTS, |_| 4, random)),
         _ => {
@@ -199,7 +207,8 @@ impl Tally {
             assert!(self.backups_compared > 0, "no backup was restored: {self:?}");
         }
         if rounds >= ALL_POINTS {
-            for point in WRITE_POINTS.iter().chain(&BACKUP_POINTS).chain(&REOPEN_POINTS) {
+            let backups = BACKUP_POINTS.iter().chain(&COPY_POINTS);
+            for point in WRITE_POINTS.iter().chain(backups).chain(&REOPEN_POINTS) {
                 assert!(self.met.contains_key(*point), "nobody died at {point}: {self:?}");
             }
         }
@@ -230,9 +239,12 @@ async fn crash_rounds(is_relaxed: bool, rounds: u64, salt: u64) {
         tally.count(&journal);
         let (store, opened) = open(&folder, is_relaxed);
         truth.check(&store, &opened, &journal).await;
-        if orders.job == Job::BackUp && backups::check(&backups_path(&folder), &truth).await {
-            tally.backups_compared += 1;
-        }
+        let is_compared = match orders.job {
+            Job::BackUp => backups::check(&backups_path(&folder), &truth).await,
+            Job::CopyOut => backups::check_copies(&copies_path(&folder), &truth).await,
+            _ => false,
+        };
+        tally.backups_compared += usize::from(is_compared);
         if random.bool() {
             store.close(Duration::from_secs(10)).await.unwrap();
         }
