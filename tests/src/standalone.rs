@@ -87,9 +87,12 @@ impl Standalone {
             .args(["--secure-port", &self.address.port().to_string()])
             .arg("--write-kubeconfig")
             .arg(self.kubeconfig())
-            .args(["--debug-cache-check-period", "5s"])
             .args(&self.flags);
-        if !self.flags.iter().any(|flag| flag == "--data-dir") {
+        let is_chosen = |name| self.flags.iter().any(|flag| flag == name);
+        if !is_chosen("--debug-cache-check-period") {
+            command.args(["--debug-cache-check-period", "5s"]);
+        }
+        if !is_chosen("--data-dir") {
             command.arg("--data-dir").arg(self.data());
         }
         let mut process = Process::spawn(command, "standalone", self.folder.path(), Lifetime::WithParent)?;

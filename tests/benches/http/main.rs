@@ -67,7 +67,11 @@ fn main() -> Result<()> {
 }
 
 async fn run(settings: &Settings) -> Result<()> {
-    let control_plane = ControlPlane::start(Options::default()).await?;
+    let control_plane = ControlPlane::start(Options {
+        frequent_cache_checks: false,
+        ..Options::default()
+    })
+    .await?;
     let drydock = Drydock::start(&control_plane).await?;
     // They watch everything and act on it: noise here.
     drydock.stop_part(Part::Controller).await?;

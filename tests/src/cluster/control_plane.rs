@@ -43,6 +43,9 @@ pub struct Options {
     pub lifetime: Lifetime,
     /// More flags for kube-apiserver, such as feature gates.
     pub apiserver_flags: Vec<String>,
+    /// Whether the servers of ours that join it compare cache and store every few seconds, and end when they differ:
+    /// for suites, not where speed is measured.
+    pub frequent_cache_checks: bool,
 }
 
 impl Default for Options {
@@ -58,6 +61,7 @@ impl Default for Options {
             folder: None,
             lifetime: Lifetime::WithParent,
             apiserver_flags: Vec::new(),
+            frequent_cache_checks: true,
         }
     }
 }

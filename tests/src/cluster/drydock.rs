@@ -302,7 +302,6 @@ impl<'a> Drydock<'a> {
             .args(["--bind-address", &address.ip().to_string()])
             .args(["--secure-port", &address.port().to_string()])
             .args(["--log-format", "json"])
-            .args(["--debug-cache-check-period", "5s"])
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .arg("--authentication-kubeconfig")
@@ -315,6 +314,9 @@ impl<'a> Drydock<'a> {
             .arg(key)
             .arg("--data-dir")
             .arg(data_dir);
+        if self.control_plane.options().frequent_cache_checks {
+            command.args(["--debug-cache-check-period", "5s"]);
+        }
         command
     }
 

@@ -81,13 +81,22 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Starts a server for it, with an empty store.
+/// Starts a server for it, with an empty store that takes as many objects as are asked for.
 ///
 /// # Errors
 /// As for [`Standalone::start`].
 pub async fn server(settings: &Settings) -> Result<Standalone> {
     let window = format!("{}s", settings.window.as_secs());
-    Standalone::start_with(&["--history-window", &window]).await
+    let checks = format!("{}s", settings.reports_every.as_secs());
+    Standalone::start_with(&[
+        "--history-window",
+        &window,
+        "--storage-object-bytes-limit",
+        "0",
+        "--debug-cache-check-period",
+        &checks,
+    ])
+    .await
 }
 
 /// Runs the load against a server that [`server`] has started, and judges it. `say` gets a line now and then.
