@@ -17,8 +17,12 @@ use super::fixture::*;
 
 const WRITERS: usize = 4;
 const KEYS: usize = 6;
-const WRITES: u64 = 250;
+const WRITES: u64 = 300;
 const WATCHERS: usize = 12;
+/// So many of them take their time over each buffer.
+const SLOW: usize = 6;
+/// Watches that are never read: the more classes, the shorter the log of each.
+const IDLE: usize = 100;
 
 /// Writes keys of its own, so that it knows what they held; returns what it did.
 async fn writer(fixture: Arc<Fixture<RocksStore>>, number: usize, serials: Arc<AtomicU64>) -> Vec<Change> {
@@ -63,9 +67,11 @@ fn selection(number: usize) -> (Selection, Wanted) {
         app: app.map(|is_equal| (is_equal, "a".to_owned())),
         ..Wanted::default()
     };
+    // By words of its own, so that each is a class of its own and class logs are short.
+    let all = format!("app!=other-{number}");
     match number % 4 {
-        0 => (everything(), wanted(None, None)),
-        1 => (select(namespace("a"), "", ""), wanted(Some("a"), None)),
+        0 => (select(Scope::All, &all, ""), wanted(None, None)),
+        1 => (select(namespace("a"), &all, ""), wanted(Some("a"), None)),
         2 => (select(Scope::All, "app=a", ""), wanted(None, Some(true))),
         _ => (select(Scope::All, "app!=a", ""), wanted(None, Some(false))),
     }
@@ -76,8 +82,8 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     let mut random = fastrand::Rng::with_seed(1_000 + number as u64);
     let (selection, wanted) = selection(number);
     let encoder = Lines {
-        id: u32::try_from(number % 2).unwrap(),
-        padding: number % 3 * 4_000,
+        id: u32::try_from(number % 3).unwrap(),
+        padding: number % 3 * 300,
         ..Lines::default()
     };
     let mut records = Vec::new();
@@ -120,8 +126,8 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
                 is_done = true;
                 break;
             }
-            if number.is_multiple_of(3) {
-                tokio::time::sleep(Duration::from_millis(random.u64(..20))).await;
+            if number < SLOW {
+                tokio::time::sleep(Duration::from_millis(random.u64(..200))).await;
             }
         }
         // Only at a bookmark is it known that a revision was seen as a whole.
@@ -142,8 +148,8 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     }
 }
 
-#[test]
-fn watches_keep_their_promises_on_four_threads_over_files() {
+/// With so many bytes for the history of events; with reloads, which end all watches.
+fn run(history_bytes: u64, with_reloads: bool) {
     let folder = tempfile::TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
@@ -153,8 +159,7 @@ fn watches_keep_their_promises_on_four_threads_over_files() {
     runtime.block_on(async {
         let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let limits = CacheLimits {
-            // A good part of all watches is overtaken.
-            history_bytes: 40_000,
+            history_bytes,
             replays: 2,
             read_wait: Duration::from_secs(20),
             stagger: Duration::from_millis(50),
@@ -162,6 +167,11 @@ fn watches_keep_their_promises_on_four_threads_over_files() {
             ..CacheLimits::default()
         };
         let fixture = Arc::new(Fixture::over(store.clone(), limits).await);
+        let mut idle = Vec::new();
+        for number in 0..IDLE {
+            let selection = select(Scope::All, &format!("app!=idle-{number}"), "");
+            idle.push(fixture.watch(selection, Start::Now).await);
+        }
         let serials = Arc::new(AtomicU64::new(0));
         let last = Arc::new(AtomicU64::new(0));
         let watchers: Vec<_> = (0..WATCHERS)
@@ -171,7 +181,7 @@ fn watches_keep_their_promises_on_four_threads_over_files() {
         let reloads = tokio::spawn({
             let (fixture, is_written) = (Arc::clone(&fixture), Arc::clone(&is_written));
             async move {
-                while !is_written.load(Ordering::Acquire) {
+                while with_reloads && !is_written.load(Ordering::Acquire) {
                     tokio::time::sleep(Duration::from_millis(300)).await;
                     fixture.cache.shared.rebuild.notify_one();
                 }
@@ -208,7 +218,15 @@ fn watches_keep_their_promises_on_four_threads_over_files() {
         };
         let page = fixture.cache.list(&page, Moment::MostRecent).await.unwrap();
         assert_eq!(things(page.objects), state);
-        drop(fixture);
+        drop((idle, fixture));
         store.close(Duration::from_secs(10)).await.unwrap();
     });
+}
+
+#[test]
+fn watches_keep_their_promises_on_four_threads_over_files() {
+    // Most watches are overtaken, and read the disk or begin anew.
+    run(40_000, true);
+    // Slow ones fall behind the log of their class, and read the history.
+    run(1_600_000, false);
 }
