@@ -372,6 +372,7 @@ impl<S: Store> Feeder<S> {
         if let Some(root) = &*shared.newest.load() {
             metrics.objects.set(as_gauge(root.objects.count()));
             metrics.object_bytes.set(as_gauge(root.objects.bytes()));
+            metrics.damaged.set(as_gauge(root.damaged.len()));
         }
     }
 }

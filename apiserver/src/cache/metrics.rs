@@ -17,6 +17,7 @@ pub struct CacheMetrics {
     history_seconds: Family<ResourceLabel, Gauge>,
     objects: Family<ResourceLabel, Gauge>,
     object_bytes: Family<ResourceLabel, Gauge>,
+    damaged: Family<ResourceLabel, Gauge>,
     roots: Family<ResourceLabel, Gauge>,
     watchers: Family<ResourceLabel, Gauge>,
     watchers_lagging: Family<ResourceLabel, Gauge>,
@@ -107,6 +108,7 @@ impl Default for CacheMetrics {
             history_seconds: Family::default(),
             objects: Family::default(),
             object_bytes: Family::default(),
+            damaged: Family::default(),
             roots: Family::default(),
             watchers: Family::default(),
             watchers_lagging: Family::default(),
@@ -146,6 +148,11 @@ impl CacheMetrics {
             "cache_object_bytes",
             "Payload bytes in the cache",
             &self.object_bytes,
+        );
+        gauge(
+            "cache_damaged",
+            "Objects set apart because their stored value cannot be read",
+            &self.damaged,
         );
         gauge("roots", "Past states held in memory", &self.roots);
         gauge("watchers", "Open watches", &self.watchers);
@@ -233,6 +240,7 @@ impl CacheMetrics {
             history_seconds: self.history_seconds.get_or_create(label).clone(),
             objects: self.objects.get_or_create(label).clone(),
             object_bytes: self.object_bytes.get_or_create(label).clone(),
+            damaged: self.damaged.get_or_create(label).clone(),
             roots: self.roots.get_or_create(label).clone(),
             watchers: self.watchers.get_or_create(label).clone(),
             watchers_lagging: self.watchers_lagging.get_or_create(label).clone(),
@@ -262,6 +270,7 @@ pub(super) struct ResourceMetrics {
     pub(super) history_seconds: Gauge,
     pub(super) objects: Gauge,
     pub(super) object_bytes: Gauge,
+    pub(super) damaged: Gauge,
     pub(super) roots: Gauge,
     pub(super) watchers: Gauge,
     pub(super) watchers_lagging: Gauge,
@@ -314,6 +323,7 @@ mod tests {
         for line in [
             "drydock_storage_events_total{resource=\"things\",kind=\"Created\"} 0",
             "drydock_storage_history_bytes{resource=\"things\"} 0",
+            "drydock_storage_cache_damaged{resource=\"things\"} 0",
             "drydock_storage_roots{resource=\"things\"} 0",
             "drydock_storage_watchers{resource=\"things\"} 0",
             "drydock_storage_watchers_lagging{resource=\"things\"} 0",

@@ -201,6 +201,12 @@ impl Writer<'_> {
                 "Accepted; kinds without graceful deletion ignore it.",
             ),
             self.query(
+                "ignoreStoreReadErrorWithClusterBreakingPotential",
+                "boolean",
+                "Remove an object because its stored value cannot be read. Nothing else may be said with it; it needs the \
+                 verb unsafe-delete-ignore-read-errors.",
+            ),
+            self.query(
                 "orphanDependents",
                 "boolean",
                 "Deprecated: use propagationPolicy.",
