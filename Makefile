@@ -68,11 +68,16 @@ soak: build ## Eight hours of load, judged while it runs; tests/src/bin/drydock-
 	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-soak
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-soak
 
-NIGHTLY := crash soak fuzz
+.PHONY: histories
+histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
+histories: tools ## A million concurrent operations through failures of the engine, each answer checked
+	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
+
+NIGHTLY := crash histories soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
-nightly: ## What `make test` has no time for: crash, ten minutes of soak, fuzz; goes on after a failure
+nightly: ## What `make test` has no time for: crash, histories, ten minutes of soak, fuzz; goes on after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

@@ -162,7 +162,7 @@ fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow)
                 // The first one belongs to the start.
                 "mark-sync" => 2..=5,
                 "engine-sync-log" => 1..=5,
-                _ => 1..=80,
+                _ => 1..=40,
             };
             let blow = Blow::Error {
                 point: point.to_owned(),
@@ -233,6 +233,7 @@ async fn crash_rounds(is_relaxed: bool, rounds: u64, salt: u64) {
         };
         let life = match orders.blow {
             Blow::None => Duration::from_millis(random.u64(1..150)),
+            _ if matches!(orders.job, Job::BackUp | Job::CopyOut) => LONGEST * 4,
             _ => LONGEST,
         };
         let journal = run_child(&orders, life);
