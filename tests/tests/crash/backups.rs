@@ -71,17 +71,18 @@ pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
 
 /// Restores the newest incremental backup, which shows a state of the time it was taken. Whether it was compared.
 pub(crate) async fn check_copies(copies: &Path, truth: &Truth) -> bool {
-    let Some(newest) = list(copies).pop() else {
+    let is_manifest = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    if !list(copies).iter().any(is_manifest) {
         return false;
-    };
-    let (revision, values_then) = restored_values(&newest).await;
+    }
+    let (revision, values_then) = restored_values(copies).await;
     // It shows this revision or one before, but none from before the child began.
     let is_known = truth.past.contains_key(&revision) && truth.past.keys().next() < Some(&revision);
     let mut possible = truth.past.range(..=revision);
     assert!(
         !is_known || possible.any(|(_, state)| values(state) == values_then),
         "{} up to {revision}",
-        newest.display()
+        copies.display()
     );
     is_known
 }
