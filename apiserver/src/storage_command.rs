@@ -148,3 +148,96 @@ impl Bar {
         bar.set_position(progress.done);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
+    use drydock_storage::{Transaction, Value};
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
+    #[derive(Default)]
+    struct Spoiling(AtomicBool);
+
+    impl Seal for Spoiling {
+        fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
+            if self.0.swap(false, Ordering::Relaxed)
+                && let Some(last) = plain.last_mut()
+            {
+                *last ^= 1;
+            }
+            Unsealed.seal(key, plain)
+        }
+
+        fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+            Unsealed.open(key, key_id, sealed)
+        }
+    }
+
+    async fn remove(folder: &std::path::Path, key: &str) -> Result<(), CommandError> {
+        let arguments = [
+            "drydock-apiserver",
+            "storage",
+            "remove-damaged",
+            "--storage-any-file-system",
+        ];
+        let arguments = arguments.into_iter().map(Into::into);
+        let arguments = arguments.chain(["--data-dir".into(), folder.into(), key.into()]);
+        let Config::Storage(command) = Config::parse(arguments.collect()).unwrap() else {
+            panic!("a storage command");
+        };
+        run(command).await
+    }
+
+    #[tokio::test]
+    async fn only_what_is_damaged_is_removed() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let seal = Arc::new(Spoiling::default());
+        let options = || Options {
+            seal: Arc::clone(&seal) as _,
+            ..Options::for_tests(folder.path())
+        };
+        let (store, _) = RocksStore::open(options()).unwrap();
+        let key = |name: &str| Key::new("g", "things", "n", name).unwrap();
+        for name in ["whole", "damaged"] {
+            seal.0.store(name == "damaged", Ordering::Relaxed);
+            let value = Value {
+                bytes: "{\"kind\":\"Thing\"}".into(),
+                form: "v1".into(),
+                splice_offset: 1,
+            };
+            store
+                .transact(Transaction::create(key(name), value))
+                .await
+                .unwrap();
+        }
+        store.close(Duration::from_secs(10)).await.unwrap();
+        drop(store);
+
+        for (name, is_removed) in [
+            ("whole", false),
+            ("absent", false),
+            ("damaged", true),
+            ("damaged", false),
+        ] {
+            let answer = remove(folder.path(), key(name).as_str()).await;
+            assert_eq!(answer.is_ok(), is_removed, "{name}: {answer:?}");
+            let refused = matches!(answer, Err(CommandError::Store(StoreError::Malformed { .. })));
+            assert_eq!(refused, !is_removed, "{name}");
+        }
+        assert!(matches!(
+            remove(folder.path(), "no key").await,
+            Err(CommandError::Store(StoreError::Key(_)))
+        ));
+        let (store, opened) = RocksStore::open(options()).unwrap();
+        assert!(opened.damaged.is_empty());
+        assert!(store.get(&key("whole")).await.unwrap().entry.is_some());
+        assert!(store.get(&key("damaged")).await.unwrap().entry.is_none());
+    }
+}
