@@ -1,9 +1,13 @@
 //! Values that the store cannot read, and reads before there is a cache.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Revision, Store, StoreError};
+use drydock_storage::rocks::RocksStore;
+use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
+use drydock_storage::{Options, Revision, Store, StoreError};
 
 use super::super::WatchKind::Deleted;
 use super::super::*;
@@ -266,4 +270,92 @@ async fn a_list_of_any_state_is_whole_whatever_its_limit() {
         assert_eq!(page.next.is_none(), count == 5, "{moment:?}");
         assert_eq!(names(page.objects).len(), count, "{moment:?}");
     }
+}
+
+/// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
+#[derive(Default)]
+struct Spoiling(AtomicBool);
+
+impl Seal for Spoiling {
+    fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
+        if self.0.swap(false, Ordering::Relaxed)
+            && let Some(last) = plain.last_mut()
+        {
+            *last ^= 1;
+        }
+        Unsealed.seal(key, plain)
+    }
+
+    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        Unsealed.open(key, key_id, sealed)
+    }
+}
+
+/// What memory has is right, but the next start would not find it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let seal = Arc::new(Spoiling::default());
+    let options = Options {
+        seal: Arc::clone(&seal) as _,
+        ..Options::for_tests(folder.path())
+    };
+    let (store, _) = RocksStore::open(options).unwrap();
+    let limits = CacheLimits {
+        check_period: Duration::from_millis(50),
+        ..CacheLimits::default()
+    };
+    let fixture = Fixture::over(store.clone(), limits).await;
+    for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
+        seal.0.store(serial == 2, Ordering::Relaxed);
+        fixture.put(&key(namespace, name), &thing(serial)).await;
+    }
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    assert!(
+        fixture
+            .cache
+            .get(&key("a", "2"), Moment::MostRecent)
+            .await
+            .unwrap()
+            .is_some()
+    );
+
+    let checked = store.clone();
+    let report = tokio::task::spawn_blocking(move || checked.check_values())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(report.damaged, [key("a", "2").to_string()]);
+    let refused = async {
+        loop {
+            match fixture.cache.get(&key("a", "2"), Moment::Any).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => break error,
+            }
+        }
+    };
+    let error = tokio::time::timeout(Duration::from_secs(20), refused)
+        .await
+        .unwrap();
+    assert!(names_the_key(&error), "{error}");
+    assert_eq!(
+        listed(&fixture.cache, select(namespace("b"), "", ""), Moment::MostRecent).await,
+        ["1"]
+    );
+
+    store.remove_damaged(&key("a", "2")).await.unwrap();
+    let encoder = Lines::default();
+    let told = tokio::time::timeout(Duration::from_secs(20), watcher.next_buffer(&encoder))
+        .await
+        .unwrap();
+    assert_eq!(
+        frames(&told.unwrap().unwrap()),
+        [event(Deleted, &key("a", "2"), 5, thing(2))]
+    );
+    assert_eq!(
+        listed(&fixture.cache, everything(), Moment::MostRecent).await,
+        ["1", "1"]
+    );
+    drop(fixture);
+    store.close(Duration::from_secs(10)).await.unwrap();
 }
