@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use crate::ledger::{Fault, Rule};
 
-/// What may come and go at any time: blocks being written, lists under way, pages that the allocator keeps.
+/// What may come and go at any time, the larger of the two: blocks being written, lists under way, pages that the
+/// allocator keeps.
 const SWING_BYTES: f64 = 64.0 * MIB;
+/// As a part of all memory.
+const SWING: f64 = 0.05;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Resident memory over time.
@@ -60,7 +63,8 @@ impl Trend {
     /// Memory grew by more than so many bytes an hour, beyond what comes and goes.
     #[expect(clippy::cast_precision_loss, reason = "bytes of memory fit a float exactly")]
     pub(super) fn check(self, growth_per_hour: u64) -> Result<(), Fault> {
-        let allowed = SWING_BYTES + growth_per_hour as f64 * self.hours;
+        let swing = SWING_BYTES.max(self.start * SWING);
+        let allowed = swing + growth_per_hour as f64 * self.hours;
         if self.end - self.start <= allowed {
             return Ok(());
         }
@@ -98,17 +102,19 @@ mod tests {
 
     #[test]
     fn growth_beyond_the_slope_and_the_swing_is_found() {
-        for (growth, swing, is_flat) in [
-            (0, 0, true),
-            (0, 300, true),
-            (70, 0, true),
-            (70, 100, true),
-            (90, 0, false),
-            (90, 100, false),
-            (1000, 0, false),
+        for (start, growth, swing, is_flat) in [
+            (1000, 0, 0, true),
+            (1000, 0, 300, true),
+            (1000, 70, 0, true),
+            (1000, 70, 100, true),
+            (1000, 90, 0, false),
+            (1000, 90, 100, false),
+            (1000, 1000, 0, false),
+            (4000, 210, 0, true),
+            (4000, 220, 0, false),
         ] {
-            let found = hour(1000, growth, swing).trend().check(16 << 20);
-            assert_eq!(found.is_ok(), is_flat, "{growth} {swing}: {found:?}");
+            let found = hour(start, growth, swing).trend().check(16 << 20);
+            assert_eq!(found.is_ok(), is_flat, "{start} {growth} {swing}: {found:?}");
         }
     }
 

@@ -160,6 +160,7 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
             sender: pool.sender(number)?,
             is_slow,
             reconnect,
+            live_since: 0,
         };
         watching.spawn(watcher.run());
     }

@@ -144,6 +144,8 @@ pub(super) struct Watcher {
     pub(super) is_slow: bool,
     /// Says that it is to reconnect.
     pub(super) reconnect: Arc<Notify>,
+    /// Since when its watch has shown the state: what was sent before that could not come sooner.
+    pub(super) live_since: u128,
 }
 
 impl Watcher {
@@ -205,6 +207,10 @@ impl Watcher {
             }
         };
         shared.counters.watches.fetch_add(1, Ordering::Relaxed);
+        self.live_since = shared.now();
+        if checker.seen_to().is_some() {
+            permit = None;
+        }
 
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -236,7 +242,9 @@ impl Watcher {
             }
             checker.settle(&shared.ledger())?;
             if checker.seen_to().is_some() {
-                permit = None;
+                if permit.take().is_some() {
+                    self.live_since = shared.now();
+                }
                 if self.is_slow && pauses > 0 && burst >= BURST_BYTES {
                     (pauses, burst) = (pauses - 1, 0);
                     sleep(shared.settings.pause).await;
@@ -260,10 +268,12 @@ impl Watcher {
     fn take(&self, checker: &mut Checker, line: &[u8]) -> Result<()> {
         let (frame, sent) = frame(line)?;
         match frame {
-            // The state, and what is removed, was sent long ago; who reads slowly lags by intent.
+            // What is removed is shown as it was sent long ago; who reads slowly lags by intent.
             Frame::Event(Event { kind, .. }) => {
                 let is_timed = checker.seen_to().is_some() && kind != Kind::Deleted && !self.is_slow;
-                self.shared.record_event(sent.filter(|_| is_timed));
+                let is_new = |sent: &u64| u128::from(*sent) >= self.live_since;
+                self.shared
+                    .record_event(sent.filter(|sent| is_timed && is_new(sent)));
             }
             Frame::Bookmark { .. } | Frame::Error { .. } => {
                 self.shared.counters.bookmarks.fetch_add(1, Ordering::Relaxed);
