@@ -80,6 +80,8 @@ const STORE_UUID: &str = "store";
 pub(crate) enum Step {
     PutState(Key, Vec<u8>),
     DeleteState(Key),
+    /// Removes every row of `state` from a key up to, not including, another; what the steps after it put stays.
+    DropState(Vec<u8>, Vec<u8>),
     PutHistory(Revision, u16, Vec<u8>),
     /// Removes history below a revision.
     DropHistory(Revision),
@@ -185,6 +187,7 @@ impl Engine {
             match step {
                 Step::PutState(key, record) => batch.put_cf(state, key.as_str(), record),
                 Step::DeleteState(key) => batch.delete_cf(state, key.as_str()),
+                Step::DropState(from, to) => batch.delete_range_cf(state, from, to),
                 Step::PutHistory(revision, index, record) => {
                     batch.put_cf(history, history_key(*revision, *index), record);
                 }
@@ -236,6 +239,12 @@ impl Engine {
         self.flush().unwrap();
         let history = self.family(HISTORY).unwrap();
         self.db.compact_range_cf(history, None::<&[u8]>, None::<&[u8]>);
+    }
+
+    /// Puts a row that no step would put.
+    #[cfg(test)]
+    pub(crate) fn put_raw(&self, family: &'static str, key: &[u8], record: &[u8]) {
+        self.db.put_cf(self.family(family).unwrap(), key, record).unwrap();
     }
 
     /// A consistent view of now.

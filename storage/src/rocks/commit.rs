@@ -65,6 +65,19 @@ pub(crate) enum Message {
         queued: Stopwatch,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
+    /// Write values again as they are, at their own revisions: the disk does not hold them any more as they were written.
+    Rewrite {
+        rewrite: Rewrite,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+}
+
+/// What is written again.
+pub(crate) enum Rewrite {
+    /// The record of a key.
+    One(Key),
+    /// All records from a key up to, not including, another: the engine cannot read what lies between.
+    Range { from: Vec<u8>, to: Vec<u8> },
 }
 
 /// Why the outcome of a write is not known.
@@ -178,7 +191,8 @@ impl Answer {
 
 enum Reply {
     Transactions(oneshot::Sender<Answers>, Vec<Answer>),
-    Compact(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
+    /// To the wish to let go of history, or to write values again.
+    Done(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
 impl Reply {
@@ -189,7 +203,7 @@ impl Reply {
                 let results = answers.into_iter().map(|answer| answer.result);
                 drop(reply.send(results.collect()));
             }
-            Self::Compact(reply, answer) => drop(reply.send(answer)),
+            Self::Done(reply, answer) => drop(reply.send(answer)),
         }
     }
 
@@ -203,7 +217,7 @@ impl Reply {
                 }
                 Self::Transactions(reply, answers)
             }
-            Self::Compact(reply, _) => Self::Compact(reply, Err(instead())),
+            Self::Done(reply, _) => Self::Done(reply, Err(instead())),
         }
     }
 }
@@ -335,7 +349,11 @@ impl CommitThread {
                     reply,
                 } => {
                     let answer = self.raise_floors(&index, &mut pending, wanted, queued);
-                    Reply::Compact(reply, answer)
+                    Reply::Done(reply, answer)
+                }
+                Message::Rewrite { rewrite, reply } => {
+                    let answer = self.rewrite(&index, &mut pending, rewrite);
+                    Reply::Done(reply, answer)
                 }
             });
         }
@@ -467,6 +485,38 @@ impl CommitThread {
             new,
             old: before,
         })
+    }
+
+    /// Appends the records of values as they are. None of it can be seen but on the disk.
+    fn rewrite(&self, index: &Index, pending: &mut Pending, rewrite: Rewrite) -> Result<(), StoreError> {
+        self.shared.poison.check_writable()?;
+        let (keys, mut steps) = match rewrite {
+            Rewrite::One(key) => (vec![key], Vec::new()),
+            Rewrite::Range { from, to } => {
+                let is_within =
+                    |key: &&Key| (from.as_slice()..to.as_slice()).contains(&key.as_str().as_bytes());
+                let known = index.iter().map(|(key, _)| key);
+                let new = pending.changed.keys().filter(|key| index.slot(key).is_none());
+                let keys = known.chain(new).filter(is_within).cloned().collect();
+                (keys, vec![Step::DropState(from, to)])
+            }
+        };
+        for key in keys {
+            let entry = match pending.slot(index, &key) {
+                None => continue,
+                Some(Slot::Whole(entry)) => entry,
+                Some(Slot::Damaged(_)) => return Err(damaged(&key)),
+            };
+            let body = self.shared.records.state_body(&key, &entry.value);
+            let body = body.map_err(|error| cannot_encode(&error))?;
+            let Entry {
+                created, modified, ..
+            } = *entry;
+            let record = finish_state(body, &key, Place { created, modified });
+            steps.push(Step::PutState(key, record));
+        }
+        pending.steps.append(&mut steps);
+        Ok(())
     }
 
     /// Raises the published floors, then appends what makes them durable and drops what lies below.

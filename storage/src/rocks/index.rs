@@ -1,6 +1,6 @@
 //! What does every key hold, durably and published?
 //!
-//! One map in memory, written by the commit thread alone (but for the check of values, which sets damaged ones apart),
+//! One map in memory, written by the commit thread alone (but for the check of values, which sets apart what it cannot heal),
 //! once per batch and whole: a reader sees all of a batch or none of it, together with its revision. Conditions are
 //! checked and gets are answered here, without a disk read. Its bytes are shared with every reader of the value.
 

@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     object_bytes: u64,
     measure_disk: Arc<MeasureDisk>,
     check_every: Duration,
+    /// Held by the check of values: its checkpoint has one place.
+    checking: Mutex<()>,
     clock: Arc<dyn Clock>,
     steady: Steady,
     records: Records,
@@ -185,6 +187,7 @@ impl Shared {
             object_bytes: options.object_bytes,
             measure_disk: options.measure_disk,
             check_every: options.check_every,
+            checking: Mutex::new(()),
             steady,
             records,
             poison: Poison::new(metrics.health.clone()),

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::accept_loss::is_cut_short;
+use super::check::remove_checkpoint;
 use super::column_families::{Access, Engine, Meta, Recovery, Step};
 use super::commit::CommitThread;
 use super::disk::NO_ROOM_BYTES;
@@ -93,6 +94,10 @@ impl RocksStore {
         }
         let lock = lock_folder(&options)?;
         refuse_unfit(&options)?;
+        // It keeps files that are let go of, and may be all that fills the disk.
+        if let Err(error) = remove_checkpoint(&folder) {
+            tracing::warn!(%error, "what a check of values left behind was not removed");
+        }
         let records = Records::new(Arc::clone(&options.seal));
         let is_new = Format::read(&folder)?.is_none();
         if is_new {

@@ -1186,8 +1186,21 @@ fn unlike(number: u64) -> String {
         .collect()
 }
 
+/// Writes a record whose value is damaged below a running store.
+fn spoil_record(store: &RocksStore, name: &str, text: &str, revision: Revision) {
+    let spoiled = spoiled_state(&key(name), text, revision);
+    let engine = store.shared.engine().unwrap();
+    engine.write(&[Step::PutState(key(name), spoiled)], true).unwrap();
+}
+
+async fn text_of(store: &RocksStore, name: &str) -> Option<String> {
+    let entry = store.get(&key(name)).await.unwrap().entry?;
+    Some(String::from_utf8(entry.value.bytes.to_vec()).unwrap())
+}
+
+/// The check threw away the copy in memory, which was the last good one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_damaged_while_the_store_runs_is_set_apart() {
+async fn a_value_that_is_damaged_while_the_store_runs_is_written_again() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
     let one = put(&store, "one", "first").await;
@@ -1195,15 +1208,39 @@ async fn a_value_that_is_damaged_while_the_store_runs_is_set_apart() {
     hands.set(77);
     let sound = check_values(&store).await;
     assert_eq!((sound.objects, sound.history_records), (2, 2));
-    assert!(sound.damaged.is_empty() && sound.damaged_history.is_empty());
+    assert!(sound.healed.is_empty() && sound.damaged.is_empty() && sound.damaged_history.is_empty());
     assert_eq!(store.metrics().values_checked_seconds.get(), 77);
-    let engine = store.shared.engine().unwrap();
-    let spoiled = spoiled_state(&key("one"), "first", one);
-    engine
-        .write(&[Step::PutState(key("one"), spoiled)], true)
-        .unwrap();
-    drop(engine);
-    assert_eq!(check_values(&store).await.damaged, [key("one").to_string()]);
+    spoil_record(&store, "one", "first", one);
+    let report = check_values(&store).await;
+    assert_eq!(
+        (report.healed, report.damaged.len()),
+        (vec![key("one").to_string()], 0)
+    );
+    assert_eq!(store.current_revision().await.unwrap(), Revision(3));
+    assert_eq!(text_of(&store, "one").await.unwrap(), "first");
+    assert!(check_values(&store).await.healed.is_empty(), "it is whole again");
+    assert_eq!(store.metrics().value_check_failures.get(), 1);
+    close(store).await;
+    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!((opened.damaged.len(), opened.revision), (0, 3));
+    let entry = store.get(&key("one")).await.unwrap().entry.unwrap();
+    assert_eq!((entry.created, entry.modified), (one, one));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_damaged_and_cannot_be_written_again_is_set_apart() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let one = put(&store, "one", "first").await;
+    put(&store, "two", "second").await;
+    spoil_record(&store, "one", "first", one);
+    store.shared.poison.forbid_writes("a test");
+    let report = check_values(&store).await;
+    assert_eq!(
+        (report.damaged, report.healed.len()),
+        (vec![key("one").to_string()], 0)
+    );
+    store.shared.poison.allow_writes();
     assert_eq!(store.damaged(), [key("one")]);
     assert!(matches!(
         store.get(&key("one")).await,
@@ -1218,27 +1255,115 @@ async fn a_value_that_is_damaged_while_the_store_runs_is_set_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_values_of_a_damaged_block_are_set_apart_and_those_around_it_are_not() {
+async fn the_values_of_a_damaged_block_are_written_again() {
+    for spoiled in [0, 30, 59] {
+        let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+        let store = open(&root, &hands);
+        for number in 0..60 {
+            put(&store, &format!("{number:03}"), &unlike(number)).await;
+        }
+        // History lies in a table of its own, and goes first: the value is found in that of the state.
+        store.compact(Revision(61)).await.unwrap();
+        store.shared.engine().unwrap().settle_history();
+        spoil_table(&root, &unlike(spoiled).as_bytes()[1000..1100]);
+        let name = format!("{spoiled:03}");
+        let report = check_values(&store).await;
+        assert!(report.healed.contains(&key(&name).to_string()), "{report:?}");
+        assert!(
+            report.healed.len() < 10 && report.damaged.is_empty(),
+            "{report:?}"
+        );
+        assert_eq!(report.objects, 60 - report.healed.len() as u64);
+        let again = check_values(&store).await;
+        assert_eq!((again.objects, again.healed.len()), (60, 0), "{again:?}");
+        put(&store, &format!("{spoiled:03}x"), "beside it").await;
+        close(store).await;
+        let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+        assert_eq!((opened.objects, opened.damaged.len()), (61, 0));
+        for number in 0..60 {
+            let found = text_of(&store, &format!("{number:03}")).await;
+            assert_eq!(found, Some(unlike(number)), "{number}");
+        }
+        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
+        assert_eq!(scan.unwrap().entries.len(), 61);
+    }
+}
+
+/// A row that belongs to no key was taken for one that went meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_belongs_to_no_key_fails_the_check() {
+    for family in [column_families::STATE, column_families::HISTORY] {
+        let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+        hands.set(5);
+        let store = open(&root, &hands);
+        put(&store, "one", "first").await;
+        store.shared.engine().unwrap().put_raw(family, b"\xffodd", b"x");
+        let checking = store.clone();
+        let checked = tokio::task::spawn_blocking(move || checking.check_values())
+            .await
+            .unwrap();
+        assert!(matches!(checked, Err(StoreError::Corrupt { .. })), "{checked:?}");
+        assert_eq!(store.metrics().value_check_failures.get(), 1);
+        assert_eq!(store.metrics().values_checked_seconds.get(), 0);
+        assert_eq!(store.floors().watchable_from, Revision(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_ends_when_the_disk_fills_up_and_runs_alone() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    for number in 0..60 {
-        put(&store, &format!("{number:03}"), &unlike(number)).await;
+    for number in 0..200 {
+        put(&store, &number.to_string(), &unlike(number)).await;
     }
-    let engine = store.shared.engine().unwrap();
-    engine.flush().unwrap();
-    // History lies in a table of its own, and goes first: the value is found in that of the state.
-    store.compact(Revision(61)).await.unwrap();
-    engine.settle_history();
-    drop(engine);
-    spoil_table(&root, &unlike(30).as_bytes()[1000..1100]);
-    let report = check_values(&store).await;
-    assert!(report.damaged.contains(&key("030").to_string()), "{report:?}");
-    assert!(report.damaged.len() < 10, "{report:?}");
-    assert_eq!(report.objects, 60 - report.damaged.len() as u64);
-    for name in ["000", "015", "045", "059"] {
-        assert!(store.get(&key(name)).await.unwrap().entry.is_some());
+    let shared = Arc::clone(&store.shared);
+    let checked = tokio::task::spawn_blocking(move || {
+        let pause = |_| {
+            let second = check::check(&shared, &|_| false);
+            assert!(
+                matches!(second, Err(StoreError::Unavailable { .. })),
+                "{second:?}"
+            );
+            assert!(
+                shared.folder.join("check").exists(),
+                "the files of the first are there"
+            );
+            shared.set_room(Room::Short);
+            false
+        };
+        check::check(&shared, &pause)
+    });
+    let checked = checked.await.unwrap();
+    assert!(matches!(checked, Err(StoreError::Full { .. })), "{checked:?}");
+    assert!(!root.path().join("check").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_removes_what_a_check_left_behind() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    for name in ["check", "check.tmp"] {
+        std::fs::create_dir_all(root.path().join(name)).unwrap();
+        std::fs::write(root.path().join(name).join("1.sst"), b"old").unwrap();
     }
-    assert_eq!(store.damaged().len(), report.damaged.len());
+    let _store = open(&root, &hands);
+    assert!(!root.path().join("check").exists() && !root.path().join("check.tmp").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_whose_last_time_lies_in_the_future_is_due() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    hands.set(7);
+    std::fs::write(root.path().join("checked"), "99999999").unwrap();
+    let options = Options {
+        background_work: true,
+        check_every: Duration::from_millis(5),
+        ..options(root.path(), &hands)
+    };
+    let store = RocksStore::open(options).unwrap().0;
+    while store.metrics().values_checked_seconds.get() == 0 {
+        tokio::task::yield_now().await;
+    }
+    close(store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
