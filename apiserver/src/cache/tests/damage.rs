@@ -274,11 +274,21 @@ async fn a_list_of_any_state_is_whole_whatever_its_limit() {
 
 /// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
 #[derive(Default)]
-struct Spoiling(AtomicBool);
+struct Spoiling {
+    spoils: AtomicBool,
+    /// Nothing can be written, so what is damaged cannot be written again either.
+    refuses: AtomicBool,
+}
 
 impl Seal for Spoiling {
     fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
-        if self.0.swap(false, Ordering::Relaxed)
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(SealError::Unavailable {
+                key_id: "a test".to_owned(),
+                reason: "it refuses".to_owned(),
+            });
+        }
+        if self.spoils.swap(false, Ordering::Relaxed)
             && let Some(last) = plain.last_mut()
         {
             *last ^= 1;
@@ -291,7 +301,7 @@ impl Seal for Spoiling {
     }
 }
 
-/// What memory has is right, but the next start would not find it.
+/// What memory has is right, but it cannot be written again, and the next start would not find it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
     let folder = tempfile::TempDir::new().unwrap();
@@ -307,7 +317,7 @@ async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
     };
     let fixture = Fixture::over(store.clone(), limits).await;
     for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
-        seal.0.store(serial == 2, Ordering::Relaxed);
+        seal.spoils.store(serial == 2, Ordering::Relaxed);
         fixture.put(&key(namespace, name), &thing(serial)).await;
     }
     let mut watcher = fixture.watch(everything(), Start::Now).await;
@@ -320,12 +330,14 @@ async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
             .is_some()
     );
 
+    seal.refuses.store(true, Ordering::Relaxed);
     let checked = store.clone();
     let report = tokio::task::spawn_blocking(move || checked.check_values())
         .await
         .unwrap()
         .unwrap();
     assert_eq!(report.damaged, [key("a", "2").to_string()]);
+    seal.refuses.store(false, Ordering::Relaxed);
     let refused = async {
         loop {
             match fixture.cache.get(&key("a", "2"), Moment::Any).await {
