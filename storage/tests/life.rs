@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use drydock_storage::rocks::{
 };
 use drydock_storage::seal::{Seal, Unsealed};
 use drydock_storage::{
-    At, Durability, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError, Transaction, Value,
+    At, Durability, FreeSpace, Key, KeyRange, Options, Outcome, Page, Revision, Store, StoreError,
+    Transaction, Value,
 };
 use tempfile::TempDir;
 
@@ -303,6 +305,72 @@ async fn incremental_backups_share_files_and_each_of_them_is_restored() {
     let another = filled(&root.path().join("another")).await;
     let refused = another.backup_incrementally(&folder, 2).unwrap_err();
     assert!(matches!(refused, LifeError::Foreign { .. }), "{refused}");
+}
+
+/// A batch is in the files before its revision is published, which is what the manifest says.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incremental_backup_that_is_ahead_of_its_manifest_is_restored() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let folder = root.path().join("copies");
+    let path = store.backup_incrementally(&folder, 0).unwrap().path;
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let behind = whole.replace("\"revision\": 6", "\"revision\": 5");
+    assert_ne!(whole, behind);
+    std::fs::write(&path, behind).unwrap();
+    let restored = restore(&folder, &options(&root.path().join("restored")), &quiet).unwrap();
+    assert_eq!((restored.objects, restored.source_revision), (2, 6));
+    assert!(restored.revision > 6 + JUMP);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_of_backups_that_is_too_large_keeps_all() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let folder = root.path().join("copies");
+    let report = store.backup_incrementally(&folder, 1 << 32).unwrap();
+    assert_eq!(report.kept, 1);
+    assert!(report.path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fills_up_is_not_copied() {
+    let root = TempDir::new().unwrap();
+    let free = 1 << 30;
+    let store = RocksStore::open(Options {
+        measure_disk: Arc::new(move |_| Ok(FreeSpace { free, total: 1 << 40 })),
+        ..options(&root.path().join("store"))
+    })
+    .unwrap()
+    .0;
+    let folder = root.path().join("copies");
+    let refused = store.backup_incrementally(&folder, 2).unwrap_err();
+    assert!(
+        matches!(refused, LifeError::Store(StoreError::Full { .. })),
+        "{refused}"
+    );
+    assert!(!folder.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_into_one_folder_wait_for_each_other() {
+    let root = TempDir::new().unwrap();
+    let time_ms = AtomicU64::new(0);
+    let ticking = Options {
+        clock: Arc::new(move || time_ms.fetch_add(1, Ordering::Relaxed)),
+        ..options(&root.path().join("store"))
+    };
+    let store = RocksStore::open(ticking).unwrap().0;
+    put(&store, "one", "one").await;
+    let folder = root.path().join("backups");
+    let take = || {
+        let (store, folder) = (store.clone(), folder.clone());
+        std::thread::spawn(move || store.backup(&folder, 0, &quiet).map(|report| report.path))
+    };
+    for taken in [take(), take(), take()] {
+        let path = taken.join().unwrap().unwrap();
+        verify_backup(&path, &seal(), &quiet).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,8 +74,8 @@ pub struct BackupReport {
 }
 
 impl RocksStore {
-    /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks; writers
-    /// do not wait. Where a value is damaged, the newest older backup without damage is kept besides.
+    /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks, also
+    /// while another backup is taken; writers do not wait. Where a value is damaged, the newest older backup without damage is kept besides.
     ///
     /// # Errors
     /// The disk, or damage of structure found while the backup is read: then there is no backup.
@@ -85,6 +85,7 @@ impl RocksStore {
         keep: usize,
         progress: &dyn Fn(Progress),
     ) -> Result<BackupReport, LifeError> {
+        let _at_work = self.shared.backing_up();
         make_folder(folder).map_err(at(folder))?;
         let unfinished = folder.join(UNFINISHED);
         if unfinished.exists() {

@@ -18,12 +18,13 @@ use uuid::Uuid;
 
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
+use super::disk::Room;
 use super::error::{EngineError, OpenError};
 use super::format::{CURRENT, make_folder, write_durably};
 use super::progress::{LifeError, at};
 use super::recover;
 use super::transfer::Source;
-use crate::Revision;
+use crate::{Revision, StoreError};
 
 const ENGINE: &str = "engine";
 
@@ -37,7 +38,7 @@ struct Manifest {
     store: Uuid,
     /// The engine's number of it.
     backup: u32,
-    /// It shows the store at this revision or at one before.
+    /// It shows the store at this revision or at one before, or at that of the batch that was at work.
     revision: u64,
     /// When it was taken, in milliseconds since 1970.
     taken_ms: u64,
@@ -51,7 +52,7 @@ pub struct IncrementalReport {
     pub path: PathBuf,
     /// The identity of the store.
     pub store: Uuid,
-    /// It shows the store at this revision or at one before, and at least at the newest one from before it began.
+    /// It shows the store at this revision or at one near it, and at least at the newest one from before it began.
     pub revision: u64,
     /// How many files it consists of; most are shared with the ones before.
     pub files: u32,
@@ -65,11 +66,18 @@ pub struct IncrementalReport {
 
 impl RocksStore {
     /// Brings a folder of incremental backups, on any volume, up to now and keeps the newest `keep` (0 = all), or
-    /// all of them while a value is damaged. Blocks; writers do not wait. One at a time for a folder.
+    /// all of them while a value is damaged. Blocks, also while another backup is taken; writers do not wait.
     ///
     /// # Errors
-    /// The disks, a folder with backups of another store, and backups whose files are not as they were written.
+    /// The disks, one that fills up among them, a folder with backups of another store, and backups whose files are not
+    /// as they were written.
     pub fn backup_incrementally(&self, folder: &Path, keep: usize) -> Result<IncrementalReport, LifeError> {
+        let _at_work = self.shared.backing_up();
+        if self.shared.room() > Room::Plenty {
+            // While files are copied, none that were let go of are removed.
+            let reason = "the disk fills up, so no backup is taken of it".to_owned();
+            return Err(StoreError::Full { reason }.into());
+        }
         make_folder(folder).map_err(at(folder))?;
         let foreign = |manifest: &Manifest| manifest.store != self.uuid();
         if let Some(other) = manifests(folder)?.iter().find(|manifest| foreign(manifest)) {
@@ -85,7 +93,7 @@ impl RocksStore {
             .map_err(|error| failed(folder, error))?;
         drop(engine);
         fail::fail_point!("copy-before-manifest");
-        // What the backup shows was committed by now.
+        // What the backup shows was committed by now, but for what is written and not published yet: see `unpack`.
         let revision = self.shared.current();
         let newest = backups
             .get_backup_info()
@@ -108,6 +116,8 @@ impl RocksStore {
         let damaged = self.damaged();
         // Older ones may hold the last whole copy of what is damaged now.
         if keep > 0 && damaged.is_empty() {
+            // The binding cuts it off at 32 bits, where a large number would keep none.
+            let keep = keep.min(u32::MAX as usize);
             backups
                 .purge_old_backups(keep)
                 .map_err(|error| failed(folder, error.into()))?;
@@ -179,14 +189,15 @@ impl Copy {
             .map_err(|error| failed(&path, error.into()))?;
         let engine = Engine::open(target, Access::ReadOnly, Recovery::Strict)?;
         let position = recover::position(&engine.view())?;
-        if position.store != self.manifest.store || position.revision.0 > self.manifest.revision {
-            let what = "its content is not what the manifest says".to_owned();
+        if position.store != self.manifest.store {
+            let what = "it is of another store than the manifest says".to_owned();
             return Err(LifeError::Damaged { path, what });
         }
         Ok(Source {
             engine,
             store: position.store,
-            revision: Revision(self.manifest.revision),
+            // A batch that was at work is in the copy before its revision is published.
+            revision: position.revision.max(Revision(self.manifest.revision)),
             taken_ms: self.manifest.taken_ms,
         })
     }

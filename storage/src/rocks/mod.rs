@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     check_every: Duration,
     /// Held by the check of values: its checkpoint has one place.
     checking: Mutex<()>,
+    /// Held while a backup is taken: two in one folder would remove what the other makes.
+    backup: Mutex<()>,
     clock: Arc<dyn Clock>,
     steady: Steady,
     records: Records,
@@ -188,6 +190,7 @@ impl Shared {
             measure_disk: options.measure_disk,
             check_every: options.check_every,
             checking: Mutex::new(()),
+            backup: Mutex::new(()),
             steady,
             records,
             poison: Poison::new(metrics.health.clone()),
@@ -289,6 +292,11 @@ impl Shared {
 
     fn undone(&self) -> MutexGuard<'_, Option<Undone>> {
         self.undone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the backup that is being taken.
+    fn backing_up(&self) -> MutexGuard<'_, ()> {
+        self.backup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn current(&self) -> Revision {
