@@ -46,6 +46,8 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
         return response;
     }
     let (mut parts, mut body) = response.into_parts();
+    // They are for what is sent, not for what is read here.
+    let guards = body.release();
     // Only its beginning says whether a stream is large.
     let (mut begun, mut length) = (Vec::new(), 0);
     while length <= THRESHOLD {
@@ -56,9 +58,9 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
             }
             Some(Err(error)) => {
                 let cut = stream::iter(begun.into_iter().map(Ok).chain([Err(error)]));
-                return Response::from_parts(parts, ResponseBody::abortable_stream(cut));
+                return Response::from_parts(parts, ResponseBody::abortable_stream(cut).holding(guards));
             }
-            None => return Response::from_parts(parts, ResponseBody::chunks(begun)),
+            None => return Response::from_parts(parts, ResponseBody::chunks(begun).holding(guards)),
         }
     }
     parts
@@ -68,7 +70,10 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
         .headers
         .append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, ResponseBody::abortable_stream(gzip(begun, body)))
+    Response::from_parts(
+        parts,
+        ResponseBody::abortable_stream(gzip(begun, body)).holding(guards),
+    )
 }
 
 async fn next(body: &mut ResponseBody) -> Option<Result<Bytes, Truncated>> {
@@ -180,6 +185,25 @@ mod tests {
     async fn watches_are_never_compressed() {
         let watch = ResponseBody::stream(stream::iter(parts(&[1 << 20])));
         assert_eq!(sent(watch, "gzip").await.0, None);
+    }
+
+    #[tokio::test]
+    async fn guards_stay_until_everything_is_sent() {
+        for sizes in [&[1024][..], &[64 * 1024; 4]] {
+            let (guard, mut dropped) = tokio::sync::oneshot::channel::<()>();
+            let plain = stream::iter(parts(sizes)).map(Ok);
+            let body = ResponseBody::abortable_stream(plain).holding(guard);
+            let mut body = compress(Response::new(body), true).await.into_body();
+            assert_eq!(
+                dropped.try_recv(),
+                Err(tokio::sync::oneshot::error::TryRecvError::Empty)
+            );
+            while next(&mut body).await.is_some() {}
+            assert_eq!(
+                dropped.try_recv(),
+                Err(tokio::sync::oneshot::error::TryRecvError::Closed)
+            );
+        }
     }
 
     #[tokio::test]

@@ -165,6 +165,12 @@ impl ResponseBody {
         }
     }
 
+    /// Takes the guards out, for a body that is sent in place of this one.
+    #[must_use]
+    pub fn release(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.held.take()
+    }
+
     /// Keeps `guard` until the body is sent or dropped. A later guard is dropped after the earlier ones.
     #[must_use]
     pub fn holding(mut self, guard: impl Any + Send) -> Self {

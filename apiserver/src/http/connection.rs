@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     body::{RequestBody, ResponseBody},
     certificate::PeerCertificates,
-    outgoing::{Outgoing, PATIENCE},
+    outgoing::Outgoing,
     socket::{Socket, Unsent},
 };
 
@@ -66,6 +66,9 @@ const LOCAL_RESETS: usize = 1024;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a connection may be without room for more. That a peer takes no byte is noticed by the kernel, see the
+/// listener; one that takes bytes slowly may fill a large send buffer for this long.
+const STALLED: Duration = Duration::from_mins(2);
 /// Time for the last bytes of a connection that has ended.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
@@ -329,7 +332,12 @@ async fn drive<C, E, S>(
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            () = turns(served.as_mut(), socket) => return,
+            result = turns(served.as_mut(), socket) => {
+                if let Err(error) = result {
+                    tracing::debug!(error, "connection ended with an error");
+                }
+                break;
+            }
             () = going.cancelled(), if !told => {
                 told = true;
                 let_go(served.as_mut());
@@ -339,7 +347,7 @@ async fn drive<C, E, S>(
                 let_go(served.as_mut());
             }
             _ = tick.tick() => {
-                if socket.refused_since().is_some_and(|since| since.elapsed() >= PATIENCE) {
+                if socket.refused_since().is_some_and(|since| since.elapsed() >= STALLED) {
                     tracing::debug!("connection closed: the peer takes nothing");
                     return;
                 }
@@ -359,28 +367,25 @@ async fn drive<C, E, S>(
             }
         }
     }
+    let rest = std::future::poll_fn(|context| socket.poll_sent(context));
+    if !matches!(tokio::time::timeout(LAST_BYTES, rest).await, Ok(Ok(()))) {
+        tracing::debug!("the last bytes of a connection were not taken");
+    }
 }
 
 /// Runs the protocol until the connection ends, and sends at the end of each of its turns what it wrote.
-async fn turns<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>)
+async fn turns<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>) -> Result<(), String>
 where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let result = std::future::poll_fn(|context| match served.as_mut().poll(context) {
+    std::future::poll_fn(|context| match served.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(result.map_err(|error| error.to_string())),
         Poll::Pending => match socket.poll_sent(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.to_string())),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
         },
     })
-    .await;
-    if let Err(error) = result {
-        tracing::debug!(error, "connection ended with an error");
-    }
-    let rest = std::future::poll_fn(|context| socket.poll_sent(context));
-    if !matches!(tokio::time::timeout(LAST_BYTES, rest).await, Ok(Ok(()))) {
-        tracing::debug!("the last bytes of a connection were not taken");
-    }
+    .await
 }

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -12,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     certificate::PeerCertificates,
     connection::{self, Connection, Service},
+    outgoing::PATIENCE,
     shutdown::Stages,
     tls::Tls,
 };
@@ -77,6 +79,15 @@ impl Listener {
     }
 }
 
+/// Small answers leave at once, and a peer that takes no byte for [`PATIENCE`] is given up: the kernel knows, since it
+/// sees what is acknowledged, with a window that stays shut too.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let patience = u32::try_from(PATIENCE.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, patience)?;
+    Ok(())
+}
+
 async fn serve<S: Service>(
     stream: TcpStream,
     remote: SocketAddr,
@@ -85,8 +96,8 @@ async fn serve<S: Service>(
     metrics: &Metrics,
     closed: tokio_util::sync::CancellationToken,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY");
+    if let Err(error) = prepare(&stream) {
+        tracing::debug!(%error, "the options of a connection were not set");
     }
     let stream = match timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -106,4 +117,20 @@ async fn serve<S: Service>(
     let certificates = session.peer_certificates().and_then(PeerCertificates::new);
     let connection = Connection::new(remote, http2, certificates);
     connection::serve(stream, connection, service, closed).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn peers_that_take_nothing_are_given_up_by_the_kernel() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, _) = accepted.unwrap();
+        prepare(&stream).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 30_000);
+        assert!(stream.nodelay().unwrap());
+    }
 }

@@ -7,7 +7,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -23,6 +23,8 @@ use super::{
 
 /// How long a client may take nothing of what it is sent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// What is handed on at once at most, in bytes: a client that takes so much in [`PATIENCE`] is slow, not gone.
+const PIECE_BYTES: usize = 128 * 1024;
 
 /// The responses of a connection that are under way, as far as they are streams.
 #[derive(Debug)]
@@ -35,7 +37,10 @@ pub(super) struct Outgoing {
 struct Followed {
     /// None when it was taken away.
     body: Option<ResponseBody>,
-    /// Since when its last bytes wait to be taken: whoever has room for more asks for more at once.
+    /// What the body has given and was not handed on yet.
+    rest: Bytes,
+    /// Since when its last bytes wait to be taken: whoever has room for more asks for more at once. Over HTTP/1.1 the
+    /// connection is looked at instead.
     handed_at: Option<Instant>,
     unsent: Option<Arc<Unsent>>,
 }
@@ -60,6 +65,7 @@ impl Outgoing {
         }
         let followed = Arc::new(Mutex::new(Followed {
             body: Some(body),
+            rest: Bytes::new(),
             handed_at: None,
             unsent: self.unsent.clone(),
         }));
@@ -76,7 +82,12 @@ impl Outgoing {
             let Some(followed) = followed.upgrade() else {
                 return false;
             };
-            let mut followed = lock(&followed);
+            // Whoever is being asked for more is not stalled, and is not waited for.
+            let mut followed = match followed.try_lock() {
+                Ok(followed) => followed,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return true,
+            };
             if followed.handed_at.is_some_and(|at| at.elapsed() >= PATIENCE) {
                 abandoned.extend(followed.body.take());
             }
@@ -97,16 +108,21 @@ impl Followed {
             return Poll::Ready(Some(Err(Truncated("the client stopped reading"))));
         };
         if let Some(unsent) = &self.unsent {
-            // Since when it waits stays as it is: the peer has taken nothing since.
             ready!(unsent.poll_room(context));
         }
-        let next = Pin::new(body).poll_frame(context);
-        self.handed_at = matches!(next, Poll::Ready(Some(_))).then(Instant::now);
-        let next =
-            next.map(|frame| frame.map(|frame| frame.map(|frame| frame.into_data().unwrap_or_default())));
-        if let (Some(unsent), Poll::Ready(Some(Ok(bytes)))) = (&self.unsent, &next) {
-            unsent.add(bytes.len());
+        if self.rest.is_empty() {
+            self.handed_at = None;
+            self.rest = match ready!(Pin::new(body).poll_frame(context)) {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            };
         }
-        next
+        let piece = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
+        match &self.unsent {
+            Some(unsent) => unsent.add(piece.len()),
+            None => self.handed_at = Some(Instant::now()),
+        }
+        Poll::Ready(Some(Ok(piece)))
     }
 }

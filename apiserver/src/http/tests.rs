@@ -526,12 +526,12 @@ fn answering(http2: bool) -> Answering {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_takes_no_byte_for_half_a_minute_is_let_go() {
+async fn a_connection_without_room_for_two_minutes_is_let_go() {
     let mut it = answering(false);
     let ask = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
     it.client.write_all(ask).await.unwrap();
     let seconds = it.ended.await.unwrap().as_secs();
-    assert!((30..=34).contains(&seconds), "{seconds}");
+    assert!((120..=124).contains(&seconds), "{seconds}");
     assert!(it.losses.recv().await.unwrap().as_secs() <= seconds);
     // Of what it did not take little was made: 64 KiB are in the pipe.
     let handed = it.handed.load(Ordering::Relaxed);
@@ -564,6 +564,7 @@ async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
         tokio::select! {
             lost = it.losses.recv() => break lost.unwrap().as_secs(),
             () = tokio::time::sleep(Duration::from_secs(1)) => {
+                // Slowly: two windows would be more than it takes in half a minute.
                 assert!(read.frame().await.unwrap().is_ok());
             }
         }
