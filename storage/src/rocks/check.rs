@@ -6,7 +6,8 @@
 //! it has in memory says nothing about the disk. Only the reading yields to everybody: nothing that holds a lock does.
 //!
 //! A value of `state` that is damaged on the disk is whole in memory as a rule: it is served on, and written again at its
-//! own revision. Only where memory does not have it, or it cannot be written, it is set apart, as a start would do. Below a
+//! own revision. Of a block that the engine cannot read, every value is written again behind a range that hides it: reads,
+//! backups and starts pass it by, but the file keeps it, and compaction of that file fails. Only where memory does not have it, or it cannot be written, it is set apart, as a start would do. Below a
 //! damaged record of `history` nothing can be read through any more: the floors rise above it, so that its readers start
 //! over.
 
@@ -370,6 +371,10 @@ impl Check<'_> {
             // Nothing that lives, or nothing that is not known.
             self.count_failure();
         }
+        tracing::error!(
+            why,
+            "a file of the engine is damaged, and stays so until it is compacted, which fails: take a backup and restore it"
+        );
         if damaged.len() <= MOST_REWRITTEN {
             self.heal(Rewrite::Range { from, to }, found, &why)?;
         } else {

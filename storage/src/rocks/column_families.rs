@@ -233,12 +233,12 @@ impl Engine {
         Ok(self.db.delete_file_in_range_cf(history, from, to)?)
     }
 
-    /// Moves what was flushed of history to the level whose files can be removed whole.
+    /// Moves what was flushed of a family to the level where it rests, and whose files can be removed whole.
     #[cfg(test)]
-    pub(crate) fn settle_history(&self) {
+    pub(crate) fn settle(&self, family: &'static str) {
         self.flush().unwrap();
-        let history = self.family(HISTORY).unwrap();
-        self.db.compact_range_cf(history, None::<&[u8]>, None::<&[u8]>);
+        let family = self.family(family).unwrap();
+        self.db.compact_range_cf(family, None::<&[u8]>, None::<&[u8]>);
     }
 
     /// Puts a row that no step would put.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use super::column_families::{Access, Recovery, Step, history_key};
+use super::column_families::{Access, HISTORY, Recovery, STATE, Step, history_key};
 use super::open::engine_folder;
 use super::*;
 use crate::record::{Committed, Place, finish_change, finish_state};
@@ -676,7 +676,7 @@ async fn files_below_floors_that_may_not_be_on_disk_stay() {
         for name in ["one", "two"] {
             put(&store, name, "x").await;
         }
-        store.shared.engine().unwrap().settle_history();
+        store.shared.engine().unwrap().settle(HISTORY);
         for name in ["three", "four"] {
             put(&store, name, "x").await;
         }
@@ -746,7 +746,7 @@ async fn floors_outlive_a_loss_of_power_in_relaxed_mode_too() {
     for name in ["one", "two"] {
         put(&store, name, "x").await;
     }
-    store.shared.engine().unwrap().settle_history();
+    store.shared.engine().unwrap().settle(HISTORY);
     let syncs = || series(&store, "sync_seconds_count");
     let before = syncs();
     for name in ["three", "four"] {
@@ -1046,7 +1046,7 @@ async fn a_read_that_history_is_dropped_under_is_overtaken_and_finds_no_damage()
         put(&store, "one", &round.to_string()).await;
     }
     let engine = store.shared.engine().unwrap();
-    engine.settle_history();
+    engine.settle(HISTORY);
     let view = engine.view();
     let read = || {
         read::attempt(
@@ -1264,7 +1264,9 @@ async fn the_values_of_a_damaged_block_are_written_again() {
         }
         // History lies in a table of its own, and goes first: the value is found in that of the state.
         store.compact(Revision(61)).await.unwrap();
-        store.shared.engine().unwrap().settle_history();
+        for family in [HISTORY, STATE] {
+            store.shared.engine().unwrap().settle(family);
+        }
         spoil_table(&root, &unlike(spoiled).as_bytes()[1000..1100]);
         let name = format!("{spoiled:03}");
         let report = check_values(&store).await;
@@ -1276,6 +1278,13 @@ async fn the_values_of_a_damaged_block_are_written_again() {
         assert_eq!(report.objects, 60 - report.healed.len() as u64);
         let again = check_values(&store).await;
         assert_eq!((again.objects, again.healed.len()), (60, 0), "{again:?}");
+        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
+        assert_eq!(scan.unwrap().entries.len(), 60);
+        let backups = root.path().join("backups");
+        let taking = store.clone();
+        let backup = tokio::task::spawn_blocking(move || taking.backup(&backups, 0, &|_| ()));
+        let manifest = backup.await.unwrap().unwrap().manifest;
+        assert_eq!((manifest.objects, manifest.damaged.len()), (60, 0));
         put(&store, &format!("{spoiled:03}x"), "beside it").await;
         close(store).await;
         let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
@@ -1286,13 +1295,14 @@ async fn the_values_of_a_damaged_block_are_written_again() {
         }
         let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
         assert_eq!(scan.unwrap().entries.len(), 61);
+        put(&store, &name, "anew").await;
     }
 }
 
 /// A row that belongs to no key was taken for one that went meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_belongs_to_no_key_fails_the_check() {
-    for family in [column_families::STATE, column_families::HISTORY] {
+    for family in [STATE, HISTORY] {
         let (root, hands) = (TempDir::new().unwrap(), Hands::default());
         hands.set(5);
         let store = open(&root, &hands);
@@ -1420,7 +1430,7 @@ async fn a_damaged_block_of_history_is_passed_over() {
     }
     // Over and over, so that the state holds the last one alone.
     let engine = store.shared.engine().unwrap();
-    engine.settle_history();
+    engine.settle(HISTORY);
     drop(engine);
     spoil_table(&root, &unlike(30).as_bytes()[1000..1100]);
     let report = check_values(&store).await;
