@@ -373,19 +373,30 @@ async fn drive<C, E, S>(
     }
 }
 
-/// Runs the protocol until the connection ends, and sends at the end of each of its turns what it wrote.
+/// Runs the protocol until the connection ends, and sends what it wrote when it has nothing more to say.
+///
+/// Before that everybody who is ready has a turn: after a change those are the streams of all its watchers, and what
+/// they hand on leaves together. With nobody ready the next turn comes at once.
 async fn turns<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>) -> Result<(), String>
 where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    std::future::poll_fn(|context| match served.as_mut().poll(context) {
-        Poll::Ready(result) => Poll::Ready(result.map_err(|error| error.to_string())),
-        Poll::Pending => match socket.poll_sent(context) {
+    let mut has_waited = false;
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(result) = served.as_mut().poll(context) {
+            return Poll::Ready(result.map_err(|error| error.to_string()));
+        }
+        has_waited = !has_waited && socket.has_written();
+        if has_waited {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        match socket.poll_sent(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error.to_string())),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
-        },
+        }
     })
     .await
 }

@@ -3,7 +3,7 @@
 //! HTTP/2 flushes after every frame. A watch event is a frame, so a hundred watchers of one connection would cost a
 //! hundred TLS records and system calls for one change. A [`Socket`] therefore keeps what is written until the
 //! connection's task has nothing more to say, or [`WRITE_BYTES`] have gathered: [`Socket::poll_sent`], which the
-//! connection's task calls at the end of each of its turns, sends them. Large writes pass through uncopied.
+//! connection's task calls then, sends them. Large writes pass through uncopied.
 
 use std::{
     io,
@@ -116,6 +116,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.io().poll_sent(context)
     }
 
+    /// Whether there is something to send, and no reason to doubt that it can be sent.
+    pub(super) fn has_written(&self) -> bool {
+        let io = self.io();
+        !io.written.is_empty() && !io.is_refused
+    }
+
     /// Since when the peer has taken nothing of what it should have.
     pub(super) fn refused_since(&self) -> Option<Instant> {
         self.io().refused_since
@@ -212,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Socket<S> {
         self.io().poll_write(context, &[io::IoSlice::new(bytes)])
     }
 
-    /// Nothing: what was written is sent at the end of the task's turn.
+    /// Nothing: what was written is sent when the connection has nothing more to say.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
