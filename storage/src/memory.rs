@@ -278,6 +278,10 @@ impl Model {
             }
             if page.limit != 0 && scan.entries.len() == page.limit {
                 scan.more = true;
+                // What is damaged behind the last entry belongs to the next page.
+                if let Some((last, _)) = scan.entries.last() {
+                    scan.damaged.retain(|key| key < last);
+                }
                 break;
             }
             scan.entries.push((key.clone(), entry.clone()));

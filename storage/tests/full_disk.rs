@@ -127,6 +127,10 @@ async fn a_probe_or_ballast_that_finds_no_room_makes_the_start_read_only() {
         .unwrap();
         check_read_only(&store, root.path());
         assert!(!root.path().join(full).exists(), "{full} is left behind");
+        // A quota that is used up: the disk shows room all the time.
+        symlink("/dev/full", root.path().join("probe")).unwrap();
+        store.keep_house();
+        check_read_only(&store, root.path());
         // The next look at the disk finds room.
         store.keep_house();
         assert_eq!(store.health(), Health::Ready);

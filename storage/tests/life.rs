@@ -702,6 +702,23 @@ async fn a_lost_mark_is_damage_and_what_is_there_can_be_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lost_format_is_damage_and_what_is_there_can_be_taken() {
+    let root = TempDir::new().unwrap();
+    let folder = root.path().join("store");
+    filled(&folder).await.close(GRACE).await.unwrap();
+    std::fs::remove_file(folder.join("format")).unwrap();
+    let Err(refused) = RocksStore::open(options(&folder)) else {
+        panic!("it opened without its format");
+    };
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let verified = verify(&options(&folder), &quiet).unwrap_err();
+    assert_eq!(verified.to_string(), refused.to_string());
+    let report = recover(&options(&folder), true, &quiet).unwrap();
+    assert_eq!(report.objects, 2);
+    assert_eq!(content(&open(&folder)).await.0, expected());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_two_recoveries_the_second_finds_a_whole_store() {
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");

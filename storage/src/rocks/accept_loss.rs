@@ -15,10 +15,10 @@ use super::error::OpenError;
 use super::format::{Format, sync_folder, write_durably};
 use super::history::{HistoryError, walk};
 use super::mark::MarkFile;
-use super::open::{check_identity, engine_folder, lock_folder, mark_path, no_mark};
+use super::open::{check_identity, engine_folder, lock_folder, mark_path, no_mark, refuse_lost_format};
 use super::progress::{LifeError, Progress, TELL_EVERY, at, read_row, sealed};
 use super::recover::{levels, load, open_engine, position};
-use super::transfer::{Importer, jump};
+use super::transfer::{Importer, is_unfinished, jump};
 use crate::Revision;
 use crate::options::Options;
 use crate::record::Records;
@@ -85,7 +85,12 @@ pub fn verify(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyRe
 fn verify_locked(options: &Options, progress: &dyn Fn(Progress)) -> Result<VerifyReport, LifeError> {
     let folder = &options.path;
     let missing = || OpenError::Missing { path: folder.clone() };
-    let format = Format::read(folder)?.ok_or_else(missing)?;
+    let Some(format) = Format::read(folder)? else {
+        if !is_unfinished(folder) {
+            refuse_lost_format(folder)?;
+        }
+        return Err(missing().into());
+    };
     let path = mark_path(folder);
     let mark = MarkFile::read(&path).map_err(|error| no_mark(&path, error))?;
     let mark = mark.ok_or_else(|| OpenError::damaged("the commit mark is unreadable"))?;

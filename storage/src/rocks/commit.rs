@@ -19,7 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -138,7 +137,6 @@ pub(crate) struct CommitThread {
     shared: Arc<Shared>,
     engine: Arc<Engine>,
     stages: Stages,
-    committed: Counter,
     /// Commit times never go back, whatever the clock does.
     last_ms: u64,
     /// Relaxed mode: no revision beyond it is handed out before a higher one is durable.
@@ -226,7 +224,6 @@ impl CommitThread {
     pub(crate) fn new(shared: Arc<Shared>, engine: Arc<Engine>, last_ms: u64, ceiling: Revision) -> Self {
         Self {
             stages: Stages::of(&shared.metrics),
-            committed: shared.count_of("committed"),
             shared,
             engine,
             last_ms,
@@ -240,7 +237,6 @@ impl CommitThread {
         let ended = catch_unwind(AssertUnwindSafe(move || {
             while let Some(messages) = self.shared.queue.take() {
                 self.commit(messages);
-                self.shared.queue.rest();
             }
             self.finish();
         }));
@@ -296,20 +292,18 @@ impl CommitThread {
         let publishing = Stopwatch::start();
         self.publish(pending);
         note(&self.stages.publish, publishing);
+        self.shared.queue.observe(whole.elapsed());
         fail::fail_point!("commit-before-reply");
         self.answer(replies);
-        self.shared.queue.observe(whole.elapsed());
     }
 
-    /// Counts how transactions ended and tells those who asked.
+    /// Ends a batch: counts how transactions ended and tells those who asked.
     fn answer(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.shared.queue.rest();
         for reply in replies {
             if let Reply::Transactions(_, answers) = &reply {
                 for outcome in answers.iter().map(Answer::outcome) {
-                    match outcome {
-                        "committed" => self.committed.inc(),
-                        other => self.shared.count_of(other).inc(),
-                    };
+                    self.shared.count(outcome);
                     if outcome == "conflict" {
                         self.shared.metrics.conflicts.inc();
                     }

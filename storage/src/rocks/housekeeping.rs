@@ -16,7 +16,9 @@ use super::commit::Message;
 use super::compact::Keep;
 use super::disk::{NO_ROOM_BYTES, Room, judge};
 use super::mark::Mark;
+use super::open::try_room;
 use super::queue::Weight;
+use super::read::forget_stale;
 use crate::StoreError;
 use crate::clock::Stopwatch;
 use crate::metrics::gauge_value;
@@ -183,14 +185,15 @@ impl Housekeeping {
     /// Looks at the disk and the engine; whether there is less room than the last time.
     fn watch(&self) -> bool {
         self.shared.observe_window();
+        forget_stale(&self.shared);
         if let Ok(engine) = self.shared.engine() {
             self.shared.observe_pressure(&engine);
         }
         match (self.shared.measure_disk)(&self.shared.folder) {
             Ok(space) => {
                 self.shared.metrics.disk_free_bytes.set(gauge_value(space.free));
-                if space.free >= NO_ROOM_BYTES {
-                    self.shared.poison.allow_writes();
+                if space.free >= NO_ROOM_BYTES && self.shared.poison.is_read_only() {
+                    self.allow_writes();
                 }
                 let room = judge(space);
                 let is_less = room > self.shared.set_room(room);
@@ -203,6 +206,15 @@ impl Housekeeping {
                 tracing::warn!(%error, "the free bytes of the disk are not known");
                 false
             }
+        }
+    }
+
+    /// Takes writes again if the disk does: a quota may be used up where the disk shows room, and a write of the engine
+    /// that failed over it would end in doubt.
+    fn allow_writes(&self) {
+        match try_room(&self.shared.folder) {
+            Ok(()) => self.shared.poison.allow_writes(),
+            Err(error) => tracing::warn!(%error, "the disk shows room and takes no write"),
         }
     }
 

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use self::check::Checker;
 use self::column_families::{Engine, Pressure};
@@ -75,6 +75,12 @@ pub use watch::RocksEvents;
 
 /// How many watches may read history from disk at once.
 const MAX_REPLAYS: usize = 4;
+/// How many reads of a past state may run at once: each may hold 128 MiB of what it undoes.
+const MAX_PAST_READS: usize = 4;
+/// How long a read of a past state waits for its turn.
+const PAST_READ_WAIT: Duration = Duration::from_secs(5);
+/// When a reader whose turn did not come should ask again.
+const PAST_READ_RETRY: Duration = Duration::from_secs(1);
 /// Transactions larger than this are encoded off the async workers.
 const LARGE: Weight = Weight {
     writes: 64,
@@ -124,11 +130,32 @@ pub(crate) struct Shared {
     /// None once the store is closed.
     engine: Mutex<Option<Arc<Engine>>>,
     replays: Arc<Semaphore>,
+    /// Turns of those who read a past state.
+    past_reads: Arc<Semaphore>,
+    ends: Ends,
     /// What the last page of a past state undid, for the one that follows.
     undone: Mutex<Option<Undone>>,
     mark_file: MarkFile,
     /// What every mark of this process has in common.
     mark: Mark,
+}
+
+/// The counts of how most transactions end: handles, so that no write looks them up.
+struct Ends {
+    committed: Counter,
+    checked: Counter,
+    conflict: Counter,
+}
+
+impl Ends {
+    fn of(metrics: &Metrics) -> Self {
+        let ended = |outcome: &'static str| metrics.commits.get_or_create(&EndedAs { outcome }).clone();
+        Self {
+            committed: ended("committed"),
+            checked: ended("checked"),
+            conflict: ended("conflict"),
+        }
+    }
 }
 
 /// What a start hands to the parts that run.
@@ -204,6 +231,7 @@ impl Shared {
                 &metrics,
             ),
             clock: options.clock,
+            ends: Ends::of(&metrics),
             metrics,
             tail: Tail::with(started.recent, revision),
             index: RwLock::new(started.index),
@@ -217,6 +245,7 @@ impl Shared {
             room: AtomicU8::new(judge(started.space) as u8),
             engine: Mutex::new(Some(engine)),
             replays: Arc::new(Semaphore::new(MAX_REPLAYS)),
+            past_reads: Arc::new(Semaphore::new(MAX_PAST_READS)),
             undone: Mutex::new(None),
             mark_file,
             mark,
@@ -322,8 +351,6 @@ impl Shared {
         self.watchable_from
             .fetch_max(wanted.watchable_from.0, Ordering::AcqRel);
         let floors = self.floors();
-        // Nobody can ask for its next page.
-        drop(self.undone().take_if(|kept| kept.is_before(floors.listable_from)));
         self.metrics
             .listable_from
             .set(gauge_value(floors.listable_from.0));
@@ -360,9 +387,29 @@ impl Shared {
         Mark { at_ms, ..self.mark }
     }
 
-    /// The count of transactions that ended like this.
-    fn count_of(&self, outcome: &'static str) -> Counter {
-        self.metrics.commits.get_or_create(&EndedAs { outcome }).clone()
+    /// Counts a transaction that ended like this.
+    fn count(&self, outcome: &'static str) {
+        match outcome {
+            "committed" => self.ends.committed.inc(),
+            "checked" => self.ends.checked.inc(),
+            "conflict" => self.ends.conflict.inc(),
+            _ => self.metrics.commits.get_or_create(&EndedAs { outcome }).inc(),
+        };
+    }
+
+    /// Waits for the turn of a read at a revision; none where nothing much has to be undone.
+    async fn turn_to_read(&self, at: At) -> Result<Option<OwnedSemaphorePermit>, StoreError> {
+        match at {
+            At::Exactly(revision) if revision < self.current() => {}
+            At::Exactly(_) | At::Latest => return Ok(None),
+        }
+        let turn = Arc::clone(&self.past_reads).acquire_owned();
+        match tokio::time::timeout(PAST_READ_WAIT, turn).await {
+            Ok(turn) => turn.map(Some).map_err(|_| closed()),
+            Err(_) => Err(StoreError::Busy {
+                retry_after: PAST_READ_RETRY,
+            }),
+        }
     }
 }
 
@@ -552,7 +599,7 @@ impl Shared {
         let cramped = cramped(self.room(), object_bytes, self.object_bytes);
         let prepared = prepare(&self.records, transaction, before, cramped);
         if matches!(prepared, Err(StoreError::Full { .. })) {
-            self.count_of("full").inc();
+            self.count("full");
         }
         let prepared = prepared?;
         let (found, limit) = (prepared.weight().bytes, self.queue.limit().bytes);
@@ -571,11 +618,11 @@ impl Shared {
         let conflict = conflict(&transaction.conditions, revision, |key| index.slot(key))?;
         if conflict.is_some() {
             self.metrics.conflicts.inc();
-            self.count_of("conflict").inc();
+            self.count("conflict");
             return Ok(conflict);
         }
         if transaction.writes.is_empty() {
-            self.count_of("checked").inc();
+            self.count("checked");
             return Ok(Some(Outcome::Committed { revision }));
         }
         self.poison.check_writable()?;
@@ -599,7 +646,7 @@ impl Shared {
             reply,
         };
         if let Err(refused) = self.queue.push(message, weight) {
-            self.count_of("busy").inc();
+            self.count("busy");
             let refusal = || match refused {
                 Refused::Full { retry_after } => StoreError::Busy { retry_after },
                 Refused::Closed => self.poison.check_writable().err().unwrap_or_else(closed),
@@ -655,10 +702,15 @@ impl Store for RocksStore {
 
     async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
         self.shared.poison.check_readable()?;
+        let turn = self.shared.turn_to_read(at).await?;
         let engine = self.shared.engine()?;
         let shared = Arc::clone(&self.shared);
         let range = range.clone();
-        let read = tokio::task::spawn_blocking(move || read::scan(&shared, &engine, &range, at, &page));
+        let read = tokio::task::spawn_blocking(move || {
+            // It ends with the read, not with whoever asked.
+            let _turn = turn;
+            read::scan(&shared, &engine, &range, at, &page)
+        });
         read.await.unwrap_or_else(|_| Err(closed()))
     }
 

@@ -289,21 +289,30 @@ fn refuse_leftovers(folder: &Path) -> Result<(), OpenError> {
             "a restore or an import was cut short, repeat it into a new folder",
         ));
     }
+    refuse_lost_format(folder)?;
+    // A start that was cut short before it was done: begin again.
+    if has_engine(folder) {
+        std::fs::remove_dir_all(engine_folder(folder)).map_err(io_error(folder))?;
+    }
+    Ok(())
+}
+
+fn has_engine(folder: &Path) -> bool {
+    engine_folder(folder).join("CURRENT").exists()
+}
+
+/// Refuses a folder without a format file that holds a store nevertheless, and not one whose making was cut short.
+pub(crate) fn refuse_lost_format(folder: &Path) -> Result<(), OpenError> {
     let mark = match MarkFile::read(&mark_path(folder)) {
         Ok(mark) => mark,
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(io_error(folder)(error)),
     };
     let has_writes = mark.is_some_and(|mark| mark.synced > Revision::INITIAL || mark.is_clean);
-    let has_engine = engine_folder(folder).join("CURRENT").exists();
-    if has_writes || (has_engine && mark.is_none()) {
+    if has_writes || (has_engine(folder) && mark.is_none()) {
         return Err(OpenError::damaged(
             "the file format is missing, though there is a store",
         ));
-    }
-    // A start that was cut short before it was done: begin again.
-    if has_engine {
-        std::fs::remove_dir_all(engine_folder(folder)).map_err(io_error(folder))?;
     }
     Ok(())
 }
@@ -413,6 +422,17 @@ fn make_ballast(folder: &Path, bytes: u64, free: u64) -> io::Result<()> {
     }
     std::fs::rename(&unfinished, &path)?;
     sync_folder(folder)
+}
+
+/// Writes what the log must be able to grow by, and removes it.
+///
+/// # Errors
+/// There is no such room, whatever the disk says about itself.
+pub(crate) fn try_room(folder: &Path) -> io::Result<()> {
+    let path = folder.join("probe");
+    let written = write_ballast(&path, NO_ROOM_BYTES);
+    let removed = std::fs::remove_file(&path);
+    written.and(removed)
 }
 
 fn write_ballast(path: &Path, bytes: u64) -> io::Result<()> {

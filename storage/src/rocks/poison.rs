@@ -86,6 +86,11 @@ impl Poison {
         self.condition() == CLOSED
     }
 
+    /// Whether writes were forbidden from the start, and nothing worse has happened.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.condition() == READ_ONLY
+    }
+
     /// Whether a write ended in doubt.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.condition() == POISONED

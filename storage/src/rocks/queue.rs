@@ -2,7 +2,8 @@
 //!
 //! A queue bounded by writes and by bytes. Producers never wait: a full queue, or one that would take too long,
 //! refuses with the time after which another try makes sense. A batch that takes longer than those before it counts
-//! with its age, so that a stalled engine is noticed before its first batch ends.
+//! with its age, so that a stalled engine is noticed before its first batch ends. Nothing that is over keeps writes out:
+//! where nothing waits and nothing is at work, no estimate refuses, and an estimate loses weight with time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const LEAST_RETRY: Duration = Duration::from_secs(1);
 /// The most time a refused writer is told to wait: a stall may end at any moment.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// An estimate that no batch renews counts half after so long.
+const HALVED_EVERY: Duration = Duration::from_secs(10);
 
 /// How much a message weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,15 +78,32 @@ struct Waiting<T> {
     is_closed: bool,
     /// What one batch has taken lately, from queue to disk.
     time_per_batch: Duration,
+    /// When that was observed.
+    observed_at: Duration,
     /// When the consumer took what it works on.
     at_work_since: Option<Duration>,
 }
 
 impl<T> Waiting<T> {
+    /// What one batch has taken lately, less the longer that is ago.
+    fn estimate(&self, now: Duration) -> Duration {
+        let halvings = now.saturating_sub(self.observed_at).as_secs() / HALVED_EVERY.as_secs();
+        let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
+        self.time_per_batch / 2_u32.saturating_pow(halvings)
+    }
+
     /// How long one batch takes, as far as can be told.
     fn per_batch(&self, now: Duration) -> Duration {
         let age = self.at_work_since.map(|since| now.saturating_sub(since));
-        self.time_per_batch.max(age.unwrap_or_default())
+        self.estimate(now).max(age.unwrap_or_default())
+    }
+
+    /// How long a message that comes now waits until it is done.
+    fn wait(&self, now: Duration, batch: Weight) -> Duration {
+        if self.messages.is_empty() && self.at_work_since.is_none() {
+            return Duration::ZERO;
+        }
+        self.per_batch(now).saturating_mul(self.weight.batches(batch))
     }
 }
 
@@ -126,6 +147,7 @@ impl<T> Queue<T> {
                 weight: Weight::default(),
                 is_closed: false,
                 time_per_batch: Duration::ZERO,
+                observed_at: Duration::ZERO,
                 at_work_since: None,
             }),
             ready: Condvar::new(),
@@ -150,8 +172,7 @@ impl<T> Queue<T> {
         let now = self.clock.uptime();
         let waiting = self.lock();
         let after = waiting.weight.plus(weight);
-        let batches = waiting.weight.batches(self.batch);
-        let wait = waiting.per_batch(now).saturating_mul(batches);
+        let wait = waiting.wait(now, self.batch);
         if !waiting.is_closed && (!after.fits(self.limit) || wait > LONGEST_WAIT) {
             return Err(Refused::Full {
                 retry_after: wait.clamp(LEAST_RETRY, LONGEST_RETRY),
@@ -208,15 +229,18 @@ impl<T> Queue<T> {
         Some(taken)
     }
 
-    /// Tells that the consumer has done what it took.
+    /// Tells that the consumer has done what it took: before those who asked are told, since they may come back at once.
     pub(crate) fn rest(&self) {
         self.lock().at_work_since = None;
     }
 
-    /// Tells how long a batch took, for the estimate of waiting times. Recent batches count more.
+    /// Tells how long a batch took, for the estimate of waiting times. Recent batches count more; one that stalled
+    /// counts no more than the longest wait, since a stall that is over says little about the next batch.
     pub(crate) fn observe(&self, elapsed: Duration) {
+        let now = self.clock.uptime();
         let mut waiting = self.lock();
-        waiting.time_per_batch = (waiting.time_per_batch * 7 + elapsed) / 8;
+        waiting.time_per_batch = (waiting.estimate(now) * 7 + elapsed.min(LONGEST_WAIT)) / 8;
+        waiting.observed_at = now;
     }
 
     /// Takes nothing any more; what waits is still handed out.
@@ -288,13 +312,47 @@ mod tests {
     #[test]
     fn refuses_what_would_wait_too_long() {
         let (queue, _) = queue(weight(1000, 1000), weight(10, 10));
-        // Counts for an eighth: 1 s a batch.
-        queue.observe(Duration::from_secs(8));
+        // Each counts for an eighth: 1 s a batch, nearly.
+        queue.observe(Duration::from_secs(4));
+        queue.observe(Duration::from_millis(4500));
         for _ in 0..50 {
             queue.push('a', weight(1, 1)).unwrap();
         }
         let retry_after = Duration::from_secs(6);
         assert_eq!(queue.push('b', weight(1, 1)), Err(Refused::Full { retry_after }));
+    }
+
+    #[test]
+    fn a_stall_that_is_over_keeps_no_write_out() {
+        let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
+        for at in [0, 40, 80, 120] {
+            seconds.store(at, Ordering::Relaxed);
+            queue.push('a', weight(1, 1)).unwrap();
+            queue.take();
+            seconds.store(at + 40, Ordering::Relaxed);
+            assert!(queue.push('b', weight(1, 1)).is_err(), "it still stalls");
+            queue.observe(Duration::from_secs(40));
+            queue.rest();
+        }
+        queue.push('c', weight(1, 1)).unwrap();
+        queue.push('d', weight(1, 1)).unwrap();
+    }
+
+    #[test]
+    fn an_estimate_loses_weight_where_no_batch_renews_it() {
+        let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
+        for _ in 0..100 {
+            queue.observe(Duration::from_mins(10));
+        }
+        for _ in 0..10 {
+            queue.push_regardless('a', weight(1, 1)).unwrap();
+        }
+        // Nearly 5 s a batch, and two of them.
+        assert!(queue.push('b', weight(1, 1)).is_err());
+        seconds.store(10, Ordering::Relaxed);
+        queue.push('b', weight(1, 1)).unwrap();
+        seconds.store(u64::MAX / 1000, Ordering::Relaxed);
+        queue.push('c', weight(1, 1)).unwrap();
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError}
 /// The most history records one read undoes, and the most bytes of values that it holds for it.
 const MAX_UNDONE: usize = 200_000;
 const MAX_UNDONE_BYTES: usize = 128 << 20;
+/// How long what a page undid is kept for the next one.
+const KEPT_MS: u64 = 30_000;
 
 /// Keys of a range that changed after a revision, and what they held at it.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Undone {
     newest: Revision,
     walked: usize,
     bytes: usize,
+    /// When it was put aside for the next page, on the steady clock.
+    kept_at_ms: u64,
     past: BTreeMap<Key, Option<Entry>>,
 }
 
@@ -40,6 +44,7 @@ impl Undone {
             newest: revision,
             walked: 0,
             bytes: 0,
+            kept_at_ms: 0,
             past: BTreeMap::new(),
         }
     }
@@ -48,9 +53,9 @@ impl Undone {
         self.range == *range && self.revision == revision
     }
 
-    /// Whether it leads to a state before `floor`.
-    pub(crate) fn is_before(&self, floor: Revision) -> bool {
-        self.revision < floor
+    /// Whether nobody can ask for its next page, or nobody has for long.
+    fn is_stale(&self, floor: Revision, now_ms: u64) -> bool {
+        self.revision < floor || now_ms.saturating_sub(self.kept_at_ms) >= KEPT_MS
     }
 
     /// How many history records were read for it.
@@ -148,9 +153,19 @@ pub(crate) fn attempt(
     }
     let scan = collect(shared, view, range, revision, page, &undone)?;
     if scan.more && !undone.past.is_empty() {
-        *shared.undone() = Some(undone);
+        undone.kept_at_ms = shared.steady_ms();
+        // Freed after the lock is let go of: it may be large.
+        let before = shared.undone().replace(undone);
+        drop(before);
     }
     Ok(Attempt::Done(scan))
+}
+
+/// Lets go of what a page undid if its next page will not come. Never on the commit thread: freeing it takes time.
+pub(crate) fn forget_stale(shared: &Shared) {
+    let (floor, now_ms) = (shared.floors().listable_from, shared.steady_ms());
+    let stale = shared.undone().take_if(|kept| kept.is_stale(floor, now_ms));
+    drop(stale);
 }
 
 /// Why a past state is not shown.
@@ -220,6 +235,11 @@ impl Collected<'_> {
             // Where a page ends does not depend on what is damaged behind it.
             Ok(_) if self.page.limit != 0 && self.scan.entries.len() == self.page.limit => {
                 self.scan.more = true;
+                // What is damaged behind the last entry belongs to the next page, which begins there.
+                if let Some((last, _)) = self.scan.entries.last() {
+                    let part = self.scan.damaged.partition_point(|key| key < last);
+                    self.scan.damaged.truncate(part);
+                }
                 return Ok(true);
             }
             Ok(entry) => self.scan.entries.push((key, entry)),

@@ -87,12 +87,21 @@ pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<
         })
     };
     if mark.is_relaxed && !mark.is_clean {
-        // Torn tails of several batches are normal there.
-        let had_torn_tail = match Engine::open(folder, Access::ReadOnly, Recovery::Strict) {
-            Ok(_) => false,
-            Err(OpenError::Damaged { .. }) => true,
+        // Torn tails of several batches are normal there. What is below the mark is refused before anything is opened for
+        // writing: that flushes what could be read, and the rest of the log goes.
+        let reader = match Engine::open(folder, Access::ReadOnly, Recovery::Strict) {
+            Ok(reader) => is_checked(reader, false)?,
+            Err(OpenError::Damaged { .. }) => {
+                let reader = Engine::open(folder, Access::ReadOnly, Recovery::PointInTime)?;
+                is_checked(reader, true)?
+            }
             Err(error) => return Err(error),
         };
+        if access == Access::ReadOnly {
+            return Ok(reader);
+        }
+        let had_torn_tail = reader.had_torn_tail;
+        drop(reader);
         return is_checked(
             Engine::open(folder, access, Recovery::PointInTime)?,
             had_torn_tail,

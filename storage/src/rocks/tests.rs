@@ -226,6 +226,35 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_key_is_set_apart_on_one_page_only() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    put(&store, "a", "whole").await;
+    let at = put(&store, "b", "spoiled").await;
+    put(&store, "c", "whole").await;
+    let last = put(&store, "d", "spoiled").await;
+    close(store).await;
+    let spoil = |name, at| Step::PutState(key(name), spoiled_state(&key(name), "spoiled", at));
+    tamper(&root, &[spoil("b", at), spoil("d", last)]);
+    let store = open(&root, &hands);
+    let mut page = Page {
+        limit: 1,
+        damaged: Damaged::SetApart,
+        ..Page::default()
+    };
+    let first = store
+        .scan(&KeyRange::all(), At::Latest, page.clone())
+        .await
+        .unwrap();
+    assert!(first.more);
+    assert_eq!(first.damaged, []);
+    page.after = first.entries.last().unwrap().0.to_string();
+    let second = store.scan(&KeyRange::all(), At::Latest, page).await.unwrap();
+    assert!(!second.more);
+    assert_eq!(second.damaged, [key("b"), key("d")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backup_names_damaged_values_and_a_restore_leaves_them_out() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let folder = root.path().join("store");
@@ -770,6 +799,41 @@ async fn floors_outlive_a_loss_of_power_in_relaxed_mode_too() {
     assert_eq!(opened.objects, 4);
 }
 
+/// The log was opened for writing first: what could be read was flushed, and the torn rest was gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_in_relaxed_mode_that_is_refused_leaves_the_evidence() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let relaxed = |folder: &Path| Options {
+        durability: Durability::Relaxed {
+            interval: Duration::from_hours(1),
+        },
+        ..options(folder, &hands)
+    };
+    let store = RocksStore::open(relaxed(root.path())).unwrap().0;
+    for name in ["one", "two", "three"] {
+        put(&store, name, "x").await;
+    }
+    keep_house(&store).await;
+    let left = after_power_loss(&root, newest_log(&root).1 - 1);
+    let logs = || {
+        let files = std::fs::read_dir(engine_folder(left.path())).unwrap();
+        let paths = files.map(|file| file.unwrap().path());
+        let mut logs: Vec<_> = paths
+            .filter(|path| path.extension().is_some_and(|end| end == "log" || end == "sst"))
+            .map(|path| (std::fs::read(&path).unwrap(), path))
+            .collect();
+        logs.sort();
+        logs
+    };
+    let before = logs();
+    let refused = RocksStore::open(relaxed(left.path())).map(|_| ());
+    assert!(
+        matches!(refused, Err(OpenError::AcknowledgedLost { .. })),
+        "{refused:?}"
+    );
+    assert!(logs() == before, "the start changed the log");
+}
+
 /// A clock whose wall time tests set forward and back.
 #[derive(Clone, Default)]
 struct TwoHands {
@@ -1001,9 +1065,13 @@ async fn history_is_let_go_of_whatever_waits() {
         hands.set(second);
         put(&store, "one", &second.to_string()).await;
     }
+    close(store).await;
     hands.set(320);
-    // Every batch seems to take an hour.
-    store.shared.queue.observe(Duration::from_hours(8));
+    let full = Options {
+        queue_writes: 0,
+        ..options(root.path(), &hands)
+    };
+    let store = RocksStore::open(full).unwrap().0;
     let refused = store.transact(Transaction::create(key("two"), value("x"))).await;
     assert!(matches!(refused, Err(StoreError::Busy { .. })), "{refused:?}");
     assert_eq!(keep_house(&store).await, floors(19, 19));
@@ -1108,7 +1176,52 @@ async fn the_pages_of_a_past_state_undo_each_change_once() {
     store.scan(&KeyRange::all(), At::Exactly(at), page).await.unwrap();
     assert!(store.shared.undone().is_some());
     store.compact(at).await.unwrap();
+    keep_house(&store).await;
     assert!(store.shared.undone().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_page_undid_is_not_kept_for_ever() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    put(&store, "a", "then").await;
+    let at = put(&store, "b", "then").await;
+    put(&store, "a", "later").await;
+    let page = Page {
+        limit: 1,
+        ..Page::default()
+    };
+    let scan = store.scan(&KeyRange::all(), At::Exactly(at), page).await.unwrap();
+    assert!(scan.more);
+    hands.set(29);
+    keep_house(&store).await;
+    assert!(store.shared.undone().is_some());
+    hands.set(30);
+    keep_house(&store).await;
+    assert!(store.shared.undone().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_of_the_past_take_turns_and_the_newest_state_needs_none() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let at = put(&store, "a", "then").await;
+    let now = put(&store, "a", "later").await;
+    let all = u32::try_from(MAX_PAST_READS).unwrap();
+    let turns = store.shared.past_reads.try_acquire_many(all).unwrap();
+    let reader = store.clone();
+    let read = |at| {
+        let store = reader.clone();
+        async move { store.scan(&KeyRange::all(), at, Page::default()).await }
+    };
+    for at in [At::Latest, At::Exactly(now)] {
+        assert_eq!(read(at).await.unwrap().entries.len(), 1);
+    }
+    let refused = read(At::Exactly(at)).await.map(|_| ());
+    assert!(matches!(refused, Err(StoreError::Busy { .. })), "{refused:?}");
+    drop(turns);
+    assert_eq!(read(At::Exactly(at)).await.unwrap().entries.len(), 1);
+    assert_eq!(store.shared.past_reads.available_permits(), MAX_PAST_READS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
