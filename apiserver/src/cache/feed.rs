@@ -125,18 +125,57 @@ impl<S: Store> Feeder<S> {
             );
         }
         root.damaged = Arc::new(damaged);
+        let was_wrong = std::mem::take(&mut self.is_wrong);
+        self.begin_anew(&root, was_wrong);
+        Ok(root)
+    }
+
+    /// Publishes a root that does not go on from the one before: whoever followed that has missed something, and where
+    /// it was wrong must not even resume.
+    fn begin_anew(&self, root: &Root, was_wrong: bool) {
+        let shared = &self.shared;
         lock(&shared.past).clear();
         let is_first = shared.newest.load().is_none();
         *lock(&shared.restarted) = (!is_first).then(Instant::now);
-        // Counted once the old root is about to go: watches that still begin with it must not go on either.
-        if std::mem::take(&mut self.is_wrong) {
-            shared.faults.fetch_add(1, Ordering::SeqCst);
-        }
+        let count_fault = || {
+            if was_wrong {
+                shared.faults.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        // Before, so that no watch of the old root takes the new one for its own; and after, for watches that begin with
+        // the old root in between.
+        count_fault();
         // Class logs before the root: whoever sees the new position finds that its old cursor lies before a gap.
-        lock(&shared.classes).restart(position);
-        self.publish(&root);
+        lock(&shared.classes).restart(root.position);
+        self.publish(root);
+        count_fault();
         lock(&shared.classes).poke_all();
-        Ok(root)
+    }
+
+    /// Whether an event says that an object is gone which nobody could read.
+    fn is_loss(event: &Event, root: &Root) -> bool {
+        event.kind == EventKind::Deleted
+            && root.damaged.contains(&event.key)
+            && root.objects.get(event.key.as_str()).is_none()
+    }
+
+    /// Goes on without an object that nobody could read. Nobody can be told what was removed, so all watches end, and
+    /// their clients list anew.
+    fn forget(&self, key: &Key, revision: Revision, root: &mut Root) {
+        let resource = self.shared.config.resource.as_str();
+        tracing::warn!(resource, %key, "a value that could not be read is gone");
+        Arc::make_mut(&mut root.damaged).remove(key);
+        root.revision = revision;
+        root.position = self.shared.history.restart(revision);
+        self.begin_anew(root, true);
+    }
+
+    /// Lets everybody know of events that were applied.
+    fn tell(&mut self, batch: &[Arc<CacheEvent>], root: &Root) {
+        self.shared.history.append(batch);
+        let touched = lock(&self.shared.classes).dispatch(batch);
+        self.publish(root);
+        self.wake(touched);
     }
 
     /// Applies what happens after `root` until that is no longer possible.
@@ -197,16 +236,27 @@ impl<S: Store> Feeder<S> {
     fn apply_batch(
         &mut self,
         first: Option<Signal>,
-        events: &mut S::Events,
+        stream: &mut S::Events,
         root: &mut Root,
     ) -> ControlFlow<Unfollowed> {
         let mut batch = Vec::new();
         let mut flow = ControlFlow::Continue(());
-        let before = root.revision;
+        let mut before = root.revision;
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
                 Some(Signal::Changes { revision, events }) if revision > root.revision => {
+                    if let [event] = events.as_slice()
+                        && Self::is_loss(event, root)
+                    {
+                        if root.revision > before {
+                            self.tell(&std::mem::take(&mut batch), root);
+                        }
+                        self.forget(&event.key, revision, root);
+                        before = revision;
+                        signal = stream.next().now_or_never();
+                        continue;
+                    }
                     root.revision = revision;
                     for event in events {
                         let Ok(event) = self.apply(event, root) else {
@@ -227,14 +277,11 @@ impl<S: Store> Feeder<S> {
             signal = if is_full {
                 None
             } else {
-                events.next().now_or_never()
+                stream.next().now_or_never()
             };
         }
         if root.revision > before {
-            self.shared.history.append(&batch);
-            let touched = lock(&self.shared.classes).dispatch(&batch);
-            self.publish(root);
-            self.wake(touched);
+            self.tell(&batch, root);
         }
         flow
     }
@@ -279,20 +326,15 @@ impl<S: Store> Feeder<S> {
             return Ok(());
         }
         let resource = self.shared.config.resource.as_str();
-        if cached.is_none() && root.damaged.contains(&event.key) {
-            // Nobody can be told what was removed: all watches end, and their clients list anew.
-            tracing::warn!(resource, key = %event.key, "a value that could not be read is gone");
-        } else {
-            tracing::error!(
-                resource,
-                key = %event.key,
-                kind = ?event.kind,
-                ?cached,
-                told = ?event.old.as_ref().map(|old| old.modified),
-                "an event does not go on from what is cached: the cache is read anew"
-            );
-            self.shared.found_wrong();
-        }
+        tracing::error!(
+            resource,
+            key = %event.key,
+            kind = ?event.kind,
+            ?cached,
+            told = ?event.old.as_ref().map(|old| old.modified),
+            "an event does not go on from what is cached: the cache is read anew"
+        );
+        self.shared.found_wrong();
         Err(Contradiction)
     }
 

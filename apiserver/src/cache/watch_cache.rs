@@ -566,6 +566,10 @@ fn changed<'a>(
     for (object, state) in changes {
         if let Some(object) = object {
             root.set(object.key(), state.as_ref());
+            // The event has the value, whatever became of it on disk.
+            if root.damaged.contains(object.key()) {
+                Arc::make_mut(&mut root.damaged).remove(object.key());
+            }
         }
     }
     root.revision = revision;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use tempfile::TempDir;
 
 use super::column_families::{Access, HISTORY, Recovery, STATE, Step, history_key};
@@ -1621,4 +1622,15 @@ async fn readers_that_come_back_after_a_restart_need_no_disk() {
     }
     let replays = store.metrics().replays.get();
     assert!((1..10).contains(&replays), "{replays}");
+    drop(events);
+    // Who stops waiting for the disk finds what it read.
+    let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
+    let first = loop {
+        match events.next().now_or_never() {
+            Some(first) => break first,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert!(matches!(first, Some(Signal::Changes { revision, .. }) if revision == Revision(2)));
+    assert_eq!(store.metrics().replays.get(), replays + 1);
 }

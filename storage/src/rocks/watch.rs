@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use super::Shared;
 use super::history::{HistoryError, read_after};
@@ -25,7 +26,42 @@ pub struct RocksEvents {
     /// Every change up to this revision has been told.
     told: Revision,
     seen_requests: u64,
+    /// A read of history that is under way, for whoever asks next: who stops waiting for it loses neither what it reads
+    /// nor its turn.
+    reading: Option<Reading>,
     has_ended: bool,
+}
+
+/// A read of the changes behind `seen`, up to `through`. Given up when it is dropped.
+struct Reading {
+    seen: Revision,
+    through: Revision,
+    /// Nothing when the store is closed.
+    task: JoinHandle<Option<Result<Vec<Arc<Change>>, HistoryError>>>,
+}
+
+impl Reading {
+    fn begin(shared: &Arc<Shared>, seen: Revision, through: Revision) -> Self {
+        let shared = Arc::clone(shared);
+        let task = tokio::spawn(async move {
+            let permit = Arc::clone(&shared.replays).acquire_owned().await.ok()?;
+            let engine = shared.engine().ok()?;
+            shared.metrics.replays.inc();
+            let read = tokio::task::spawn_blocking(move || {
+                // The read goes on when nobody waits for it any more, and so does its turn.
+                let _permit = permit;
+                read_after(&engine, &shared.records, seen, through)
+            });
+            read.await.ok()
+        });
+        Self { seen, through, task }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl RocksEvents {
@@ -40,6 +76,7 @@ impl RocksEvents {
             range,
             taken: VecDeque::new(),
             told: first.previous(),
+            reading: None,
             has_ended: false,
         }
     }
@@ -78,46 +115,38 @@ impl RocksEvents {
     fn end(&mut self, floor: Revision) -> Signal {
         self.has_ended = true;
         self.taken.clear();
+        self.reading = None;
         Signal::Compacted(floor)
     }
 
-    /// Takes what follows from the disk. A signal if the watch ends here.
+    /// Takes what follows from the disk. A signal if the watch ends here. Cancel safe.
     async fn replay(&mut self, through: Revision) -> Option<Signal> {
-        let Ok(permit) = Arc::clone(&self.shared.replays).acquire_owned().await else {
-            self.has_ended = true;
-            return None;
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => none.insert(Reading::begin(&self.shared, self.looked, through)),
         };
-        let Ok(engine) = self.shared.engine() else {
-            self.has_ended = true;
-            return None;
-        };
-        self.shared.metrics.replays.inc();
-        let (shared, seen) = (Arc::clone(&self.shared), self.looked);
-        let read = tokio::task::spawn_blocking(move || {
-            // The read goes on when the watch is dropped, and so does its turn.
-            let _permit = permit;
-            read_after(&engine, &shared.records, seen, through)
-        })
-        .await;
+        let read = (&mut reading.task).await;
+        let (seen, through) = (reading.seen, reading.through);
+        self.reading = None;
         let floor = self.shared.floors().watchable_from;
         if seen.next() < floor {
             return Some(self.end(floor));
         }
         match read {
-            Ok(Ok(changes)) => {
+            Ok(Some(Ok(changes))) => {
                 self.taken.extend(changes);
                 None
             }
-            Ok(Err(HistoryError::Damaged { revision, reason })) => {
+            Ok(Some(Err(HistoryError::Damaged { revision, reason }))) => {
                 self.shared.metrics.checksum_failures.inc();
                 tracing::error!(%revision, reason, "history is damaged: the watch starts over behind it");
                 Some(self.end(through.next()))
             }
-            Ok(Err(error)) => {
+            Ok(Some(Err(error))) => {
                 tracing::error!(?error, "history cannot be read: the watch starts over behind it");
                 Some(self.end(through.next()))
             }
-            Err(_) => {
+            Ok(None) | Err(_) => {
                 self.has_ended = true;
                 None
             }

@@ -11,6 +11,7 @@ use drydock_storage::{Options, Revision, Store, StoreError};
 
 use super::super::WatchKind::Deleted;
 use super::super::*;
+use super::faulty::FaultyStore;
 use super::fixture::*;
 
 fn thing(serial: u64) -> Thing {
@@ -169,6 +170,52 @@ async fn when_a_value_goes_that_nobody_could_read_clients_list_anew() {
             ["1", "2", "1"]
         );
     }
+}
+
+/// Everything was read anew then, and nothing could be read meanwhile.
+#[tokio::test(start_paused = true)]
+async fn the_others_stay_when_a_value_goes_that_nobody_could_read() {
+    let store = FaultyStore {
+        inner: damaged_store().await,
+        ..FaultyStore::default()
+    };
+    let fixture = Fixture::over(store, CacheLimits::default()).await;
+    let scans = || fixture.store.faults.scans.load(Ordering::Relaxed);
+    let before = scans();
+    fixture.put(&key("a", "1"), &thing(8)).await;
+    fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+    fixture.put(&key("b", "1"), &thing(9)).await;
+    for moment in [Moment::MostRecent, Moment::Any, Moment::NotOlderThan(Revision(7))] {
+        assert_eq!(listed(&fixture.cache, everything(), moment).await, ["1", "1"]);
+    }
+    assert_eq!(scans(), before);
+    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    fixture.put(&key("a", "2"), &thing(10)).await;
+    assert_eq!(drain(&mut watcher).await.len(), 1);
+}
+
+/// The present's damage made past states unreadable in which the object was not, or was whole.
+#[tokio::test(start_paused = true)]
+async fn states_before_a_damaged_value_can_be_listed() {
+    let fixture = Fixture::over(MemoryStore::new(), CacheLimits::default()).await;
+    for (serial, name) in (1..).zip(["1", "2", "1"]) {
+        fixture.put(&key("a", name), &thing(serial)).await;
+    }
+    fixture.store.damage(&key("a", "2"));
+    fixture.cache.suspect(&key("a", "2").to_string());
+    let error = loop {
+        let page = fixture
+            .cache
+            .list(&query(everything(), 0), Moment::MostRecent)
+            .await;
+        match page {
+            Ok(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => break error,
+        }
+    };
+    assert!(names_the_key(&error), "{error}");
+    let exactly = Moment::Exactly(Revision(2));
+    assert_eq!(listed(&fixture.cache, everything(), exactly).await, ["1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ pub(super) struct Faults {
     /// Watches cannot be begun.
     pub(super) deaf: AtomicBool,
     pub(super) watches: AtomicUsize,
+    pub(super) scans: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -64,6 +65,7 @@ impl Store for FaultyStore {
     }
 
     async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
+        self.faults.scans.fetch_add(1, Ordering::Relaxed);
         self.inner.scan(range, at, page).await
     }
 
