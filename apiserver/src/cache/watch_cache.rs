@@ -575,3 +575,36 @@ fn changed<'a>(
     root.revision = revision;
     root
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use drydock_storage::{Entry, Value};
+
+    use super::super::object::Attributes;
+    use super::*;
+
+    /// The present's damage made states unreadable in which the object was not, or was whole.
+    #[test]
+    fn what_an_event_knows_of_a_state_is_readable_whatever_is_damaged_now() {
+        let key = Key::new("g", "things", "n", "one").unwrap();
+        let entry = Entry {
+            value: Value {
+                bytes: Bytes::from_static(b"{}"),
+                form: "g/v1".into(),
+                splice_offset: 1,
+            },
+            created: Revision(3),
+            modified: Revision(3),
+        };
+        let object = CachedObject::new(key.clone(), entry, &|_, _| Attributes::default());
+        let object = Arc::new(object);
+        let mut root = Root::build(Revision(5), 1, Builder::default().finish(), Arc::default());
+        root.damaged = Arc::new([key].into());
+        for state in [None, Some(Arc::clone(&object))] {
+            let past = changed(&root, Revision(2), [(Some(&object), &state)].into_iter());
+            assert!(past.damaged.is_empty());
+            assert_eq!(past.objects.count(), u64::from(state.is_some()));
+        }
+    }
+}

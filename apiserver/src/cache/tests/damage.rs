@@ -194,30 +194,6 @@ async fn the_others_stay_when_a_value_goes_that_nobody_could_read() {
     assert_eq!(drain(&mut watcher).await.len(), 1);
 }
 
-/// The present's damage made past states unreadable in which the object was not, or was whole.
-#[tokio::test(start_paused = true)]
-async fn states_before_a_damaged_value_can_be_listed() {
-    let fixture = Fixture::over(MemoryStore::new(), CacheLimits::default()).await;
-    for (serial, name) in (1..).zip(["1", "2", "1"]) {
-        fixture.put(&key("a", name), &thing(serial)).await;
-    }
-    fixture.store.damage(&key("a", "2"));
-    fixture.cache.suspect(&key("a", "2").to_string());
-    let error = loop {
-        let page = fixture
-            .cache
-            .list(&query(everything(), 0), Moment::MostRecent)
-            .await;
-        match page {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            Err(error) => break error,
-        }
-    };
-    assert!(names_the_key(&error), "{error}");
-    let exactly = Moment::Exactly(Revision(2));
-    assert_eq!(listed(&fixture.cache, everything(), exactly).await, ["1"]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
     let store = MemoryStore::new();
