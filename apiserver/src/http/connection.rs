@@ -332,7 +332,7 @@ async fn drive<C, E, S>(
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            result = turns(served.as_mut(), socket) => {
+            result = turns(served.as_mut(), socket, activity) => {
                 if let Err(error) = result {
                     tracing::debug!(error, "connection ended with an error");
                 }
@@ -375,9 +375,13 @@ async fn drive<C, E, S>(
 
 /// Runs the protocol until the connection ends, and sends what it wrote when it has nothing more to say.
 ///
-/// Before that everybody who is ready has a turn: after a change those are the streams of all its watchers, and what
-/// they hand on leaves together. With nobody ready the next turn comes at once.
-async fn turns<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>) -> Result<(), String>
+/// Before that everybody who is ready has a turn, if the connection has several responses under way: after a change
+/// those are the streams of all its watchers, and what they hand on leaves together.
+async fn turns<C, E, S>(
+    mut served: Pin<&mut C>,
+    socket: &Socket<S>,
+    activity: &Activity,
+) -> Result<(), String>
 where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
@@ -388,7 +392,8 @@ where
         if let Poll::Ready(result) = served.as_mut().poll(context) {
             return Poll::Ready(result.map_err(|error| error.to_string()));
         }
-        has_waited = !has_waited && socket.has_written();
+        let has_company = activity.requests.load(Ordering::Relaxed) > 1;
+        has_waited = !has_waited && has_company && socket.has_written();
         if has_waited {
             context.waker().wake_by_ref();
             return Poll::Pending;
