@@ -12,6 +12,7 @@
 //! ledger                  what was written, and whether each watch is told just that
 //! lines                   the body of a watch, event by event
 //! soak                    hours of load, judged while it runs
+//! environment             numbers that are chosen for a long run
 //! load                    many clients and watchers over few connections, for the benchmarks
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod calls;
 pub mod clients;
 pub mod cluster;
 pub mod conformance;
+pub mod environment;
 pub mod ledger;
 pub mod lines;
 pub mod load;

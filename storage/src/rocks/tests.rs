@@ -85,6 +85,14 @@ fn floors(listable: u64, watchable: u64) -> Floors {
     }
 }
 
+/// Revisions 2 to 30, each at the second of its number.
+async fn put_each_second(store: &RocksStore, hands: &Hands) {
+    for second in 2..=30 {
+        hands.set(second);
+        put(store, "one", &second.to_string()).await;
+    }
+}
+
 /// Changes the engine's content behind the store's back.
 fn tamper(root: &TempDir, steps: &[Step]) {
     let engine = Engine::open(&engine_folder(root.path()), Access::Existing, Recovery::Strict).unwrap();
@@ -514,10 +522,7 @@ async fn a_watch_never_passes_over_damaged_history() {
 async fn floors_follow_the_window_and_survive_a_restart() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    for second in 2..=30 {
-        hands.set(second);
-        put(&store, "one", &second.to_string()).await;
-    }
+    put_each_second(&store, &hands).await;
     assert_eq!(keep_house(&store).await, floors(1, 1));
     hands.set(320);
     assert_eq!(keep_house(&store).await, floors(19, 19));
@@ -978,10 +983,7 @@ async fn a_disk_that_runs_short_shortens_the_window() {
         Arc::new(AtomicU64::new(10 << 30)),
     );
     let store = with_free(&root, &hands, &free);
-    for second in 2..=30 {
-        hands.set(second);
-        put(&store, "one", &second.to_string()).await;
-    }
+    put_each_second(&store, &hands).await;
     hands.set(95);
     assert_eq!(keep_house(&store).await, floors(19, 19));
 }
@@ -1004,10 +1006,7 @@ async fn a_start_knows_the_room_and_a_short_window_stays_short() {
     };
     let store = with(10 << 30);
     assert_eq!(store.metrics().disk_free_bytes.get(), 10 << 30);
-    for second in 2..=30 {
-        hands.set(second);
-        put(&store, "one", &second.to_string()).await;
-    }
+    put_each_second(&store, &hands).await;
     hands.set(40);
     assert_eq!(keep_house(&store).await, floors(19, 19));
     close(store).await;
@@ -1020,10 +1019,7 @@ async fn a_start_knows_the_room_and_a_short_window_stays_short() {
 async fn a_start_on_a_short_disk_lets_go_at_once() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    for second in 2..=30 {
-        hands.set(second);
-        put(&store, "one", &second.to_string()).await;
-    }
+    put_each_second(&store, &hands).await;
     close(store).await;
     hands.set(95);
     let options = Options {
@@ -1062,10 +1058,7 @@ async fn the_window_is_told_from_the_start_on() {
 async fn history_is_let_go_of_whatever_waits() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    for second in 2..=30 {
-        hands.set(second);
-        put(&store, "one", &second.to_string()).await;
-    }
+    put_each_second(&store, &hands).await;
     close(store).await;
     hands.set(320);
     let full = Options {

@@ -1,9 +1,9 @@
 //! What is to be measured, and how long?
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use drydock_tests::environment::number;
 
 use super::ROWS;
 
@@ -45,17 +45,5 @@ impl Settings {
     /// Whether a row was chosen; all are when none is named.
     pub(crate) fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|chosen| chosen == row)
-    }
-}
-
-fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    variable: &str,
-    default: T,
-) -> Result<T> {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{variable}={text} is no number")),
-        Err(_) => Ok(default),
     }
 }

@@ -1,9 +1,10 @@
 //! How much load, for how long, and what is allowed?
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+
+use crate::environment::number;
 
 /// Objects of a namespace.
 const NAMESPACE_OBJECTS: u32 = 150;
@@ -100,17 +101,5 @@ impl Settings {
     /// How long a watch may owe an event.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_mins(2).max(self.window / 2)
-    }
-}
-
-fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    variable: &str,
-    default: T,
-) -> Result<T> {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{variable}={text} is no number")),
-        Err(_) => Ok(default),
     }
 }
