@@ -179,6 +179,21 @@ async fn is_cordoned(kubectl: &Kubectl, node: &str) -> Result<bool> {
     Ok(said == "true")
 }
 
+/// Waits until the request for a pod's eviction is canceled.
+async fn wait_until_canceled(kubectl: &Kubectl, namespace: &str, uid: &str) -> Result<()> {
+    kubectl
+        .ok(&[
+            "wait",
+            &format!("er/{uid}"),
+            "-n",
+            namespace,
+            "--for=condition=Canceled",
+            "--timeout=50s",
+        ])
+        .await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn two_nodes_go_out_of_service_and_come_back() -> Result<()> {
     let Some(stage) = together().await? else {
@@ -425,16 +440,7 @@ async fn a_request_without_requesters_is_canceled_and_the_pod_stays() -> Result<
         .patch(&item, MERGE_PATCH, &nobody)
         .await?
         .expect(200)?;
-    kubectl
-        .ok(&[
-            "wait",
-            &format!("er/{uid}"),
-            "-n",
-            &namespace,
-            "--for=condition=Canceled",
-            "--timeout=50s",
-        ])
-        .await?;
+    wait_until_canceled(&kubectl, &namespace, &uid).await?;
     let request = stage.host()?.get(&item).await?.expect(200)?;
     let conditions = request["status"]["conditions"].as_array().context("conditions")?;
     let canceled = conditions
@@ -577,16 +583,7 @@ async fn a_maintenance_that_is_deleted_gives_back_what_it_took() -> Result<()> {
     kubectl
         .ok(&["delete", "nm", "called-off", "--timeout=50s"])
         .await?;
-    kubectl
-        .ok(&[
-            "wait",
-            &format!("er/{uid}"),
-            "-n",
-            &namespace,
-            "--for=condition=Canceled",
-            "--timeout=50s",
-        ])
-        .await?;
+    wait_until_canceled(&kubectl, &namespace, &uid).await?;
     ensure!(
         !is_cordoned(&kubectl, "drain-deleted").await?,
         "it is still cordoned"
