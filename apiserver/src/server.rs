@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use drydock_machinery::clock::{Clock, SystemClock};
 use drydock_machinery::names::AllowedNames;
-use drydock_proto::kinds::{GROUP, KINDS, Kind};
+use drydock_proto::kinds::{GROUP, KINDS};
 use drydock_storage::rocks::{OpenError, RocksStore};
 use drydock_storage::{Health as StoreHealth, Options, Store, StoreError};
 use prometheus_client::registry::Registry;
@@ -35,13 +35,11 @@ use crate::http::listener::Listener;
 use crate::http::shutdown::Stages;
 use crate::http::tls::{CertificateSource, Tls, TlsError};
 use crate::metrics::{Exposition, Metrics, ServedResource};
+use crate::registry::admission::Admission;
 use crate::registry::attributes;
-use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
-use crate::registry::evictionrequest::EvictionRequestStrategy;
-use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
-use crate::registry::resource::{Catalog, Resource, UnusableSchema};
+use crate::registry::kinds::{self, UnusableSchema};
+use crate::registry::resource::{Catalog, Resource};
 use crate::registry::store::ResourceStore;
-use crate::registry::strategy::Strategy;
 use crate::standalone::certificates::{CertificateError, Certificates};
 use crate::standalone::{self, Embedded, kubeconfig};
 use crate::storage_command::{self, CommandError};
@@ -245,19 +243,7 @@ async fn refuse_claimed(host: &dyn Host) -> Result<(), RunError> {
 pub fn own_resources(config: &ServerConfig) -> Result<Vec<Arc<Resource>>, UnusableSchema> {
     let mut names = AllowedNames::default();
     names.extend(config.allowed_reserved_names.iter().cloned());
-    let names = Arc::new(names);
-    KINDS
-        .iter()
-        .map(|kind| Resource::of_kind(kind, strategy_of(kind, &names)).map(Arc::new))
-        .collect()
-}
-
-fn strategy_of(kind: &Kind, names: &Arc<AllowedNames>) -> Box<dyn Strategy> {
-    match kind.plural {
-        "evictionrequests" => Box::new(EvictionRequestStrategy::new(Arc::clone(names))),
-        "nodemaintenances" => Box::new(NodeMaintenanceStrategy),
-        _ => Box::new(EvictionInterceptorStrategy::new(Arc::clone(names))),
-    }
+    kinds::resources(&Arc::new(names))
 }
 
 /// How the store is to behave, for a server and for work on its files alike.
@@ -340,9 +326,9 @@ impl Base {
         let served: Vec<ServedResource> = resources
             .iter()
             .flat_map(|resource| {
-                resource.versions.iter().map(|version| ServedResource {
+                resource.faces.iter().map(|face| ServedResource {
                     group: resource.group,
-                    version: version.name,
+                    version: face.version,
                     resource: resource.plural,
                 })
             })
@@ -510,7 +496,7 @@ impl Base {
                     Arc::clone(resource),
                     store.clone(),
                     cache,
-                    Arc::clone(admission),
+                    Arc::clone(admission) as Arc<dyn Admission>,
                     Arc::clone(&self.clock),
                 ))
             })

@@ -7,10 +7,9 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use drydock_storage::{Entry, Key, Revision, Value};
 
 use super::tree::Item;
@@ -283,51 +282,12 @@ impl CachedObject {
         Arc::ptr_eq(&self.kept.terms, &other.kept.terms) || self.kept.terms == other.kept.terms
     }
 
-    /// Writes the served form: the payload with its resourceVersion spliced in.
-    pub fn write_into(&self, out: &mut BytesMut) {
-        self.write_at(self.modified, out);
-    }
-
-    /// As [`CachedObject::write_into`] with another resourceVersion, for deletions.
-    pub fn write_at(&self, revision: Revision, out: &mut BytesMut) {
-        let (head, tail) = self.halves();
-        out.reserve(self.value.bytes.len() + SPLICE_BYTES);
-        out.extend_from_slice(head);
-        // Writing into a buffer that grows cannot fail.
-        let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
-        out.extend_from_slice(tail);
-    }
-
-    /// The served form in three parts, of which the first and last are shared, not copied.
-    #[must_use]
-    pub fn parts(&self, revision: Revision) -> (Bytes, Bytes, Bytes) {
-        let at = self.splice_offset();
-        let digits = format!("\"resourceVersion\":\"{revision}\",");
-        (
-            self.value.bytes.slice(..at),
-            digits.into(),
-            self.value.bytes.slice(at..),
-        )
-    }
-
-    fn splice_offset(&self) -> usize {
-        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
-        offset.min(self.value.bytes.len())
-    }
-
-    fn halves(&self) -> (&[u8], &[u8]) {
-        self.value.bytes.split_at(self.splice_offset())
-    }
-
     /// The payload's weight in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         u64::try_from(self.value.bytes.len()).unwrap_or(u64::MAX)
     }
 }
-
-/// Room for `"resourceVersion":"<20 digits>",`.
-const SPLICE_BYTES: usize = 42;
 
 impl Kept {
     fn new(attributes: &Attributes, interner: &mut Interner) -> Self {
@@ -380,6 +340,8 @@ impl Item for Arc<CachedObject> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn object(payload: &'static str, splice_offset: u32) -> CachedObject {
@@ -398,30 +360,6 @@ mod tests {
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
         };
         CachedObject::new(Key::new("g", "r", "ns", "n").unwrap(), entry, &extract)
-    }
-
-    fn text(write: impl Fn(&mut BytesMut)) -> String {
-        let mut out = BytesMut::new();
-        write(&mut out);
-        String::from_utf8(out.to_vec()).unwrap()
-    }
-
-    #[test]
-    fn the_resource_version_is_spliced_in() {
-        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 24);
-        let expected = r#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#;
-        assert_eq!(text(|out| object.write_into(out)), expected);
-        assert_eq!(
-            text(|out| object.write_at(Revision(9), out)),
-            expected.replace('7', "9")
-        );
-        let (head, digits, tail) = object.parts(Revision(7));
-        assert_eq!([head, digits, tail].concat(), expected.as_bytes());
-    }
-
-    #[test]
-    fn an_offset_beyond_the_payload_does_not_panic() {
-        assert!(text(|out| object("{}", 99).write_into(out)).starts_with("{}"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! How do the routes of standalone mode read and answer?
 
 use drydock_machinery::codec;
+use drydock_machinery::codec::protobuf::Message;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::handlers::protobuf;
+use crate::handlers::{decode_protobuf, is_protobuf};
 use crate::http::body::{RequestBody, ResponseBody};
 
 /// What a body may be.
@@ -20,7 +21,7 @@ const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.pr
 pub(super) async fn read(
     headers: &HeaderMap,
     body: RequestBody,
-    message: protobuf::Message,
+    message: Message,
 ) -> Result<Value, ApiError> {
     let text = headers
         .get(CONTENT_TYPE)
@@ -30,7 +31,7 @@ pub(super) async fn read(
         text.split(';').next().unwrap_or_default().trim(),
         "" | "*/*" | "application/json"
     );
-    if !is_json && !protobuf::is_content_type(headers) {
+    if !is_json && !is_protobuf(headers) {
         return Err(ApiError::unsupported_media_type(BODY_TYPES));
     }
     let bytes = body.read().await?;
@@ -38,7 +39,7 @@ pub(super) async fn read(
         return Ok(json!({}));
     }
     if !is_json {
-        return Ok(protobuf::decode(&bytes, message)?);
+        return decode_protobuf(&bytes, message);
     }
     let decoded = codec::json::decode(&bytes).map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok(decoded.value)

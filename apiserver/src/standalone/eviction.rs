@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use drydock_machinery::codec::protobuf::{DELETE_OPTIONS, FieldType, Message, NAMES};
 use drydock_storage::{Revision, Store};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response, StatusCode};
@@ -16,9 +17,9 @@ use super::budgets::{covers, say_allowed};
 use super::objects::{Kind, Objects, Place};
 use super::pod::{Condition, integer, is_ready, is_terminal, member_mut, phase, set, set_condition, text};
 use crate::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
-use crate::handlers::protobuf::{self, Holds};
 use crate::handlers::{Answered, Extension};
 use crate::http::body::{RequestBody, ResponseBody};
+use crate::registry::caller::Caller;
 use crate::registry::metadata::time_text;
 use crate::registry::resource::Part;
 use crate::request::options::{DeleteOptions, WriteOptions};
@@ -148,9 +149,9 @@ fn ambiguous() -> ApiError {
 }
 
 /// An Eviction in protobuf.
-const EVICTION: protobuf::Message = &[
-    (1, "metadata", Holds::Message(protobuf::NAMES)),
-    (2, "deleteOptions", Holds::Message(protobuf::DELETE_OPTIONS)),
+const EVICTION: Message = &[
+    (1, "metadata", FieldType::Message(NAMES)),
+    (2, "deleteOptions", FieldType::Message(DELETE_OPTIONS)),
 ];
 
 /// The options of an Eviction.
@@ -189,7 +190,7 @@ impl<S: Store> Evictions<S> {
     /// 429 of its budget, 500 for several budgets, 404, 409 of preconditions, and what a delete is refused for.
     pub(super) async fn evict(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
@@ -201,7 +202,7 @@ impl<S: Store> Evictions<S> {
         };
         let mut tries = 1;
         loop {
-            match self.evict_once(context, place, options).await? {
+            match self.evict_once(caller, place, options).await? {
                 Attempt::Done => return Ok(()),
                 Attempt::Changed(error) if tries == TRIES => return Err(error),
                 Attempt::Changed(_) => tries += 1,
@@ -211,7 +212,7 @@ impl<S: Store> Evictions<S> {
 
     async fn evict_once(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         place: Place<'_>,
         options: &DeleteOptions,
     ) -> Result<Attempt, ApiError> {
@@ -225,7 +226,7 @@ impl<S: Store> Evictions<S> {
             Decision::DeleteUnchanged => {
                 let seen = text(&pod, "/metadata/resourceVersion").to_owned();
                 options.preconditions.resource_version = Some(seen);
-                return match self.delete(context, place, options).await {
+                return match self.delete(caller, place, options).await {
                     Err(error) if error.is(Reason::Conflict) => Ok(Attempt::Changed(error)),
                     outcome => outcome.map(|()| Attempt::Done),
                 };
@@ -233,7 +234,7 @@ impl<S: Store> Evictions<S> {
             Decision::Charge(budget) => self.charge(budget, place, options.dry_run).await?,
             Decision::Ambiguous => return Err(ambiguous()),
         }
-        self.delete(context, place, options).await?;
+        self.delete(caller, place, options).await?;
         Ok(Attempt::Done)
     }
 
@@ -256,7 +257,7 @@ impl<S: Store> Evictions<S> {
     /// Says on the pod why it goes, and deletes it.
     async fn delete(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         place: Place<'_>,
         mut options: DeleteOptions,
     ) -> Result<(), ApiError> {
@@ -297,7 +298,7 @@ impl<S: Store> Evictions<S> {
             }
         }
         let key = pods.key(place.namespace, place.name)?;
-        pods.delete(context, &key, &options).await.map(drop)
+        pods.delete(caller, &key, &options).await.map(drop)
     }
 
     async fn answer(
@@ -315,7 +316,7 @@ impl<S: Store> Evictions<S> {
         let eviction = answer::read(&headers, body, EVICTION).await?;
         let mut options = options_of(&eviction, &request.namespace, &request.name)?;
         options.dry_run |= WriteOptions::parse("CreateOptions", &context.query)?.dry_run;
-        self.evict(&context, &request.namespace, &request.name, &options)
+        self.evict((&context).into(), &request.namespace, &request.name, &options)
             .await?;
         let mut status = Status::success(StatusDetails::default());
         status.details = None;

@@ -97,12 +97,7 @@ pub fn host<S: Store>(
 ) -> Result<(StandaloneHost<S>, ReportedEvents), SetUpError> {
     let group_versions = built_in
         .iter()
-        .flat_map(|resource| {
-            resource
-                .versions
-                .iter()
-                .map(|version| (resource.group, version.name))
-        })
+        .flat_map(|resource| resource.faces.iter().map(|face| (resource.group, face.version)))
         .collect::<std::collections::BTreeSet<_>>();
     let trust = TrustBundle::from_pem(&certificates.authority)?;
     let (host, waiting) = StandaloneHost::new(store, trust, group_versions.into_iter().collect());

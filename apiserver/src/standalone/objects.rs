@@ -3,23 +3,22 @@
 //! It reads the storage, so that what it decides from is what was committed, and writes through the registry, so that
 //! its writes keep to the rules of every other write.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use drydock_machinery::clock::Clock;
 use drydock_storage::{At, Entry, Key, Page, Revision, Store};
-use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::pod::{member_mut, set};
 use crate::error::ApiError;
+use crate::registry::caller::Caller;
+use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::{Part, Resource};
-use crate::registry::store::{Change, ResourceStore, WriteRequest, decode};
+use crate::registry::store::{Change, ResourceStore, WriteRequest};
 use crate::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use crate::request::user::MASTERS;
-use crate::request::{Query, RequestContext, RequestInfo, UserInfo, Warnings};
+use crate::request::{UserInfo, Warnings};
 
 /// The name under which the embedded host writes.
 pub(super) const NAME: &str = "drydock-standalone";
@@ -84,7 +83,9 @@ impl Kind {
 pub(super) struct Objects<S: Store> {
     store: S,
     resources: Vec<Arc<ResourceStore<S>>>,
-    context: RequestContext,
+    user: Arc<UserInfo>,
+    /// Collects warnings, which nobody reads.
+    warnings: Warnings,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
 }
@@ -98,7 +99,12 @@ impl<S: Store> Objects<S> {
         Self {
             store,
             resources,
-            context: own_context(),
+            user: Arc::new(UserInfo {
+                name: format!("system:{NAME}"),
+                groups: vec![MASTERS.to_owned()],
+                ..UserInfo::default()
+            }),
+            warnings: Warnings::default(),
             options,
             clock,
         }
@@ -110,6 +116,15 @@ impl<S: Store> Objects<S> {
 
     pub(super) fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The identity under which the embedded host writes.
+    pub(super) fn caller(&self) -> Caller<'_> {
+        Caller {
+            user: &self.user,
+            user_agent: NAME,
+            warnings: &self.warnings,
+        }
     }
 
     /// Every resource.
@@ -189,13 +204,13 @@ impl<S: Store> Objects<S> {
         mut object: Value,
     ) -> Result<(), ApiError> {
         let own = self.of(kind)?;
-        let version = own.resource.storage_version();
+        let endpoint = Endpoint::stored(&own.resource);
         set(&mut object, "kind", json!(own.resource.kind));
-        set(&mut object, "apiVersion", json!(&*version.api_version));
+        set(&mut object, "apiVersion", json!(&*endpoint.face().api_version));
         let request = WriteRequest {
-            context: &self.context,
+            caller: self.caller(),
             options: &self.options,
-            version,
+            endpoint: &endpoint,
             part: Part::Main,
         };
         own.create(request, namespace, object).await.map(drop)
@@ -209,11 +224,11 @@ impl<S: Store> Objects<S> {
         edit: impl FnMut(&mut Value) -> Result<(), ApiError> + Send,
     ) -> Result<Option<Revision>, ApiError> {
         let own = self.of(place.kind)?;
-        let version = own.resource.storage_version();
+        let endpoint = Endpoint::stored(&own.resource);
         let request = WriteRequest {
-            context: &self.context,
+            caller: self.caller(),
             options: &self.options,
-            version,
+            endpoint: &endpoint,
             part,
         };
         own.update(request, place.namespace, place.name, &mut Edit(edit))
@@ -238,15 +253,7 @@ impl<S: Store> Objects<S> {
             grace_period_seconds: grace_seconds,
             ..DeleteOptions::default()
         };
-        own.delete(&self.context, &key, &options).await.map(drop)
-    }
-}
-
-#[cfg(test)]
-impl<S: Store> Objects<S> {
-    /// The context of the host's own requests.
-    pub(super) fn context(&self) -> &RequestContext {
-        &self.context
+        own.delete(self.caller(), &key, &options).await.map(drop)
     }
 }
 
@@ -272,9 +279,12 @@ impl<F: FnMut(&mut Value) -> Result<(), ApiError> + Send> Change for Edit<F> {
     }
 }
 
-/// A stored object with its resourceVersion.
+/// A stored object of a built-in kind, which has one version, with its resourceVersion.
+///
+/// # Errors
+/// 500 for a value that cannot be decoded.
 pub(super) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
-    let mut object = decode(&entry.value.bytes).map_err(|error| {
+    let mut object: Value = serde_json::from_slice(&entry.value.bytes).map_err(|error| {
         ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
     })?;
     let Revision(revision) = entry.modified;
@@ -284,30 +294,4 @@ pub(super) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
         json!(revision.to_string()),
     );
     Ok(object)
-}
-
-/// The context of requests that nobody sent.
-fn own_context() -> RequestContext {
-    RequestContext {
-        info: RequestInfo {
-            path: String::new(),
-            method: Method::POST,
-            is_apply: false,
-            resource: None,
-        },
-        query: Query::default(),
-        user: Arc::new(UserInfo {
-            name: format!("system:{NAME}"),
-            groups: vec![MASTERS.to_owned()],
-            ..UserInfo::default()
-        }),
-        impersonator: None,
-        audit_id: HeaderValue::from_static(NAME),
-        received: tokio::time::Instant::now(),
-        deadline: None,
-        warnings: Warnings::default(),
-        user_agent: NAME.to_owned(),
-        remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        ending: CancellationToken::new(),
-    }
 }

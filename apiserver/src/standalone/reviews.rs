@@ -3,6 +3,7 @@
 //! The rule is that of [`super::host`]: whoever belongs to `system:masters` may do everything, nobody else anything.
 //! There are no tokens.
 
+use drydock_machinery::codec::protobuf::{FieldType, Message};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use super::answer;
 use super::host::{DENIED, is_allowed};
 use super::pod::{items, set, text};
 use crate::error::ApiError;
-use crate::handlers::protobuf::{self, Holds};
 use crate::handlers::{Answered, Extension};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::{RequestContext, ResourceRequest, UserInfo, Verb};
@@ -83,7 +83,7 @@ fn access(allowed: bool) -> Value {
 }
 
 /// What of a review in protobuf matters: whose access is asked about. What is to be done matters to no rule here.
-const REVIEW: protobuf::Message = &[(2, "spec", Holds::Message(&[(4, "groups", Holds::Texts)]))];
+const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldType::Texts)]))];
 
 /// The review routes.
 pub(super) struct Reviews;

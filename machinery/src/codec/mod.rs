@@ -12,6 +12,7 @@
 mod encode;
 pub mod json;
 mod location;
+pub mod protobuf;
 mod strict;
 mod syntax;
 pub mod yaml;

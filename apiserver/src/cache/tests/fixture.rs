@@ -12,6 +12,7 @@ use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
+use crate::request::projection::Projection;
 
 pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
@@ -144,7 +145,8 @@ pub(super) enum Frame {
 /// Writes lines, and counts how often it had to.
 #[derive(Default)]
 pub(super) struct Lines {
-    pub(super) id: u32,
+    /// The version it pretends to encode, which distinguishes encoders.
+    pub(super) face: &'static str,
     pub(super) encoded: AtomicUsize,
     /// A key that it fails for.
     pub(super) poison: Option<Key>,
@@ -153,7 +155,10 @@ pub(super) struct Lines {
 
 impl EventEncoder for Lines {
     fn id(&self) -> EncoderId {
-        EncoderId(self.id)
+        EncoderId {
+            face: self.face,
+            projection: Projection::Object,
+        }
     }
 
     fn event(

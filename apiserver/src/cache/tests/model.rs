@@ -243,7 +243,7 @@ impl Run {
             timeout: HOUR,
         };
         let watcher = self.fixture.cache.subscribe(request).await.unwrap();
-        let id = u32::try_from(self.watches.len() % 2).unwrap();
+        let second = self.watches.len() % 2;
         self.watches.push(Open {
             watcher: Some(watcher),
             selection,
@@ -256,8 +256,8 @@ impl Run {
                 expired_since: None,
             },
             encoder: Lines {
-                id,
-                padding: usize::try_from(id).unwrap() * 20_000,
+                face: ["a", "b"][second],
+                padding: second * 20_000,
                 ..Lines::default()
             },
             begun_at: self.revision,

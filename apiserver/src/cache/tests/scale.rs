@@ -216,7 +216,10 @@ struct Plain;
 
 impl EventEncoder for Plain {
     fn id(&self) -> EncoderId {
-        EncoderId(0)
+        EncoderId {
+            face: "v1",
+            projection: crate::request::projection::Projection::Object,
+        }
     }
 
     fn event(

@@ -82,7 +82,7 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     let mut random = fastrand::Rng::with_seed(1_000 + number as u64);
     let (selection, wanted) = selection(number);
     let encoder = Lines {
-        id: u32::try_from(number % 3).unwrap(),
+        face: ["a", "b", "c"][number % 3],
         padding: number % 3 * 300,
         ..Lines::default()
     };

@@ -11,6 +11,7 @@ use super::super::WatchKind::{Added, Deleted, Modified};
 use super::super::*;
 use super::faulty::FaultyStore;
 use super::fixture::*;
+use crate::request::projection::Projection;
 
 fn thing(app: &str, serial: u64) -> Thing {
     Thing::new(app, "x", serial)
@@ -266,8 +267,8 @@ async fn an_event_is_encoded_once_for_all_who_want_it_in_that_form() {
             watchers.push((id % 2, fixture.watch(selection.clone(), Start::Now).await));
         }
     }
-    let encoders = [0, 1].map(|id| Lines {
-        id,
+    let encoders = ["a", "b"].map(|face| Lines {
+        face,
         ..Lines::default()
     });
     for round in 1..=10 {
@@ -312,7 +313,10 @@ struct Headline(Lines, Lines);
 
 impl EventEncoder for Headline {
     fn id(&self) -> EncoderId {
-        EncoderId(77)
+        EncoderId {
+            face: "first",
+            projection: Projection::Object,
+        }
     }
     fn event(
         &self,
@@ -339,7 +343,7 @@ async fn the_first_frame_may_have_its_own_encoder() {
     let encoder = Headline(
         Lines::default(),
         Lines {
-            id: 78,
+            face: "following",
             ..Lines::default()
         },
     );

@@ -1,5 +1,6 @@
 //! Namespaces, nodes and pods of core/v1.
 
+use drydock_machinery::codec::protobuf::{FieldType, Message};
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
 use jiff::Timestamp;
@@ -14,6 +15,18 @@ use crate::standalone::pod::{
 
 /// What a node of standalone mode claims to have; nothing runs on it.
 const NODE_CAPACITY: [(&str, &str); 3] = [("cpu", "8"), ("memory", "32Gi"), ("pods", "110")];
+
+/// The protobuf form of a namespace, without its spec and status, which are set by the server.
+const NAMESPACE: Message = &[(
+    1,
+    "metadata",
+    FieldType::Message(&[
+        (1, "name", FieldType::Text),
+        (2, "generateName", FieldType::Text),
+        (11, "labels", FieldType::Map),
+        (12, "annotations", FieldType::Map),
+    ]),
+)];
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![namespaces(), nodes(), pods()]
@@ -47,6 +60,7 @@ fn namespaces() -> BuiltIn {
                 ]
             },
             selectable_fields: &["status.phase"],
+            message: Some(NAMESPACE),
             prepare_for_create: |object, _| {
                 set(object, "status", json!({ "phase": "Active" }));
                 let metadata = member_mut(object, "metadata");
@@ -210,7 +224,7 @@ fn pods() -> BuiltIn {
                     json!({ "phase": "Pending", "qosClass": "BestEffort" }),
                 );
             },
-            grace_period: |pod, requested| Some(grace_period(pod, requested)),
+            grace_period: Some(|pod, requested| Some(grace_period(pod, requested))),
             ..Rules::PLAIN
         },
     }
