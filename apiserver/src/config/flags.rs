@@ -15,10 +15,8 @@ use super::{
     StorageCommand, StorageConfig,
 };
 use crate::{
-    filters::{DEFAULT_ALWAYS_ALLOW, InFlightLimits},
-    host::reviews::ReviewTtls,
-    http::tls::MinTlsVersion,
-    request::duration::parse_go_duration,
+    authorization::DEFAULT_ALWAYS_ALLOW, filters::InFlightLimits, host::reviews::ReviewTtls,
+    http::tls::MinTlsVersion, request::duration::parse_go_duration,
 };
 
 /// Where a store lies and how it is kept; said alike to a server and to work on its files.
