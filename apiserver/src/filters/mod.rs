@@ -228,14 +228,13 @@ impl<H: Handler> Chain<H> {
 
     /// The paths that the server answers without a handler.
     fn own_path(&self, info: &RequestInfo, query: &Query) -> Option<Response<ResponseBody>> {
-        if health::is_health_path(&info.path) {
-            return self.parts.health.respond(&info.path, query);
-        }
-        match info.path.as_str() {
+        let response = match info.path.as_str() {
+            path if health::is_health_path(path) => self.parts.health.respond(path, query),
             "/metrics" => Some(self.parts.exposition.respond()),
             "/version" | "/version/" => Some(version::respond()),
             _ => None,
-        }
+        };
+        response.map(|response| response.map(ResponseBody::full))
     }
 
     /// Compression and the headers that every response has.

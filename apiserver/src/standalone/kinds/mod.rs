@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 
 use super::pod::{integer, text};
 use super::strategic;
-use crate::discovery::Subresource;
-use crate::registry::resource::{Resource, ServedVersion, api_version};
+use crate::registry::resource::{Resource, ServedVersion, Subresource, api_version};
 use crate::registry::strategy::{StrategicMerge, Strategy, WriteContext};
 
 /// Every built-in resource, in the order of discovery.
