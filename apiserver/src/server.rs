@@ -20,12 +20,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::admission;
+use crate::authorization::Authorizer;
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
 use crate::config::{
     CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
 };
-use crate::filters::{Authenticator, Authorizer, Chain, ChainParts};
+use crate::filters::{Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{HealthBuilder, Scope};
 use crate::host::kube::{KubeHost, StartError};

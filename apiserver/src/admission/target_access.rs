@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{Access, Rule};
+use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::filters::Decision;
 use crate::registry::admission::Attributes;
 use crate::registry::resource::Part;
 

@@ -15,7 +15,6 @@ use serde_json::Value;
 use super::endpoint::{Endpoint, to_hub};
 use super::face::Face;
 use super::strategy::Strategy;
-use crate::discovery::Subresource;
 use crate::error::{ApiError, GroupResource};
 
 /// The group segment of the keys of core resources, whose API group is empty.
@@ -65,6 +64,19 @@ impl Capabilities {
     };
 }
 
+/// A subresource as discovery shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subresource {
+    /// Its name in the URL.
+    pub name: &'static str,
+    /// The kind it is read and written as.
+    pub kind: &'static str,
+    /// Group and version of that kind where they are not the resource's.
+    pub foreign_kind: Option<(&'static str, &'static str)>,
+    /// Its verbs, sorted.
+    pub verbs: &'static [&'static str],
+}
+
 /// A served resource.
 pub struct Resource {
     /// API group; empty for core.
@@ -101,6 +113,21 @@ impl std::fmt::Debug for Resource {
 }
 
 impl Resource {
+    /// The subresources, the status first.
+    #[must_use]
+    pub fn subresources(&self) -> Vec<Subresource> {
+        let status = self.has_status.then_some(Subresource {
+            name: "status",
+            kind: self.kind,
+            foreign_kind: None,
+            verbs: &["get", "patch", "update"],
+        });
+        status
+            .into_iter()
+            .chain(self.capabilities.more_subresources.iter().copied())
+            .collect()
+    }
+
     /// Whether objects live in namespaces.
     #[must_use]
     pub const fn is_namespaced(&self) -> bool {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, text_of};
-use crate::discovery::Subresource;
+use crate::registry::resource::Subresource;
 use crate::standalone::namespaces::CONTENT_FINALIZER;
 use crate::standalone::pod::{
     Condition, grace_period, integer, is_ready, items, member_mut, phase, set, set_condition, text,

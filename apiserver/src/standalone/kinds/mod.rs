@@ -21,9 +21,8 @@ use serde_json::{Value, json};
 
 use super::pod::{integer, text};
 use super::strategic;
-use crate::discovery::Subresource;
 use crate::registry::face::{Face, Table};
-use crate::registry::resource::{Capabilities, GracePeriod, Resource, api_version};
+use crate::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
 use crate::registry::strategy::{Strategy, WriteContext};
 
 /// Every built-in resource, in the order of discovery.
