@@ -30,7 +30,7 @@ fn query(selection: Selection, limit: usize) -> Query {
 async fn damaged_store() -> MemoryStore {
     let store = MemoryStore::new();
     for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
-        write(&store, vec![(key(namespace, name), Some(thing(serial)))]).await;
+        write(&store, &key(namespace, name), Some(thing(serial))).await;
     }
     store.damage(&key("a", "2"));
     store
@@ -198,7 +198,7 @@ async fn the_others_stay_when_a_value_goes_that_nobody_could_read() {
 async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
     let store = MemoryStore::new();
     for serial in 0..5 {
-        write(&store, vec![(key("n", &serial.to_string()), Some(thing(serial)))]).await;
+        write(&store, &key("n", &serial.to_string()), Some(thing(serial))).await;
     }
     let (cache, feeder) = WatchCache::new(store.clone(), config(CacheLimits::default()));
     let not_ready = |answer: Result<Page, ReadError>| matches!(answer, Err(ReadError::NotReady { .. }));
@@ -237,7 +237,7 @@ async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
         (Revision(6), Some("n/1\0"), None)
     );
     assert_eq!(names(first.objects), ["0", "1"]);
-    write(&store, vec![(key("n", "2"), None)]).await;
+    write(&store, &key("n", "2"), None).await;
     let rest = |limit| Query {
         start: Some("n/1\0".to_owned()),
         ..query(everything(), limit)

@@ -9,7 +9,7 @@ use super::fixture::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Puts or deletes up to three keys in one transaction, and waits for the cache or not.
+    /// Puts or deletes up to three keys, one transaction each, and then waits for the cache or not.
     Write(Vec<(usize, Option<(usize, usize)>)>, bool),
     /// Lets go of history up to so many revisions ago.
     Compact(u64),
@@ -157,33 +157,24 @@ impl Run {
     }
 
     async fn write(&mut self, writes: &[(usize, Option<(usize, usize)>)]) {
-        let state = self.log.state_at(self.revision);
-        let mut changes: Vec<Change> = Vec::new();
         for (index, thing) in writes {
-            let key = keys(*index).to_string();
-            let old = state.get(&key).map(|(_, thing)| thing.clone());
-            if changes.iter().any(|change| change.key == key) || (old.is_none() && thing.is_none()) {
+            let key = keys(*index);
+            let old = self.log.state_at(self.revision).remove(key.as_str());
+            if old.is_none() && thing.is_none() {
                 continue;
             }
             self.serial += 1;
             let new = thing.map(|(app, phase)| Thing::new(&app.to_string(), &phase.to_string(), self.serial));
-            changes.push(Change {
-                revision: self.revision.next(),
-                key,
-                old,
+            let revision = write(&self.fixture.store, &key, new.clone()).await;
+            assert_eq!(revision, self.revision.next());
+            self.revision = revision;
+            self.log.changes.push(Change {
+                revision,
+                key: key.to_string(),
+                old: old.map(|(_, thing)| thing),
                 new,
             });
         }
-        if changes.is_empty() {
-            return;
-        }
-        let writes = changes.iter().map(|change| {
-            let key = drydock_storage::Key::parse(&change.key).unwrap();
-            (key, change.new.clone())
-        });
-        self.revision = write(&self.fixture.store, writes.collect()).await;
-        assert_eq!(self.revision, changes[0].revision);
-        self.log.changes.extend(changes);
     }
 
     async fn settle(&self) {
@@ -310,9 +301,7 @@ impl Run {
         let Some(last) = last.filter(|_| ended_initial) else {
             return;
         };
-        // A revision may have been read in part; its client has only that to go by, and so has the next watch.
-        let is_whole = !open.record.frames.is_empty() && open.watcher.is_some();
-        if !is_whole {
+        if open.watcher.is_none() {
             return;
         }
         let request = WatchRequest {

@@ -41,7 +41,7 @@ async fn writer(fixture: Arc<Fixture<RocksStore>>, number: usize, serials: Arc<A
                 serial,
             )
         });
-        let revision = write(&fixture.store, vec![(key.clone(), new.clone())]).await;
+        let revision = write(&fixture.store, &key, new.clone()).await;
         match &new {
             Some(new) => state.insert(name, new.clone()),
             None => state.remove(&name),

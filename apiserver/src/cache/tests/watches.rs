@@ -187,7 +187,7 @@ async fn writes_of_others_advance_bookmarks_and_nothing_is_promised_at_the_start
     assert_eq!(until_end(idle).await, []);
     let watcher = fixture.cache.subscribe(request(Start::Now, 10)).await.unwrap();
     let other = drydock_storage::Key::new(GROUP, "others", "n", "1").unwrap();
-    write(&fixture.store, vec![(other, Some(thing("a", 1)))]).await;
+    write(&fixture.store, &other, Some(thing("a", 1))).await;
     assert_eq!(until_end(watcher).await, [(8, bookmark(2, false))]);
 }
 
@@ -433,8 +433,8 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
     }
     // Broken off, and compacted before the cache comes back.
     fixture.store.faults.break_off.store(true, Ordering::Relaxed);
-    write(&fixture.store, vec![(key("n", "1"), Some(thing("a", 2)))]).await;
-    write(&fixture.store, vec![(key("n", "2"), Some(thing("a", 3)))]).await;
+    write(&fixture.store, &key("n", "1"), Some(thing("a", 2))).await;
+    write(&fixture.store, &key("n", "2"), Some(thing("a", 3))).await;
     fixture.store.compact(Revision(4)).await.unwrap();
     let snapshot = fixture.cache.fresh().await.unwrap();
     assert_eq!((snapshot.revision(), snapshot.count()), (Revision(4), 2));
