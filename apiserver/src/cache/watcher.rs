@@ -26,6 +26,7 @@ use super::bookmark::Bookmarks;
 use super::class::{Chunk, Class, Member, Taken};
 use super::encode_once::{EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
+use super::freshness::{Freshness, WatchStart};
 use super::history::{CacheEvent, Entered, History, kind_for};
 use super::object::CachedObject;
 use super::selection::Selection;
@@ -50,33 +51,11 @@ pub struct WatchRequest {
     /// Scope and selectors.
     pub selection: Selection,
     /// Where the stream begins.
-    pub start: Start,
+    pub start: WatchStart,
     /// Whether bookmarks are wanted, the one after initial events included.
     pub bookmarks: bool,
     /// When the stream ends by itself.
     pub timeout: Duration,
-}
-
-/// Where a watch begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// Behind this revision: everything later, nothing else. It may lie in the future.
-    From(Revision),
-    /// With ADDED for every object of a state, then everything later.
-    InitialEvents(InitialState),
-    /// With whatever comes after every write answered before.
-    Now,
-}
-
-/// Which state initial events show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InitialState {
-    /// The newest the cache has.
-    Any,
-    /// One of this revision or later.
-    NotOlderThan(Revision),
-    /// One that holds every write answered before.
-    Fresh,
 }
 
 /// An open watch. Dropping it ends it. See the module.
@@ -222,25 +201,23 @@ impl<S: Store> Watcher<S> {
         Ok(watcher)
     }
 
-    async fn place(&mut self, start: Start, selection: &Selection) -> Result<(), ReadError> {
-        let snapshot = match start {
-            Start::From(revision) => return self.place_behind(revision).await,
-            Start::Now | Start::InitialEvents(InitialState::Fresh) => self.shared.fresh().await?,
-            Start::InitialEvents(InitialState::Any) => self.shared.newest()?,
-            Start::InitialEvents(InitialState::NotOlderThan(revision)) => {
-                match self.shared.not_older_than(revision).await {
-                    Err(ReadError::TooLargeResourceVersion { requested, current }) => {
-                        let end = WatchEnd::TooLargeResourceVersion { requested, current };
-                        self.state = State::Failing(Some(end), Instant::now());
-                        return Ok(());
-                    }
-                    snapshot => snapshot?,
-                }
+    async fn place(&mut self, start: WatchStart, selection: &Selection) -> Result<(), ReadError> {
+        let freshness = match start {
+            WatchStart::After(revision) => return self.place_behind(revision).await,
+            WatchStart::InitialEvents(freshness) => freshness,
+            WatchStart::Now => Freshness::MostRecent,
+        };
+        let snapshot = match self.shared.current(freshness).await {
+            Err(ReadError::TooLargeResourceVersion { requested, current }) => {
+                let end = WatchEnd::TooLargeResourceVersion { requested, current };
+                self.state = State::Failing(Some(end), Instant::now());
+                return Ok(());
             }
+            snapshot => snapshot?,
         };
         self.next = snapshot.position();
         self.seen = snapshot.revision();
-        if start != Start::Now {
+        if start != WatchStart::Now {
             snapshot.check_readable(selection)?;
             self.state = State::Initial(snapshot.matches(selection), snapshot.revision());
         }

@@ -30,7 +30,7 @@ use super::metadata::{self, is_terminating, metadata_mut, time_text};
 use super::resource::{Part, Resource, ServedVersion, metadata_text};
 use super::strategy::WriteContext;
 use crate::admission::{Attributes, Chain, Operation};
-use crate::cache::{CachedObject, Moment, WatchCache};
+use crate::cache::{CachedObject, Freshness, WatchCache};
 use crate::error::{ApiError, StatusCause};
 use crate::request::RequestContext;
 use crate::request::options::{DeleteOptions, UNSAFE_DELETE, WriteOptions, parse_revision};
@@ -152,7 +152,7 @@ impl<S: Store> ResourceStore<S> {
     /// 404, and what the cache refuses.
     pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
         self.cache
-            .get(key, Moment::MostRecent)
+            .get(key, Freshness::MostRecent)
             .await?
             .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
     }
@@ -213,7 +213,7 @@ impl<S: Store> ResourceStore<S> {
             let key = self.key(namespace, metadata_text(&object, "name"))?;
             let value = self.encode(&object)?;
             let existing = if request.options.dry_run {
-                match self.cache.get(&key, Moment::MostRecent).await? {
+                match self.cache.get(&key, Freshness::MostRecent).await? {
                     None => {
                         return Ok(Written {
                             value,

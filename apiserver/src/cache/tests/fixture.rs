@@ -288,7 +288,7 @@ impl<S: Store> Fixture<S> {
         self.write(key, None).await
     }
 
-    pub(super) async fn watch(&self, selection: Selection, start: Start) -> Watcher<S> {
+    pub(super) async fn watch(&self, selection: Selection, start: WatchStart) -> Watcher<S> {
         let request = WatchRequest {
             selection,
             start,

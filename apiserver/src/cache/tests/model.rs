@@ -36,7 +36,7 @@ enum Step {
 enum Begin {
     /// Behind so many revisions ago; negative is the future.
     Back(i64),
-    Initial(InitialState),
+    Initial(Freshness),
     Now,
 }
 
@@ -45,8 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
     let wanted = || (0_usize..4, 0_usize..4, 0_usize..5);
     let begin = prop_oneof![
         4 => (-2_i64..12).prop_map(Begin::Back),
-        1 => Just(Begin::Initial(InitialState::Any)),
-        1 => Just(Begin::Initial(InitialState::Fresh)),
+        1 => Just(Begin::Initial(Freshness::Any)),
+        1 => Just(Begin::Initial(Freshness::MostRecent)),
         1 => Just(Begin::Now),
     ];
     prop_oneof![
@@ -217,12 +217,12 @@ impl Run {
         let (start, behind) = match begin {
             Begin::Back(back) => {
                 let behind = Revision(self.revision.0.saturating_add_signed(-back).max(1));
-                (Start::From(behind), Some(behind))
+                (WatchStart::After(behind), Some(behind))
             }
-            Begin::Initial(state) => (Start::InitialEvents(state), None),
+            Begin::Initial(state) => (WatchStart::InitialEvents(state), None),
             Begin::Now => {
                 self.settle().await;
-                (Start::Now, Some(self.revision))
+                (WatchStart::Now, Some(self.revision))
             }
         };
         // Without the end bookmark a client cannot tell initial events from later ones.
@@ -306,7 +306,7 @@ impl Run {
         }
         let request = WatchRequest {
             selection: open.selection.clone(),
-            start: Start::From(last),
+            start: WatchStart::After(last),
             bookmarks: open.record.bookmarks,
             timeout: HOUR,
         };

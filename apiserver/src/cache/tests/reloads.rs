@@ -37,7 +37,7 @@ async fn a_watch_that_looks_while_the_cache_starts_over_does_not_skip_the_gap() 
     };
     let fixture = Fixture::over(FaultyStore::default(), limits).await;
     fixture.put(&key("n", "1"), &thing(1)).await;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     let shared = &fixture.cache.shared;
     // What happens in the gap is compacted before the cache comes back, so that it has to start over.
     fixture.store.faults.break_off.store(true, Ordering::Relaxed);
@@ -92,7 +92,7 @@ async fn an_event_that_does_not_go_on_from_the_cache_shows_that_the_cache_is_wro
         for state in &hidden[..seen] {
             fixture.write(&one, state.clone()).await;
         }
-        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
         *fixture.store.faults.hide.lock().unwrap() = Some(one.clone());
         for state in &hidden[seen..unseen] {
             fixture.write(&one, state.clone()).await;
