@@ -52,12 +52,9 @@ pub(super) struct Chunk {
     pub(super) encoder: EncoderId,
     /// The position of the first event in it.
     pub(super) from: u64,
-    pub(super) first_revision: Revision,
     /// The position of the last event in it.
     pub(super) last: u64,
     pub(super) last_revision: Revision,
-    /// How many of its events are of the last revision.
-    pub(super) of_last_revision: usize,
     /// When the first event of each kind in it entered the cache.
     pub(super) entered: Entered,
     pub(super) bytes: Bytes,

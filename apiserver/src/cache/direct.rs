@@ -8,9 +8,10 @@ use std::sync::Arc;
 use drydock_storage::{At, Damaged, Key, KeyRange, Page as ScanPage, Store, StoreError};
 
 use super::error::ReadError;
+use super::freshness::{Freshness, ListState};
 use super::object::CachedObject;
 use super::snapshot::{Objects, Page, Query};
-use super::watch_cache::{Moment, Shared};
+use super::watch_cache::Shared;
 
 /// The most objects of a page; a client that wants more is given a token for the rest.
 const MOST: usize = 1_000;
@@ -20,10 +21,10 @@ impl<S: Store> Shared<S> {
     pub(super) async fn get_directly(
         &self,
         key: &Key,
-        moment: Moment,
+        freshness: Freshness,
     ) -> Result<Option<Arc<CachedObject>>, ReadError> {
         let found = self.store.get(key).await?;
-        if let Moment::NotOlderThan(requested) = moment
+        if let Freshness::NotOlderThan(requested) = freshness
             && found.revision < requested
         {
             return Err(ReadError::TooLargeResourceVersion {
@@ -39,15 +40,15 @@ impl<S: Store> Shared<S> {
     ///
     /// # Errors
     /// [`ReadError::NotReady`] for a list without a limit or with selectors, else as from the cache.
-    pub(super) async fn list_directly(&self, query: &Query, moment: Moment) -> Result<Page, ReadError> {
+    pub(super) async fn list_directly(&self, query: &Query, state: ListState) -> Result<Page, ReadError> {
         let selection = &query.selection;
         if query.limit == 0 || selection.has_selectors() {
             return Err(self.not_ready());
         }
-        let (at, at_least) = match moment {
-            Moment::MostRecent | Moment::Any => (At::Latest, None),
-            Moment::NotOlderThan(revision) => (At::Latest, Some(revision)),
-            Moment::Exactly(revision) | Moment::Continued(revision) => {
+        let (at, at_least) = match state {
+            ListState::Newest(Freshness::MostRecent | Freshness::Any) => (At::Latest, None),
+            ListState::Newest(Freshness::NotOlderThan(revision)) => (At::Latest, Some(revision)),
+            ListState::Exactly(revision) | ListState::Continued(revision) => {
                 (At::Exactly(revision), Some(revision))
             }
         };

@@ -18,6 +18,7 @@ mod direct;
 pub mod encode_once;
 pub mod error;
 pub mod feed;
+pub mod freshness;
 pub mod history;
 pub mod metrics;
 pub mod object;
@@ -32,12 +33,13 @@ pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, EXPIRED_WITHOUT_TOKE
 pub use encode_once::{EncodeError, EncoderId, EventEncoder, WatchKind};
 pub use error::{ReadError, WatchEnd};
 pub use feed::Feeder;
+pub use freshness::{Freshness, ListState, WatchStart};
 pub use metrics::CacheMetrics;
 pub use object::{Attributes, CachedObject, Extract};
 pub use selection::{Predicate, Scope, Selection};
 pub use snapshot::{IndexedLabels, Objects, Page, Query};
-pub use watch_cache::{CacheConfig, CacheLimits, Moment, WatchCache};
-pub use watcher::{InitialState, Start, WatchRequest, Watcher};
+pub use watch_cache::{CacheConfig, CacheLimits, WatchCache};
+pub use watcher::{WatchRequest, Watcher};
 
 #[cfg(test)]
 mod tests;

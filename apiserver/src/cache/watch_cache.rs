@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::class::Classes;
 use super::error::ReadError;
 use super::feed::Feeder;
+use super::freshness::{Freshness, ListState};
 use super::history::History;
 use super::metrics::{CacheMetrics, CheckResult, ResourceMetrics};
 use super::object::{CachedObject, Extract};
@@ -37,21 +38,6 @@ pub(super) const SCAN_PAGE: usize = 25_000;
 
 /// How often the store is asked for news while a read waits for it.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-
-/// Of which moment a read shows the state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// One that holds every write answered before.
-    MostRecent,
-    /// The newest at hand.
-    Any,
-    /// This revision or later.
-    NotOlderThan(Revision),
-    /// Right after this revision.
-    Exactly(Revision),
-    /// The revision of a list's first page, which may be kept a little longer than [`Moment::Exactly`] allows.
-    Continued(Revision),
-}
 
 /// What a cache holds and how.
 #[derive(Clone)]
@@ -231,15 +217,15 @@ impl<S: Store> WatchCache<S> {
     /// # Errors
     /// [`ReadError::Store`] with [`StoreError::Corrupt`] when its value is damaged, else as
     /// [`WatchCache::list`].
-    pub async fn get(&self, key: &Key, moment: Moment) -> Result<Option<Arc<CachedObject>>, ReadError> {
+    pub async fn get(&self, key: &Key, freshness: Freshness) -> Result<Option<Arc<CachedObject>>, ReadError> {
         if self.is_ready() {
-            Ok(self.at(moment).await?.get(key)?)
+            Ok(self.shared.current(freshness).await?.get(key)?)
         } else {
-            self.shared.get_directly(key, moment).await
+            self.shared.get_directly(key, freshness).await
         }
     }
 
-    /// A page of a list; all of it for [`Moment::Any`], as with kube-apiserver's cache. When another page follows,
+    /// A page of a list; all of it for [`Freshness::Any`], as with kube-apiserver's cache. When another page follows,
     /// the state is kept for it for a while, so that it will be of the same revision. While the cache has not been
     /// filled, the store answers limited lists without selectors.
     ///
@@ -248,27 +234,22 @@ impl<S: Store> WatchCache<S> {
     /// [`ReadError::NotReady`] for all other lists meanwhile; what the moment may bring:
     /// [`ReadError::TooLargeResourceVersion`] when it is not reached in time, [`ReadError::Expired`] when it is not
     /// kept any more, [`ReadError::Busy`] when the cache does not catch up or too much of the past is being read.
-    pub async fn list(&self, query: &Query, moment: Moment) -> Result<Page, ReadError> {
+    pub async fn list(&self, query: &Query, state: ListState) -> Result<Page, ReadError> {
         if !self.is_ready() {
-            return self.shared.list_directly(query, moment).await;
+            return self.shared.list_directly(query, state).await;
         }
-        let snapshot = self.at(moment).await?;
+        let snapshot = match state {
+            ListState::Newest(freshness) => self.shared.current(freshness).await?,
+            ListState::Exactly(revision) => self.exactly(revision).await?,
+            ListState::Continued(revision) => self.continued(revision).await?,
+        };
         snapshot.check_readable(&query.selection)?;
-        let limit = if moment == Moment::Any { 0 } else { query.limit };
+        let is_any = state == ListState::Newest(Freshness::Any);
+        let limit = if is_any { 0 } else { query.limit };
         Ok(snapshot.select(&Query {
             limit,
             ..query.clone()
         }))
-    }
-
-    async fn at(&self, moment: Moment) -> Result<Snapshot, ReadError> {
-        match moment {
-            Moment::MostRecent => self.fresh().await,
-            Moment::Any => self.newest(),
-            Moment::NotOlderThan(revision) => self.not_older_than(revision).await,
-            Moment::Exactly(revision) => self.exactly(revision).await,
-            Moment::Continued(revision) => self.continued(revision).await,
-        }
     }
 
     /// Says that the store could not read the value of this key: it is looked at, and set apart if that is so.
@@ -354,6 +335,15 @@ impl<S: Store> Shared<S> {
         match self.newest.load_full() {
             Some(root) => Ok(self.snapshot(root)),
             None => Err(self.not_ready()),
+        }
+    }
+
+    /// The newest state, once it is as recent as required.
+    pub(super) async fn current(&self, freshness: Freshness) -> Result<Snapshot, ReadError> {
+        match freshness {
+            Freshness::MostRecent => self.fresh().await,
+            Freshness::Any => self.newest(),
+            Freshness::NotOlderThan(revision) => self.not_older_than(revision).await,
         }
     }
 

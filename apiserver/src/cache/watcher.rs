@@ -26,6 +26,7 @@ use super::bookmark::Bookmarks;
 use super::class::{Chunk, Class, Member, Taken};
 use super::encode_once::{EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
+use super::freshness::{Freshness, WatchStart};
 use super::history::{CacheEvent, Entered, History, kind_for};
 use super::object::CachedObject;
 use super::selection::Selection;
@@ -50,33 +51,11 @@ pub struct WatchRequest {
     /// Scope and selectors.
     pub selection: Selection,
     /// Where the stream begins.
-    pub start: Start,
+    pub start: WatchStart,
     /// Whether bookmarks are wanted, the one after initial events included.
     pub bookmarks: bool,
     /// When the stream ends by itself.
     pub timeout: Duration,
-}
-
-/// Where a watch begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// Behind this revision: everything later, nothing else. It may lie in the future.
-    From(Revision),
-    /// With ADDED for every object of a state, then everything later.
-    InitialEvents(InitialState),
-    /// With whatever comes after every write answered before.
-    Now,
-}
-
-/// Which state initial events show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InitialState {
-    /// The newest the cache has.
-    Any,
-    /// One of this revision or later.
-    NotOlderThan(Revision),
-    /// One that holds every write answered before.
-    Fresh,
 }
 
 /// An open watch. Dropping it ends it. See the module.
@@ -92,10 +71,8 @@ pub struct Watcher<S: Store> {
     faults: u64,
     /// The position of the next event to look at, when live.
     next: u64,
-    /// Every event up to here has been sent, or does not concern this watch.
+    /// Every event up to here has been sent, or does not match the selection.
     seen: Revision,
-    /// The revision of the last event sent, and how many events of it were.
-    sent: (Revision, usize),
     bookmarks: Option<Bookmarks>,
     deadline: Instant,
     /// When in the server's end this watch has its turn, 0 to 1.
@@ -156,8 +133,6 @@ enum State<S: Store> {
 struct Replay<S: Store> {
     /// The open stream, while it is read.
     events: Option<S::Events>,
-    /// How many events of the first revision have been sent before.
-    skip: usize,
 }
 
 enum Step {
@@ -208,7 +183,6 @@ impl<S: Store> Watcher<S> {
             faults,
             next: newest.position(),
             seen: newest.revision(),
-            sent: (Revision(0), 0),
             bookmarks: None,
             deadline,
             turn: random.f64(),
@@ -227,25 +201,23 @@ impl<S: Store> Watcher<S> {
         Ok(watcher)
     }
 
-    async fn place(&mut self, start: Start, selection: &Selection) -> Result<(), ReadError> {
-        let snapshot = match start {
-            Start::From(revision) => return self.place_behind(revision).await,
-            Start::Now | Start::InitialEvents(InitialState::Fresh) => self.shared.fresh().await?,
-            Start::InitialEvents(InitialState::Any) => self.shared.newest()?,
-            Start::InitialEvents(InitialState::NotOlderThan(revision)) => {
-                match self.shared.not_older_than(revision).await {
-                    Err(ReadError::TooLargeResourceVersion { requested, current }) => {
-                        let end = WatchEnd::TooLargeResourceVersion { requested, current };
-                        self.state = State::Failing(Some(end), Instant::now());
-                        return Ok(());
-                    }
-                    snapshot => snapshot?,
-                }
+    async fn place(&mut self, start: WatchStart, selection: &Selection) -> Result<(), ReadError> {
+        let freshness = match start {
+            WatchStart::After(revision) => return self.place_behind(revision).await,
+            WatchStart::InitialEvents(freshness) => freshness,
+            WatchStart::Now => Freshness::MostRecent,
+        };
+        let snapshot = match self.shared.current(freshness).await {
+            Err(ReadError::TooLargeResourceVersion { requested, current }) => {
+                let end = WatchEnd::TooLargeResourceVersion { requested, current };
+                self.state = State::Failing(Some(end), Instant::now());
+                return Ok(());
             }
+            snapshot => snapshot?,
         };
         self.next = snapshot.position();
         self.seen = snapshot.revision();
-        if start != Start::Now {
+        if start != WatchStart::Now {
             snapshot.check_readable(selection)?;
             self.state = State::Initial(snapshot.matches(selection), snapshot.revision());
         }
@@ -262,10 +234,7 @@ impl<S: Store> Watcher<S> {
         } else {
             // Refused at once rather than silent for long, where even a moment cannot be had.
             drop(replay_permit(&self.shared).await?);
-            State::Replay(Replay {
-                events: None,
-                skip: 0,
-            })
+            State::Replay(Replay { events: None })
         };
         Ok(())
     }
@@ -511,7 +480,7 @@ impl<S: Store> Watcher<S> {
 
     fn bookmark(&mut self, encoder: &dyn EventEncoder, applied: Revision) -> Option<Bytes> {
         let bookmarks = self.bookmarks.as_mut()?;
-        let revision = bookmarks.promise(Instant::now(), applied, self.sent.0)?;
+        let revision = bookmarks.promise(Instant::now(), applied, self.seen)?;
         let mut out = BytesMut::new();
         self.encoder_after(encoder, 0).bookmark(revision, false, &mut out);
         Some(out.freeze())
@@ -533,11 +502,7 @@ impl<S: Store> Watcher<S> {
             }
             Taken::Chunk(chunk) => {
                 self.next = chunk.last + 1;
-                if self.sent.0 == chunk.first_revision && chunk.first_revision == chunk.last_revision {
-                    self.sent.1 += chunk.of_last_revision;
-                } else {
-                    self.sent = (chunk.last_revision, chunk.of_last_revision);
-                }
+                self.seen = chunk.last_revision;
                 self.pending = chunk.entered;
                 Ok(Pulled::Frames(chunk.bytes))
             }
@@ -612,7 +577,7 @@ impl<S: Store> Watcher<S> {
             count += 1;
             self.next = event.position + 1;
             self.pending.note(*kind, event.at);
-            self.note_sent(event.revision);
+            self.seen = event.revision;
         }
         Ok(Packed {
             bytes: packer.finish(),
@@ -620,29 +585,16 @@ impl<S: Store> Watcher<S> {
         })
     }
 
-    fn note_sent(&mut self, revision: Revision) {
-        if self.sent.0 == revision {
-            self.sent.1 += 1;
-        } else {
-            self.sent = (revision, 1);
-        }
-    }
-
     fn share(&self, wanted: &[(Arc<CacheEvent>, WatchKind)], packed: &Packed, encoder: super::EncoderId) {
         let packed_events = wanted.get(..packed.count).unwrap_or_default();
         let (Some((first, _)), Some((last, _))) = (packed_events.first(), packed_events.last()) else {
             return;
         };
-        let of_last = packed_events.iter().rev();
         self.class.share(Chunk {
             encoder,
             from: first.position,
-            first_revision: first.revision,
             last: last.position,
             last_revision: last.revision,
-            of_last_revision: of_last
-                .take_while(|(event, _)| event.revision == last.revision)
-                .count(),
             entered: self.pending,
             bytes: packed.bytes.clone(),
         });
@@ -656,17 +608,9 @@ impl<S: Store> Watcher<S> {
 
     /// Goes on with the store's history, or ends when that does not reach back far enough.
     fn leave_memory(&mut self) {
-        let (last, of_last) = self.sent;
-        // A revision of which a part was sent is read again, without that part.
-        let skip = if self.seen < last {
-            self.seen = last.previous();
-            of_last
-        } else {
-            0
-        };
         self.state = match self.expiry() {
             Some(end) => State::Failing(Some(end), self.turn_to_expire()),
-            None => State::Replay(Replay { events: None, skip }),
+            None => State::Replay(Replay { events: None }),
         };
     }
 
@@ -688,12 +632,11 @@ impl<S: Store> Watcher<S> {
         if replay.events.is_none() {
             replay.events = lock(&self.shared.parked).take(self.id);
         }
-        let is_whole = replay.skip == 0;
         if self.is_mistaken() {
             let oldest = self.shared.history.floor().next();
             return self.expire(oldest);
         }
-        if is_whole && self.join_memory() {
+        if self.join_memory() {
             return Step::Again;
         }
         let target = self.next_alarm();
@@ -735,14 +678,18 @@ impl<S: Store> Watcher<S> {
         while let Some(next) = signal {
             match next {
                 Some(Signal::Changes { revision, events }) => {
-                    if let Err(error) = self.encode_replayed(revision, events, encoder, &mut count, &mut out)
-                    {
-                        if out.is_empty() {
-                            return Step::Failed(error);
+                    for event in events {
+                        let encoder = self.encoder_after(encoder, count);
+                        match self.encode_replayed(revision, event, encoder, &mut out) {
+                            Ok(was_sent) => count += usize::from(was_sent),
+                            Err(error) if out.is_empty() => return Step::Failed(error),
+                            Err(error) => {
+                                self.state = State::Failing(Some(error), Instant::now());
+                                return Step::Frames(out.freeze());
+                            }
                         }
-                        self.state = State::Failing(Some(error), Instant::now());
-                        return Step::Frames(out.freeze());
                     }
+                    self.seen = revision;
                 }
                 Some(Signal::Progress(revision)) => self.seen = self.seen.max(revision),
                 Some(Signal::Compacted(oldest)) if out.is_empty() => return self.expire(oldest),
@@ -773,49 +720,32 @@ impl<S: Store> Watcher<S> {
         }
     }
 
-    /// Appends the frames of one revision; what was appended of it is dropped when one of them cannot be made.
+    /// Appends the frame of one event, if it matches; says whether it did. Nothing stays appended when it fails.
     fn encode_replayed(
-        &mut self,
+        &self,
         revision: Revision,
-        events: Vec<Event>,
+        event: Event,
         encoder: &dyn EventEncoder,
-        count: &mut usize,
         out: &mut BytesMut,
-    ) -> Result<(), WatchEnd> {
-        let State::Replay(replay) = &mut self.state else {
-            return Ok(());
-        };
-        let mut skip = std::mem::take(&mut replay.skip);
-        let extract = Arc::clone(&self.shared.config.extract);
-        let before = out.len();
-        for Event { key, new, old, .. } in events {
-            if old.as_ref().is_some_and(|old| old.value.is_unreadable())
-                && self.class.selection.may_match(&key)
-            {
-                // It is gone and nobody knows what it was: the client lists anew.
-                out.truncate(before);
-                return Err(self.expired(revision.next()));
-            }
-            let read = |entry| CachedObject::new(key.clone(), entry, &*extract);
-            let (old, new) = (old.map(read), new.map(read));
-            let Some(kind) = kind_for(&self.class.selection, old.as_ref(), new.as_ref()) else {
-                continue;
-            };
-            if skip > 0 {
-                skip -= 1;
-                continue;
-            }
-            let shown = if kind == WatchKind::Deleted { &old } else { &new };
-            if let Some(shown) = shown {
-                let encoder = self.encoder_after(encoder, *count);
-                let result = encoder.event(kind, shown, revision, out);
-                result.inspect_err(|_| out.truncate(before))?;
-                *count += 1;
-                self.note_sent(revision);
-            }
+    ) -> Result<bool, WatchEnd> {
+        let Event { key, new, old, .. } = event;
+        let selection = &self.class.selection;
+        if old.as_ref().is_some_and(|old| old.value.is_unreadable()) && selection.may_match(&key) {
+            // The removed value was unreadable, so whether it matched is unknown: the client must list again.
+            return Err(self.expired(revision.next()));
         }
-        self.seen = revision;
-        Ok(())
+        let extract = &*self.shared.config.extract;
+        let read = |entry| CachedObject::new(key.clone(), entry, extract);
+        let (old, new) = (old.map(read), new.map(read));
+        let Some(kind) = kind_for(selection, old.as_ref(), new.as_ref()) else {
+            return Ok(false);
+        };
+        let shown = if kind == WatchKind::Deleted { &old } else { &new };
+        let Some(shown) = shown else { return Ok(false) };
+        let before = out.len();
+        let result = encoder.event(kind, shown, revision, out);
+        result.inspect_err(|_| out.truncate(before))?;
+        Ok(true)
     }
 }
 

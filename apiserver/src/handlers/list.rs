@@ -16,12 +16,14 @@ use serde_json::{Value, json};
 
 use super::selection::selection;
 use super::{Call, response};
-use crate::cache::{CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, Moment, PageOf, Query, ReadError};
+use crate::cache::{
+    CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, Freshness, ListState, PageOf, Query, ReadError,
+};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::endpoint::Endpoint;
 use crate::request::negotiate::{Answer, MediaType, Representation, Transform};
-use crate::request::options::{ListOptions, ListState};
+use crate::request::options::{ListOptions, ListStart};
 use crate::request::projection::IncludeObject;
 
 /// The size of an encoded buffer.
@@ -58,19 +60,16 @@ pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<Respon
 pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError> {
     let options = ListOptions::parse(&call.context.query)?;
     let selection = selection(call)?;
-    let (moment, start) = match options.state {
-        ListState::MostRecent => (Moment::MostRecent, None),
-        ListState::Any => (Moment::Any, None),
-        ListState::NotOlderThan(revision) => (Moment::NotOlderThan(Revision(revision)), None),
-        ListState::Exactly(revision) => (Moment::Exactly(Revision(revision)), None),
-        ListState::Continue(text) => {
+    let (state, start) = match options.start {
+        ListStart::State(state) => (state, None),
+        ListStart::Token(text) => {
             let token = ContinueToken::decode(&text)
                 .map_err(|error| ApiError::bad_request(format!("invalid continue token: {error}")))?;
-            let moment = match token.of {
-                PageOf::Latest => Moment::MostRecent,
-                PageOf::Revision(revision) => Moment::Continued(revision),
+            let state = match token.of {
+                PageOf::Latest => Freshness::MostRecent.into(),
+                PageOf::Revision(revision) => ListState::Continued(revision),
             };
-            (moment, Some(token))
+            (state, Some(token))
         }
     };
     let inconsistent = start.as_ref().is_some_and(|token| token.of == PageOf::Latest);
@@ -79,7 +78,7 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
         start: start.as_ref().map(|token| token.start.clone()),
         limit: options.limit,
     };
-    let page = match (call.store.cache.list(&query, moment).await, start) {
+    let page = match (call.store.cache.list(&query, state).await, start) {
         (Err(ReadError::Expired { .. }), Some(token)) => {
             return Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode()));
         }

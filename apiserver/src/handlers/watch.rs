@@ -15,14 +15,13 @@ use serde_json::{Value, json};
 use super::selection::selection;
 use super::{Call, response};
 use crate::cache::{
-    CachedObject, EncodeError, EncoderId, EventEncoder, InitialState, Start, WatchEnd, WatchKind,
-    WatchRequest, Watcher,
+    CachedObject, EncodeError, EncoderId, EventEncoder, WatchEnd, WatchKind, WatchRequest, Watcher,
 };
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::endpoint::Endpoint;
 use crate::request::negotiate::{Answer, MetaVersion, Representation, Transform};
-use crate::request::options::{WatchOptions, WatchStart};
+use crate::request::options::WatchOptions;
 use crate::request::projection::{IncludeObject, Projection};
 
 /// If the client sets no timeout, a watch lasts this long up to twice as long, chosen at random, so that watches do not all end
@@ -37,22 +36,10 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
     let options = WatchOptions::parse(&call.context.query)?;
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let selection = selection(call)?;
-    let start = match options.start {
-        WatchStart::After(revision) => Start::From(Revision(revision)),
-        WatchStart::InitialEvents {
-            at_least: Some(revision),
-            ..
-        } => Start::InitialEvents(InitialState::NotOlderThan(Revision(revision))),
-        WatchStart::InitialEvents {
-            most_recent: true, ..
-        } => Start::InitialEvents(InitialState::Fresh),
-        WatchStart::InitialEvents { .. } => Start::InitialEvents(InitialState::Any),
-        WatchStart::Now => Start::Now,
-    };
     let timeout = timeout(options.timeout_seconds);
     let request = WatchRequest {
         selection,
-        start,
+        start: options.start,
         bookmarks: options.bookmarks,
         timeout,
     };

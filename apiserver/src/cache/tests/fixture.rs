@@ -279,21 +279,21 @@ impl<S: Store> Fixture<S> {
     }
 
     /// Writes without conditions and waits until the cache has it.
-    pub(super) async fn write(&self, writes: Vec<(Key, Option<Thing>)>) -> Revision {
-        let revision = write(&self.store, writes).await;
+    pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
+        let revision = write(&self.store, key, thing).await;
         self.cache.not_older_than(revision).await.unwrap();
         revision
     }
 
     pub(super) async fn put(&self, key: &Key, thing: &Thing) -> Revision {
-        self.write(vec![(key.clone(), Some(thing.clone()))]).await
+        self.write(key, Some(thing.clone())).await
     }
 
     pub(super) async fn delete(&self, key: &Key) -> Revision {
-        self.write(vec![(key.clone(), None)]).await
+        self.write(key, None).await
     }
 
-    pub(super) async fn watch(&self, selection: Selection, start: Start) -> Watcher<S> {
+    pub(super) async fn watch(&self, selection: Selection, start: WatchStart) -> Watcher<S> {
         let request = WatchRequest {
             selection,
             start,
@@ -306,14 +306,14 @@ impl<S: Store> Fixture<S> {
 
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
-pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>) -> Revision {
-    let writes = writes.into_iter().map(|(key, thing)| match thing {
-        Some(thing) => Write::Put(key, thing.value()),
-        None => Write::Delete(key),
-    });
+pub(super) async fn write(store: &impl Store, key: &Key, thing: Option<Thing>) -> Revision {
+    let write = match thing {
+        Some(thing) => Write::Put(key.clone(), thing.value()),
+        None => Write::Delete(key.clone()),
+    };
     let transaction = Transaction {
         conditions: Vec::new(),
-        writes: writes.collect(),
+        writes: vec![write],
         may_grow: false,
     };
     match store.transact(transaction).await.unwrap() {

@@ -172,7 +172,7 @@ async fn reads_wait_three_seconds_for_the_future() {
 async fn revisions_of_other_resources_advance_the_cache() {
     let fixture = Fixture::new().await;
     let other = drydock_storage::Key::new(GROUP, "others", "n", "1").unwrap();
-    let revision = write(&fixture.store, vec![(other, Some(Thing::new("a", "x", 1)))]).await;
+    let revision = write(&fixture.store, &other, Some(Thing::new("a", "x", 1))).await;
     let snapshot = fixture.cache.fresh().await.unwrap();
     assert_eq!((snapshot.revision(), snapshot.count()), (revision, 0));
 }
@@ -259,14 +259,8 @@ async fn a_page_outlives_compaction_for_the_window_only() {
 async fn a_cache_over_a_store_with_content_begins_with_it() {
     let store = MemoryStore::new();
     for serial in 0..2500 {
-        write(
-            &store,
-            vec![(
-                key("n", &format!("{serial:05}")),
-                Some(Thing::new("a", "x", serial)),
-            )],
-        )
-        .await;
+        let key = key("n", &format!("{serial:05}"));
+        write(&store, &key, Some(Thing::new("a", "x", serial))).await;
     }
     // Even when the store holds nothing but its newest state.
     store.compact(Revision(2501)).await.unwrap();

@@ -151,7 +151,7 @@ async fn many_watchers() {
         for _ in 0..watchers {
             let request = WatchRequest {
                 selection: everything(),
-                start: Start::Now,
+                start: WatchStart::Now,
                 bookmarks: true,
                 timeout: HOUR,
             };

@@ -5,7 +5,7 @@ use drydock_storage::{Entry, Outcome, Store, Transaction};
 use serde_json::Value;
 
 use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
-use crate::cache::Moment;
+use crate::cache::Freshness;
 use crate::error::ApiError;
 use crate::registry::admission::{Attributes, Operation};
 use crate::registry::metadata::{self, is_terminating, metadata_mut};
@@ -97,7 +97,7 @@ impl<S: Store> ResourceStore<S> {
             let key = self.key(namespace, metadata_text(&object, "name"))?;
             let value = self.resource.encode(&object)?;
             let existing = if request.options.dry_run {
-                match self.cache.get(&key, Moment::MostRecent).await? {
+                match self.cache.get(&key, Freshness::MostRecent).await? {
                     None => {
                         return Ok(Written {
                             value,

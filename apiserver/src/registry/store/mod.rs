@@ -32,7 +32,7 @@ use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::metadata::{self, metadata_mut, time_text};
 use super::resource::{Part, Resource, metadata_text};
-use crate::cache::{CachedObject, Moment, WatchCache};
+use crate::cache::{CachedObject, Freshness, WatchCache};
 use crate::error::ApiError;
 use crate::request::options::WriteOptions;
 
@@ -125,7 +125,7 @@ impl<S: Store> ResourceStore<S> {
     /// 404, and what the cache refuses.
     pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
         self.cache
-            .get(key, Moment::MostRecent)
+            .get(key, Freshness::MostRecent)
             .await?
             .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
     }
