@@ -10,7 +10,6 @@ mod error;
 mod key;
 pub mod memory;
 pub mod metrics;
-pub mod migrate;
 mod options;
 mod record;
 mod revision;
