@@ -677,16 +677,15 @@ impl<S: Store> Watcher<S> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) => {
-                    for event in events {
-                        let encoder = self.encoder_after(encoder, count);
-                        match self.encode_replayed(revision, event, encoder, &mut out) {
-                            Ok(was_sent) => count += usize::from(was_sent),
-                            Err(error) if out.is_empty() => return Step::Failed(error),
-                            Err(error) => {
-                                self.state = State::Failing(Some(error), Instant::now());
-                                return Step::Frames(out.freeze());
-                            }
+                Some(Signal::Change(event)) => {
+                    let revision = event.revision;
+                    let encoder = self.encoder_after(encoder, count);
+                    match self.encode_replayed(event, encoder, &mut out) {
+                        Ok(was_sent) => count += usize::from(was_sent),
+                        Err(error) if out.is_empty() => return Step::Failed(error),
+                        Err(error) => {
+                            self.state = State::Failing(Some(error), Instant::now());
+                            return Step::Frames(out.freeze());
                         }
                     }
                     self.seen = revision;
@@ -723,12 +722,17 @@ impl<S: Store> Watcher<S> {
     /// Appends the frame of one event, if it matches; says whether it did. Nothing stays appended when it fails.
     fn encode_replayed(
         &self,
-        revision: Revision,
         event: Event,
         encoder: &dyn EventEncoder,
         out: &mut BytesMut,
     ) -> Result<bool, WatchEnd> {
-        let Event { key, new, old, .. } = event;
+        let Event {
+            revision,
+            key,
+            new,
+            old,
+            ..
+        } = event;
         let selection = &self.class.selection;
         if old.as_ref().is_some_and(|old| old.value.is_unreadable()) && selection.may_match(&key) {
             // The removed value was unreadable, so whether it matched is unknown: the client must list again.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
+use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
@@ -278,7 +278,7 @@ impl<S: Store> Fixture<S> {
         }
     }
 
-    /// Writes without conditions and waits until the cache has it.
+    /// Writes an object and waits until the cache has it.
     pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
         let revision = write(&self.store, key, thing).await;
         self.cache.not_older_than(revision).await.unwrap();
@@ -307,14 +307,12 @@ impl<S: Store> Fixture<S> {
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
 pub(super) async fn write(store: &impl Store, key: &Key, thing: Option<Thing>) -> Revision {
-    let write = match thing {
-        Some(thing) => Write::Put(key.clone(), thing.value()),
-        None => Write::Delete(key.clone()),
-    };
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: vec![write],
-        may_grow: false,
+    let found = store.get(key).await.unwrap().entry;
+    let transaction = match (found, thing) {
+        (None, Some(thing)) => Transaction::create(key.clone(), thing.value()),
+        (Some(entry), Some(thing)) => Transaction::update(key.clone(), entry.modified, thing.value()),
+        (Some(entry), None) => Transaction::delete(key.clone(), entry.modified),
+        (None, None) => panic!("{key} is absent"),
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,

@@ -117,7 +117,7 @@ impl<S: Store> ResourceStore<S> {
                             revision: Some(revision),
                         });
                     }
-                    Outcome::Conflict { current, .. } => match current.into_iter().next().flatten() {
+                    Outcome::Conflict { current, .. } => match current {
                         Some(existing) => existing,
                         // The other object was removed between the check and the reply: the name is free again.
                         None => continue,

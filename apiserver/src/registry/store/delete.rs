@@ -17,6 +17,9 @@ use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
 
+/// How many objects of a collection are passed to the store at once: one batch of its commit thread.
+const DELETED_AT_ONCE: usize = 1024;
+
 /// The outcome of a delete.
 #[derive(Debug, Clone)]
 pub enum Deleted {
@@ -98,7 +101,7 @@ impl<S: Store> ResourceStore<S> {
         tracing::warn!(%key, user = caller.user.name, "removing an object that cannot be read");
         match self.store.remove_damaged(key).await {
             Ok(Outcome::Committed { .. }) => Ok(Deleted::Gone { uid: String::new() }),
-            Ok(Outcome::Conflict { .. }) | Err(StoreError::Malformed { .. }) => {
+            Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
                 Err(self.conflict(key.name(), "the object has been modified"))
             }
             Err(error) => Err(self.refused(error)),
@@ -116,7 +119,7 @@ impl<S: Store> ResourceStore<S> {
         objects: &[Arc<CachedObject>],
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
-        for batch in objects.chunks(Transaction::MAX_KEYS) {
+        for batch in objects.chunks(DELETED_AT_ONCE) {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
             let mut refused = None;
@@ -140,7 +143,7 @@ impl<S: Store> ResourceStore<S> {
             let mut conflicted = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
                 if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.refused(error))?
-                    && current.first().is_some_and(Option::is_some)
+                    && current.is_some()
                 {
                     conflicted.push(key);
                 }
@@ -233,12 +236,9 @@ impl<S: Store> ResourceStore<S> {
         transaction: Transaction,
         entry: &Entry,
     ) -> Result<Result<Deleted, Option<Entry>>, ApiError> {
-        let put = transaction.writes.first().and_then(|write| match write {
-            drydock_storage::Write::Put(_, value) => Some(value.clone()),
-            drydock_storage::Write::Delete(_) => None,
-        });
+        let put = transaction.write.value().cloned();
         Ok(match self.transact(transaction).await? {
-            Outcome::Conflict { current, .. } => Err(current.into_iter().next().flatten()),
+            Outcome::Conflict { current, .. } => Err(current),
             Outcome::Committed { revision } => Ok(if let Some(value) = put {
                 Deleted::Held(Written {
                     value,

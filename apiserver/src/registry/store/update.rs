@@ -108,7 +108,7 @@ impl<S: Store> ResourceStore<S> {
                 value,
                 revision: Some(if removes { entry.modified } else { revision }),
             }),
-            Outcome::Conflict { current, .. } => Attempt::Conflict(current.into_iter().next().flatten()),
+            Outcome::Conflict { current, .. } => Attempt::Conflict(current),
         })
     }
 
