@@ -2,30 +2,26 @@
 //!
 //! Flags are named as the Go servers name them. Each can also be an environment variable (`DRYDOCK_` and the flag in
 //! upper case) or a member of the file that `--config` names; a flag beats the environment, which beats the file, which
-//! beats the default. Texts end here: what leaves is a validated [`Config`].
+//! beats the default. Texts end here: what leaves is a validated [`ServeConfig`] or [`ServerConfig`].
 
 mod file;
 mod flags;
 
-use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use serde::Deserialize;
 
-pub use self::flags::StorageFlags;
-use self::flags::{CommandLine, GoDuration};
+use self::flags::GoDuration;
+pub use self::flags::{ServeFlags, ServerFlags, StorageFlags};
 use crate::{filters::InFlightLimits, host::reviews::ReviewTtls, http::tls::MinTlsVersion};
-
-/// What the process is to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Config {
-    /// Serve as an aggregated API server.
-    Serve(Box<ServeConfig>),
-    /// Serve everything alone, without a cluster, for a first look.
-    Standalone(Box<StandaloneConfig>),
-    /// Work on the files of a store.
-    Storage(StorageCommand),
-}
 
 /// Settings of `serve`.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,15 +30,6 @@ pub struct ServeConfig {
     pub host: HostConfig,
     /// What replaces the host's authentication settings.
     pub authentication: AuthenticationOverrides,
-    /// What `serve` and `standalone` share.
-    pub server: ServerConfig,
-}
-
-/// Settings of `standalone`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StandaloneConfig {
-    /// Where the kubeconfig for clients is written.
-    pub write_kubeconfig: PathBuf,
     /// What `serve` and `standalone` share.
     pub server: ServerConfig,
 }
@@ -313,39 +300,33 @@ impl fmt::Display for Durability {
     }
 }
 
-impl Config {
-    /// Reads the process's command line, environment and configuration file.
-    ///
-    /// # Errors
-    /// [`ConfigError`], to be printed as it is.
-    pub fn from_process() -> Result<Self, ConfigError> {
-        Self::parse(std::env::args_os().collect())
-    }
+/// A command line whose flags may also stand in a configuration file.
+pub trait CommandLine: Parser {
+    /// The file that `--config` names.
+    fn config_file(&self) -> Option<&Path>;
+}
 
-    /// Reads a command line, program name first.
-    ///
-    /// # Errors
-    /// [`ConfigError`].
-    pub fn parse(arguments: Vec<OsString>) -> Result<Self, ConfigError> {
-        let matches = CommandLine::command()
-            .try_get_matches_from(&arguments)
-            .map_err(ConfigError::Flags)?;
-        let mut line = CommandLine::from_arg_matches(&matches).map_err(ConfigError::Flags)?;
-        if let Some(path) = line.command.config_file() {
-            let settings = file::read(path)?;
-            let given = matches.subcommand().map(|(_, matches)| matches);
-            let mut arguments = arguments;
-            for (flag, value) in settings {
-                let defaulted = given.is_some_and(|matches| file::is_default(matches, flag));
-                // The file is read as flags that only stand where nothing else was said.
-                if defaulted {
-                    arguments.push(format!("--{flag}={value}").into());
-                }
-            }
-            line = CommandLine::try_parse_from(arguments).map_err(ConfigError::Flags)?;
+/// Reads a command line, program name first, with what the environment and the configuration file add to it.
+///
+/// # Errors
+/// [`ConfigError`], to be printed as it is.
+pub fn parse<L: CommandLine>(mut arguments: Vec<OsString>) -> Result<L, ConfigError> {
+    let matches = L::command()
+        .try_get_matches_from(&arguments)
+        .map_err(ConfigError::Flags)?;
+    let line = L::from_arg_matches(&matches).map_err(ConfigError::Flags)?;
+    let Some(path) = line.config_file() else {
+        return Ok(line);
+    };
+    let given = matches.subcommand().map(|(_, matches)| matches);
+    for (flag, value) in file::read(path)? {
+        let defaulted = given.is_some_and(|matches| file::is_default(matches, flag));
+        // The file is read as flags that only stand where nothing else was said.
+        if defaulted {
+            arguments.push(format!("--{flag}={value}").into());
         }
-        line.command.validated()
     }
+    L::try_parse_from(arguments).map_err(ConfigError::Flags)
 }
 
 #[cfg(test)]

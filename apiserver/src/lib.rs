@@ -20,7 +20,6 @@ pub mod openapi;
 pub mod registry;
 pub mod request;
 pub mod server;
-pub mod standalone;
 pub mod storage_command;
 pub mod telemetry;
 pub mod threads;

@@ -6,7 +6,7 @@
 //! Stop: [`Stages`] says the order towards clients; then the loops end, and the storage closes last.
 
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +22,7 @@ use tokio::task::JoinSet;
 use crate::admission;
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
-use crate::config::{
-    CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
-};
+use crate::config::{CertificateFiles, Durability, ServeConfig, ServerConfig, StorageConfig};
 use crate::filters::{Authenticator, Authorizer, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{HealthBuilder, Scope};
@@ -42,9 +40,6 @@ use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
 use crate::registry::resource::{Catalog, Resource, UnusableSchema};
 use crate::registry::store::ResourceStore;
 use crate::registry::strategy::Strategy;
-use crate::standalone::certificates::{CertificateError, Certificates};
-use crate::standalone::{self, Embedded, kubeconfig};
-use crate::storage_command::{self, CommandError};
 use crate::telemetry::{self, TelemetryError};
 use crate::threads;
 
@@ -99,12 +94,6 @@ pub enum RunError {
     /// No certificate was given.
     #[error("--tls-cert-file and --tls-private-key-file are needed")]
     NoCertificate,
-    /// The certificates of standalone mode cannot be made or kept.
-    #[error("the certificates of standalone mode cannot be used")]
-    Certificates(#[from] CertificateError),
-    /// The embedded host cannot be set up.
-    #[error("the embedded host cannot be set up")]
-    Embedded(#[from] standalone::SetUpError),
     /// The port cannot be bound.
     #[error("cannot listen on {address}")]
     Bind {
@@ -117,30 +106,14 @@ pub enum RunError {
     /// The machine lacks something every machine has: randomness, signals, threads.
     #[error("the machine lacks {0}")]
     Machine(&'static str),
-    /// A storage command failed.
-    #[error(transparent)]
-    Storage(#[from] CommandError),
 }
 
-/// Does what the process was started for, until it is told to stop.
+/// Serves as an aggregated API server of a cluster, until a signal.
 ///
 /// # Errors
 /// [`RunError`].
-pub async fn run(config: Config) -> Result<(), RunError> {
-    match config {
-        Config::Serve(config) => {
-            telemetry::init(&config.server.log)?;
-            serve(*config).await
-        }
-        Config::Standalone(config) => {
-            telemetry::init(&config.server.log)?;
-            serve_standalone(*config).await
-        }
-        Config::Storage(command) => Ok(storage_command::run(command).await?),
-    }
-}
-
-async fn serve(config: ServeConfig) -> Result<(), RunError> {
+pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
+    telemetry::init(&config.server.log)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let resources = own_resources(&config.server)?;
     let base = Base::new(clock, &resources);
@@ -170,62 +143,6 @@ async fn serve(config: ServeConfig) -> Result<(), RunError> {
     .await?;
     seen.join().await;
     Ok(())
-}
-
-/// The same server with an embedded host over its own storage. The kubeconfig is written once it serves.
-async fn serve_standalone(mut config: StandaloneConfig) -> Result<(), RunError> {
-    tracing::warn!("{}", standalone::WARNING);
-    // Its certificate is for loopback alone, so every address means that.
-    if config.server.address.ip().is_unspecified() {
-        config.server.address.set_ip(Ipv4Addr::LOCALHOST.into());
-    }
-    // What is shown here is worth no more than the folder it lies in, and temporary folders often lie in memory.
-    config.server.storage.any_file_system = true;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let built_in: Vec<Arc<Resource>> = standalone::resources()?.into_iter().map(Arc::new).collect();
-    let mut resources = own_resources(&config.server)?;
-    resources.extend(built_in.iter().cloned());
-    let base = Base::new(Arc::clone(&clock), &resources);
-    let store = open_store(&config.server.storage).await?;
-    let certificates = Certificates::load_or_make(&config.server.storage.data_dir, clock.now())?;
-    let (host, reported) = standalone::host(store.clone(), &certificates, &built_in)?;
-    let serving = certificates.serving.clone();
-    let stopped = base.stages.stopped().clone();
-    let own_store = store.clone();
-    let extend = move |stores: &[Arc<ResourceStore<RocksStore>>], address: SocketAddr| {
-        let embedded = Embedded::new(own_store, stores.to_vec(), clock, reported);
-        let extensions = embedded.extensions();
-        let beside = async move {
-            if let Err(error) = embedded.prepare().await {
-                tracing::error!(%error, "the embedded host cannot start");
-                return;
-            }
-            let path = config.write_kubeconfig;
-            match kubeconfig::write(&path, &format!("https://{address}"), &certificates) {
-                Ok(()) => tracing::warn!(path = %path.display(), "kubeconfig written"),
-                Err(error) => {
-                    tracing::error!(path = %path.display(), %error, "the kubeconfig cannot be written");
-                }
-            }
-            embedded.run(stopped).await;
-        };
-        (extensions, beside)
-    };
-    let certificate = CertificateSource::Pem {
-        certificate: serving.certificate,
-        key: serving.key,
-    };
-    base.serve(
-        config.server,
-        store,
-        Surroundings {
-            host: Arc::new(host),
-            certificate,
-            resources,
-            extend,
-        },
-    )
-    .await
 }
 
 /// Refuses to run beside a host that serves one of our versions itself: both would answer for the same objects.

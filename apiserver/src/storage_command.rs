@@ -151,15 +151,22 @@ impl Bar {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
+    use clap::Parser as _;
     use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
     use drydock_storage::{Transaction, Value};
 
     use super::*;
-    use crate::config::Config;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: StorageCommand,
+    }
 
     /// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
     #[derive(Default)]
@@ -181,18 +188,10 @@ mod tests {
     }
 
     async fn remove(folder: &std::path::Path, key: &str) -> Result<(), CommandError> {
-        let arguments = [
-            "drydock-apiserver",
-            "storage",
-            "remove-damaged",
-            "--storage-any-file-system",
-        ];
-        let arguments = arguments.into_iter().map(Into::into);
+        let arguments = ["storage", "remove-damaged", "--storage-any-file-system"];
+        let arguments = arguments.into_iter().map(OsString::from);
         let arguments = arguments.chain(["--data-dir".into(), folder.into(), key.into()]);
-        let Config::Storage(command) = Config::parse(arguments.collect()).unwrap() else {
-            panic!("a storage command");
-        };
-        run(command).await
+        run(Line::try_parse_from(arguments).unwrap().command).await
     }
 
     #[tokio::test]

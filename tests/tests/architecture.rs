@@ -17,8 +17,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("machinery", &["proto"]),
     ("storage", &["proto"]),
     ("apiserver", &["proto", "machinery", "storage"]),
+    ("standalone", &["proto", "machinery", "storage", "apiserver"]),
+    ("apiserver/cmd", &["apiserver", "standalone"]),
     ("controller", &["proto", "machinery"]),
-    ("cli", &["proto", "machinery"]),
 ];
 
 /// A crate that only these folders may name.

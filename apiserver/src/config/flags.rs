@@ -7,12 +7,11 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 
 use super::{
-    AuthenticationOverrides, CertificateFiles, Config, ConfigError, DEFAULT_DATA_DIR, Durability, HostConfig,
-    LogConfig, LogFormat, RequestHeaderOverrides, ServeConfig, ServerConfig, StandaloneConfig,
-    StorageCommand, StorageConfig,
+    AuthenticationOverrides, CertificateFiles, ConfigError, DEFAULT_DATA_DIR, Durability, HostConfig,
+    LogConfig, LogFormat, RequestHeaderOverrides, ServeConfig, ServerConfig, StorageConfig,
 };
 use crate::{
     filters::{DEFAULT_ALWAYS_ALLOW, InFlightLimits},
@@ -81,27 +80,9 @@ impl StorageFlags {
     }
 }
 
-/// Drydock's API server.
-#[derive(Debug, Parser)]
-#[command(name = "drydock-apiserver", version, about, disable_help_subcommand = true)]
-pub(super) struct CommandLine {
-    #[command(subcommand)]
-    pub(super) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Serve as an aggregated API server of a cluster.
-    Serve(Box<ServeFlags>),
-    /// Serve everything alone, without a cluster: a first look, demos and tests, never a way to run a cluster.
-    Standalone(Box<StandaloneFlags>),
-    /// Work on the files of a store that no server has open.
-    #[command(subcommand)]
-    Storage(StorageCommand),
-}
-
+/// Flags of `serve`.
 #[derive(Debug, Args)]
-pub(super) struct ServeFlags {
+pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
     #[command(flatten)]
@@ -109,21 +90,7 @@ pub(super) struct ServeFlags {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct StandaloneFlags {
-    /// File that the kubeconfig for clients is written to.
-    #[arg(
-        long,
-        env = "DRYDOCK_WRITE_KUBECONFIG",
-        default_value = "drydock.kubeconfig",
-        value_name = "FILE"
-    )]
-    write_kubeconfig: PathBuf,
-    #[command(flatten)]
-    server: ServerFlags,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct HostFlags {
+struct HostFlags {
     /// Kubeconfig for the host; without it the service account of the pod.
     #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -190,8 +157,9 @@ pub(super) struct HostFlags {
     requestheader_extra_headers_prefix: Vec<String>,
 }
 
+/// Flags of everything that serves.
 #[derive(Debug, Args)]
-pub(super) struct ServerFlags {
+pub struct ServerFlags {
     /// YAML file with flags as members, in camelCase: `securePort: 6443`.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -352,40 +320,31 @@ fn parse_tls_version(text: &str) -> Result<MinTlsVersion, String> {
     }
 }
 
-impl Command {
+impl ServeFlags {
     /// The configuration file, if one was named.
-    pub(super) fn config_file(&self) -> Option<&Path> {
-        match self {
-            Self::Serve(flags) => flags.server.config.as_deref(),
-            Self::Standalone(flags) => flags.server.config.as_deref(),
-            Self::Storage(_) => None,
-        }
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.server.config_file()
     }
 
     /// The settings behind the flags.
-    pub(super) fn validated(self) -> Result<Config, ConfigError> {
-        match self {
-            Self::Serve(flags) => {
-                let server = flags.server.validated()?;
-                if server.certificate.is_none() {
-                    return Err(wrong(
-                        "--tls-cert-file",
-                        "and --tls-private-key-file are needed to serve",
-                    ));
-                }
-                let (host, authentication) = flags.host.validated()?;
-                Ok(Config::Serve(Box::new(ServeConfig {
-                    host,
-                    authentication,
-                    server,
-                })))
-            }
-            Self::Standalone(flags) => Ok(Config::Standalone(Box::new(StandaloneConfig {
-                write_kubeconfig: flags.write_kubeconfig,
-                server: flags.server.validated()?,
-            }))),
-            Self::Storage(command) => Ok(Config::Storage(command)),
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServeConfig, ConfigError> {
+        let server = self.server.validated()?;
+        if server.certificate.is_none() {
+            return Err(wrong(
+                "--tls-cert-file",
+                "and --tls-private-key-file are needed to serve",
+            ));
         }
+        let (host, authentication) = self.host.validated()?;
+        Ok(ServeConfig {
+            host,
+            authentication,
+            server,
+        })
     }
 }
 
@@ -445,7 +404,17 @@ impl HostFlags {
 }
 
 impl ServerFlags {
-    fn validated(self) -> Result<ServerConfig, ConfigError> {
+    /// The configuration file, if one was named.
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The settings behind the flags.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServerConfig, ConfigError> {
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,

@@ -10,7 +10,7 @@ mod delete_collection;
 mod get;
 mod list;
 mod patch;
-pub(crate) mod protobuf;
+pub mod protobuf;
 mod response;
 mod selection;
 mod update;

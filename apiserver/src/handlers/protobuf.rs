@@ -19,25 +19,30 @@ const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
 
 /// A field of a message: its number, its name in JSON, and what it holds.
-pub(crate) type Field = (u64, &'static str, Holds);
+pub type Field = (u64, &'static str, Holds);
 
 /// The fields of a message that are read.
-pub(crate) type Message = &'static [Field];
+pub type Message = &'static [Field];
 
 /// What a field holds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Holds {
+pub enum Holds {
+    /// A string.
     Text,
+    /// A list of strings.
     Texts,
+    /// A whole number.
     Integer,
+    /// True or false.
     Boolean,
-    /// Texts by name.
+    /// Strings by name.
     Map,
+    /// A message of its own.
     Message(Message),
 }
 
 /// `DeleteOptions` of meta.k8s.io/v1.
-pub(crate) const DELETE_OPTIONS: Message = &[
+pub const DELETE_OPTIONS: Message = &[
     (1, "gracePeriodSeconds", Holds::Integer),
     (
         2,
@@ -67,7 +72,7 @@ const NAMESPACE: Message = &[(
 )];
 
 /// The little of `ObjectMeta` that options and reviews carry.
-pub(crate) const NAMES: Message = &[(1, "name", Holds::Text), (3, "namespace", Holds::Text)];
+pub const NAMES: Message = &[(1, "name", Holds::Text), (3, "namespace", Holds::Text)];
 
 /// The message of a kind whose objects may come in protobuf.
 pub(crate) fn message_of(resource: &Resource) -> Option<Message> {
@@ -85,7 +90,7 @@ const TYPE: Message = &[(1, "apiVersion", Holds::Text), (2, "kind", Holds::Text)
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the body is no protobuf message of the expected kind")]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 impl From<Malformed> for ApiError {
     fn from(error: Malformed) -> Self {
@@ -94,7 +99,7 @@ impl From<Malformed> for ApiError {
 }
 
 /// Whether the body is said to be protobuf.
-pub(crate) fn is_content_type(headers: &HeaderMap) -> bool {
+pub fn is_content_type(headers: &HeaderMap) -> bool {
     let text = headers
         .get(CONTENT_TYPE)
         .map_or(Ok(""), HeaderValue::to_str)
@@ -106,7 +111,7 @@ pub(crate) fn is_content_type(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// Bytes that are no such message.
-pub(crate) fn decode(bytes: &[u8], message: Message) -> Result<Value, Malformed> {
+pub fn decode(bytes: &[u8], message: Message) -> Result<Value, Malformed> {
     let envelope = bytes.strip_prefix(MAGIC).ok_or(Malformed)?;
     let mut object = Map::new();
     let mut raw: &[u8] = &[];

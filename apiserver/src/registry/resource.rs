@@ -14,7 +14,7 @@ use crate::discovery::Subresource;
 use crate::error::GroupResource;
 
 /// The group segment of the keys of core resources, whose API group is empty.
-pub(crate) const CORE_KEY_GROUP: &str = "core";
+pub const CORE_KEY_GROUP: &str = "core";
 
 /// Which part of an object a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

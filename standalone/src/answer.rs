@@ -1,14 +1,13 @@
 //! How do the routes of standalone mode read and answer?
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::handlers::protobuf;
+use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_machinery::codec;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use crate::error::ApiError;
-use crate::handlers::protobuf;
-use crate::http::body::{RequestBody, ResponseBody};
 
 /// What a body may be.
 const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.protobuf"];
@@ -17,7 +16,7 @@ const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.pr
 ///
 /// # Errors
 /// 400, 413 and 415.
-pub(super) async fn read(
+pub(crate) async fn read(
     headers: &HeaderMap,
     body: RequestBody,
     message: protobuf::Message,
@@ -48,7 +47,7 @@ pub(super) async fn read(
 ///
 /// # Errors
 /// 500 for a value that cannot be written.
-pub(super) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
+pub(crate) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
     let body = serde_json::to_vec(value)
         .map_err(|error| ApiError::internal("the answer cannot be written").because(error))?;
     let mut response = Response::new(ResponseBody::full(body));

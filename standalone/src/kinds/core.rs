@@ -1,14 +1,14 @@
 //! Namespaces, nodes and pods of core/v1.
 
+use drydock_apiserver::discovery::Subresource;
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, text_of};
-use crate::discovery::Subresource;
-use crate::standalone::namespaces::CONTENT_FINALIZER;
-use crate::standalone::pod::{
+use crate::namespaces::CONTENT_FINALIZER;
+use crate::pod::{
     Condition, grace_period, integer, is_ready, items, member_mut, phase, set, set_condition, text,
 };
 

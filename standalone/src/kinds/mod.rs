@@ -11,6 +11,9 @@ mod policy;
 
 use std::sync::Arc;
 
+use drydock_apiserver::discovery::Subresource;
+use drydock_apiserver::registry::resource::{Resource, ServedVersion, api_version};
+use drydock_apiserver::registry::strategy::{StrategicMerge, Strategy, WriteContext};
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};
 use drydock_machinery::table::{Cell, Column, age_of, name_of};
@@ -18,17 +21,14 @@ use drydock_proto::kinds::Scope;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::pod::{integer, text};
-use super::strategic;
-use crate::discovery::Subresource;
-use crate::registry::resource::{Resource, ServedVersion, api_version};
-use crate::registry::strategy::{StrategicMerge, Strategy, WriteContext};
+use crate::pod::{integer, text};
+use crate::strategic;
 
 /// Every built-in resource, in the order of discovery.
 ///
 /// # Errors
 /// A schema that cannot be read: a fault of this program.
-pub(super) fn resources() -> Result<Vec<Resource>, SchemaError> {
+pub(crate) fn resources() -> Result<Vec<Resource>, SchemaError> {
     let families = [
         core::kinds(),
         apps::kinds(),
