@@ -1,13 +1,13 @@
 //! Starts the server with the embedded host in place of a cluster.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use drydock_apiserver::backend;
 use drydock_apiserver::host::trust::TrustError;
 use drydock_apiserver::http::tls::CertificateSource;
 use drydock_apiserver::registry::resource::{Resource, UnusableSchema};
-use drydock_apiserver::registry::store::ResourceStore;
-use drydock_apiserver::server::{self, Base, Surroundings};
+use drydock_apiserver::server::{self, Base, Extend, Extended, ServerParts};
 use drydock_apiserver::telemetry::{self, TelemetryError};
 use drydock_machinery::clock::{Clock, SystemClock};
 use drydock_machinery::schema::SchemaError;
@@ -63,39 +63,42 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
     let mut resources = server::own_resources(&config.server)?;
     resources.extend(built_in.iter().cloned());
     let base = Base::new(Arc::clone(&clock), &resources);
-    let store = server::open_store(&config.server.storage).await?;
+    let store = backend::open(&config.server.storage)
+        .await
+        .map_err(server::RunError::Open)?;
     let certificates = Certificates::load_or_make(&config.server.storage.data_dir, clock.now())?;
     let (host, reported) = crate::host(store.clone(), &certificates, &built_in)?;
-    let serving = certificates.serving.clone();
+    let certificate = CertificateSource::Pem {
+        certificate: certificates.serving.certificate.clone(),
+        key: certificates.serving.key.clone(),
+    };
     let stopped = base.stages.stopped().clone();
     let own_store = store.clone();
-    let extend = move |stores: &[Arc<ResourceStore<_>>], address: SocketAddr| {
+    let extend: Extend<_> = Box::new(move |stores, address| {
         let embedded = Embedded::new(own_store, stores.to_vec(), clock, reported);
-        let extensions = embedded.extensions();
-        let beside = async move {
-            if let Err(error) = embedded.prepare().await {
-                tracing::error!(%error, "the embedded host cannot start");
-                return;
-            }
-            let path = config.write_kubeconfig;
-            match kubeconfig::write(&path, &format!("https://{address}"), &certificates) {
-                Ok(()) => tracing::warn!(path = %path.display(), "kubeconfig written"),
-                Err(error) => {
-                    tracing::error!(path = %path.display(), %error, "the kubeconfig cannot be written");
+        Extended {
+            extensions: embedded.extensions(),
+            task: Box::pin(async move {
+                if let Err(error) = embedded.prepare().await {
+                    tracing::error!(%error, "the embedded host cannot start");
+                    return;
                 }
-            }
-            embedded.run(stopped).await;
-        };
-        (extensions, beside)
-    };
-    let surroundings = Surroundings {
+                let path = config.write_kubeconfig;
+                match kubeconfig::write(&path, &format!("https://{address}"), &certificates) {
+                    Ok(()) => tracing::warn!(path = %path.display(), "kubeconfig written"),
+                    Err(error) => {
+                        tracing::error!(path = %path.display(), %error, "the kubeconfig cannot be written");
+                    }
+                }
+                embedded.run(stopped).await;
+            }),
+        }
+    });
+    let parts = ServerParts {
         host: Arc::new(host),
-        certificate: CertificateSource::Pem {
-            certificate: serving.certificate,
-            key: serving.key,
-        },
+        certificate,
         resources,
         extend,
     };
-    Ok(base.serve(config.server, store, surroundings).await?)
+    Ok(base.serve(config.server, store, parts).await?)
 }
