@@ -8,10 +8,8 @@ use std::{borrow::Cow, fmt};
 
 use bytes::Bytes;
 use drydock_machinery::field_error::{ErrorList, quoted};
-use http::{HeaderValue, Response, StatusCode, header};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
-
-use crate::http::body::ResponseBody;
 
 /// The largest accepted request body in bytes: 3 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -861,21 +859,23 @@ impl ApiError {
         self.0.form == Form::Text
     }
 
+    /// Whether the response tells browsers not to guess its media type.
+    #[must_use]
+    pub fn is_nosniff(&self) -> bool {
+        self.0.nosniff
+    }
+
+    /// Seconds after which the client should retry; none when it should not.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        let details = self.0.status.details.as_ref()?;
+        (details.retry_after_seconds > 0).then_some(details.retry_after_seconds)
+    }
+
     /// What happened, for the log.
     #[must_use]
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.0.cause.as_deref()
-    }
-
-    /// The answer as JSON, or text where the row says so.
-    #[must_use]
-    pub fn into_response(self) -> Response<ResponseBody> {
-        if self.is_text() {
-            let body = Bytes::from(self.0.status.message.clone().into_owned());
-            return self.into_response_with("text/plain; charset=utf-8", body);
-        }
-        let body = self.json(false);
-        self.into_response_with("application/json", body)
     }
 
     /// The Status as JSON with a newline at its end; `pretty` indents by two spaces.
@@ -891,40 +891,7 @@ impl ApiError {
         body.push(b'\n');
         body.into()
     }
-
-    /// The answer with a body encoded elsewhere: code, Content-Type, Retry-After and nosniff as the row says.
-    #[must_use]
-    pub fn into_response_with(self, content_type: &'static str, body: Bytes) -> Response<ResponseBody> {
-        let mut response = Response::new(ResponseBody::full(body));
-        *response.status_mut() = self.code();
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if self.0.nosniff {
-            headers.insert(
-                header::X_CONTENT_TYPE_OPTIONS,
-                HeaderValue::from_static("nosniff"),
-            );
-        }
-        let retry = self
-            .0
-            .status
-            .details
-            .as_ref()
-            .map_or(0, |details| details.retry_after_seconds);
-        if retry > 0 {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry));
-        }
-        // The log and metrics layers read it back; it never reaches the wire.
-        response
-            .extensions_mut()
-            .insert(Failure(std::sync::Arc::new(self)));
-        response
-    }
 }
-
-/// Rides in the extensions of an error response so that the request log can print the cause.
-#[derive(Clone, Debug)]
-pub struct Failure(pub std::sync::Arc<ApiError>);
 
 /// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` where there is one.
 #[must_use]

@@ -25,8 +25,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
+    authorization::{Authorizer, DEFAULT_ALWAYS_ALLOW},
     error::ApiError,
-    filters::{Authenticator, Authorizer, Chain, ChainParts, DEFAULT_ALWAYS_ALLOW, Handler, InFlightLimits},
+    filters::{Authenticator, Chain, ChainParts, Handler, InFlightLimits},
     health::{HealthBuilder, Mark, Scope},
     host::{
         AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, Namespace,

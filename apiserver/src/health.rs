@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use crate::{http::body::ResponseBody, request::Query};
+use crate::request::Query;
 
 /// Where a check counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub fn is_health_path(path: &str) -> bool {
 impl Health {
     /// Answers a health path; none when the path is not ours or names no check.
     #[must_use]
-    pub fn respond(&self, path: &str, query: &Query) -> Option<Response<ResponseBody>> {
+    pub fn respond(&self, path: &str, query: &Query) -> Option<Response<Bytes>> {
         let (endpoint, check) = endpoint(path)?;
         match check {
             None => Some(self.respond_all(endpoint, query)),
@@ -191,7 +191,7 @@ impl Health {
             .filter(move |check| check.scope == Scope::All || endpoint == Endpoint::Readyz)
     }
 
-    fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<ResponseBody> {
+    fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<Bytes> {
         let excluded: Vec<&str> = query.all("exclude").filter(|name| !name.is_empty()).collect();
         let mut used = vec![false; excluded.len()];
         let mut report: Vec<String> = Vec::new();
@@ -256,8 +256,8 @@ fn covers(name: &str, check: &str) -> bool {
     check == name || check.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn text(code: StatusCode, body: String, nosniff: bool) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
+fn text(code: StatusCode, body: String, nosniff: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = code;
     let headers = response.headers_mut();
     headers.insert(
@@ -298,8 +298,7 @@ mod tests {
         let response = health(&Arc::new(AtomicBool::new(ok)))
             .respond(path, &Query::parse(query))
             .expect("a health path");
-        let text: Vec<u8> = response.body().buffers().flatten().copied().collect();
-        assert_eq!(String::from_utf8(text).unwrap(), body, "{target}");
+        assert_eq!(std::str::from_utf8(response.body()).unwrap(), body, "{target}");
         assert_eq!(response.status(), code, "{target}");
         assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
     }

@@ -5,6 +5,7 @@
 //! we serve for.
 
 pub mod admission;
+pub mod authorization;
 pub mod backend;
 mod backups;
 pub mod cache;

@@ -16,10 +16,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use crate::{
-    http::body::ResponseBody,
-    request::{RequestInfo, ResourceRequest, Verb},
-};
+use crate::request::{RequestInfo, ResourceRequest, Verb};
 
 /// A resource the server serves: the only values group, version and resource labels can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -613,13 +610,13 @@ impl Exposition {
 
     /// The answer to `GET /metrics`: Prometheus text format 0.0.4.
     #[must_use]
-    pub fn respond(&self) -> Response<ResponseBody> {
+    pub fn respond(&self) -> Response<Bytes> {
         let mut text = String::new();
         // Writing into a String cannot fail; a metric that cannot be printed ends the text there.
         if prometheus_client::encoding::prometheus_text::encode(&mut text, &self.0).is_err() {
             tracing::error!("a metric cannot be printed");
         }
-        let mut response = Response::new(ResponseBody::full(Bytes::from(text)));
+        let mut response = Response::new(Bytes::from(text));
         response.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8; escaping=underscores"),
@@ -701,8 +698,7 @@ mod tests {
         metrics.authenticated(Outcome::Success, Some("a@b"), Duration::ZERO);
         metrics.access_review(None, Duration::ZERO);
         let response = Exposition::new(registry).respond();
-        let body: Vec<u8> = response.body().buffers().flatten().copied().collect();
-        let text = String::from_utf8(body).unwrap();
+        let text = std::str::from_utf8(response.body()).unwrap();
         let request = r#"verb="GET",dry_run="",group="coordination.k8s.io",version="v1alpha3",resource="evictionrequests",subresource="",scope="resource",component="apiserver""#;
         for line in [
             "# TYPE apiserver_request_total counter".to_owned(),

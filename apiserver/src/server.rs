@@ -22,11 +22,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission;
+use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
-use crate::filters::{Authenticator, Authorizer, Chain, ChainParts};
+use crate::filters::{Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{Health, HealthBuilder, Mark, Scope};
 use crate::host::kube::{KubeHost, StartError};

@@ -8,7 +8,7 @@ use drydock_apiserver::config::{ConfigError, ServerConfig, ServerFlags};
 /// Flags of `standalone`.
 #[derive(Debug, Args)]
 pub struct StandaloneFlags {
-    /// File that the kubeconfig for clients is written to.
+    /// File to write the kubeconfig for clients to.
     #[arg(
         long,
         env = "DRYDOCK_WRITE_KUBECONFIG",
@@ -25,18 +25,18 @@ pub struct StandaloneFlags {
 pub struct StandaloneConfig {
     /// Where the kubeconfig for clients is written.
     pub write_kubeconfig: PathBuf,
-    /// What every mode of serving needs.
+    /// Settings common to `serve` and `standalone`.
     pub server: ServerConfig,
 }
 
 impl StandaloneFlags {
-    /// The configuration file, if one was named.
+    /// The path of the configuration file, if any.
     #[must_use]
     pub fn config_file(&self) -> Option<&Path> {
         self.server.config_file()
     }
 
-    /// The settings behind the flags.
+    /// The validated settings.
     ///
     /// # Errors
     /// [`ConfigError::Value`].

@@ -81,14 +81,14 @@ impl<S: Store> StandaloneHost<S> {
 }
 
 fn failed(error: &StoreError) -> HostError {
-    HostError::Answered {
+    HostError::Status {
         code: 500,
         message: error.to_string(),
     }
 }
 
 fn refused(error: &ApiError) -> HostError {
-    HostError::Answered {
+    HostError::Status {
         code: error.code().as_u16(),
         message: error.to_string(),
     }

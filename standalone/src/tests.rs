@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_apiserver::admission::Chain;
+use drydock_apiserver::authorization::Authorizer;
 use drydock_apiserver::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
 use drydock_apiserver::error::ApiError;
-use drydock_apiserver::filters::Authorizer;
 use drydock_apiserver::host::reviews::{ReviewTtls, Reviews};
 use drydock_apiserver::host::{Host, Namespace};
 use drydock_apiserver::metrics::Metrics;

@@ -26,7 +26,7 @@ struct Program {
 enum Command {
     /// Serve as an aggregated API server of a cluster.
     Serve(Box<ServeFlags>),
-    /// Serve everything alone, without a cluster: a first look, demos and tests, never a way to run a cluster.
+    /// Serve without a cluster, for a first look, demos and tests. Not for running a cluster.
     Standalone(Box<StandaloneFlags>),
     /// Work on the files of a store that no server has open.
     #[command(subcommand)]

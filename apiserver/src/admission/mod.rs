@@ -17,8 +17,8 @@ use drydock_storage::Key;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
+use crate::authorization::{Authorizer, Decision};
 use crate::error::ApiError;
-use crate::filters::{Authorizer, Decision};
 use crate::host::{AccessReview, Host, Namespace, ResourceAttributes};
 use crate::registry::resource::{Part, Resource};
 use crate::request::RequestContext;

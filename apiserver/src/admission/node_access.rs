@@ -15,8 +15,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{Access, Attributes, Operation, Rule};
+use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::filters::Decision;
 use crate::host::{Host, NodeMetadata};
 use crate::registry::resource::Part;
 

@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::{Access, Attributes, Rule};
+use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::filters::Decision;
 use crate::registry::resource::Part;
 
 pub(super) struct TargetAccess {

@@ -1,11 +1,11 @@
-//! What may a configuration file say? Every flag, in camelCase; anything else is refused.
+//! The configuration file: a member per flag, in camelCase. Unknown members are rejected.
 
 use std::path::Path;
 
 use clap::parser::ValueSource;
 use serde::Deserialize;
 
-use super::{ConfigError, LogFormat};
+use super::{error::ConfigError, settings::LogFormat};
 
 /// The members of a configuration file: every flag, in camelCase.
 #[derive(Debug, Default, Deserialize)]
@@ -149,7 +149,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Setting>, ConfigError> {
     Ok(file.settings())
 }
 
-/// Whether nobody gave the flag. One that the command does not know counts as given: the file may serve both commands.
+/// Whether the flag has its default value. A flag that the command does not know counts as set, since one file may be used
+/// for both commands.
 pub(super) fn is_default(matches: &clap::ArgMatches, flag: &str) -> bool {
     let id = flag.replace('-', "_");
     match matches.try_contains_id(&id) {

@@ -1,6 +1,13 @@
-use clap::CommandFactory as _;
+use std::{net::SocketAddr, time::Duration};
+
+use clap::{CommandFactory as _, Subcommand};
+use serde::Deserialize as _;
 
 use super::{file::File, *};
+use crate::{
+    filters::InFlightLimits,
+    host::{kube::AuthenticationOverrides, reviews::ReviewTtls},
+};
 
 /// A program with the commands of this crate.
 #[derive(Debug, Parser)]
@@ -48,7 +55,7 @@ fn serve_with(arguments: &[&str]) -> Result<ServeConfig, ConfigError> {
     }
 }
 
-fn fault(flags: &[&str]) -> String {
+fn error_text(flags: &[&str]) -> String {
     serve(flags).unwrap_err().to_string()
 }
 
@@ -83,7 +90,7 @@ fn defaults_are_those_of_the_go_servers() {
 }
 
 #[test]
-fn flags_become_typed() {
+fn flags_are_parsed_into_settings() {
     let config = serve(&[
         "--bind-address=127.0.0.1",
         "--secure-port=0",
@@ -110,7 +117,7 @@ fn flags_become_typed() {
 }
 
 #[test]
-fn bytes_have_suffixes() {
+fn byte_counts_may_have_suffixes() {
     for (text, expected) in [
         ("0", 0),
         ("1500", 1500),
@@ -127,7 +134,7 @@ fn bytes_have_suffixes() {
 }
 
 #[test]
-fn wrong_values_are_one_clear_line() {
+fn invalid_values_are_reported_in_one_line() {
     for (flags, text) in [
         (
             &["--request-timeout=0s"][..],
@@ -139,10 +146,10 @@ fn wrong_values_are_one_clear_line() {
         ),
         (
             &["--requestheader-uid-headers=a b"],
-            "--requestheader-uid-headers: \"a b\" is no header name",
+            "--requestheader-uid-headers: \"a b\" is not a header name",
         ),
     ] {
-        assert_eq!(fault(flags), text);
+        assert_eq!(error_text(flags), text);
     }
     for flags in [
         "--secure-port=70000",
@@ -177,7 +184,7 @@ fn with_file(text: &str, flags: &[&str]) -> Result<ServeConfig, ConfigError> {
 }
 
 #[test]
-fn flags_beat_the_file_and_the_file_beats_defaults() {
+fn flags_override_the_file_and_the_file_overrides_defaults() {
     let text = "securePort: 6443\nrequestTimeout: 30s\nallowedReservedNames: [a.k8s.io, b.k8s.io]\nauthenticationSkipLookup: true\nwriteKubeconfig: ignored-by-serve\n";
     let config = with_file(text, &["--request-timeout=20s"]).unwrap();
     assert_eq!(config.server.address.port(), 6443);
@@ -187,7 +194,7 @@ fn flags_beat_the_file_and_the_file_beats_defaults() {
 }
 
 #[test]
-fn unknown_members_of_the_file_are_refused() {
+fn unknown_members_of_the_file_are_rejected() {
     let error = with_file("securPort: 1\n", &[]).unwrap_err();
     assert!(matches!(error, ConfigError::File { .. }));
     assert!(error.to_string().contains("securPort"), "{error}");
@@ -200,7 +207,7 @@ fn unknown_members_of_the_file_are_refused() {
 }
 
 #[test]
-fn storage_commands_parse_and_take_the_flags_of_the_server() {
+fn storage_commands_take_the_storage_flags_of_the_server() {
     let backup = |flags: &[&str]| match parse(&[&["storage", "backup", "--data-dir=/d"], flags].concat()) {
         Ok(Command::Storage(StorageCommand::Backup { store, target, keep })) => {
             Ok((store.validated().unwrap(), target, keep))
@@ -209,7 +216,7 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
         Err(error) => Err(clap_exit(error)),
     };
     let (store, target, keep) = backup(&["--to=/b"]).unwrap();
-    // Work on files ends long before a check would be due.
+    // The storage commands never run periodic checks.
     assert_eq!(store, storage(&["--data-dir=/d", "--storage-check-interval=0s"]));
     assert_eq!(
         (target.to, target.incremental_to, keep),
@@ -238,7 +245,7 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     assert!(parse(&["storage"]).is_err());
 }
 
-/// The settings of the store of a server with these flags.
+/// The storage settings of a server with these flags.
 fn storage(flags: &[&str]) -> StorageConfig {
     serve(flags).unwrap().server.storage
 }

@@ -29,8 +29,6 @@ const VERBS: &[&str] = &[
     "update",
     "watch",
 ];
-/// Verbs of the status subresource, sorted.
-const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 /// The media type of aggregated discovery, as answered.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -367,34 +365,4 @@ fn aggregated_resource(resource: &Resource, version: &str) -> Value {
         }
     }
     entry
-}
-
-/// A subresource as discovery shows it.
-#[derive(Debug, Clone, Copy)]
-pub struct Subresource {
-    /// Its name in the URL.
-    pub name: &'static str,
-    /// The kind it is read and written as.
-    pub kind: &'static str,
-    /// Group and version of that kind where they are not the resource's.
-    pub foreign_kind: Option<(&'static str, &'static str)>,
-    /// Its verbs, sorted.
-    pub verbs: &'static [&'static str],
-}
-
-impl Resource {
-    /// The subresources, the status first.
-    #[must_use]
-    pub fn subresources(&self) -> Vec<Subresource> {
-        let status = self.has_status.then_some(Subresource {
-            name: "status",
-            kind: self.kind,
-            foreign_kind: None,
-            verbs: STATUS_VERBS,
-        });
-        status
-            .into_iter()
-            .chain(self.more_subresources.iter().copied())
-            .collect()
-    }
 }

@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
 
-use super::authorization::{Authorizer, Decision, denial};
 use crate::{
+    authorization::{Authorizer, Decision, denial},
     error::ApiError,
     host::{AccessReview, Attributes, ResourceAttributes, request_header::extra_key},
     request::{

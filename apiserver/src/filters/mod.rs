@@ -14,7 +14,6 @@ mod impersonation;
 mod max_in_flight;
 mod panic;
 mod request_log;
-mod selectors;
 
 use std::{
     future::Future,
@@ -29,12 +28,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use tokio::time::{Instant, timeout_at};
 
 use self::max_in_flight::MaxInFlight;
-pub use self::{
-    authentication::Authenticator,
-    authorization::{Authorizer, DEFAULT_ALWAYS_ALLOW, Decision, attributes, denial},
-    max_in_flight::InFlightLimits,
-};
+pub use self::{authentication::Authenticator, max_in_flight::InFlightLimits};
 use crate::{
+    authorization::Authorizer,
     error::ApiError,
     health::{self, Health, Mark},
     http::{
@@ -195,7 +191,7 @@ impl<H: Handler> Chain<H> {
             .uri()
             .path_and_query()
             .map_or("/", |target| target.as_str());
-        let allowed = self.parts.authorizer.check(info, query, &user, uri).await;
+        let allowed = authorization::authorize(&self.parts.authorizer, info, query, &user, uri).await;
         metrics.filtered("authorization", before.elapsed());
         allowed?;
         seen.passed.store(true, Ordering::Relaxed);
@@ -232,14 +228,13 @@ impl<H: Handler> Chain<H> {
 
     /// The paths that the server answers without a handler.
     fn own_path(&self, info: &RequestInfo, query: &Query) -> Option<Response<ResponseBody>> {
-        if health::is_health_path(&info.path) {
-            return self.parts.health.respond(&info.path, query);
-        }
-        match info.path.as_str() {
+        let response = match info.path.as_str() {
+            path if health::is_health_path(path) => self.parts.health.respond(path, query),
             "/metrics" => Some(self.parts.exposition.respond()),
             "/version" | "/version/" => Some(version::respond()),
             _ => None,
-        }
+        };
+        response.map(|response| response.map(ResponseBody::full))
     }
 
     /// Compression and the headers that every response has.

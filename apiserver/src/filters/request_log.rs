@@ -7,12 +7,10 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
 use super::audit_id;
-use crate::{
-    error::Failure,
-    http::{
-        body::{RequestBody, ResponseBody},
-        connection::Connection,
-    },
+use crate::http::{
+    body::{RequestBody, ResponseBody},
+    connection::Connection,
+    failure::Failure,
 };
 
 /// Requests longer than this are logged though they succeeded; watches are not slow, they are long.

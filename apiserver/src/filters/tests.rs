@@ -318,7 +318,7 @@ async fn decisions_are_kept_for_ten_seconds_and_errors_never() {
     assert_eq!(failed.code, 500);
     assert_eq!(
         failed.text,
-        format!("Internal Server Error: \"{PATH}\": the host did not answer in time\n")
+        format!("Internal Server Error: \"{PATH}\": the host did not respond in time\n")
     );
 
     cluster

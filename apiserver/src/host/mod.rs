@@ -31,24 +31,21 @@ pub struct AuthenticationConfig {
 /// Why a question to the host has no answer. Never read as yes or no: callers refuse the request.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The host refused or failed.
-    #[error("the host answered {code}: {message}")]
-    Answered {
+    /// The host responded with an error.
+    #[error("the host responded with {code}: {message}")]
+    Status {
         /// HTTP status.
         code: u16,
         /// The host's text.
         message: String,
     },
-    /// No answer in time.
-    #[error("the host did not answer in time")]
+    /// No response in time.
+    #[error("the host did not respond in time")]
     Timeout,
     /// No connection, or it broke.
     #[error("the host cannot be reached: {0}")]
     Unreachable(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    /// The server runs without a host client.
-    #[error("no host is configured")]
-    NotConfigured,
-    /// What is needed was not loaded yet.
+    /// The mirror that has the objects is not loaded yet.
     #[error("{0} are not loaded yet")]
     NotSynced(&'static str),
 }

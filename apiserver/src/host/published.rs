@@ -109,7 +109,7 @@ fn headers(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<Hea
 
 /// Says loudly what an operator should not have set up: with one authority for users and front proxies and no allowed
 /// names, any user with a certificate can become anybody.
-pub fn warn_of_open_doors(config: &AuthenticationConfig) {
+pub fn warn_about_open_trust(config: &AuthenticationConfig) {
     let Some(front_proxy) = &config.request_header else {
         return;
     };

@@ -5,6 +5,7 @@
 pub mod body;
 pub mod certificate;
 pub mod connection;
+pub mod failure;
 pub mod listener;
 mod outgoing;
 pub mod shutdown;

@@ -10,7 +10,6 @@ use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
 use super::strategy::Strategy;
-use crate::discovery::Subresource;
 use crate::error::GroupResource;
 
 /// The group segment of the keys of core resources, whose API group is empty.
@@ -36,6 +35,19 @@ pub struct ServedVersion {
     pub api_version: Arc<str>,
     /// The fields an object may have.
     pub schema: Arc<Structural>,
+}
+
+/// A subresource as discovery shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subresource {
+    /// Its name in the URL.
+    pub name: &'static str,
+    /// The kind it is read and written as.
+    pub kind: &'static str,
+    /// Group and version of that kind where they are not the resource's.
+    pub foreign_kind: Option<(&'static str, &'static str)>,
+    /// Its verbs, sorted.
+    pub verbs: &'static [&'static str],
 }
 
 /// A served resource. The first version is the one that is stored and preferred.
@@ -84,6 +96,21 @@ pub struct UnusableSchema {
 }
 
 impl Resource {
+    /// The subresources, the status first.
+    #[must_use]
+    pub fn subresources(&self) -> Vec<Subresource> {
+        let status = self.has_status.then_some(Subresource {
+            name: "status",
+            kind: self.kind,
+            foreign_kind: None,
+            verbs: &["get", "patch", "update"],
+        });
+        status
+            .into_iter()
+            .chain(self.more_subresources.iter().copied())
+            .collect()
+    }
+
     /// The resource of a kind of ours.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Namespaces, nodes and pods of core/v1.
 
-use drydock_apiserver::discovery::Subresource;
+use drydock_apiserver::registry::resource::Subresource;
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
 use jiff::Timestamp;

@@ -11,8 +11,7 @@ mod policy;
 
 use std::sync::Arc;
 
-use drydock_apiserver::discovery::Subresource;
-use drydock_apiserver::registry::resource::{Resource, ServedVersion, api_version};
+use drydock_apiserver::registry::resource::{Resource, ServedVersion, Subresource, api_version};
 use drydock_apiserver::registry::strategy::{StrategicMerge, Strategy, WriteContext};
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};

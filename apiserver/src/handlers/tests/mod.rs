@@ -22,8 +22,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
 use crate::admission;
+use crate::authorization::Authorizer;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
-use crate::filters::Authorizer;
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};

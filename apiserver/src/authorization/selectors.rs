@@ -1,9 +1,9 @@
-//! Which selector requirements does an authorizer see? What cannot be parsed is left out: the check becomes broader, and
-//! the handler refuses the request afterwards.
+//! Parses label and field selectors into the requirements that an authorizer sees. A selector that does not parse yields
+//! no requirements: the check becomes broader, and the handler refuses the request afterwards.
 
 use crate::host::{SelectorOperator, SelectorRequirement};
 
-/// Requirements of a label selector; none when any part does not parse. Numeric comparisons are unknown to reviews.
+/// Requirements of a label selector; none when any part does not parse. Numeric comparisons are left out: reviews do not know them.
 pub(super) fn label_requirements(selector: &str) -> Vec<SelectorRequirement> {
     let mut requirements = Vec::new();
     for term in top_level_terms(selector) {
