@@ -19,7 +19,7 @@ tools: ## Installs the Debian packages a build needs, where they are missing
 
 .PHONY: build
 build: tools ## Builds bin/drydock-apiserver and bin/drydock-controller
-	@$(CARGO) build --locked --release -p drydock-apiserver -p drydock-controller
+	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller
 	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/drydock-{apiserver,controller} bin/
 
 .PHONY: run
@@ -40,7 +40,7 @@ peer-binaries: ## Builds the aggregated server in Go that benchmarks compare wit
 
 .PHONY: cluster
 cluster: tools cluster-binaries ## A real control plane on loopback with Drydock registered in it
-	@$(CARGO) build --locked -p drydock-apiserver -p drydock-controller -p drydock-tests
+	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
 
 .PHONY: cluster-down

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod authorization;
+pub mod backend;
 mod backups;
 pub mod cache;
 pub mod config;
@@ -21,7 +22,6 @@ pub mod openapi;
 pub mod registry;
 pub mod request;
 pub mod server;
-pub mod standalone;
 pub mod storage_command;
 pub mod telemetry;
 pub mod threads;

@@ -58,8 +58,8 @@ mod tests {
     use drydock_storage::{Key, Store, Transaction, Value};
 
     use super::*;
+    use crate::backend;
     use crate::config::{Durability, StorageConfig};
-    use crate::server::open_store;
 
     /// The niceness of the threads of this process, by name.
     fn ranks() -> BTreeMap<String, Vec<i32>> {
@@ -91,7 +91,7 @@ mod tests {
             incremental_backup_dir: None,
             check_interval: Duration::ZERO,
         };
-        let store = runtime.block_on(open_store(&config)).unwrap();
+        let store = runtime.block_on(backend::open(&config)).unwrap();
         let write = async {
             let key = Key::new("g", "r", "", "n").unwrap();
             let value = Value {

@@ -17,14 +17,26 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("machinery", &["proto"]),
     ("storage", &["proto"]),
     ("apiserver", &["proto", "machinery", "storage"]),
+    ("standalone", &["proto", "machinery", "storage", "apiserver"]),
+    ("apiserver/cmd", &["apiserver", "standalone"]),
     ("controller", &["proto", "machinery"]),
-    ("cli", &["proto", "machinery"]),
 ];
 
-/// A crate that only these folders may name.
+/// A crate, or a module of one, that only these folders and files may name.
 const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("rocksdb", &["storage/src/rocks"]),
     ("hyper", &["apiserver/src/http", "controller/src"]),
+    // The server is generic over its storage backend. The rest are commands on RocksDB's files, and tests.
+    (
+        "drydock_storage::rocks",
+        &[
+            "apiserver/src/backend.rs",
+            "apiserver/src/storage_command.rs",
+            "apiserver/src/backups.rs",
+            "apiserver/src/cache/tests",
+            "apiserver/src/handlers/tests",
+        ],
+    ),
 ];
 
 /// Crates that pure logic must not build on.

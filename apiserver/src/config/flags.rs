@@ -1,4 +1,4 @@
-//! The flags of `serve` and `standalone`, and their validation.
+//! The flags of a server, and their validation.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -7,14 +7,12 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 
 use super::{
     error::ConfigError,
-    settings::{
-        CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
-    },
-    storage::{StorageCommand, StorageFlags},
+    settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
+    storage::StorageFlags,
     values::{GoDuration, parse_tls_version},
 };
 use crate::{
@@ -27,27 +25,9 @@ use crate::{
     http::tls::MinTlsVersion,
 };
 
-/// Drydock's API server.
-#[derive(Debug, Parser)]
-#[command(name = "drydock-apiserver", version, about, disable_help_subcommand = true)]
-pub(super) struct CommandLine {
-    #[command(subcommand)]
-    pub(super) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Serve as an aggregated API server of a cluster.
-    Serve(Box<ServeFlags>),
-    /// Serve without a cluster, for a first look, demos and tests. Not for running a cluster.
-    Standalone(Box<StandaloneFlags>),
-    /// Work on the files of a store that no server has open.
-    #[command(subcommand)]
-    Storage(StorageCommand),
-}
-
+/// Flags of `serve`.
 #[derive(Debug, Args)]
-pub(super) struct ServeFlags {
+pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
     #[command(flatten)]
@@ -55,21 +35,7 @@ pub(super) struct ServeFlags {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct StandaloneFlags {
-    /// File to write the kubeconfig for clients to.
-    #[arg(
-        long,
-        env = "DRYDOCK_WRITE_KUBECONFIG",
-        default_value = "drydock.kubeconfig",
-        value_name = "FILE"
-    )]
-    write_kubeconfig: PathBuf,
-    #[command(flatten)]
-    server: ServerFlags,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct HostFlags {
+struct HostFlags {
     /// Kubeconfig for the host; without it the service account of the pod.
     #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -136,8 +102,9 @@ pub(super) struct HostFlags {
     requestheader_extra_headers_prefix: Vec<String>,
 }
 
+/// Flags of everything that serves.
 #[derive(Debug, Args)]
-pub(super) struct ServerFlags {
+pub struct ServerFlags {
     /// YAML file with flags as members, in camelCase: `securePort: 6443`.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -252,19 +219,18 @@ pub(super) struct ServerFlags {
     log_level: String,
 }
 
-impl Command {
-    /// The path of the configuration file, if any.
-    pub(super) fn config_file(&self) -> Option<&Path> {
-        match self {
-            Self::Serve(flags) => flags.server.config.as_deref(),
-            Self::Standalone(flags) => flags.server.config.as_deref(),
-            Self::Storage(_) => None,
-        }
-    }
-}
-
 impl ServeFlags {
-    pub(super) fn validated(self) -> Result<ServeConfig, ConfigError> {
+    /// The path of the configuration file, if any.
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.server.config_file()
+    }
+
+    /// The validated settings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServeConfig, ConfigError> {
         let server = self.server.validated()?;
         if server.certificate.is_none() {
             return Err(ConfigError::value(
@@ -277,15 +243,6 @@ impl ServeFlags {
             host,
             authentication,
             server,
-        })
-    }
-}
-
-impl StandaloneFlags {
-    pub(super) fn validated(self) -> Result<StandaloneConfig, ConfigError> {
-        Ok(StandaloneConfig {
-            write_kubeconfig: self.write_kubeconfig,
-            server: self.server.validated()?,
         })
     }
 }
@@ -342,7 +299,17 @@ impl HostFlags {
 }
 
 impl ServerFlags {
-    fn validated(self) -> Result<ServerConfig, ConfigError> {
+    /// The path of the configuration file, if any.
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The validated settings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServerConfig, ConfigError> {
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,

@@ -25,15 +25,6 @@ pub struct ServeConfig {
     pub server: ServerConfig,
 }
 
-/// Settings of `standalone`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StandaloneConfig {
-    /// Where the kubeconfig for clients is written.
-    pub write_kubeconfig: PathBuf,
-    /// Settings common to `serve` and `standalone`.
-    pub server: ServerConfig,
-}
-
 /// Settings common to `serve` and `standalone`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {

@@ -1,5 +1,6 @@
 use std::{net::SocketAddr, time::Duration};
 
+use clap::{CommandFactory as _, Subcommand};
 use serde::Deserialize as _;
 
 use super::{file::File, *};
@@ -8,21 +9,49 @@ use crate::{
     host::{kube::AuthenticationOverrides, reviews::ReviewTtls},
 };
 
-fn parse(arguments: &[&str]) -> Result<Config, ConfigError> {
-    Config::parse(
+/// A program with the commands of this crate.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<ServeFlags>),
+    #[command(subcommand)]
+    Storage(StorageCommand),
+}
+
+impl CommandLine for Line {
+    fn config_file(&self) -> Option<&Path> {
+        match &self.command {
+            Command::Serve(flags) => flags.config_file(),
+            Command::Storage(_) => None,
+        }
+    }
+}
+
+fn parse(arguments: &[&str]) -> Result<Command, ConfigError> {
+    let line: Line = super::parse(
         std::iter::once("drydock-apiserver")
             .chain(arguments.iter().copied())
             .map(OsString::from)
             .collect(),
-    )
+    )?;
+    Ok(line.command)
 }
 
 const PAIR: [&str; 3] = ["serve", "--tls-cert-file=c", "--tls-private-key-file=k"];
 
 fn serve(flags: &[&str]) -> Result<ServeConfig, ConfigError> {
-    match parse(&[&PAIR, flags].concat())? {
-        Config::Serve(config) => Ok(*config),
-        other => panic!("{other:?}"),
+    serve_with(&[&PAIR, flags].concat())
+}
+
+fn serve_with(arguments: &[&str]) -> Result<ServeConfig, ConfigError> {
+    match parse(arguments)? {
+        Command::Serve(flags) => flags.validated(),
+        other @ Command::Storage(_) => panic!("{other:?}"),
     }
 }
 
@@ -134,10 +163,12 @@ fn invalid_values_are_reported_in_one_line() {
     ] {
         assert_eq!(clap_exit(serve(&[flags]).unwrap_err()), 2, "{flags}");
     }
-    let lonely = parse(&["serve", "--tls-cert-file=c"]).unwrap_err().to_string();
+    let lonely = serve_with(&["serve", "--tls-cert-file=c"])
+        .unwrap_err()
+        .to_string();
     assert_eq!(lonely, "--tls-private-key-file: is needed with --tls-cert-file");
     assert!(
-        parse(&["serve"])
+        serve_with(&["serve"])
             .unwrap_err()
             .to_string()
             .contains("are needed to serve")
@@ -178,7 +209,7 @@ fn unknown_members_of_the_file_are_rejected() {
 #[test]
 fn storage_commands_take_the_storage_flags_of_the_server() {
     let backup = |flags: &[&str]| match parse(&[&["storage", "backup", "--data-dir=/d"], flags].concat()) {
-        Ok(Config::Storage(StorageCommand::Backup { store, target, keep })) => {
+        Ok(Command::Storage(StorageCommand::Backup { store, target, keep })) => {
             Ok((store.validated().unwrap(), target, keep))
         }
         Ok(other) => panic!("{other:?}"),
@@ -205,7 +236,7 @@ fn storage_commands_take_the_storage_flags_of_the_server() {
     assert_eq!(backup(&[]).unwrap_err(), 2);
     assert_eq!(backup(&["--to=/b", "--incremental-to=/c"]).unwrap_err(), 2);
     let removal = parse(&["storage", "remove-damaged", "--data-dir=/d", "g/r/n/name"]).unwrap();
-    let Config::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
+    let Command::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
         panic!("{removal:?}");
     };
     let never = ["--data-dir=/d", "--storage-check-interval=0s"];
@@ -221,7 +252,7 @@ fn storage(flags: &[&str]) -> StorageConfig {
 
 #[test]
 fn every_flag_has_an_environment_variable_and_a_member_in_the_file() {
-    let command = CommandLine::command();
+    let command = Line::command();
     let serve = command.find_subcommand("serve").unwrap();
     let known = File::deserialize(serde_json::json!({})).is_ok();
     assert!(known);

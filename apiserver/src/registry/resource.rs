@@ -18,7 +18,7 @@ use super::strategy::Strategy;
 use crate::error::{ApiError, GroupResource};
 
 /// The group segment of the keys of core resources, whose API group is empty.
-pub(crate) const CORE_KEY_GROUP: &str = "core";
+pub const CORE_KEY_GROUP: &str = "core";
 
 /// Which part of an object a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,7 +109,7 @@ async fn build_own() -> Result<PathBuf> {
             "--locked",
             "--quiet",
             "-p",
-            "drydock-apiserver",
+            "drydock-server",
             "-p",
             "drydock-controller",
         ])

@@ -148,7 +148,7 @@ async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above()
         let mut on_the_way = Truth::default();
         for event in changes_from(&store, Revision(2)).await {
             on_the_way.apply(&event);
-            states.insert(revision, on_the_way.state.clone());
+            states.insert(event.revision, on_the_way.state.clone());
         }
         drop(store);
 

@@ -5,73 +5,73 @@
 
 use std::sync::Arc;
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::registry::resource::{Part, Resource};
+use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
+use drydock_apiserver::request::user::MASTERS;
 use drydock_machinery::clock::Clock;
 use drydock_storage::{At, Entry, Key, Page, Revision, Store};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::pod::{member_mut, set};
-use crate::error::ApiError;
-use crate::registry::caller::Caller;
-use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::{Part, Resource};
-use crate::registry::store::{Change, ResourceStore, WriteRequest};
-use crate::request::options::{DeleteOptions, Preconditions, WriteOptions};
-use crate::request::user::MASTERS;
-use crate::request::{UserInfo, Warnings};
+use crate::pod::{member_mut, set};
+use drydock_apiserver::registry::caller::Caller;
+use drydock_apiserver::registry::endpoint::Endpoint;
+use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest};
+use drydock_apiserver::request::{UserInfo, Warnings};
 
 /// The name under which the embedded host writes.
-pub(super) const NAME: &str = "drydock-standalone";
+pub(crate) const NAME: &str = "drydock-standalone";
 
 /// A resource by group and plural.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
-    pub(super) group: &'static str,
-    pub(super) plural: &'static str,
+pub(crate) struct Kind {
+    pub(crate) group: &'static str,
+    pub(crate) plural: &'static str,
 }
 
 impl Kind {
-    pub(super) const NAMESPACES: Self = Self {
+    pub(crate) const NAMESPACES: Self = Self {
         group: "",
         plural: "namespaces",
     };
-    pub(super) const NODES: Self = Self {
+    pub(crate) const NODES: Self = Self {
         group: "",
         plural: "nodes",
     };
-    pub(super) const PODS: Self = Self {
+    pub(crate) const PODS: Self = Self {
         group: "",
         plural: "pods",
     };
-    pub(super) const EVENTS: Self = Self {
+    pub(crate) const EVENTS: Self = Self {
         group: "",
         plural: "events",
     };
-    pub(super) const RECORDED_EVENTS: Self = Self {
+    pub(crate) const RECORDED_EVENTS: Self = Self {
         group: "events.k8s.io",
         plural: "events",
     };
-    pub(super) const BUDGETS: Self = Self {
+    pub(crate) const BUDGETS: Self = Self {
         group: "policy",
         plural: "poddisruptionbudgets",
     };
-    pub(super) const DEPLOYMENTS: Self = Self {
+    pub(crate) const DEPLOYMENTS: Self = Self {
         group: "apps",
         plural: "deployments",
     };
-    pub(super) const REPLICA_SETS: Self = Self {
+    pub(crate) const REPLICA_SETS: Self = Self {
         group: "apps",
         plural: "replicasets",
     };
-    pub(super) const STATEFUL_SETS: Self = Self {
+    pub(crate) const STATEFUL_SETS: Self = Self {
         group: "apps",
         plural: "statefulsets",
     };
 
     /// Whether the key is that of an object of this resource.
-    pub(super) fn holds(self, key: &Key) -> bool {
+    pub(crate) fn holds(self, key: &Key) -> bool {
         let group = if self.group.is_empty() {
-            crate::registry::resource::CORE_KEY_GROUP
+            drydock_apiserver::registry::resource::CORE_KEY_GROUP
         } else {
             self.group
         };
@@ -80,7 +80,7 @@ impl Kind {
 }
 
 /// Every object of the server, in the hands of the embedded host.
-pub(super) struct Objects<S: Store> {
+pub(crate) struct Objects<S: Store> {
     store: S,
     resources: Vec<Arc<ResourceStore<S>>>,
     user: Arc<UserInfo>,
@@ -91,7 +91,7 @@ pub(super) struct Objects<S: Store> {
 }
 
 impl<S: Store> Objects<S> {
-    pub(super) fn new(store: S, resources: Vec<Arc<ResourceStore<S>>>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(store: S, resources: Vec<Arc<ResourceStore<S>>>, clock: Arc<dyn Clock>) -> Self {
         let options = WriteOptions {
             field_manager: Some(NAME.to_owned()),
             ..WriteOptions::default()
@@ -110,16 +110,16 @@ impl<S: Store> Objects<S> {
         }
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    pub(super) fn store(&self) -> &S {
+    pub(crate) fn store(&self) -> &S {
         &self.store
     }
 
     /// The identity under which the embedded host writes.
-    pub(super) fn caller(&self) -> Caller<'_> {
+    pub(crate) fn caller(&self) -> Caller<'_> {
         Caller {
             user: &self.user,
             user_agent: NAME,
@@ -128,7 +128,7 @@ impl<S: Store> Objects<S> {
     }
 
     /// Every resource.
-    pub(super) fn resources(&self) -> &[Arc<ResourceStore<S>>] {
+    pub(crate) fn resources(&self) -> &[Arc<ResourceStore<S>>] {
         &self.resources
     }
 
@@ -136,7 +136,7 @@ impl<S: Store> Objects<S> {
     ///
     /// # Errors
     /// 404 when it is not served.
-    pub(super) fn of(&self, kind: Kind) -> Result<&ResourceStore<S>, ApiError> {
+    pub(crate) fn of(&self, kind: Kind) -> Result<&ResourceStore<S>, ApiError> {
         let is_it = |own: &Resource| own.group == kind.group && own.plural == kind.plural;
         self.resources
             .iter()
@@ -146,12 +146,12 @@ impl<S: Store> Objects<S> {
     }
 
     /// All objects of a resource, or those in one namespace.
-    pub(super) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
+    pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
         self.scan(&self.of(kind)?.resource, namespace).await
     }
 
     /// As [`Objects::list`], for a resource that is at hand.
-    pub(super) async fn scan(
+    pub(crate) async fn scan(
         &self,
         resource: &Resource,
         namespace: Option<&str>,
@@ -168,7 +168,7 @@ impl<S: Store> Objects<S> {
     }
 
     /// An object, if there is one.
-    pub(super) async fn find(
+    pub(crate) async fn find(
         &self,
         kind: Kind,
         namespace: &str,
@@ -183,11 +183,11 @@ impl<S: Store> Objects<S> {
     ///
     /// # Errors
     /// 404 when there is none.
-    pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Value, ApiError> {
+    pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Value, ApiError> {
         let found = self.find(kind, namespace, name).await?;
         found.ok_or_else(|| {
             ApiError::not_found(
-                crate::error::GroupResource {
+                drydock_apiserver::error::GroupResource {
                     group: kind.group,
                     resource: kind.plural,
                 },
@@ -197,7 +197,7 @@ impl<S: Store> Objects<S> {
     }
 
     /// Stores a new object.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &self,
         kind: Kind,
         namespace: &str,
@@ -217,7 +217,7 @@ impl<S: Store> Objects<S> {
     }
 
     /// Edits an object; the edit is repeated on the newer one when somebody was faster. The answer is its revision.
-    pub(super) async fn edit(
+    pub(crate) async fn edit(
         &self,
         place: Place<'_>,
         part: Part,
@@ -237,7 +237,7 @@ impl<S: Store> Objects<S> {
     }
 
     /// Removes an object of this uid, if it is still there, within a grace period.
-    pub(super) async fn delete(
+    pub(crate) async fn delete(
         &self,
         place: Place<'_>,
         uid: &str,
@@ -259,10 +259,10 @@ impl<S: Store> Objects<S> {
 
 /// Where an object is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) kind: Kind,
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
+pub(crate) struct Place<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
 }
 
 struct Edit<F>(F);
@@ -283,7 +283,7 @@ impl<F: FnMut(&mut Value) -> Result<(), ApiError> + Send> Change for Edit<F> {
 ///
 /// # Errors
 /// 500 for a value that cannot be decoded.
-pub(super) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
+pub(crate) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
     let mut object: Value = serde_json::from_slice(&entry.value.bytes).map_err(|error| {
         ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
     })?;

@@ -18,83 +18,65 @@
 
 mod answer;
 mod budgets;
-pub mod certificates;
+mod certificates;
 mod events;
 mod eviction;
-pub mod host;
+mod flags;
+mod host;
 mod kinds;
-pub mod kubeconfig;
+mod kubeconfig;
 mod namespaces;
 mod objects;
 mod pod;
 mod pod_life_cycle;
 mod reconcile;
 mod reviews;
+mod serve;
 mod strategic;
 #[cfg(test)]
 mod tests;
 
+pub use crate::certificates::CertificateError;
+pub use crate::flags::{StandaloneConfig, StandaloneFlags};
+pub use crate::serve::{RunError, serve};
+
 use std::sync::Arc;
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::handlers::Extension;
+use drydock_apiserver::host::HostEvent;
+use drydock_apiserver::host::trust::{TrustBundle, TrustError};
+use drydock_apiserver::registry::resource::Resource;
+use drydock_apiserver::registry::store::ResourceStore;
 use drydock_machinery::clock::Clock;
-use drydock_machinery::schema::SchemaError;
 use drydock_storage::Store;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::budgets::Budgets;
-use self::certificates::Certificates;
-use self::events::EventMirror;
-use self::eviction::Evictions;
-use self::host::StandaloneHost;
-use self::namespaces::Namespaces;
-use self::objects::Objects;
-use self::pod_life_cycle::PodLifeCycle;
-use self::reviews::Reviews;
-use crate::error::ApiError;
-use crate::handlers::Extension;
-use crate::host::HostEvent;
-use crate::host::trust::{TrustBundle, TrustError};
-use crate::registry::resource::Resource;
-use crate::registry::store::ResourceStore;
-
-/// What a person should read before anything else.
-pub const WARNING: &str = "STANDALONE MODE: there is no cluster behind this server. Pods run nowhere, nodes are names, \
-     whoever holds the kubeconfig may do everything. For a first look, demos and tests only.";
-
-/// Why there is no embedded host.
-#[derive(Debug, thiserror::Error)]
-pub enum SetUpError {
-    /// A schema that cannot be read: a fault of this program.
-    #[error("a built-in kind has an unusable schema")]
-    Schema(#[from] SchemaError),
-    /// The authority vouches for nobody.
-    #[error("the authority in the data directory cannot be used")]
-    Authority(#[from] TrustError),
-}
-
-/// The built-in resources, to follow Drydock's own in the catalog.
-///
-/// # Errors
-/// [`SetUpError::Schema`].
-pub fn resources() -> Result<Vec<Resource>, SetUpError> {
-    Ok(kinds::resources()?)
-}
+use crate::budgets::Budgets;
+use crate::certificates::Certificates;
+use crate::events::EventMirror;
+use crate::eviction::Evictions;
+use crate::host::StandaloneHost;
+use crate::namespaces::Namespaces;
+use crate::objects::Objects;
+use crate::pod_life_cycle::PodLifeCycle;
+use crate::reviews::Reviews;
 
 /// Events that the server reports and nobody has stored yet.
 #[derive(Debug)]
-pub struct ReportedEvents(mpsc::Receiver<HostEvent>);
+struct ReportedEvents(mpsc::Receiver<HostEvent>);
 
 /// The host that the filters and admission ask, and what it is told, for [`Embedded::new`].
 ///
 /// # Errors
-/// [`SetUpError::Authority`].
-pub fn host<S: Store>(
+/// An authority that vouches for nobody.
+fn host<S: Store>(
     store: S,
     certificates: &Certificates,
     built_in: &[Arc<Resource>],
-) -> Result<(StandaloneHost<S>, ReportedEvents), SetUpError> {
+) -> Result<(StandaloneHost<S>, ReportedEvents), TrustError> {
     let group_versions = built_in
         .iter()
         .flat_map(|resource| resource.faces.iter().map(|face| (resource.group, face.version)))
@@ -105,15 +87,14 @@ pub fn host<S: Store>(
 }
 
 /// The routes and loops of standalone mode.
-pub struct Embedded<S: Store> {
+struct Embedded<S: Store> {
     objects: Arc<Objects<S>>,
     events: ReportedEvents,
 }
 
 impl<S: Store> Embedded<S> {
     /// Over every resource of the server, the built-in ones among them.
-    #[must_use]
-    pub fn new(
+    fn new(
         store: S,
         resources: Vec<Arc<ResourceStore<S>>>,
         clock: Arc<dyn Clock>,
@@ -126,8 +107,7 @@ impl<S: Store> Embedded<S> {
     }
 
     /// The routes beside those of resources: evictions and reviews.
-    #[must_use]
-    pub fn extensions(&self) -> Vec<Box<dyn Extension>> {
+    fn extensions(&self) -> Vec<Box<dyn Extension>> {
         vec![
             Box::new(Evictions {
                 objects: Arc::clone(&self.objects),
@@ -140,13 +120,13 @@ impl<S: Store> Embedded<S> {
     ///
     /// # Errors
     /// What the storage refuses.
-    pub async fn prepare(&self) -> Result<(), ApiError> {
+    async fn prepare(&self) -> Result<(), ApiError> {
         let objects = Arc::clone(&self.objects);
         Namespaces { objects }.make_initial().await
     }
 
     /// Keeps things moving until cancelled or the storage is closed.
-    pub async fn run(self, cancel: CancellationToken) {
+    async fn run(self, cancel: CancellationToken) {
         let objects = || Arc::clone(&self.objects);
         let mut loops = JoinSet::new();
         loops.spawn(reconcile::run(

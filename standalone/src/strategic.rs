@@ -74,7 +74,7 @@ fn merge_of(parent: &str, field: &str) -> Merge {
 ///
 /// # Errors
 /// Text that is no JSON object, and directives that are malformed or for a list that is not merged.
-pub(super) fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
+pub(crate) fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
     let decoded = codec::json::decode(patch).map_err(PatchError::Decode)?;
     let Value::Object(mut patch) = decoded.value else {
         return Err(PatchError::NotAnObject);

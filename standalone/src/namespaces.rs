@@ -4,18 +4,18 @@
 
 use std::sync::Arc;
 
+use drydock_apiserver::error::{ApiError, Reason};
+use drydock_apiserver::registry::resource::Part;
 use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::objects::{Kind, Objects, Place};
-use super::pod::{items, member_mut, set, text};
-use super::reconcile::Reconcile;
-use crate::error::{ApiError, Reason};
-use crate::registry::resource::Part;
+use crate::objects::{Kind, Objects, Place};
+use crate::pod::{items, member_mut, set, text};
+use crate::reconcile::Reconcile;
 
 /// Holds a namespace while there is something in it.
-pub(super) const CONTENT_FINALIZER: &str = "standalone.coordination.k8s.io/content";
+pub(crate) const CONTENT_FINALIZER: &str = "standalone.coordination.k8s.io/content";
 
 /// The namespaces that are always there.
 const ALWAYS: [&str; 2] = ["default", "kube-system"];
@@ -24,8 +24,8 @@ const ALWAYS: [&str; 2] = ["default", "kube-system"];
 const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Makes the namespaces that are always there, and empties those that are to go.
-pub(super) struct Namespaces<S: Store> {
-    pub(super) objects: Arc<Objects<S>>,
+pub(crate) struct Namespaces<S: Store> {
+    pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> Namespaces<S> {
@@ -33,7 +33,7 @@ impl<S: Store> Namespaces<S> {
     ///
     /// # Errors
     /// What the storage refuses.
-    pub(super) async fn make_initial(&self) -> Result<(), ApiError> {
+    pub(crate) async fn make_initial(&self) -> Result<(), ApiError> {
         for name in ALWAYS {
             match self
                 .objects

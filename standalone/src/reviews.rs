@@ -1,6 +1,6 @@
 //! Who is that, and may they? The review routes of authentication.k8s.io and authorization.k8s.io.
 //!
-//! The rule is that of [`super::host`]: whoever belongs to `system:masters` may do everything, nobody else anything.
+//! The rule is that of [`crate::host`]: whoever belongs to `system:masters` may do everything, nobody else anything.
 //! There are no tokens.
 
 use drydock_machinery::codec::protobuf::{FieldType, Message};
@@ -8,13 +8,13 @@ use futures_util::FutureExt as _;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
-use super::answer;
-use super::host::{DENIED, is_allowed};
-use super::pod::{items, set, text};
-use crate::error::ApiError;
-use crate::handlers::{Answered, Extension};
-use crate::http::body::{RequestBody, ResponseBody};
-use crate::request::{RequestContext, ResourceRequest, UserInfo, Verb};
+use crate::answer;
+use crate::host::{DENIED, is_allowed};
+use crate::pod::{items, set, text};
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::handlers::{Answered, Extension};
+use drydock_apiserver::http::body::{RequestBody, ResponseBody};
+use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn access(allowed: bool) -> Value {
 const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldType::Texts)]))];
 
 /// The review routes.
-pub(super) struct Reviews;
+pub(crate) struct Reviews;
 
 impl Reviews {
     async fn answer(

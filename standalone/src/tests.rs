@@ -4,32 +4,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use drydock_apiserver::admission::Chain;
+use drydock_apiserver::authorization::Authorizer;
+use drydock_apiserver::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::host::reviews::{ReviewTtls, Reviews};
+use drydock_apiserver::host::{Host, Namespace};
+use drydock_apiserver::metrics::Metrics;
+use drydock_apiserver::registry::attributes;
+use drydock_apiserver::registry::store::ResourceStore;
+use drydock_apiserver::request::options::DeleteOptions;
 use drydock_machinery::clock::{Clock, ManualClock};
 use drydock_storage::memory::MemoryStore;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::budgets::Budgets;
-use super::certificates::Certificates;
-use super::events::EventMirror;
-use super::eviction::Evictions;
-use super::namespaces::{CONTENT_FINALIZER, Namespaces};
-use super::objects::{Kind, Objects, Place};
-use super::pod::{condition, phase, text};
-use super::pod_life_cycle::PodLifeCycle;
-use super::reconcile::Reconcile;
-use super::{host, resources};
-use crate::admission::Chain;
-use crate::authorization::Authorizer;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
-use crate::error::ApiError;
-use crate::host::reviews::{ReviewTtls, Reviews};
-use crate::host::{Host, Namespace};
-use crate::metrics::Metrics;
-use crate::registry::attributes;
-use crate::registry::store::ResourceStore;
-use crate::request::options::DeleteOptions;
+use crate::budgets::Budgets;
+use crate::certificates::Certificates;
+use crate::events::EventMirror;
+use crate::eviction::Evictions;
+use crate::namespaces::{CONTENT_FINALIZER, Namespaces};
+use crate::objects::{Kind, Objects, Place};
+use crate::pod::{condition, phase, text};
+use crate::pod_life_cycle::PodLifeCycle;
+use crate::reconcile::Reconcile;
+use crate::{host, kinds};
 
 struct World {
     objects: Arc<Objects<MemoryStore>>,
@@ -45,7 +45,7 @@ impl World {
         let store = MemoryStore::new();
         let folder = tempfile::tempdir().unwrap();
         let certificates = Certificates::load_or_make(folder.path(), clock.now()).unwrap();
-        let built_in: Vec<_> = resources().unwrap().into_iter().map(Arc::new).collect();
+        let built_in: Vec<_> = kinds::resources().unwrap().into_iter().map(Arc::new).collect();
         let (host, _events) = host(store.clone(), &certificates, &built_in).unwrap();
         let host: Arc<dyn Host> = Arc::new(host);
         let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());

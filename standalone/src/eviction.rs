@@ -12,18 +12,18 @@ use http::{HeaderMap, Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::answer;
-use super::budgets::{covers, say_allowed};
-use super::objects::{Kind, Objects, Place};
-use super::pod::{Condition, integer, is_ready, is_terminal, member_mut, phase, set, set_condition, text};
-use crate::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
-use crate::handlers::{Answered, Extension};
-use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::caller::Caller;
-use crate::registry::metadata::time_text;
-use crate::registry::resource::Part;
-use crate::request::options::{DeleteOptions, WriteOptions};
-use crate::request::{Query, RequestContext, ResourceRequest, Verb};
+use crate::answer;
+use crate::budgets::{covers, say_allowed};
+use crate::objects::{Kind, Objects, Place};
+use crate::pod::{Condition, integer, is_ready, is_terminal, member_mut, phase, set, set_condition, text};
+use drydock_apiserver::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
+use drydock_apiserver::handlers::{Answered, Extension};
+use drydock_apiserver::http::body::{RequestBody, ResponseBody};
+use drydock_apiserver::registry::caller::Caller;
+use drydock_apiserver::registry::metadata::time_text;
+use drydock_apiserver::registry::resource::Part;
+use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
+use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};
 
 /// The most evictions a budget keeps in mind at a time.
 const MOST_DISRUPTED_PODS: usize = 2000;
@@ -32,8 +32,8 @@ const MOST_DISRUPTED_PODS: usize = 2000;
 const TRIES: usize = 5;
 
 /// The eviction subresource of pods.
-pub(super) struct Evictions<S: Store> {
-    pub(super) objects: Arc<Objects<S>>,
+pub(crate) struct Evictions<S: Store> {
+    pub(crate) objects: Arc<Objects<S>>,
 }
 
 /// What stands between a pod and its end.
@@ -188,7 +188,7 @@ impl<S: Store> Evictions<S> {
     ///
     /// # Errors
     /// 429 of its budget, 500 for several budgets, 404, 409 of preconditions, and what a delete is refused for.
-    pub(super) async fn evict(
+    pub(crate) async fn evict(
         &self,
         caller: Caller<'_>,
         namespace: &str,

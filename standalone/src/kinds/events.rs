@@ -1,5 +1,5 @@
 //! Events, in the two groups clients use: recorders write events.k8s.io/v1, and kubectl shows core/v1.
-//! [`crate::standalone::events`] shows the former as the latter.
+//! [`crate::events`] shows the former as the latter.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, UNKNOWN, time_since};
 use drydock_proto::kinds::Scope;
@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{BuiltIn, Rules, text_of};
-use crate::standalone::events::last_seen;
-use crate::standalone::pod::text;
+use crate::events::last_seen;
+use crate::pod::text;
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![

@@ -19,17 +19,17 @@ use drydock_proto::kinds::{Conversion, Scope};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::pod::{integer, text};
-use super::strategic;
-use crate::registry::face::{Face, Table};
-use crate::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
-use crate::registry::strategy::{Strategy, WriteContext};
+use crate::pod::{integer, text};
+use crate::strategic;
+use drydock_apiserver::registry::face::{Face, Table};
+use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
+use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
 
 /// Every built-in resource, in the order of discovery.
 ///
 /// # Errors
 /// A schema that cannot be read: a fault of this program.
-pub(super) fn resources() -> Result<Vec<Resource>, SchemaError> {
+pub(crate) fn resources() -> Result<Vec<Resource>, SchemaError> {
     let families = [
         core::kinds(),
         apps::kinds(),

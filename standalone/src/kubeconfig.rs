@@ -6,11 +6,11 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::certificates::{ADMIN, Certificates, write_private};
+use crate::certificates::{ADMIN, Certificates, write_private};
 
 /// The kubeconfig of the admin of a server at `url`.
 #[must_use]
-pub fn render(url: &str, certificates: &Certificates) -> String {
+pub(crate) fn render(url: &str, certificates: &Certificates) -> String {
     let encode = |pem: &str| STANDARD.encode(pem);
     format!(
         "apiVersion: v1\n\
@@ -42,7 +42,7 @@ pub fn render(url: &str, certificates: &Certificates) -> String {
 ///
 /// # Errors
 /// What the file system refuses.
-pub fn write(path: &Path, url: &str, certificates: &Certificates) -> io::Result<()> {
+pub(crate) fn write(path: &Path, url: &str, certificates: &Certificates) -> io::Result<()> {
     write_private(path, &render(url, certificates))
 }
 

@@ -1,5 +1,7 @@
 //! How do the routes of standalone mode read and answer?
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_machinery::codec;
 use drydock_machinery::codec::protobuf::Message;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -7,9 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
-use crate::handlers::{decode_protobuf, is_protobuf};
-use crate::http::body::{RequestBody, ResponseBody};
+use drydock_apiserver::handlers::{decode_protobuf, is_protobuf};
 
 /// What a body may be.
 const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.protobuf"];
@@ -18,7 +18,7 @@ const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.pr
 ///
 /// # Errors
 /// 400, 413 and 415.
-pub(super) async fn read(
+pub(crate) async fn read(
     headers: &HeaderMap,
     body: RequestBody,
     message: Message,
@@ -49,7 +49,7 @@ pub(super) async fn read(
 ///
 /// # Errors
 /// 500 for a value that cannot be written.
-pub(super) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
+pub(crate) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
     let body = serde_json::to_vec(value)
         .map_err(|error| ApiError::internal("the answer cannot be written").because(error))?;
     let mut response = Response::new(ResponseBody::full(body));

@@ -1,4 +1,4 @@
-//! Disruption budgets of policy/v1. Their status is kept by [`crate::standalone::budgets`].
+//! Disruption budgets of policy/v1. Their status is kept by [`crate::budgets`].
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of};
@@ -6,8 +6,8 @@ use drydock_proto::kinds::Scope;
 use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, count_of};
-use crate::standalone::budgets::Amount;
-use crate::standalone::pod::set;
+use crate::budgets::Amount;
+use crate::pod::set;
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![BuiltIn {

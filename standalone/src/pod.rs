@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// A text in an object; empty when absent.
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object
         .pointer(pointer)
         .and_then(Value::as_str)
@@ -17,17 +17,17 @@ pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 }
 
 /// A whole number in an object.
-pub(super) fn integer(object: &Value, pointer: &str) -> Option<i64> {
+pub(crate) fn integer(object: &Value, pointer: &str) -> Option<i64> {
     object.pointer(pointer).and_then(Value::as_i64)
 }
 
 /// A time in an object.
-pub(super) fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
+pub(crate) fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
     text(object, pointer).parse().ok()
 }
 
 /// A list in an object; empty when absent.
-pub(super) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     object
         .pointer(pointer)
         .and_then(Value::as_array)
@@ -36,7 +36,7 @@ pub(super) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 }
 
 /// The labels of an object.
-pub(super) fn labels(object: &Value) -> BTreeMap<String, String> {
+pub(crate) fn labels(object: &Value) -> BTreeMap<String, String> {
     let members = object
         .pointer("/metadata/labels")
         .and_then(Value::as_object)
@@ -48,12 +48,12 @@ pub(super) fn labels(object: &Value) -> BTreeMap<String, String> {
 }
 
 /// The node a pod is bound to; empty when it is not.
-pub(super) fn node_name(pod: &Value) -> &str {
+pub(crate) fn node_name(pod: &Value) -> &str {
     text(pod, "/spec/nodeName")
 }
 
 /// The phase of a pod; a pod without one is pending.
-pub(super) fn phase(pod: &Value) -> &str {
+pub(crate) fn phase(pod: &Value) -> &str {
     match text(pod, "/status/phase") {
         "" => "Pending",
         phase => phase,
@@ -61,26 +61,26 @@ pub(super) fn phase(pod: &Value) -> &str {
 }
 
 /// Whether a pod has ended by itself.
-pub(super) fn is_terminal(pod: &Value) -> bool {
+pub(crate) fn is_terminal(pod: &Value) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
 /// A condition of an object.
-pub(super) fn condition<'a>(object: &'a Value, type_: &str) -> Option<&'a Value> {
+pub(crate) fn condition<'a>(object: &'a Value, type_: &str) -> Option<&'a Value> {
     items(object, "/status/conditions")
         .iter()
         .find(|condition| text(condition, "/type") == type_)
 }
 
 /// Whether a pod (or node) is ready.
-pub(super) fn is_ready(object: &Value) -> bool {
+pub(crate) fn is_ready(object: &Value) -> bool {
     condition(object, "Ready").is_some_and(|ready| text(ready, "/status") == "True")
 }
 
 /// How long a pod may take to end, in seconds, when a client asks for `requested`.
 ///
 /// A pod that runs nowhere, or no longer, needs no time.
-pub(super) fn grace_period(pod: &Value, requested: Option<i64>) -> i64 {
+pub(crate) fn grace_period(pod: &Value, requested: Option<i64>) -> i64 {
     if node_name(pod).is_empty() || is_terminal(pod) {
         return 0;
     }
@@ -92,16 +92,16 @@ pub(super) fn grace_period(pod: &Value, requested: Option<i64>) -> i64 {
 
 /// What a condition says.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Condition<'a> {
-    pub(super) type_: &'a str,
-    pub(super) status: &'a str,
-    pub(super) reason: &'a str,
-    pub(super) message: &'a str,
+pub(crate) struct Condition<'a> {
+    pub(crate) type_: &'a str,
+    pub(crate) status: &'a str,
+    pub(crate) reason: &'a str,
+    pub(crate) message: &'a str,
 }
 
 impl<'a> Condition<'a> {
     /// A condition that holds and needs no words.
-    pub(super) const fn holds(type_: &'a str) -> Self {
+    pub(crate) const fn holds(type_: &'a str) -> Self {
         Self {
             type_,
             status: "True",
@@ -112,12 +112,12 @@ impl<'a> Condition<'a> {
 }
 
 /// Sets a condition; its time of transition only moves when its status does.
-pub(super) fn set_condition(object: &mut Value, wanted: Condition<'_>, now: Timestamp) {
+pub(crate) fn set_condition(object: &mut Value, wanted: Condition<'_>, now: Timestamp) {
     let before = condition(object, wanted.type_);
     let since = before
         .filter(|before| text(before, "/status") == wanted.status)
         .and_then(|before| before.get("lastTransitionTime").cloned())
-        .unwrap_or_else(|| json!(crate::registry::metadata::time_text(now)));
+        .unwrap_or_else(|| json!(drydock_apiserver::registry::metadata::time_text(now)));
     let mut condition = json!({ "type": wanted.type_, "status": wanted.status, "lastTransitionTime": since });
     for (member, value) in [("reason", wanted.reason), ("message", wanted.message)] {
         if !value.is_empty() {
@@ -140,7 +140,7 @@ pub(super) fn set_condition(object: &mut Value, wanted: Condition<'_>, now: Time
 }
 
 /// A member of an object that is an object itself, made where it is missing.
-pub(super) fn member_mut<'a>(object: &'a mut Value, member: &str) -> &'a mut Value {
+pub(crate) fn member_mut<'a>(object: &'a mut Value, member: &str) -> &'a mut Value {
     if !object.get(member).is_some_and(Value::is_object) {
         set(object, member, json!({}));
     }
@@ -152,7 +152,7 @@ pub(super) fn member_mut<'a>(object: &'a mut Value, member: &str) -> &'a mut Val
 }
 
 /// Sets a member of an object.
-pub(super) fn set(object: &mut Value, member: &str, value: Value) {
+pub(crate) fn set(object: &mut Value, member: &str, value: Value) {
     if let Value::Object(members) = object {
         members.insert(member.to_owned(), value);
     }

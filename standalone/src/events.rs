@@ -5,25 +5,25 @@
 
 use std::sync::Arc;
 
+use drydock_apiserver::error::{ApiError, Reason};
+use drydock_apiserver::host::HostEvent;
+use drydock_apiserver::registry::metadata::time_text;
+use drydock_apiserver::registry::resource::Part;
 use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::objects::{Kind, NAME, Objects, Place};
-use super::pod::{member_mut, set, text, time};
-use super::reconcile::Reconcile;
-use crate::error::{ApiError, Reason};
-use crate::host::HostEvent;
-use crate::registry::metadata::time_text;
-use crate::registry::resource::Part;
+use crate::objects::{Kind, NAME, Objects, Place};
+use crate::pod::{member_mut, set, text, time};
+use crate::reconcile::Reconcile;
 
 /// How long an event is kept.
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
 /// When an event happened last.
-pub(super) fn last_seen(event: &Value) -> Option<Timestamp> {
+pub(crate) fn last_seen(event: &Value) -> Option<Timestamp> {
     [
         "/series/lastObservedTime",
         "/lastTimestamp",
@@ -62,8 +62,8 @@ fn shown(event: &Value) -> Value {
 }
 
 /// Shows recorders' events as core events, and forgets old ones.
-pub(super) struct EventMirror<S: Store> {
-    pub(super) objects: Arc<Objects<S>>,
+pub(crate) struct EventMirror<S: Store> {
+    pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> EventMirror<S> {
@@ -172,7 +172,7 @@ impl<S: Store> Reconcile for EventMirror<S> {
 }
 
 /// Stores what the server reports about its own objects, until cancelled.
-pub(super) async fn record<S: Store>(
+pub(crate) async fn record<S: Store>(
     objects: Arc<Objects<S>>,
     mut waiting: mpsc::Receiver<HostEvent>,
     cancel: CancellationToken,

@@ -7,13 +7,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use drydock_apiserver::error::ApiError;
 use drydock_storage::{Events, KeyRange, Signal, Store};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::objects::{Kind, Objects};
-use crate::error::ApiError;
+use crate::objects::{Kind, Objects};
 
 /// How long changes are gathered before they are looked at together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -22,7 +22,7 @@ const GATHER: Duration = Duration::from_millis(20);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// A part of the embedded host.
-pub(super) trait Reconcile: Send + Sync + 'static {
+pub(crate) trait Reconcile: Send + Sync + 'static {
     /// What it is called in the log.
     const NAME: &'static str;
 
@@ -37,7 +37,7 @@ pub(super) trait Reconcile: Send + Sync + 'static {
 }
 
 /// Runs a part until it is cancelled or the storage is closed.
-pub(super) async fn run<S: Store, R: Reconcile>(
+pub(crate) async fn run<S: Store, R: Reconcile>(
     objects: Arc<Objects<S>>,
     part: R,
     cancel: CancellationToken,

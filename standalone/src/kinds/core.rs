@@ -1,5 +1,6 @@
 //! Namespaces, nodes and pods of core/v1.
 
+use drydock_apiserver::registry::resource::Subresource;
 use drydock_machinery::codec::protobuf::{FieldType, Message};
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
@@ -7,9 +8,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, text_of};
-use crate::registry::resource::Subresource;
-use crate::standalone::namespaces::CONTENT_FINALIZER;
-use crate::standalone::pod::{
+use crate::namespaces::CONTENT_FINALIZER;
+use crate::pod::{
     Condition, grace_period, integer, is_ready, items, member_mut, phase, set, set_condition, text,
 };
 

@@ -10,22 +10,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use drydock_apiserver::error::{ApiError, Reason};
+use drydock_apiserver::registry::metadata::time_text;
+use drydock_apiserver::registry::resource::Part;
 use drydock_machinery::selector::node::NodeMatcher;
 use drydock_proto::kinds::nodemaintenance::NodeSelector;
 use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::objects::{Kind, Objects, Place};
-use super::pod::member_mut;
-use super::pod::{
+use crate::objects::{Kind, Objects, Place};
+use crate::pod::member_mut;
+use crate::pod::{
     Condition, condition, integer, is_ready, is_terminal, items, labels, node_name, phase, set,
     set_condition, text, time,
 };
-use super::reconcile::Reconcile;
-use crate::error::{ApiError, Reason};
-use crate::registry::metadata::time_text;
-use crate::registry::resource::Part;
+use crate::reconcile::Reconcile;
 
 /// How long a bound pod takes to be running and ready.
 const START: SignedDuration = SignedDuration::from_secs(1);
@@ -227,8 +227,8 @@ fn address_of(uid: &str) -> String {
 }
 
 /// Carries pods through their lives.
-pub(super) struct PodLifeCycle<S: Store> {
-    pub(super) objects: Arc<Objects<S>>,
+pub(crate) struct PodLifeCycle<S: Store> {
+    pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> PodLifeCycle<S> {
@@ -296,7 +296,7 @@ impl<S: Store> PodLifeCycle<S> {
 
 fn replaced(name: &str) -> ApiError {
     ApiError::conflict(
-        crate::error::GroupResource {
+        drydock_apiserver::error::GroupResource {
             group: "",
             resource: "pods",
         },

@@ -6,35 +6,35 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::host::{
+    AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, Namespace, NodeMetadata,
+    TokenVerdict, TrustBundle,
+};
+use drydock_apiserver::registry::resource::CORE_KEY_GROUP;
+use drydock_apiserver::request::user::MASTERS;
 use drydock_storage::{At, Key, Page, Store, StoreError};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::objects::{Kind, read};
-use super::pod::{labels, text};
-use crate::error::ApiError;
-use crate::host::{
-    AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, Namespace, NodeMetadata,
-    TokenVerdict, TrustBundle,
-};
-use crate::registry::resource::CORE_KEY_GROUP;
-use crate::request::user::MASTERS;
+use crate::objects::{Kind, read};
+use crate::pod::{labels, text};
 
 /// Why somebody who is no master may not.
-pub(super) const DENIED: &str = "standalone mode allows everything to system:masters and nothing to others";
+pub(crate) const DENIED: &str = "standalone mode allows everything to system:masters and nothing to others";
 
 /// How many events may wait to be stored; more are dropped.
 const EVENT_QUEUE: usize = 256;
 
 /// Whether a member of these groups may do anything.
-pub(super) fn is_allowed<'a>(mut groups: impl Iterator<Item = &'a str>) -> bool {
+pub(crate) fn is_allowed<'a>(mut groups: impl Iterator<Item = &'a str>) -> bool {
     groups.any(|group| group == MASTERS)
 }
 
 /// The embedded host.
-pub struct StandaloneHost<S: Store> {
+pub(crate) struct StandaloneHost<S: Store> {
     store: S,
     authentication: watch::Sender<Arc<AuthenticationConfig>>,
     events: mpsc::Sender<HostEvent>,
@@ -45,7 +45,7 @@ impl<S: Store> StandaloneHost<S> {
     /// A host over a store, which vouches for whom `client_ca` does. `built_in` are the group-versions it serves. What
     /// is reported comes out of the receiver.
     #[must_use]
-    pub(super) fn new(
+    pub(crate) fn new(
         store: S,
         client_ca: TrustBundle,
         built_in: Vec<(&'static str, &'static str)>,

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use drydock_apiserver::request::user::MASTERS;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use rcgen::{
@@ -19,10 +20,8 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use crate::request::user::MASTERS;
-
 /// The user of the client certificate.
-pub const ADMIN: &str = "drydock-standalone-admin";
+pub(crate) const ADMIN: &str = "drydock-standalone-admin";
 
 /// Certificates that are valid for less than this are made anew.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -34,11 +33,11 @@ const CLIENT: (&str, &str) = ("admin.crt", "admin.key");
 
 /// A certificate with its key, both in PEM.
 #[derive(Clone)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// The certificate.
-    pub certificate: String,
+    pub(crate) certificate: String,
     /// Its private key.
-    pub key: String,
+    pub(crate) key: String,
 }
 
 impl std::fmt::Debug for Identity {
@@ -49,13 +48,13 @@ impl std::fmt::Debug for Identity {
 
 /// The certificates of a server in standalone mode.
 #[derive(Debug, Clone)]
-pub struct Certificates {
+pub(crate) struct Certificates {
     /// The authority of both, in PEM: what clients trust, and whose client certificates the server trusts.
-    pub authority: String,
+    pub(crate) authority: String,
     /// The server's, for `localhost` and the loopback addresses.
-    pub serving: Identity,
+    pub(crate) serving: Identity,
     /// The one user's: [`ADMIN`] of group `system:masters`.
-    pub admin: Identity,
+    pub(crate) admin: Identity,
 }
 
 /// Why there are no certificates.
@@ -81,7 +80,7 @@ impl Certificates {
     ///
     /// # Errors
     /// [`CertificateError`].
-    pub fn load_or_make(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
+    pub(crate) fn load_or_make(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
         let folder = data_dir.join(FOLDER);
         match Self::load(&folder)? {
             Some(found) if found.expire_after(now) => Ok(found),
@@ -215,7 +214,7 @@ fn part(number: i8) -> u8 {
 ///
 /// # Errors
 /// What the file system refuses.
-pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
     let draft = PathBuf::from(draft);
@@ -238,7 +237,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::host::TrustBundle;
+    use drydock_apiserver::host::TrustBundle;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()

@@ -5,31 +5,31 @@
 
 use std::sync::Arc;
 
+use drydock_apiserver::error::{ApiError, Reason};
+use drydock_apiserver::registry::resource::Part;
 use drydock_machinery::selector::label::Selector;
 use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Map, Value, json};
 
-use super::objects::{Kind, Objects, Place};
-use super::pod::{Condition, integer, is_ready, items, labels, member_mut, set, set_condition, text};
-use super::reconcile::Reconcile;
-use crate::error::{ApiError, Reason};
-use crate::registry::resource::Part;
+use crate::objects::{Kind, Objects, Place};
+use crate::pod::{Condition, integer, is_ready, items, labels, member_mut, set, set_condition, text};
+use crate::reconcile::Reconcile;
 
 /// How long a pod may take to show that its eviction was carried out before it counts again.
 const EVICTION_SHOWS_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// A number of pods, or a share of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Amount {
+pub(crate) enum Amount {
     Pods(i64),
     Percent(i64),
 }
 
 impl Amount {
     /// Reads `3` or `"30%"`; nothing else, and nothing negative.
-    pub(super) fn parse(value: &Value) -> Option<Self> {
+    pub(crate) fn parse(value: &Value) -> Option<Self> {
         let amount = match value {
             Value::Number(number) => Self::Pods(number.as_i64()?),
             Value::String(text) => Self::Percent(text.strip_suffix('%')?.parse().ok()?),
@@ -54,7 +54,7 @@ impl Amount {
 /// Whether a budget speaks of a pod of its namespace.
 ///
 /// A pod without labels is spoken of by none, as evictions have it.
-pub(super) fn covers(budget: &Value, pod: &Value) -> bool {
+pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
     let labels = labels(pod);
     let selector = budget
         .pointer("/spec/selector")
@@ -148,7 +148,7 @@ fn settle(budget: &mut Value, pods: &[&Value], replicas: impl Fn(&Value) -> Opti
 }
 
 /// Sets the condition that says whether pods may go.
-pub(super) fn say_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
+pub(crate) fn say_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
     let (status, reason) = if allowed {
         ("True", "SufficientPods")
     } else {
@@ -167,8 +167,8 @@ pub(super) fn say_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
 }
 
 /// Keeps the status of every budget.
-pub(super) struct Budgets<S: Store> {
-    pub(super) objects: Arc<Objects<S>>,
+pub(crate) struct Budgets<S: Store> {
+    pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> Reconcile for Budgets<S> {
