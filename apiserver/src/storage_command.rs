@@ -228,7 +228,7 @@ mod tests {
         ] {
             let answer = remove(folder.path(), key(name).as_str()).await;
             assert_eq!(answer.is_ok(), is_removed, "{name}: {answer:?}");
-            let refused = matches!(answer, Err(CommandError::Store(StoreError::Malformed { .. })));
+            let refused = matches!(answer, Err(CommandError::Store(StoreError::NotDamaged)));
             assert_eq!(refused, !is_removed, "{name}");
         }
         assert!(matches!(

@@ -245,10 +245,9 @@ impl<S: Store> Feeder<S> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) if revision > root.revision => {
-                    if let [event] = events.as_slice()
-                        && Self::is_loss(event, root)
-                    {
+                Some(Signal::Change(event)) if event.revision > root.revision => {
+                    let revision = event.revision;
+                    if Self::is_loss(&event, root) {
                         if root.revision > before {
                             self.tell(&std::mem::take(&mut batch), root);
                         }
@@ -258,17 +257,15 @@ impl<S: Store> Feeder<S> {
                         continue;
                     }
                     root.revision = revision;
-                    for event in events {
-                        let Ok(event) = self.apply(event, root) else {
-                            // Not even what came before is published: it may have been told of a wrong state.
-                            self.is_wrong = true;
-                            return ControlFlow::Break(Unfollowed::Reload);
-                        };
-                        batch.push(event);
-                    }
+                    let Ok(event) = self.apply(event, root) else {
+                        // Not even what came before is published: it may have been told of a wrong state.
+                        self.is_wrong = true;
+                        return ControlFlow::Break(Unfollowed::Reload);
+                    };
+                    batch.push(event);
                 }
                 // Told before: a resumed stream may overlap.
-                Some(Signal::Changes { .. }) => {}
+                Some(Signal::Change(_)) => {}
                 Some(Signal::Progress(revision)) => root.revision = root.revision.max(revision),
                 Some(Signal::Compacted(_)) => flow = ControlFlow::Break(Unfollowed::Reload),
                 None => flow = ControlFlow::Break(Unfollowed::Resume),

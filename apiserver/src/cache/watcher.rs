@@ -734,7 +734,8 @@ impl<S: Store> Watcher<S> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) => {
+                Some(Signal::Change(event)) => {
+                    let (revision, events) = (event.revision, vec![event]);
                     if let Err(error) = self.encode_replayed(revision, events, encoder, &mut count, &mut out)
                     {
                         if out.is_empty() {

@@ -37,6 +37,8 @@ use crate::request::options::{DeleteOptions, UNSAFE_DELETE, WriteOptions, parse_
 
 /// How often a generated name is tried before giving up.
 const GENERATED_NAME_TRIES: usize = 8;
+/// How many objects of a collection are deleted with one call of the store: one batch of its commit thread.
+const DELETED_AT_ONCE: usize = 1024;
 
 /// Who writes, through which version, and how.
 #[derive(Debug, Clone, Copy)]
@@ -233,7 +235,7 @@ impl<S: Store> ResourceStore<S> {
                             revision: Some(revision),
                         });
                     }
-                    Outcome::Conflict { current, .. } => match current.into_iter().next().flatten() {
+                    Outcome::Conflict { current, .. } => match current {
                         Some(existing) => existing,
                         // It went away between the check and the answer: the name is free again.
                         None => continue,
@@ -380,7 +382,7 @@ impl<S: Store> ResourceStore<S> {
                 value,
                 revision: Some(revision),
             }),
-            Outcome::Conflict { current, .. } => Attempt::Overtaken(current.into_iter().next().flatten()),
+            Outcome::Conflict { current, .. } => Attempt::Overtaken(current),
         })
     }
 
@@ -445,7 +447,7 @@ impl<S: Store> ResourceStore<S> {
         tracing::warn!(%key, user = context.user.name, "an object that cannot be read is removed");
         match self.store.remove_damaged(key).await {
             Ok(Outcome::Committed { .. }) => Ok(Deleted::Gone { uid: String::new() }),
-            Ok(Outcome::Conflict { .. }) | Err(StoreError::Malformed { .. }) => {
+            Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
                 Err(self.conflict(key.name(), "the object has been modified"))
             }
             Err(error) => Err(self.refused(error)),
@@ -463,7 +465,7 @@ impl<S: Store> ResourceStore<S> {
         objects: &[Arc<CachedObject>],
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
-        for batch in objects.chunks(Transaction::MAX_KEYS) {
+        for batch in objects.chunks(DELETED_AT_ONCE) {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
             let mut refused = None;
@@ -487,7 +489,7 @@ impl<S: Store> ResourceStore<S> {
             let mut overtaken = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
                 if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.refused(error))?
-                    && current.first().is_some_and(Option::is_some)
+                    && current.is_some()
                 {
                     overtaken.push(key);
                 }
@@ -576,12 +578,9 @@ impl<S: Store> ResourceStore<S> {
         transaction: Transaction,
         entry: &Entry,
     ) -> Result<Result<Deleted, Option<Entry>>, ApiError> {
-        let put = transaction.writes.first().and_then(|write| match write {
-            drydock_storage::Write::Put(_, value) => Some(value.clone()),
-            drydock_storage::Write::Delete(_) => None,
-        });
+        let put = transaction.write.value().cloned();
         Ok(match self.transact(transaction).await? {
-            Outcome::Conflict { current, .. } => Err(current.into_iter().next().flatten()),
+            Outcome::Conflict { current, .. } => Err(current),
             Outcome::Committed { revision } => Ok(if let Some(value) = put {
                 Deleted::Held(Written {
                     value,

@@ -111,11 +111,8 @@ async fn wait<E: Events>(mut events: Option<&mut E>, kinds: &[Kind], mut again: 
             None => return Wake::Closed,
             Some(Signal::Compacted(_)) => return Wake::FollowAnew,
             Some(Signal::Progress(_)) => {}
-            Some(Signal::Changes { events, .. }) => {
-                if events
-                    .iter()
-                    .any(|event| kinds.iter().any(|kind| kind.holds(&event.key)))
-                {
+            Some(Signal::Change(event)) => {
+                if kinds.iter().any(|kind| kind.holds(&event.key)) {
                     let gathered = Instant::now() + GATHER;
                     again = Some(again.map_or(gathered, |at| at.min(gathered)));
                 }

@@ -458,7 +458,7 @@ impl Check<'_> {
     }
 
     fn check_history(&mut self) -> Result<(), StoreError> {
-        let mut from = history_key(self.shared.floors().watchable_from, 0).to_vec();
+        let mut from = history_key(self.shared.floors().watchable_from).to_vec();
         loop {
             let (mut damaged, mut misplaced) = (None, None);
             let mut seen = 0;
@@ -466,15 +466,15 @@ impl Check<'_> {
             let slice = yielding(|| {
                 slice(view, HISTORY, from, |key, record| {
                     seen += 1;
-                    let Some(place) = parse_history_key(key) else {
+                    let Some(revision) = parse_history_key(key) else {
                         misplaced = Some(key.to_vec());
                         return;
                     };
-                    let stored = StoredChange::decode(place, record);
+                    let stored = StoredChange::decode(revision, record);
                     if let Err(error) = stored.and_then(|stored| records.event(stored))
                         && error.is_damage()
                     {
-                        damaged = Some((place.0, error.to_string()));
+                        damaged = Some((revision, error.to_string()));
                     }
                 })
             })??;
@@ -502,7 +502,6 @@ impl Check<'_> {
     /// Looks for the first revision from `at` on that can be read, and raises the floors to it.
     fn pass_damaged_history(&mut self, at: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let current = self.revision;
-        // Of the revision before there may be more records; they are no better than nothing.
         let mut last = at
             .first_chunk::<8>()
             .map_or(self.shared.floors().watchable_from, |revision| {
@@ -510,7 +509,7 @@ impl Check<'_> {
             });
         let mut why = String::new();
         while last <= current {
-            let next = history_key(last.next(), 0);
+            let next = history_key(last.next());
             let read = self.view.check(HISTORY, &next);
             match read.and_then(|mut rows| rows.next().map(|_| ())) {
                 Ok(()) => break,
@@ -520,7 +519,7 @@ impl Check<'_> {
             last = last.next();
         }
         self.rise_above(last.min(current), &why)?;
-        Ok((last < current).then(|| history_key(last.next(), 0).to_vec()))
+        Ok((last < current).then(|| history_key(last.next()).to_vec()))
     }
 
     /// Raises the floors above a damaged revision, through the commit thread as ever.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::record::Place;
-use crate::{Condition, Entry, Expect, Key, KeyRange, Outcome, Revision, StoreError};
+use crate::{Entry, Key, KeyRange, Outcome, Revision, StoreError};
 
 /// What a key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,28 +45,21 @@ pub(crate) fn damaged(key: &Key) -> StoreError {
     }
 }
 
-/// The conflict of a transaction whose conditions do not all hold against what `lookup` finds at `revision`.
-pub(crate) fn conflict<'a>(
-    conditions: &[Condition],
+/// The conflict of a write that expects `base` of a key which holds `found` at `revision`, if it is one.
+pub(crate) fn conflict(
+    key: &Key,
+    base: Option<Revision>,
+    found: Option<&Slot>,
     revision: Revision,
-    lookup: impl Fn(&Key) -> Option<&'a Slot>,
 ) -> Result<Option<Outcome>, StoreError> {
-    let holds = |condition: &Condition| {
-        let found = lookup(&condition.key).map(|slot| slot.place().modified);
-        match condition.expect {
-            Expect::Absent => found.is_none(),
-            Expect::Revision(revision) => found == Some(revision),
-        }
-    };
-    if conditions.iter().all(holds) {
+    if found.map(|slot| slot.place().modified) == base {
         return Ok(None);
     }
-    let current = conditions.iter().map(|condition| match lookup(&condition.key) {
-        None => Ok(None),
-        Some(Slot::Whole(entry)) => Ok(Some(entry.clone())),
-        Some(Slot::Damaged(_)) => Err(damaged(&condition.key)),
-    });
-    let current = current.collect::<Result<_, _>>()?;
+    let current = match found {
+        None => None,
+        Some(Slot::Whole(entry)) => Some(entry.clone()),
+        Some(Slot::Damaged(_)) => return Err(damaged(key)),
+    };
     Ok(Some(Outcome::Conflict { revision, current }))
 }
 

@@ -55,10 +55,9 @@ fn value(text: &str) -> Value {
 }
 
 async fn put(store: &RocksStore, name: &str, text: &str) -> Revision {
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: vec![Write::Put(key(name), value(text))],
-        may_grow: false,
+    let transaction = match store.get(&key(name)).await.unwrap().entry {
+        None => Transaction::create(key(name), value(text)),
+        Some(entry) => Transaction::update(key(name), entry.modified, value(text)),
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,
@@ -200,7 +199,7 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
 
     assert!(matches!(
         store.remove_damaged(&key("two")).await,
-        Err(StoreError::Malformed { .. })
+        Err(StoreError::NotDamaged)
     ));
     let removed = store.remove_damaged(&key("one")).await.unwrap();
     assert_eq!(
@@ -224,10 +223,10 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
     let scan = store.scan(&everything, then, apart("", 0)).await.unwrap();
     assert_eq!(listed(scan), (vec![key("two")], vec![key("one")], false));
     let mut events = store.watch(&KeyRange::all(), Revision(5)).await.unwrap();
-    let Some(Signal::Changes { events, .. }) = events.next().await else {
-        panic!("the removal is told");
+    let Some(Signal::Change(removal)) = events.next().await else {
+        panic!("the removal is delivered");
     };
-    assert!(events[0].old.as_ref().unwrap().value.is_unreadable());
+    assert!(removal.old.unwrap().value.is_unreadable());
     put(&store, "one", "anew").await;
     close(store).await;
     let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
@@ -355,7 +354,6 @@ async fn contradictions_refuse_the_start() {
             .unwrap();
         let committed = Committed {
             revision: Revision(at),
-            index: 0,
             at_ms: 0,
         };
         let (created, previous) = (Revision(2), Some(Revision(previous)));
@@ -370,15 +368,15 @@ async fn contradictions_refuse_the_start() {
         (Step::PutState(one.clone(), state(9)), "beyond that of the store"),
         (Step::PutState(key("two"), state(3)), "fail their checksum"),
         (
-            Step::PutHistory(Revision(4), 0, change(4, 3)),
+            Step::PutHistory(Revision(4), change(4, 3)),
             "does not follow the record before",
         ),
         (
-            Step::PutHistory(Revision(4), 1, change(4, 3)),
+            Step::PutHistory(Revision(4), change(3, 2)),
             "revision 4: its revisions fail their checksum",
         ),
         (
-            Step::PutHistory(Revision(5), 0, change(5, 4)),
+            Step::PutHistory(Revision(5), change(5, 4)),
             "newest history record is of revision 5",
         ),
         (
@@ -495,7 +493,6 @@ async fn a_watch_never_passes_over_damaged_history() {
     let body = Records::new(Arc::new(Unsealed)).history_body(&key("two"), None, Some(&value("payload")));
     let committed = Committed {
         revision: Revision(3),
-        index: 0,
         at_ms: 0,
     };
     let mut record = finish_change(
@@ -508,7 +505,7 @@ async fn a_watch_never_passes_over_damaged_history() {
     );
     let at = record.windows(7).position(|window| window == b"payload").unwrap();
     record[at] ^= 1;
-    tamper(&root, &[Step::PutHistory(Revision(3), 0, record)]);
+    tamper(&root, &[Step::PutHistory(Revision(3), record)]);
     let verified = verify(&options(root.path(), &hands), &|_| {}).unwrap();
     assert_eq!((verified.damaged_history, verified.damaged.len()), (vec![3], 0));
     let store = open(&root, &hands);
@@ -604,10 +601,10 @@ async fn etcd_19179_a_deletion_at_the_floor_is_delivered_after_a_restart() {
     close(store).await;
     let store = open(&root, &hands);
     let mut events = store.watch(&KeyRange::all(), Revision(3)).await.unwrap();
-    let Some(Signal::Changes { revision, events }) = events.next().await else {
+    let Some(Signal::Change(event)) = events.next().await else {
         panic!("the deletion is due");
     };
-    assert_eq!((revision, events[0].kind), (Revision(3), EventKind::Deleted));
+    assert_eq!((event.revision, event.kind), (Revision(3), EventKind::Deleted));
 }
 
 /// A watch that resumes across a restart never goes back in time (etcd#15271).
@@ -624,9 +621,9 @@ async fn etcd_15271_a_resumed_watch_does_not_travel_back() {
         };
         while seen < last {
             match events.next().await {
-                Some(Signal::Changes { revision, .. }) => {
-                    assert_eq!(revision, seen.next());
-                    seen = revision;
+                Some(Signal::Change(event)) => {
+                    assert_eq!(event.revision, seen.next());
+                    seen = event.revision;
                 }
                 other => panic!("{other:?}"),
             }
@@ -635,30 +632,27 @@ async fn etcd_15271_a_resumed_watch_does_not_travel_back() {
     }
 }
 
-/// A transaction is delivered once, whole, also when one before it in the batch was refused (etcd#17247).
+/// A transaction is delivered once, also after a conflict in the same batch (etcd#17247).
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_17247_a_transaction_is_not_delivered_twice() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    let writes = |names: [&str; 3]| Transaction {
-        conditions: Vec::new(),
-        writes: names.map(|name| Write::Put(key(name), value("x"))).to_vec(),
-        may_grow: false,
-    };
-    let refused = Transaction {
-        conditions: Vec::new(),
-        writes: vec![Write::Put(key("a"), value("x")), Write::Delete(key("absent"))],
-        may_grow: false,
-    };
-    let transactions = vec![writes(["a", "b", "c"]), refused, writes(["c", "d", "e"])];
-    let answers = store.transact_many(transactions).await;
-    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    let transactions = ["a", "a", "b"].map(|name| Transaction::create(key(name), value("x")));
+    let outcomes = store.transact_many(transactions.to_vec()).await;
+    assert!(matches!(
+        outcomes[..],
+        [
+            Ok(Outcome::Committed { .. }),
+            Ok(Outcome::Conflict { .. }),
+            Ok(Outcome::Committed { .. })
+        ]
+    ));
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
-    for expected in [2, 3] {
-        let Some(Signal::Changes { revision, events }) = events.next().await else {
-            panic!("changes are due");
+    for (revision, name) in [(2, "a"), (3, "b")] {
+        let Some(Signal::Change(event)) = events.next().await else {
+            panic!("a change is due");
         };
-        assert_eq!((revision, events.len()), (Revision(expected), 3));
+        assert_eq!((event.revision, event.key), (Revision(revision), key(name)));
     }
     store.request_progress();
     assert_eq!(events.next().await, Some(Signal::Progress(Revision(3))));
@@ -695,7 +689,7 @@ async fn whole_files_of_old_history_go() {
             .unwrap()
             .is_none()
     );
-    assert_eq!(history_key(Revision(4), 0).len(), 10);
+    assert_eq!(history_key(Revision(4)).len(), 10);
     assert_eq!(
         store.get(&key("one")).await.unwrap().entry.unwrap().modified,
         Revision(2)
@@ -1493,7 +1487,6 @@ async fn readers_of_history_start_over_above_a_damaged_record() {
     let body = Records::new(Arc::new(Unsealed)).history_body(&key("two"), None, Some(&value("payload")));
     let committed = Committed {
         revision: Revision(3),
-        index: 0,
         at_ms: 0,
     };
     let (kind, created) = (EventKind::Created, Revision(3));
@@ -1502,7 +1495,7 @@ async fn readers_of_history_start_over_above_a_damaged_record() {
     record[at] ^= 1;
     let engine = store.shared.engine().unwrap();
     engine
-        .write(&[Step::PutHistory(Revision(3), 0, record)], true)
+        .write(&[Step::PutHistory(Revision(3), record)], true)
         .unwrap();
     drop(engine);
     let report = check_values(&store).await;
@@ -1547,7 +1540,7 @@ async fn a_damaged_block_of_history_is_passed_over() {
     // The thirty-first change is at revision 32, and blocks hold a handful of changes.
     assert!((32..45).contains(&floor.0), "{floor}");
     let mut events = store.watch(&KeyRange::all(), floor).await.unwrap();
-    assert!(matches!(events.next().await, Some(Signal::Changes { .. })));
+    assert!(matches!(events.next().await, Some(Signal::Change(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1577,25 +1570,21 @@ async fn the_check_runs_when_it_is_due_and_not_before() {
 async fn readers_that_come_back_after_a_restart_need_no_disk() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    let writes = ["a", "b"].map(|name| Write::Put(key(name), value("both")));
-    let both = Transaction {
-        writes: writes.to_vec(),
-        ..Transaction::default()
-    };
-    put(&store, "one", "1").await;
-    store.transact(both).await.unwrap();
-    put(&store, "one", "3").await;
+    for text in ["1", "2", "3"] {
+        put(&store, "one", text).await;
+    }
     close(store).await;
     let store = open(&root, &hands);
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
-    for (expected, count) in [(2, 1), (3, 2), (4, 1)] {
-        let Some(Signal::Changes { revision, events }) = events.next().await else {
-            panic!("revision {expected} is due");
-        };
-        assert_eq!((revision, events.len()), (Revision(expected), count));
+    let mut next = async || match events.next().await {
+        Some(Signal::Change(event)) => event.revision.0,
+        other => panic!("a change is due, not {other:?}"),
+    };
+    for expected in 2..=4 {
+        assert_eq!(next().await, expected);
     }
     put(&store, "one", "5").await;
-    assert!(matches!(events.next().await, Some(Signal::Changes { revision, .. }) if revision == Revision(5)));
+    assert_eq!(next().await, 5);
     assert_eq!(store.metrics().replays.get(), 0);
     drop(events);
     // What the tail cannot hold is on disk only.
@@ -1609,7 +1598,7 @@ async fn readers_that_come_back_after_a_restart_need_no_disk() {
     for expected in 2..=30 {
         let next = events.next().await;
         assert!(
-            matches!(next, Some(Signal::Changes { revision, .. }) if revision == Revision(expected)),
+            matches!(&next, Some(Signal::Change(event)) if event.revision == Revision(expected)),
             "{expected}"
         );
     }
@@ -1624,6 +1613,6 @@ async fn readers_that_come_back_after_a_restart_need_no_disk() {
             None => tokio::task::yield_now().await,
         }
     };
-    assert!(matches!(first, Some(Signal::Changes { revision, .. }) if revision == Revision(2)));
+    assert!(matches!(first, Some(Signal::Change(event)) if event.revision == Revision(2)));
     assert_eq!(store.metrics().replays.get(), replays + 1);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
+use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
@@ -273,7 +273,7 @@ impl<S: Store> Fixture<S> {
         }
     }
 
-    /// Writes without conditions and waits until the cache has it.
+    /// Writes, one revision for each key, and waits until the cache has the last one.
     pub(super) async fn write(&self, writes: Vec<(Key, Option<Thing>)>) -> Revision {
         let revision = write(&self.store, writes).await;
         self.cache.not_older_than(revision).await.unwrap();
@@ -302,19 +302,21 @@ impl<S: Store> Fixture<S> {
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
 pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>) -> Revision {
-    let writes = writes.into_iter().map(|(key, thing)| match thing {
-        Some(thing) => Write::Put(key, thing.value()),
-        None => Write::Delete(key),
-    });
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: writes.collect(),
-        may_grow: false,
-    };
-    match store.transact(transaction).await.unwrap() {
-        Outcome::Committed { revision } => revision,
-        conflict @ Outcome::Conflict { .. } => panic!("{conflict:?}"),
+    let mut last = None;
+    for (key, thing) in writes {
+        let found = store.get(&key).await.unwrap().entry;
+        let transaction = match (found, thing) {
+            (None, Some(thing)) => Transaction::create(key, thing.value()),
+            (Some(entry), Some(thing)) => Transaction::update(key, entry.modified, thing.value()),
+            (Some(entry), None) => Transaction::delete(key, entry.modified),
+            (None, None) => panic!("{key} is absent"),
+        };
+        match store.transact(transaction).await.unwrap() {
+            Outcome::Committed { revision } => last = Some(revision),
+            conflict @ Outcome::Conflict { .. } => panic!("{conflict:?}"),
+        }
     }
+    last.unwrap()
 }
 
 /// The next frames of a watch; none when there are none for a moment.
