@@ -80,8 +80,6 @@ const STORE_UUID: &str = "store";
 pub(crate) enum Step {
     PutState(Key, Vec<u8>),
     DeleteState(Key),
-    /// Removes every row of `state` from a key up to, not including, another; what the steps after it put stays.
-    DropState(Vec<u8>, Vec<u8>),
     PutHistory(Revision, Vec<u8>),
     /// Removes history below a revision.
     DropHistory(Revision),
@@ -185,7 +183,6 @@ impl Engine {
             match step {
                 Step::PutState(key, record) => batch.put_cf(state, key.as_str(), record),
                 Step::DeleteState(key) => batch.delete_cf(state, key.as_str()),
-                Step::DropState(from, to) => batch.delete_range_cf(state, from, to),
                 Step::PutHistory(revision, record) => {
                     batch.put_cf(history, history_key(*revision), record);
                 }

@@ -63,19 +63,6 @@ pub(crate) enum Message {
         queued: Stopwatch,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
-    /// Write values again as they are, at their own revisions: the disk does not hold them any more as they were written.
-    Rewrite {
-        rewrite: Rewrite,
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-}
-
-/// What is written again.
-pub(crate) enum Rewrite {
-    /// The record of a key.
-    One(Key),
-    /// All records from a key up to, not including, another: the engine cannot read what lies between.
-    Range { from: Vec<u8>, to: Vec<u8> },
 }
 
 /// Why the outcome of a write is not known.
@@ -172,8 +159,8 @@ fn outcome_label(result: &Result<Outcome, StoreError>) -> &'static str {
 
 enum Reply {
     Transactions(oneshot::Sender<Answers>, Answers),
-    /// To the wish to let go of history, or to write values again.
-    Done(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
+    /// To a compaction.
+    Compact(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
 impl Reply {
@@ -181,7 +168,7 @@ impl Reply {
         // Whoever asked may have gone away; what happened has happened.
         match self {
             Self::Transactions(reply, answers) => drop(reply.send(answers)),
-            Self::Done(reply, answer) => drop(reply.send(answer)),
+            Self::Compact(reply, answer) => drop(reply.send(answer)),
         }
     }
 
@@ -196,7 +183,7 @@ impl Reply {
                 }
                 Self::Transactions(reply, answers)
             }
-            Self::Done(reply, _) => Self::Done(reply, Err(instead())),
+            Self::Compact(reply, _) => Self::Compact(reply, Err(instead())),
         }
     }
 }
@@ -323,11 +310,7 @@ impl CommitThread {
                     reply,
                 } => {
                     let answer = self.raise_floors(&index, &mut pending, wanted, queued);
-                    Reply::Done(reply, answer)
-                }
-                Message::Rewrite { rewrite, reply } => {
-                    let answer = self.rewrite(&index, &mut pending, rewrite);
-                    Reply::Done(reply, answer)
+                    Reply::Compact(reply, answer)
                 }
             });
         }
@@ -418,38 +401,6 @@ impl CommitThread {
             }),
             old: before,
         })
-    }
-
-    /// Appends the records of values as they are. None of it can be seen but on the disk.
-    fn rewrite(&self, index: &Index, pending: &mut Pending, rewrite: Rewrite) -> Result<(), StoreError> {
-        self.shared.poison.check_writable()?;
-        let (keys, mut steps) = match rewrite {
-            Rewrite::One(key) => (vec![key], Vec::new()),
-            Rewrite::Range { from, to } => {
-                let is_within =
-                    |key: &&Key| (from.as_slice()..to.as_slice()).contains(&key.as_str().as_bytes());
-                let known = index.iter().map(|(key, _)| key);
-                let new = pending.changed.keys().filter(|key| index.slot(key).is_none());
-                let keys = known.chain(new).filter(is_within).cloned().collect();
-                (keys, vec![Step::DropState(from, to)])
-            }
-        };
-        for key in keys {
-            let entry = match pending.slot(index, &key) {
-                None => continue,
-                Some(Slot::Whole(entry)) => entry,
-                Some(Slot::Damaged(_)) => return Err(damaged(&key)),
-            };
-            let body = self.shared.records.state_body(&key, &entry.value);
-            let body = body.map_err(|error| cannot_encode(&error))?;
-            let Entry {
-                created, modified, ..
-            } = *entry;
-            let record = finish_state(body, &key, Place { created, modified });
-            steps.push(Step::PutState(key, record));
-        }
-        pending.steps.append(&mut steps);
-        Ok(())
     }
 
     /// Raises the published floors, then appends what makes them durable and drops what lies below.
@@ -568,7 +519,7 @@ impl CommitThread {
         let metrics = &self.shared.metrics;
         let (objects, object_bytes) = {
             let mut index = self.shared.index_mut();
-            index.fold(pending.changed, pending.revision);
+            index.apply(pending.changed, pending.revision);
             self.shared.set_current(pending.revision);
             index.size()
         };

@@ -1,8 +1,8 @@
-//! What does every key hold, durably and published?
+//! The published, durable entry of every key.
 //!
-//! One map in memory, written by the commit thread alone (but for the check of values, which sets apart what it cannot heal),
-//! once per batch and whole: a reader sees all of a batch or none of it, together with its revision. Conditions are
-//! checked and gets are answered here, without a disk read. Its bytes are shared with every reader of the value.
+//! One map in memory, written by the commit thread alone, once per batch: a reader sees all of a batch or none of it,
+//! together with its revision. Conditions are checked and gets served from here, without a disk read. The bytes of a value
+//! are shared with all its readers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use crate::{Entry, Key, KeyRange, Outcome, Revision, StoreError};
 pub(crate) enum Slot {
     /// A value that passed its checks.
     Whole(Entry),
-    /// A value that failed its checksum when it was loaded; its place in history is known.
+    /// A value that failed its checksum when it was loaded; its revisions are known.
     Damaged(Place),
 }
 
@@ -89,7 +89,7 @@ impl Index {
         self.slots.get(key)
     }
 
-    /// The key with this text and what it holds.
+    /// The key with this text and its slot.
     pub(crate) fn find(&self, text: &str) -> Option<(&Key, &Slot)> {
         self.slots.get_key_value(text)
     }
@@ -118,13 +118,13 @@ impl Index {
         self.damaged.iter().find(|key| range.contains(key.as_str()))
     }
 
-    /// Every key and what it holds, in no order.
+    /// Every key and its slot, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Slot)> {
         self.slots.iter()
     }
 
-    /// Takes what a batch made of the keys it wrote, and its revision.
-    pub(crate) fn fold(
+    /// Applies the writes of a batch, and its revision.
+    pub(crate) fn apply(
         &mut self,
         changed: impl IntoIterator<Item = (Key, Option<Slot>)>,
         revision: Revision,

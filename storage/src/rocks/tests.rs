@@ -1299,104 +1299,99 @@ async fn text_of(store: &RocksStore, name: &str) -> Option<String> {
     Some(String::from_utf8(entry.value.bytes.to_vec()).unwrap())
 }
 
-/// The check threw away the copy in memory, which was the last good one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_damaged_while_the_store_runs_is_written_again() {
+async fn a_value_damaged_on_disk_is_reported_and_served_from_memory_until_the_next_start() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
     let one = put(&store, "one", "first").await;
     put(&store, "two", "second").await;
     hands.set(77);
-    let sound = check_values(&store).await;
-    assert_eq!((sound.objects, sound.history_records), (2, 2));
-    assert!(sound.healed.is_empty() && sound.damaged.is_empty() && sound.damaged_history.is_empty());
+    let whole = check_values(&store).await;
+    assert_eq!((whole.objects, whole.history_records), (2, 2));
+    assert!(whole.damaged.is_empty() && whole.damaged_history.is_empty());
     assert_eq!(store.metrics().values_checked_seconds.get(), 77);
     spoil_record(&store, "one", "first", one);
-    let report = check_values(&store).await;
-    assert_eq!(
-        (report.healed, report.damaged.len()),
-        (vec![key("one").to_string()], 0)
-    );
-    assert_eq!(store.current_revision().await.unwrap(), Revision(3));
+    for failures in 1..=2 {
+        assert_eq!(check_values(&store).await.damaged, [key("one").to_string()]);
+        assert_eq!(store.metrics().value_check_failures.get(), failures);
+        assert_eq!(store.metrics().checksum_failures.get(), failures);
+    }
     assert_eq!(text_of(&store, "one").await.unwrap(), "first");
-    assert!(check_values(&store).await.healed.is_empty(), "it is whole again");
-    assert_eq!(store.metrics().value_check_failures.get(), 1);
+    assert!(store.damaged().is_empty(), "what is served is whole");
     close(store).await;
-    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
-    assert_eq!((opened.damaged.len(), opened.revision), (0, 3));
-    let entry = store.get(&key("one")).await.unwrap().entry.unwrap();
-    assert_eq!((entry.created, entry.modified), (one, one));
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_damaged_and_cannot_be_written_again_is_set_apart() {
-    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
-    let store = open(&root, &hands);
-    let one = put(&store, "one", "first").await;
-    put(&store, "two", "second").await;
-    spoil_record(&store, "one", "first", one);
-    store.shared.poison.forbid_writes("a test");
-    let report = check_values(&store).await;
-    assert_eq!(
-        (report.damaged, report.healed.len()),
-        (vec![key("one").to_string()], 0)
-    );
-    store.shared.poison.allow_writes();
-    assert_eq!(store.damaged(), [key("one")]);
+    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!(opened.damaged, [key("one").to_string()]);
     assert!(matches!(
         store.get(&key("one")).await,
         Err(StoreError::Corrupt { .. })
     ));
-    assert!(store.get(&key("two")).await.unwrap().entry.is_some());
-    assert_eq!(check_values(&store).await.damaged, [""; 0], "it is known");
-    assert_eq!(store.metrics().value_check_failures.get(), 1);
+    assert_eq!(text_of(&store, "two").await.unwrap(), "second");
+    assert!(check_values(&store).await.damaged.is_empty(), "it is known");
     store.remove_damaged(&key("one")).await.unwrap();
     put(&store, "one", "anew").await;
-    assert!(store.get(&key("one")).await.unwrap().entry.is_some());
+    assert_eq!(text_of(&store, "one").await.unwrap(), "anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_values_of_a_damaged_block_are_written_again() {
+async fn a_write_makes_a_value_damaged_on_disk_whole_again() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let one = put(&store, "one", "first").await;
+    spoil_record(&store, "one", "first", one);
+    assert_eq!(check_values(&store).await.damaged.len(), 1);
+    put(&store, "one", "second").await;
+    assert!(check_values(&store).await.damaged.is_empty());
+    close(store).await;
+    let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert!(opened.damaged.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_block_is_reported_by_key_and_needs_a_backup_of_another_volume() {
     for spoiled in [0, 30, 59] {
         let (root, hands) = (TempDir::new().unwrap(), Hands::default());
         let store = open(&root, &hands);
         for number in 0..60 {
             put(&store, &format!("{number:03}"), &unlike(number)).await;
         }
-        // History lies in a table of its own, and goes first: the value is found in that of the state.
+        // History has a table of its own, and goes first: then the value is found in the table of the state.
         store.compact(Revision(61)).await.unwrap();
         for family in [HISTORY, STATE] {
             store.shared.engine().unwrap().settle(family);
         }
+        let [links, copies] = ["links", "copies"].map(|name| root.path().join(name));
+        let linked = store.backup(&links, 0, &|_| ()).unwrap();
+        store.backup_incrementally(&copies, 0).unwrap();
         spoil_table(&root, &unlike(spoiled).as_bytes()[1000..1100]);
         let name = format!("{spoiled:03}");
         let report = check_values(&store).await;
-        assert!(report.healed.contains(&key(&name).to_string()), "{report:?}");
-        assert!(
-            report.healed.len() < 10 && report.damaged.is_empty(),
-            "{report:?}"
-        );
-        assert_eq!(report.objects, 60 - report.healed.len() as u64);
-        let again = check_values(&store).await;
-        assert_eq!((again.objects, again.healed.len()), (60, 0), "{again:?}");
-        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
-        assert_eq!(scan.unwrap().entries.len(), 60);
-        let backups = root.path().join("backups");
-        let taking = store.clone();
-        let backup = tokio::task::spawn_blocking(move || taking.backup(&backups, 0, &|_| ()));
-        let manifest = backup.await.unwrap().unwrap().manifest;
-        assert_eq!((manifest.objects, manifest.damaged.len()), (60, 0));
-        put(&store, &format!("{spoiled:03}x"), "beside it").await;
-        close(store).await;
-        let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
-        assert_eq!((opened.objects, opened.damaged.len()), (61, 0));
+        assert!(report.damaged.contains(&key(&name).to_string()), "{report:?}");
+        assert!(report.damaged.len() < 10, "{report:?}");
+        assert_eq!(report.objects, 60 - report.damaged.len() as u64);
         for number in 0..60 {
             let found = text_of(&store, &format!("{number:03}")).await;
             assert_eq!(found, Some(unlike(number)), "{number}");
         }
-        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
-        assert_eq!(scan.unwrap().entries.len(), 61);
-        put(&store, &name, "anew").await;
+        let refused = store.backup(&links, 0, &|_| ()).unwrap_err();
+        assert!(
+            matches!(refused, LifeError::Open(OpenError::Damaged { .. })),
+            "{refused}"
+        );
+        close(store).await;
+        let refused = RocksStore::open(options(root.path(), &hands)).map(|_| ());
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        let verified = verify(&options(root.path(), &hands), &|_| {}).map(|_| ());
+        assert!(
+            matches!(verified, Err(LifeError::Open(OpenError::Damaged { .. }))),
+            "{verified:?}"
+        );
+        // A backup of links has the damaged file too, and says so.
+        let target = options(&root.path().join("restored"), &hands);
+        let refused = restore(&linked.path, &target, &|_| {}).unwrap_err();
+        assert!(matches!(refused, LifeError::Damaged { .. }), "{refused}");
+        let restored = restore(&copies, &target, &|_| {}).unwrap();
+        assert_eq!((restored.objects, restored.skipped.len()), (60, 0));
     }
 }
 
