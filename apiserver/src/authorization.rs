@@ -1,7 +1,7 @@
 //! Decides whether a user may do something. The authorization filter, the impersonation filter and admission ask here.
 //!
 //! In this order: `system:masters` may do everything, paths in the always-allow list are open to all, and the host's
-//! SubjectAccessReview decides the rest. If the host cannot be asked, the request fails with 500; it is never allowed.
+//! access review decides the rest. If the host cannot be asked, the request fails with 500; it is never allowed.
 
 mod selectors;
 

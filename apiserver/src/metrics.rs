@@ -395,7 +395,7 @@ impl Metrics {
     }
 
     /// Counts an answered request. `bytes` is the size of the body where it is known.
-    pub fn answered(&self, labels: &RequestLabels, code: u16, took: Duration, bytes: Option<u64>) {
+    pub fn responded(&self, labels: &RequestLabels, code: u16, took: Duration, bytes: Option<u64>) {
         self.requests.get_or_create(&labels.with_code(code)).inc();
         let seconds = took.as_secs_f64();
         self.request_seconds.get_or_create(labels).observe(seconds);
@@ -584,7 +584,7 @@ impl Drop for LongRunning {
     fn drop(&mut self) {
         self.metrics.long_running.get_or_create(&self.labels).dec();
         self.metrics
-            .answered(&self.labels, self.code, self.received.elapsed(), None);
+            .responded(&self.labels, self.code, self.received.elapsed(), None);
     }
 }
 
@@ -693,7 +693,7 @@ mod tests {
         let path = "/apis/coordination.k8s.io/v1alpha3/namespaces/a/evictionrequests/x";
         let info = RequestInfo::parse(&Method::GET, path, &Query::default()).unwrap();
         let labels = metrics.labels(&info, false).unwrap();
-        metrics.answered(&labels, 200, Duration::from_millis(30), Some(2000));
+        metrics.responded(&labels, 200, Duration::from_millis(30), Some(2000));
         drop(metrics.in_flight(true));
         metrics.authenticated(Outcome::Success, Some("a@b"), Duration::ZERO);
         metrics.access_review(None, Duration::ZERO);
