@@ -1,4 +1,4 @@
-//! EvictionInterceptor: registers an interceptor for pods by rule instead of by editing the pods.
+//! EvictionInterceptor: registers an interceptor for all pods that match a rule, without editing the pods.
 
 mod hub;
 pub mod v1alpha3;

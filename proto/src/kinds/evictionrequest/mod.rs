@@ -1,5 +1,5 @@
-//! EvictionRequest: requesters ask that a pod goes, interceptors act one at a time in order, and the eviction
-//! API is the last resort.
+//! EvictionRequest: asks that one pod leaves its node. Interceptors act one at a time, in order; the last one calls the
+//! eviction API.
 
 mod hub;
 pub mod v1alpha3;

@@ -1,4 +1,4 @@
-//! NodeMaintenance: the declared intent to take nodes out of service, with a plan of who leaves first.
+//! NodeMaintenance: declares that nodes go out of service, with a plan for the order in which their pods are drained.
 
 mod hub;
 pub mod v1alpha3;
