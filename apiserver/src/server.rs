@@ -359,8 +359,7 @@ impl Base {
             limits.check_period = period;
             limits.abort_on_difference = true;
         }
-        let cache_metrics = CacheMetrics::default();
-        cache_metrics.register(&mut self.registry);
+        let cache_metrics = CacheMetrics::new(&mut self.registry);
         resources
             .iter()
             .map(|resource| {

@@ -209,7 +209,7 @@ impl Class {
     }
 
     /// Wakes all watchers, whatever the pace.
-    pub(super) fn poke(&self) {
+    fn wake_now(&self) {
         self.wake.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -225,7 +225,7 @@ impl Class {
             log.woken_at = Some(now);
             log.is_touched = false;
         }
-        self.poke();
+        self.wake_now();
         None
     }
 
@@ -458,8 +458,8 @@ impl Classes {
     }
 
     /// Wakes every watcher.
-    pub(super) fn poke_all(&self) {
-        self.by_identity.values().for_each(|class| class.poke());
+    pub(super) fn wake_all(&self) {
+        self.by_identity.values().for_each(|class| class.wake_now());
     }
 
     pub(super) fn count(&self) -> usize {

@@ -30,7 +30,7 @@ pub type Extract = dyn Fn(&Key, &[u8]) -> Attributes + Send + Sync;
 
 /// Whether a term stems from a label or a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TermKind {
+pub(super) enum TermKind {
     /// A label of the object.
     Label,
     /// A declared field of the object.
@@ -48,12 +48,12 @@ impl TermKind {
 
 /// A label or field with its value, as one shared text: tag, name, NUL, value. Names never hold NUL.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Term(Arc<str>);
+pub(super) struct Term(Arc<str>);
 
 impl Term {
     /// The term of a name and a value.
     #[must_use]
-    pub fn new(kind: TermKind, name: &str, value: &str) -> Self {
+    pub(super) fn new(kind: TermKind, name: &str, value: &str) -> Self {
         Self(Self::text(kind, name, value).into())
     }
 
@@ -68,7 +68,7 @@ impl Term {
 
     /// Whether it stems from a label or a field.
     #[must_use]
-    pub fn kind(&self) -> TermKind {
+    pub(super) fn kind(&self) -> TermKind {
         if self.0.starts_with(TermKind::Label.tag()) {
             TermKind::Label
         } else {
@@ -78,14 +78,14 @@ impl Term {
 
     /// The name of the label or field.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         let text = self.0.get(1..).unwrap_or_default();
         text.split_once('\0').map_or(text, |(name, _)| name)
     }
 
     /// Its value.
     #[must_use]
-    pub fn value(&self) -> &str {
+    pub(super) fn value(&self) -> &str {
         self.0.split_once('\0').map_or("", |(_, value)| value)
     }
 

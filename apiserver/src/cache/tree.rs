@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The most items of a leaf, and the most children of a branch.
-pub const FAN_OUT: usize = 48;
+pub(super) const FAN_OUT: usize = 48;
 
 /// Nodes that shrink below this share of [`FAN_OUT`] are merged with a neighbour.
 const MIN_FILL: usize = FAN_OUT / 3;
@@ -27,7 +27,7 @@ const MIN_FILL: usize = FAN_OUT / 3;
 const GROWTH: usize = 8;
 
 /// What a [`Tree`] holds: something small to clone that knows its place in the order.
-pub trait Item: Clone {
+pub(super) trait Item: Clone {
     /// What branches keep to find a child: the place of an item without what hangs on it, so that a branch
     /// does not keep old items alive.
     type Separator: Clone;
@@ -48,7 +48,7 @@ pub trait Item: Clone {
 
 /// An ordered set of items with O(1) clone. See the module.
 #[derive(Clone)]
-pub struct Tree<T: Item> {
+pub(super) struct Tree<T: Item> {
     root: Option<Arc<Node<T>>>,
     count: u64,
     bytes: u64,
@@ -92,19 +92,19 @@ impl<T: Item> fmt::Debug for Tree<T> {
 impl<T: Item> Tree<T> {
     /// How many items there are.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.count
     }
 
     /// What they weigh together.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The item at `probe`.
     #[must_use]
-    pub fn get(&self, probe: T::Probe<'_>) -> Option<&T> {
+    pub(super) fn get(&self, probe: T::Probe<'_>) -> Option<&T> {
         let mut node = self.root.as_deref()?;
         loop {
             match node {
@@ -118,7 +118,7 @@ impl<T: Item> Tree<T> {
     }
 
     /// Puts the item at its place and returns what was there.
-    pub fn insert(&mut self, item: T) -> Option<T> {
+    pub(super) fn insert(&mut self, item: T) -> Option<T> {
         let bytes = item.bytes();
         let Some(root) = &mut self.root else {
             self.root = Some(Arc::new(Node::Leaf(vec![item])));
@@ -147,7 +147,7 @@ impl<T: Item> Tree<T> {
     }
 
     /// Takes the item at `probe` out.
-    pub fn remove(&mut self, probe: T::Probe<'_>) -> Option<T> {
+    pub(super) fn remove(&mut self, probe: T::Probe<'_>) -> Option<T> {
         // Looking first spares the copy of a path when there is nothing to remove.
         self.get(probe)?;
         let root = self.root.as_mut()?;
@@ -167,7 +167,7 @@ impl<T: Item> Tree<T> {
 
     /// How many items lie before `probe`.
     #[must_use]
-    pub fn rank(&self, probe: T::Probe<'_>) -> u64 {
+    pub(super) fn rank(&self, probe: T::Probe<'_>) -> u64 {
         let mut before = 0;
         let mut node = self.root.as_deref();
         while let Some(current) = node {
@@ -188,7 +188,7 @@ impl<T: Item> Tree<T> {
 
     /// All items in order. The cursor owns what it walks: the tree may change or go meanwhile.
     #[must_use]
-    pub fn cursor(&self) -> Cursor<T> {
+    pub(super) fn cursor(&self) -> Cursor<T> {
         Cursor {
             stack: self.root.iter().map(|root| (Arc::clone(root), 0)).collect(),
         }
@@ -196,7 +196,7 @@ impl<T: Item> Tree<T> {
 
     /// The items at and after `probe`, in order.
     #[must_use]
-    pub fn cursor_from(&self, probe: T::Probe<'_>) -> Cursor<T> {
+    pub(super) fn cursor_from(&self, probe: T::Probe<'_>) -> Cursor<T> {
         let mut stack = Vec::new();
         let mut node = self.root.as_ref();
         while let Some(current) = node {
@@ -218,7 +218,7 @@ impl<T: Item> Tree<T> {
 
     /// The items after the first `rank`, in order.
     #[must_use]
-    pub fn cursor_at(&self, rank: u64) -> Cursor<T> {
+    pub(super) fn cursor_at(&self, rank: u64) -> Cursor<T> {
         let mut stack = Vec::new();
         let mut left = rank;
         let mut node = self.root.as_ref();
@@ -247,7 +247,7 @@ impl<T: Item> Tree<T> {
 }
 
 /// Builds a tree from items that come in ascending order, with full nodes.
-pub struct Builder<T: Item> {
+pub(super) struct Builder<T: Item> {
     leaf: Vec<T>,
     /// Finished nodes not yet taken up by one a level higher, lowest level first.
     levels: Vec<Vec<Child<T>>>,
@@ -264,7 +264,7 @@ impl<T: Item> Default for Builder<T> {
 
 impl<T: Item> Builder<T> {
     /// Adds an item that lies after all before it. Order is the caller's promise.
-    pub fn push(&mut self, item: T) {
+    pub(super) fn push(&mut self, item: T) {
         self.leaf.push(item);
         if self.leaf.len() == FAN_OUT {
             let leaf = std::mem::replace(&mut self.leaf, Vec::with_capacity(FAN_OUT));
@@ -288,7 +288,7 @@ impl<T: Item> Builder<T> {
 
     /// The tree of all items pushed.
     #[must_use]
-    pub fn finish(mut self) -> Tree<T> {
+    pub(super) fn finish(mut self) -> Tree<T> {
         let mut top = Child::new(Node::Leaf(std::mem::take(&mut self.leaf)));
         let highest = self.levels.len().saturating_sub(1);
         for (level, mut children) in self.levels.into_iter().enumerate() {
@@ -309,7 +309,7 @@ impl<T: Item> Builder<T> {
 }
 
 /// An iterator that owns what it walks. Items come in order.
-pub struct Cursor<T: Item> {
+pub(super) struct Cursor<T: Item> {
     /// The path to the next item: nodes and the index to go on with in each.
     stack: Vec<(Arc<Node<T>>, usize)>,
 }

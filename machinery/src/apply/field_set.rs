@@ -39,7 +39,8 @@ pub enum FieldsError {
 
 impl FieldSet {
     /// The empty set.
-    pub(super) const fn new() -> Self {
+    #[must_use]
+    pub const fn new() -> Self {
         Self { nodes: Vec::new() }
     }
 

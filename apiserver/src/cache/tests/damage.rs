@@ -107,7 +107,7 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_read() {
     let fixture = Fixture::over(damaged_store().await, CacheLimits::default()).await;
     check_set_apart(&fixture.cache).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(fixture.cache.shared.metrics.damaged.get(), 1);
+    assert_eq!(fixture.cache.parts().metrics.damaged.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]

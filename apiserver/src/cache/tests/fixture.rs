@@ -281,7 +281,7 @@ impl<S: Store> Fixture<S> {
     /// Writes an object and waits until the cache has it.
     pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
         let revision = write(&self.store, key, thing).await;
-        self.cache.not_older_than(revision).await.unwrap();
+        self.cache.reads.not_older_than(revision).await.unwrap();
         revision
     }
 

@@ -178,7 +178,12 @@ impl Run {
     }
 
     async fn settle(&self) {
-        self.fixture.cache.not_older_than(self.revision).await.unwrap();
+        self.fixture
+            .cache
+            .reads
+            .not_older_than(self.revision)
+            .await
+            .unwrap();
     }
 
     async fn take(&mut self, step: Step) {
@@ -202,7 +207,7 @@ impl Run {
             Step::Resume(watch) => self.resume(watch).await,
             Step::List { back, wanted, limit } => self.list(back, selection(wanted), limit).await,
             Step::Fresh => {
-                let snapshot = self.fixture.cache.fresh().await.unwrap();
+                let snapshot = self.fixture.cache.reads.fresh().await.unwrap();
                 assert!(snapshot.revision() >= self.revision, "a fresh read is too old");
                 assert_eq!(
                     things(snapshot.matches(&everything())),
@@ -323,7 +328,7 @@ impl Run {
         let mut state = self.log.state_at(revision);
         state.retain(|key, (_, thing)| wanted.has(key, thing));
         let oldest = self.fixture.store.floors().listable_from;
-        let mut snapshot = match self.fixture.cache.exactly(revision).await {
+        let mut snapshot = match self.fixture.cache.reads.exactly(revision).await {
             Ok(snapshot) => {
                 assert!(revision >= oldest, "an expired state was listed");
                 snapshot
@@ -360,7 +365,7 @@ impl Run {
             query.start = Some(token.start);
             self.write(&[(found.len() % 8, Some((0, 1)))]).await;
             self.settle().await;
-            snapshot = self.fixture.cache.continued(revision).await.unwrap();
+            snapshot = self.fixture.cache.reads.continued(revision).await.unwrap();
         }
         assert_eq!(found, state);
     }

@@ -183,7 +183,7 @@ fn run(history_bytes: u64, with_reloads: bool) {
             async move {
                 while with_reloads && !is_written.load(Ordering::Acquire) {
                     tokio::time::sleep(Duration::from_millis(300)).await;
-                    fixture.cache.shared.rebuild.notify_one();
+                    fixture.cache.parts().repairs.request_reload();
                 }
             }
         });

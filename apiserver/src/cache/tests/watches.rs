@@ -467,7 +467,7 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
     write(&fixture.store, &key("n", "1"), Some(thing("a", 2))).await;
     write(&fixture.store, &key("n", "2"), Some(thing("a", 3))).await;
     fixture.store.compact(Revision(4)).await.unwrap();
-    let snapshot = fixture.cache.fresh().await.unwrap();
+    let snapshot = fixture.cache.reads.fresh().await.unwrap();
     assert_eq!((snapshot.revision(), snapshot.count()), (Revision(4), 2));
     let mut seconds = ends.join_all().await;
     seconds.sort_unstable();
@@ -487,7 +487,7 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
     *fixture.store.faults.hide.lock().unwrap() = None;
     fixture.put(&key("n", "3"), &thing("a", 3)).await;
     assert_eq!(
-        names(fixture.cache.fresh().await.unwrap().matches(&everything())),
+        names(fixture.cache.reads.fresh().await.unwrap().matches(&everything())),
         ["1", "3"],
         "the fault"
     );
@@ -502,7 +502,7 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
         start.elapsed()
     );
     assert_eq!(
-        names(fixture.cache.newest().unwrap().matches(&everything())),
+        names(fixture.cache.reads.newest().unwrap().matches(&everything())),
         ["1", "2", "3"]
     );
 }
@@ -536,7 +536,7 @@ async fn stalled_peers_keep_no_other_watch_from_the_disk() {
         let mut ninth = fixture.watch(everything(), behind).await;
         assert_eq!(drain(&mut ninth).await.len(), 40);
     }
-    assert_eq!(fixture.cache.exactly(Revision(9)).await.unwrap().count(), 1);
+    assert_eq!(fixture.cache.reads.exactly(Revision(9)).await.unwrap().count(), 1);
     // More than are kept open, in turns: each loses its stream and goes on where it was all the same.
     let mut ninth = fixture.watch(everything(), behind).await;
     let first = next(&mut ninth, &encoder).await.unwrap().unwrap().unwrap();
@@ -561,11 +561,12 @@ async fn a_watch_that_finds_no_place_at_the_disk_in_time_is_refused() {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
     let behind = WatchStart::After(Revision(1));
-    let reading = fixture.cache.shared.replays.acquire_many(2).await.unwrap();
+    let replays = &fixture.cache.parts().replays;
+    let reading = [replays.permit().await, replays.permit().await];
     let refused = fixture.cache.subscribe(request(behind, 60)).await;
     assert!(matches!(refused.err(), Some(ReadError::Busy { .. })));
     assert_eq!(
-        fixture.cache.exactly(Revision(3)).await.unwrap().count(),
+        fixture.cache.reads.exactly(Revision(3)).await.unwrap().count(),
         1,
         "lists of the past have places of their own"
     );
@@ -606,7 +607,7 @@ async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
                 seen.extend(frames.unwrap().iter().map(revision));
             }
         }
-        let held = fixture.cache.shared.classes.lock().unwrap().bytes();
+        let held = fixture.cache.parts().logs.lock_classes().bytes();
         // A log that grows takes twice what it had.
         assert!(held <= budget / 4 * 2, "{held} bytes in round {round}");
     }
@@ -620,7 +621,7 @@ async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_not_read_counts_as_lagging() {
     let fixture = Fixture::new().await;
-    let metrics = &fixture.cache.shared.metrics;
+    let metrics = &fixture.cache.parts().metrics;
     let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     let _of_others = fixture
         .watch(select(namespace("o"), "", ""), WatchStart::Now)
@@ -648,7 +649,7 @@ async fn the_way_to_the_socket_is_measured_by_kind_however_frames_were_had() {
     let fixture = Fixture::new().await;
     let count = |kind| {
         let mut registry = prometheus_client::registry::Registry::default();
-        let metric = fixture.cache.shared.metrics.publish_to_socket(kind).clone();
+        let metric = fixture.cache.parts().metrics.publish_to_socket(kind).clone();
         registry.register("m", "", metric);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
