@@ -417,7 +417,7 @@ impl<S: Store> Watcher<S> {
 
     fn bookmark(&mut self, encoder: &dyn EventEncoder, applied: Revision) -> Option<Bytes> {
         let bookmarks = self.bookmarks.as_mut()?;
-        let revision = bookmarks.promise(Instant::now(), applied, self.progress.seen)?;
+        let revision = bookmarks.take_due(Instant::now(), applied, self.progress.seen)?;
         let mut out = BytesMut::new();
         let encoder = self.progress.encoder(encoder, 0);
         encoder.bookmark(revision, false, &mut out);
