@@ -173,9 +173,9 @@ mod tests {
                     for round in 0..100 {
                         let face = ["a", "b", "c", "d", "e"][(round + thread) % 5];
                         let projection = Projection::Object;
-                        let encoder = EncoderId { face, projection };
+                        let id = EncoderId { face, projection };
                         let kind = [WatchKind::Added, WatchKind::Deleted][round % 2];
-                        let (frame, _) = encodings.get(encoder, kind, || {
+                        let (frame, _) = encodings.get(id, kind, || {
                             encoded.fetch_add(1, Ordering::Relaxed);
                             Ok(format!("{face} {kind:?}").into())
                         });

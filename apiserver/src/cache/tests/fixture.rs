@@ -53,8 +53,8 @@ impl Thing {
     }
 }
 
-pub(super) fn extract(_: &Key, payload: &[u8]) -> Attributes {
-    let thing = Thing::read(payload);
+pub(super) fn extract(_: &Key, value: &Value) -> Attributes {
+    let thing = Thing::read(&value.bytes);
     Attributes {
         uid: thing.serial.to_string(),
         labels: vec![("app".to_owned(), thing.app)],

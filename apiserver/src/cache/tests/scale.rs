@@ -28,7 +28,7 @@ fn now() -> Instant {
 }
 
 /// Labels as pods have them: five shared ones, one of a few hundred values; a field with four values.
-fn attributes(key: &Key, _: &[u8]) -> Attributes {
+fn attributes(key: &Key, _: &drydock_storage::Value) -> Attributes {
     let name = key.name();
     let number: u64 = name
         .get(..8)
