@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_objects_are_patches() {
-        let refuse = |patch: &str, validation| {
+        let error_of = |patch: &str, validation| {
             apply(&json!({}), patch.as_bytes(), validation)
                 .unwrap_err()
                 .to_string()
@@ -154,19 +154,19 @@ mod tests {
             FieldValidation::Strict,
             FieldValidation::Ignore,
         ] {
-            assert_eq!(refuse("a: 1", validation), "invalid JSON patch");
-            assert_eq!(refuse("", validation), "invalid JSON patch");
-            assert_eq!(refuse("null", validation), "Invalid JSON Patch");
+            assert_eq!(error_of("a: 1", validation), "invalid JSON patch");
+            assert_eq!(error_of("", validation), "invalid JSON patch");
+            assert_eq!(error_of("null", validation), "Invalid JSON Patch");
         }
         assert_eq!(
-            refuse("[]", FieldValidation::Warn),
+            error_of("[]", FieldValidation::Warn),
             "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
         );
         assert_eq!(
-            refuse("\"x\"", FieldValidation::Strict),
+            error_of("\"x\"", FieldValidation::Strict),
             "error decoding patch: json: cannot unmarshal string into Go value of type map[string]interface {}"
         );
-        assert_eq!(refuse("1", FieldValidation::Ignore), "Invalid JSON Patch");
+        assert_eq!(error_of("1", FieldValidation::Ignore), "Invalid JSON Patch");
         assert_eq!(
             apply(&json!({}), b"[1]", FieldValidation::Ignore).unwrap().value,
             json!([1])

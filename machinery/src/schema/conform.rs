@@ -24,9 +24,9 @@ impl Structural {
     /// assert_eq!(object, serde_json::json!({"metadata": {}, "spec": {}}));
     /// assert_eq!(unknown[0].to_string(), r#"unknown field "spec.x""#);
     ///
-    /// let refused = schema.conform(&mut serde_json::json!({"spec": {"ttl": "1"}})).unwrap_err();
+    /// let error = schema.conform(&mut serde_json::json!({"spec": {"ttl": "1"}})).unwrap_err();
     /// assert_eq!(
-    ///     refused.to_string(),
+    ///     error.to_string(),
     ///     "json: cannot unmarshal string into Go struct field ThingSpec.spec.ttl of type int32"
     /// );
     /// # Ok::<_, Box<dyn std::error::Error>>(())

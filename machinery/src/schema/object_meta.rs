@@ -173,7 +173,7 @@ mod tests {
         ] {
             let meta = object_meta();
             let Some(Shape::List(list)) = meta.at(&[field]).map(|schema| &schema.shape) else {
-                panic!("{field} is no list")
+                panic!("{field} is not a list")
             };
             assert_eq!(list.kind, expected, "{field}");
         }

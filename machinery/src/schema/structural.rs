@@ -126,7 +126,7 @@ impl Structural {
 
     /// The schema at a path of field names, for example `["spec", "requesters"]`.
     #[cfg(test)]
-    pub(super) fn at(&self, path: &[&str]) -> Option<&Self> {
+    pub(crate) fn at(&self, path: &[&str]) -> Option<&Self> {
         let Some((name, rest)) = path.split_first() else {
             return Some(self);
         };

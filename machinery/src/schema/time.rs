@@ -72,8 +72,8 @@ impl Reader<'_> {
         }
     }
 
-    fn in_range(&self, fits: bool, what: &'static str) -> Result<(), DecodeError> {
-        if fits {
+    fn in_range(&self, is_in_range: bool, what: &'static str) -> Result<(), DecodeError> {
+        if is_in_range {
             Ok(())
         } else {
             Err(DecodeError::TimeRange {

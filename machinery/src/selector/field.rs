@@ -68,7 +68,7 @@ impl FieldSelector {
                 term: part.to_owned(),
             })?;
             let value = unescaped(value)?;
-            // A lone operator is no condition, as in Kubernetes.
+            // A lone operator is not a condition, as in Kubernetes.
             if !field.is_empty() || !value.is_empty() {
                 terms.push(Term {
                     field: field.to_owned(),

@@ -1,8 +1,8 @@
 //! Selectors: which objects a request or a rule selects.
 //!
-//! - [`label`]: `?labelSelector=` and `metav1.LabelSelector`;
-//! - [`field`]: `?fieldSelector=`;
-//! - [`node`]: the node selector of core/v1, over the labels and the name of a node.
+//! - [`label`] parses `?labelSelector=` and converts `metav1.LabelSelector`;
+//! - [`field`] parses `?fieldSelector=`;
+//! - [`node`] compiles the node selector of core/v1, over the labels and the name of a node.
 
 pub mod field;
 pub mod label;
