@@ -18,7 +18,7 @@ pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
 
 /// What a test object says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Thing {
     pub(super) app: String,
     pub(super) phase: String,
