@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use drydock_machinery::clock::{Clock, SystemClock};
 use drydock_machinery::names::AllowedNames;
-use drydock_proto::kinds::{GROUP, KINDS, Kind};
+use drydock_proto::kinds::{GROUP, KINDS};
 use drydock_storage::{Health as StoreHealth, Store, StoreError};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
@@ -37,13 +37,11 @@ use crate::http::listener::Listener;
 use crate::http::shutdown::Stages;
 use crate::http::tls::{CertificateSource, Tls, TlsError};
 use crate::metrics::{Exposition, Metrics, ServedResource};
+use crate::registry::admission::Admission;
 use crate::registry::attributes;
-use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
-use crate::registry::evictionrequest::EvictionRequestStrategy;
-use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
-use crate::registry::resource::{Catalog, Resource, UnusableSchema};
+use crate::registry::kinds::{self, UnusableSchema};
+use crate::registry::resource::{Catalog, Resource};
 use crate::registry::store::ResourceStore;
-use crate::registry::strategy::Strategy;
 use crate::telemetry::{self, TelemetryError};
 
 /// The window within which watches end, staggered, when the server stops.
@@ -160,19 +158,7 @@ async fn refuse_claimed(host: &dyn Host) -> Result<(), RunError> {
 pub fn own_resources(config: &ServerConfig) -> Result<Vec<Arc<Resource>>, UnusableSchema> {
     let mut names = AllowedNames::default();
     names.extend(config.allowed_reserved_names.iter().cloned());
-    let names = Arc::new(names);
-    KINDS
-        .iter()
-        .map(|kind| Resource::of_kind(kind, strategy_of(kind, &names)).map(Arc::new))
-        .collect()
-}
-
-fn strategy_of(kind: &Kind, names: &Arc<AllowedNames>) -> Box<dyn Strategy> {
-    match kind.plural {
-        "evictionrequests" => Box::new(EvictionRequestStrategy::new(Arc::clone(names))),
-        "nodemaintenances" => Box::new(NodeMaintenanceStrategy),
-        _ => Box::new(EvictionInterceptorStrategy::new(Arc::clone(names))),
-    }
+    kinds::resources(&Arc::new(names))
 }
 
 /// What every mode of serving begins with.
@@ -233,9 +219,9 @@ impl Base {
         let served: Vec<ServedResource> = resources
             .iter()
             .flat_map(|resource| {
-                resource.versions.iter().map(|version| ServedResource {
+                resource.faces.iter().map(|face| ServedResource {
                     group: resource.group,
-                    version: version.name,
+                    version: face.version,
                     resource: resource.plural,
                 })
             })
@@ -373,8 +359,7 @@ impl Base {
             limits.check_period = period;
             limits.abort_on_difference = true;
         }
-        let cache_metrics = CacheMetrics::default();
-        cache_metrics.register(&mut self.registry);
+        let cache_metrics = CacheMetrics::new(&mut self.registry);
         resources
             .iter()
             .map(|resource| {
@@ -394,7 +379,7 @@ impl Base {
                     Arc::clone(resource),
                     store.clone(),
                     cache,
-                    Arc::clone(admission),
+                    Arc::clone(admission) as Arc<dyn Admission>,
                     Arc::clone(&self.clock),
                 ))
             })

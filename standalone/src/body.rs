@@ -1,9 +1,10 @@
 //! Request and response bodies of the routes of standalone mode.
 
 use drydock_apiserver::error::ApiError;
-use drydock_apiserver::handlers::protobuf;
+use drydock_apiserver::handlers::{decode_protobuf, is_protobuf};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_machinery::codec;
+use drydock_machinery::codec::protobuf::Message;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
@@ -19,7 +20,7 @@ const CONTENT_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes
 pub(crate) async fn read(
     headers: &HeaderMap,
     body: RequestBody,
-    message: protobuf::Message,
+    message: Message,
 ) -> Result<Value, ApiError> {
     let content_type = headers
         .get(CONTENT_TYPE)
@@ -29,7 +30,7 @@ pub(crate) async fn read(
         content_type.split(';').next().unwrap_or_default().trim(),
         "" | "*/*" | "application/json"
     );
-    if !is_json && !protobuf::is_content_type(headers) {
+    if !is_json && !is_protobuf(headers) {
         return Err(ApiError::unsupported_media_type(CONTENT_TYPES));
     }
     let bytes = body.read().await?;
@@ -37,7 +38,7 @@ pub(crate) async fn read(
         return Ok(json!({}));
     }
     if !is_json {
-        return Ok(protobuf::decode(&bytes, message)?);
+        return decode_protobuf(&bytes, message);
     }
     let decoded = codec::json::decode(&bytes).map_err(|error| ApiError::bad_request(error.to_string()))?;
     Ok(decoded.value)

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use drydock_apiserver::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
-use drydock_apiserver::handlers::protobuf::{self, Holds};
 use drydock_apiserver::handlers::{Answered, Extension};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
+use drydock_apiserver::registry::caller::Caller;
 use drydock_apiserver::registry::metadata::time_text;
 use drydock_apiserver::registry::resource::Part;
 use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
 use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};
+use drydock_machinery::codec::protobuf::{DELETE_OPTIONS, FieldType, Message, NAMES};
 use drydock_storage::{Revision, Store};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response, StatusCode};
@@ -148,9 +149,9 @@ fn ambiguous() -> ApiError {
 }
 
 /// The fields of an Eviction in protobuf.
-const EVICTION: protobuf::Message = &[
-    (1, "metadata", Holds::Message(protobuf::NAMES)),
-    (2, "deleteOptions", Holds::Message(protobuf::DELETE_OPTIONS)),
+const EVICTION: Message = &[
+    (1, "metadata", FieldType::Message(NAMES)),
+    (2, "deleteOptions", FieldType::Message(DELETE_OPTIONS)),
 ];
 
 /// The options of an Eviction.
@@ -184,7 +185,7 @@ impl<S: Store> Evictions<S> {
     /// 429 from its budget, 500 for several budgets, 404, 409 for preconditions, and the errors of a delete.
     pub(crate) async fn evict(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
@@ -196,7 +197,7 @@ impl<S: Store> Evictions<S> {
         };
         let mut attempt = 1;
         loop {
-            match self.evict_once(context, at, options).await? {
+            match self.evict_once(caller, at, options).await? {
                 Attempt::Done => return Ok(()),
                 Attempt::Conflict(error) if attempt == MAX_ATTEMPTS => return Err(error),
                 Attempt::Conflict(_) => attempt += 1,
@@ -206,7 +207,7 @@ impl<S: Store> Evictions<S> {
 
     async fn evict_once(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         at: ObjectRef<'_>,
         options: &DeleteOptions,
     ) -> Result<Attempt, ApiError> {
@@ -220,7 +221,7 @@ impl<S: Store> Evictions<S> {
             Decision::DeleteUnchanged => {
                 let seen = text(&pod, "/metadata/resourceVersion").to_owned();
                 options.preconditions.resource_version = Some(seen);
-                return match self.delete(context, at, options).await {
+                return match self.delete(caller, at, options).await {
                     Err(error) if error.is(Reason::Conflict) => Ok(Attempt::Conflict(error)),
                     outcome => outcome.map(|()| Attempt::Done),
                 };
@@ -228,7 +229,7 @@ impl<S: Store> Evictions<S> {
             Decision::Charge(budget) => self.charge(budget, at, options.dry_run).await?,
             Decision::Ambiguous => return Err(ambiguous()),
         }
-        self.delete(context, at, options).await?;
+        self.delete(caller, at, options).await?;
         Ok(Attempt::Done)
     }
 
@@ -247,7 +248,7 @@ impl<S: Store> Evictions<S> {
     /// Sets the condition `DisruptionTarget` on the pod and deletes it.
     async fn delete(
         &self,
-        context: &RequestContext,
+        caller: Caller<'_>,
         at: ObjectRef<'_>,
         mut options: DeleteOptions,
     ) -> Result<(), ApiError> {
@@ -289,7 +290,7 @@ impl<S: Store> Evictions<S> {
             }
         }
         let key = pods.key(at.namespace, at.name)?;
-        pods.delete(context, &key, &options).await.map(drop)
+        pods.delete(caller, &key, &options).await.map(drop)
     }
 
     async fn answer(
@@ -307,7 +308,7 @@ impl<S: Store> Evictions<S> {
         let eviction = body::read(&headers, body, EVICTION).await?;
         let mut options = options_of(&eviction, &request.namespace, &request.name)?;
         options.dry_run |= WriteOptions::parse("CreateOptions", &context.query)?.dry_run;
-        self.evict(&context, &request.namespace, &request.name, &options)
+        self.evict((&context).into(), &request.namespace, &request.name, &options)
             .await?;
         let mut status = Status::success(StatusDetails::default());
         status.details = None;

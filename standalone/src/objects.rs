@@ -3,21 +3,20 @@
 //! It reads from the storage, so that it decides from committed state, and writes through the registry, so that the same
 //! rules apply as to every other write.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use drydock_apiserver::error::ApiError;
+use drydock_apiserver::registry::caller::Caller;
+use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::resource::{Part, Resource};
-use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest, decode};
+use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest};
 use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use drydock_apiserver::request::user::MASTERS;
-use drydock_apiserver::request::{Query, RequestContext, RequestInfo, UserInfo, Warnings};
+use drydock_apiserver::request::{UserInfo, Warnings};
 use drydock_machinery::clock::Clock;
 use drydock_storage::{At, Entry, Key, Page, Revision, Store};
-use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::object::{member_mut, set, text};
 
@@ -61,7 +60,9 @@ impl Kind {
 pub(crate) struct Objects<S: Store> {
     store: S,
     resources: Vec<Arc<ResourceStore<S>>>,
-    context: RequestContext,
+    user: Arc<UserInfo>,
+    /// The warnings of its own writes are not read.
+    warnings: Warnings,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
 }
@@ -75,7 +76,12 @@ impl<S: Store> Objects<S> {
         Self {
             store,
             resources,
-            context: own_context(),
+            user: Arc::new(UserInfo {
+                name: format!("system:{NAME}"),
+                groups: vec![MASTERS.to_owned()],
+                ..UserInfo::default()
+            }),
+            warnings: Warnings::default(),
             options,
             clock,
         }
@@ -87,6 +93,15 @@ impl<S: Store> Objects<S> {
 
     pub(crate) fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The identity under which the embedded host writes.
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        Caller {
+            user: &self.user,
+            user_agent: NAME,
+            warnings: &self.warnings,
+        }
     }
 
     /// The stores of all resources.
@@ -167,13 +182,13 @@ impl<S: Store> Objects<S> {
         mut object: Value,
     ) -> Result<(), ApiError> {
         let own = self.store_of(kind)?;
-        let version = own.resource.storage_version();
+        let endpoint = Endpoint::stored(&own.resource);
         set(&mut object, "kind", json!(own.resource.kind));
-        set(&mut object, "apiVersion", json!(&*version.api_version));
+        set(&mut object, "apiVersion", json!(&*endpoint.face().api_version));
         let request = WriteRequest {
-            context: &self.context,
+            caller: self.caller(),
             options: &self.options,
-            version,
+            endpoint: &endpoint,
             part: Part::Main,
         };
         own.create(request, namespace, object).await.map(drop)
@@ -187,11 +202,11 @@ impl<S: Store> Objects<S> {
         edit: impl FnMut(&mut Value) -> Result<(), ApiError> + Send,
     ) -> Result<Option<Revision>, ApiError> {
         let own = self.store_of(at.kind)?;
-        let version = own.resource.storage_version();
+        let endpoint = Endpoint::stored(&own.resource);
         let request = WriteRequest {
-            context: &self.context,
+            caller: self.caller(),
             options: &self.options,
-            version,
+            endpoint: &endpoint,
             part,
         };
         own.update(request, at.namespace, at.name, &mut Edit(edit))
@@ -217,15 +232,7 @@ impl<S: Store> Objects<S> {
             grace_period_seconds: grace_seconds,
             ..DeleteOptions::default()
         };
-        own.delete(&self.context, &key, &options).await.map(drop)
-    }
-}
-
-#[cfg(test)]
-impl<S: Store> Objects<S> {
-    /// The request context of the host's own writes.
-    pub(crate) fn context(&self) -> &RequestContext {
-        &self.context
+        own.delete(self.caller(), &key, &options).await.map(drop)
     }
 }
 
@@ -262,9 +269,12 @@ impl<F: FnMut(&mut Value) -> Result<(), ApiError> + Send> Change for Edit<F> {
     }
 }
 
-/// A stored object with its resourceVersion.
+/// A stored object of a built-in kind, which has one version, with its resourceVersion.
+///
+/// # Errors
+/// 500 for a value that cannot be decoded.
 pub(crate) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
-    let mut object = decode(&entry.value.bytes).map_err(|error| {
+    let mut object: Value = serde_json::from_slice(&entry.value.bytes).map_err(|error| {
         ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
     })?;
     let Revision(revision) = entry.modified;
@@ -274,30 +284,4 @@ pub(crate) fn read(key: &Key, entry: &Entry) -> Result<Value, ApiError> {
         json!(revision.to_string()),
     );
     Ok(object)
-}
-
-/// The request context of writes that no client sent.
-fn own_context() -> RequestContext {
-    RequestContext {
-        info: RequestInfo {
-            path: String::new(),
-            method: Method::POST,
-            is_apply: false,
-            resource: None,
-        },
-        query: Query::default(),
-        user: Arc::new(UserInfo {
-            name: format!("system:{NAME}"),
-            groups: vec![MASTERS.to_owned()],
-            ..UserInfo::default()
-        }),
-        impersonator: None,
-        audit_id: HeaderValue::from_static(NAME),
-        received: tokio::time::Instant::now(),
-        deadline: None,
-        warnings: Warnings::default(),
-        user_agent: NAME.to_owned(),
-        remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        ending: CancellationToken::new(),
-    }
 }

@@ -114,11 +114,8 @@ async fn wait<E: Events>(mut events: Option<&mut E>, kinds: &[Kind], mut again: 
             None => return Wake::Closed,
             Some(Signal::Compacted(_)) => return Wake::WatchLost,
             Some(Signal::Progress(_)) => {}
-            Some(Signal::Changes { events, .. }) => {
-                if events
-                    .iter()
-                    .any(|event| kinds.iter().any(|kind| kind.has(&event.key)))
-                {
+            Some(Signal::Change(event)) => {
+                if kinds.iter().any(|kind| kind.has(&event.key)) {
                     let batched = Instant::now() + BATCH_WINDOW;
                     again = Some(again.map_or(batched, |at| at.min(batched)));
                 }

@@ -4,10 +4,10 @@
 //! tokens.
 
 use drydock_apiserver::error::ApiError;
-use drydock_apiserver::handlers::protobuf::{self, Holds};
 use drydock_apiserver::handlers::{Answered, Extension};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
+use drydock_machinery::codec::protobuf::{FieldType, Message};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ fn access(allowed: bool) -> Value {
 }
 
 /// The fields of a review in protobuf that are read: the groups of the user. No rule here depends on the action.
-const REVIEW: protobuf::Message = &[(2, "spec", Holds::Message(&[(4, "groups", Holds::Texts)]))];
+const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldType::Texts)]))];
 
 /// The review routes.
 pub(crate) struct Reviews;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use drydock_apiserver::backend;
 use drydock_apiserver::host::trust::{TrustBundle, TrustError};
 use drydock_apiserver::http::tls::CertificateSource;
-use drydock_apiserver::registry::resource::{Resource, UnusableSchema};
+use drydock_apiserver::registry::kinds::UnusableSchema;
+use drydock_apiserver::registry::resource::Resource;
 use drydock_apiserver::server::{self, Base, Extend, Extended, ServerParts};
 use drydock_apiserver::telemetry::{self, TelemetryError};
 use drydock_machinery::clock::{Clock, SystemClock};
@@ -112,11 +113,9 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
 
 /// The group-versions of resources, each once.
 pub(crate) fn group_versions(resources: &[Arc<Resource>]) -> Vec<(&'static str, &'static str)> {
-    let versions = |resource: &Arc<Resource>| {
-        let group = resource.group;
-        let versions = resource.versions.iter().map(move |version| (group, version.name));
-        versions.collect::<Vec<_>>()
-    };
-    let unique: BTreeSet<_> = resources.iter().flat_map(versions).collect();
-    unique.into_iter().collect()
+    let versions: BTreeSet<_> = resources
+        .iter()
+        .flat_map(|resource| resource.faces.iter().map(|face| (resource.group, face.version)))
+        .collect();
+    versions.into_iter().collect()
 }

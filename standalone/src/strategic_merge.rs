@@ -550,7 +550,10 @@ mod tests {
             &json!({"spec": {"containers": [{"image": "a"}]}}),
             "does not contain declared merge key: name",
         );
-        check_rejected(&json!({"spec": {"$setElementOrder/volumes": "a"}}), "is not a list");
+        check_rejected(
+            &json!({"spec": {"$setElementOrder/volumes": "a"}}),
+            "is not a list",
+        );
         assert!(apply(&json!({}), b"{").is_err());
     }
 }

@@ -82,7 +82,7 @@ impl World {
                 resource,
                 store.clone(),
                 cache,
-                Arc::clone(&chain),
+                Arc::clone(&chain) as _,
                 clock,
             )));
         }
@@ -142,7 +142,7 @@ impl World {
             objects: Arc::clone(&self.objects),
         };
         evictions
-            .evict(self.objects.context(), "default", name, options)
+            .evict(self.objects.caller(), "default", name, options)
             .await
     }
 }

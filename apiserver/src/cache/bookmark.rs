@@ -1,45 +1,46 @@
-//! When may a watch promise "everything up to here has been sent", and when should it?
+//! When a watch sends a bookmark, which says that everything up to a revision has been sent.
 //!
-//! About once a minute, two seconds before its end, and only for a revision past its start. The promise is made
-//! of a revision that was applied *before* the watcher was found to be at the head of its log, and not while
-//! something newer has already been sent; both are checked here and nowhere else.
+//! About once a minute and two seconds before the watch ends, and only for a revision after its start. The revision
+//! must have been applied *before* the watch was found to be at the head of its log, and must not be lower than an
+//! event that was sent already.
 
 use std::time::Duration;
 
 use drydock_storage::Revision;
 use tokio::time::Instant;
 
-/// How far bookmarks lie apart, give or take [`JITTER`].
+/// The time between two bookmarks, give or take [`JITTER`].
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// The largest part of the period that is added or taken at random, so that watches begun together do not all
-/// speak at once.
+/// The largest share of the period that is added or subtracted at random, so that watches that began together do not
+/// send bookmarks together.
 const JITTER: f64 = 0.02;
 
-/// How long before the end of a watch its last bookmark is sent.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long before the timeout of a watch its last bookmark is sent.
+const LAST_BEFORE_END: Duration = Duration::from_secs(2);
 
-/// When a promise could not be made because something newer was already sent, how long until it can.
-const SOON: Duration = Duration::from_millis(50);
+/// When to try again after a newer event was sent already.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// The bookmarks of one watch.
 #[derive(Debug)]
 pub(super) struct Bookmarks {
-    /// Nothing up to here is worth a promise: the client knows it.
+    /// The client knows this revision from the start.
     after: Revision,
     due: Instant,
-    farewell: Option<Instant>,
+    /// When the last bookmark is due, if that is still to come.
+    last: Option<Instant>,
     random: fastrand::Rng,
 }
 
 impl Bookmarks {
-    /// Bookmarks of a watch that starts behind `after` and ends at `deadline`.
+    /// Bookmarks of a watch that starts after `after` and ends at `deadline`.
     pub(super) fn new(after: Revision, deadline: Instant, random: fastrand::Rng) -> Self {
         let now = Instant::now();
         let mut bookmarks = Self {
             after,
             due: now,
-            farewell: deadline.checked_sub(FAREWELL).filter(|farewell| *farewell > now),
+            last: deadline.checked_sub(LAST_BEFORE_END).filter(|last| *last > now),
             random,
         };
         bookmarks.schedule(now);
@@ -48,21 +49,24 @@ impl Bookmarks {
 
     fn schedule(&mut self, now: Instant) {
         let jitter = 1.0 + JITTER * (2.0 * self.random.f64() - 1.0);
-        self.due = now + PERIOD.mul_f64(jitter);
-        self.farewell = self.farewell.filter(|farewell| *farewell > now);
+        self.set_due(now, PERIOD.mul_f64(jitter));
     }
 
-    /// When the next one is due.
+    fn set_due(&mut self, now: Instant, delay: Duration) {
+        self.due = now + delay;
+        self.last = self.last.filter(|last| *last > now);
+    }
+
+    /// When the next bookmark is due.
     pub(super) fn next_at(&self) -> Instant {
-        self.farewell.map_or(self.due, |farewell| farewell.min(self.due))
+        self.last.map_or(self.due, |last| last.min(self.due))
     }
 
-    /// The revision to promise now that the watcher is at the head of its log. `applied` was read before that was
-    /// found, `sent` is the revision of the last event that was sent.
-    pub(super) fn promise(&mut self, now: Instant, applied: Revision, sent: Revision) -> Option<Revision> {
-        if applied < sent {
-            self.due = now + SOON;
-            self.farewell = self.farewell.filter(|farewell| *farewell > now);
+    /// The revision of a bookmark to send now, if any, at the head of the log. `applied` was read before the head was
+    /// reached; every event up to `seen` has been sent.
+    pub(super) fn take_due(&mut self, now: Instant, applied: Revision, seen: Revision) -> Option<Revision> {
+        if applied < seen {
+            self.set_due(now, RETRY);
             return None;
         }
         self.schedule(now);
@@ -86,7 +90,7 @@ mod tests {
         while bookmarks.next_at() < start + Duration::from_secs(timeout) {
             tokio::time::sleep_until(bookmarks.next_at()).await;
             bookmarks
-                .promise(Instant::now(), Revision(9), Revision(0))
+                .take_due(Instant::now(), Revision(9), Revision(0))
                 .unwrap();
             times.push((start.elapsed() + Duration::from_millis(500)).as_secs());
         }
@@ -94,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_come_each_minute_and_before_the_end() {
+    async fn bookmarks_are_due_each_minute_and_two_seconds_before_the_end() {
         let seen = times(bookmarks(1, 135), 135).await;
         let [first, second, last] = seen[..] else {
             panic!("{seen:?}")
@@ -109,14 +113,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_promised_at_the_start_nor_below_what_was_sent() {
+    async fn no_bookmark_at_the_start_revision_or_below_a_sent_event() {
         let now = Instant::now();
         let mut bookmarks = bookmarks(5, 600);
-        assert_eq!(bookmarks.promise(now, Revision(5), Revision(5)), None);
-        assert_eq!(bookmarks.promise(now, Revision(6), Revision(7)), None);
-        assert!(bookmarks.next_at() <= now + SOON, "it is made up for soon");
+        assert_eq!(bookmarks.take_due(now, Revision(5), Revision(5)), None);
+        assert_eq!(bookmarks.take_due(now, Revision(6), Revision(7)), None);
+        assert!(bookmarks.next_at() <= now + RETRY, "it is retried soon");
         assert_eq!(
-            bookmarks.promise(now, Revision(7), Revision(7)),
+            bookmarks.take_due(now, Revision(7), Revision(7)),
             Some(Revision(7))
         );
     }

@@ -1,12 +1,11 @@
-//! Who wants to hear of an event?
+//! Which watches an event concerns.
 //!
-//! Watches that select the same by the same words form a class; a thousand identical informers are one. Classes
-//! are found through indexes, asked once per event, and what concerns them is noted in their log: 16 bytes that
-//! say where in the event history it is and what it is to them. Watchers are cursors in these logs.
+//! Watches with the same selection text form a class: a thousand identical informers are one class. Each event is
+//! matched once per class, through indexes, and noted in the log of every class that it concerns: 16 bytes with its
+//! position in the event history and its kind for that class. Watches are cursors in these logs.
 //!
-//! Positions of the event history are the common coordinate. A class log is complete from `covered_from` on;
-//! what lies before is read off the history itself. Since both sides speak of positions, going from one to the
-//! other leaves no gap and repeats nothing.
+//! A class log is complete from `covered_from` on. A watch before that reads the event history instead. Both use the
+//! same positions, so changing from one to the other neither skips nor repeats an event.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,42 +22,39 @@ use super::history::{CacheEvent, Entered};
 use super::object::{CachedObject, Term};
 use super::selection::{Scope, Selection};
 
-/// How long a class without watchers is kept, for informers that come back.
+/// How long a class without watches is kept, for informers that reconnect.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Wake-ups of a class keep this distance for each of its watchers, so that events gather while waking them all
-/// would cost more than the events. Far below what anybody notices: 1 ms for 50 watchers.
-const PACE_PER_WATCHER: Duration = Duration::from_micros(20);
+/// The least time between two wake-ups of a class, per watch in it: 1 ms for 50 watches. With many watches a wake-up
+/// costs more than an event, so events are collected in between.
+const PACE_PER_WATCH: Duration = Duration::from_micros(20);
 
-/// The longest distance between wake-ups.
+/// The longest time between two wake-ups.
 const SLOWEST_PACE: Duration = Duration::from_millis(50);
 
-/// How many packed buffers a class keeps for its watchers to share.
+/// How many packed buffers a class keeps for its watches to share.
 const SHARED_CHUNKS: usize = 4;
 
-/// However many classes there are, the log of each may hold so many entries.
-const FEWEST_ENTRIES: usize = 32;
+/// The entries that each class log may hold, however many classes there are.
+const MIN_ENTRIES: usize = 32;
 
-/// An event of the class.
+/// An event in a class log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) position: u64,
     pub(super) kind: WatchKind,
 }
 
-/// Frames packed for one encoder, for whoever of the class comes to the same place.
+/// Frames packed for one encoder, for other watches of the class at the same position.
 #[derive(Debug, Clone)]
 pub(super) struct Chunk {
     pub(super) encoder: EncoderId,
-    /// The position of the first event in it.
+    /// The position of its first event.
     pub(super) from: u64,
-    pub(super) first_revision: Revision,
-    /// The position of the last event in it.
+    /// The position of its last event.
     pub(super) last: u64,
     pub(super) last_revision: Revision,
-    /// How many of its events are of the last revision.
-    pub(super) of_last_revision: usize,
-    /// When the first event of each kind in it entered the cache.
+    /// When its first event of each kind entered the cache.
     pub(super) entered: Entered,
     pub(super) bytes: Bytes,
 }
@@ -69,12 +65,12 @@ impl Chunk {
     }
 }
 
-/// Frames packed for some watcher, with the bytes of all classes' counted together.
+/// The packed buffers of a class. Their bytes are counted together with those of all other classes.
 #[derive(Debug)]
 struct Chunks {
     list: VecDeque<Chunk>,
     held: Arc<AtomicU64>,
-    /// What all classes together may hold, in bytes.
+    /// The most that all classes together may hold, in bytes.
     budget: u64,
 }
 
@@ -87,7 +83,7 @@ impl Chunks {
         {
             self.held.fetch_sub(oldest.weight(), Ordering::Relaxed);
         }
-        // Where there is no room, each watcher packs its own.
+        // Without room, each watch packs its own buffer.
         let weight = chunk.weight();
         if self.held.fetch_add(weight, Ordering::Relaxed) + weight > self.budget {
             self.held.fetch_sub(weight, Ordering::Relaxed);
@@ -96,14 +92,14 @@ impl Chunks {
         }
     }
 
-    fn remove(&mut self, goes: impl Fn(&Chunk) -> bool) {
+    fn remove(&mut self, is_removed: impl Fn(&Chunk) -> bool) {
         let held = &self.held;
         self.list.retain(|chunk| {
-            let goes = goes(chunk);
-            if goes {
+            let is_removed = is_removed(chunk);
+            if is_removed {
                 held.fetch_sub(chunk.weight(), Ordering::Relaxed);
             }
-            !goes
+            !is_removed
         });
     }
 
@@ -118,12 +114,12 @@ impl Drop for Chunks {
     }
 }
 
-/// What a class log holds for a cursor.
+/// What a class log has for a cursor.
 #[derive(Debug)]
 pub(super) enum Taken {
     /// Entries at and after the cursor; never empty.
     Entries(Vec<Entry>),
-    /// The same, packed by another watcher.
+    /// The same, packed by another watch.
     Chunk(Chunk),
     /// The cursor is at the head.
     Nothing,
@@ -131,7 +127,7 @@ pub(super) enum Taken {
     CoveredFrom(u64),
 }
 
-/// Watches with one selection. See the module.
+/// All watches with one selection. See the module.
 #[derive(Debug)]
 pub(super) struct Class {
     pub(super) selection: Selection,
@@ -145,7 +141,7 @@ struct Log {
     covered_from: u64,
     entries: VecDeque<Entry>,
     chunks: Chunks,
-    /// Entries were added that nobody was woken for.
+    /// Entries were added since the watches were last woken.
     is_touched: bool,
     woken_at: Option<Instant>,
     idle_since: Option<Instant>,
@@ -172,8 +168,8 @@ impl Class {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is for a cursor at `next`; at most `most` entries.
-    pub(super) fn take(&self, next: u64, encoder: EncoderId, most: usize) -> Taken {
+    /// What the log has for a cursor at `next`; at most `max` entries.
+    pub(super) fn take(&self, next: u64, encoder: EncoderId, max: usize) -> Taken {
         let log = self.log();
         if next < log.covered_from {
             return Taken::CoveredFrom(log.covered_from);
@@ -186,10 +182,10 @@ impl Class {
         if let Some(chunk) = chunks.find(|chunk| chunk.encoder == encoder && chunk.from == first.position) {
             return Taken::Chunk(chunk.clone());
         }
-        Taken::Entries(log.entries.range(start..).take(most).copied().collect())
+        Taken::Entries(log.entries.range(start..).take(max).copied().collect())
     }
 
-    /// Lets other watchers of the class have a packed buffer.
+    /// Keeps a packed buffer for other watches of the class.
     pub(super) fn share(&self, chunk: Chunk) {
         if self.watchers.load(Ordering::Relaxed) < 2 {
             return;
@@ -211,15 +207,15 @@ impl Class {
         self.wake.subscribe()
     }
 
-    /// Wakes all watchers, whatever the pace.
-    pub(super) fn poke(&self) {
+    /// Wakes all watches, whatever the pace.
+    fn wake_now(&self) {
         self.wake.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Wakes the watchers if the last time is long enough ago; else says when it will be.
+    /// Wakes the watches if the last wake-up is long enough ago; otherwise returns when it will be.
     pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
         let watchers = u32::try_from(self.watchers.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        let pace = PACE_PER_WATCHER.saturating_mul(watchers).min(SLOWEST_PACE);
+        let pace = PACE_PER_WATCH.saturating_mul(watchers).min(SLOWEST_PACE);
         {
             let mut log = self.log();
             if let Some(due) = log.woken_at.map(|at| at + pace).filter(|due| *due > now) {
@@ -228,25 +224,25 @@ impl Class {
             log.woken_at = Some(now);
             log.is_touched = false;
         }
-        self.poke();
+        self.wake_now();
         None
     }
 
-    /// Notes an event. Returns whether the class was untouched since its watchers were woken. Of more than `most`
-    /// entries the oldest go: who still needs them reads the event history instead.
-    fn note(&self, entry: Entry, most: usize) -> bool {
+    /// Notes an event. Returns whether it is the first one since the watches were woken. When the log has `max`
+    /// entries, the oldest are dropped; watches that still need them read the event history.
+    fn note(&self, entry: Entry, max: usize) -> bool {
         let mut log = self.log();
-        if log.entries.len() >= most {
-            let going = log.entries.len() - most + most / 4 + 1;
-            let going = going.min(log.entries.len());
-            let last = log.entries.drain(..going).next_back();
+        if log.entries.len() >= max {
+            let dropped = log.entries.len() - max + max / 4 + 1;
+            let dropped = dropped.min(log.entries.len());
+            let last = log.entries.drain(..dropped).next_back();
             log.covered_from = last.map_or(log.covered_from, |last| last.position + 1);
         }
         log.entries.push_back(entry);
         !std::mem::replace(&mut log.is_touched, true)
     }
 
-    /// Lets go of entries whose events are gone, and of packed buffers.
+    /// Drops packed buffers, and entries whose events the history has dropped.
     fn trim(&self, history_first: u64) {
         let mut log = self.log();
         while let Some(entry) = log.entries.front()
@@ -285,7 +281,7 @@ impl Class {
     }
 }
 
-/// A watcher's membership of a class.
+/// A watch's membership of a class.
 #[derive(Debug)]
 pub(super) struct Member(Arc<Class>);
 
@@ -309,18 +305,18 @@ impl Drop for Member {
     }
 }
 
-/// All classes of a resource, found by what an event must have to concern them.
+/// All classes of a resource, indexed by what an event must have to concern them.
 #[derive(Debug)]
 pub(super) struct Classes {
-    /// What all their logs together may hold, in entries, as long as each may have [`FEWEST_ENTRIES`].
-    most_entries: usize,
+    /// The entries that all logs together may hold, as long as each may have [`MIN_ENTRIES`].
+    max_entries: usize,
     chunk_budget: u64,
     chunk_bytes: Arc<AtomicU64>,
     /// The position of the next event to be matched.
     matched: u64,
     by_identity: HashMap<String, Arc<Class>>,
     by_key: HashMap<String, Vec<Arc<Class>>>,
-    /// Of those that span namespaces.
+    /// Classes of one name in all namespaces.
     by_name: HashMap<String, Vec<Arc<Class>>>,
     by_term: HashMap<Term, Vec<Arc<Class>>>,
     by_namespace: HashMap<String, Vec<Arc<Class>>>,
@@ -328,11 +324,11 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// No classes yet. Their logs, and their packed buffers, may each weigh `budget` bytes.
+    /// No classes yet. All logs together may hold `budget` bytes, and all packed buffers together too.
     pub(super) fn new(budget: u64) -> Self {
-        let most = usize::try_from(budget).unwrap_or(usize::MAX);
+        let max = usize::try_from(budget).unwrap_or(usize::MAX);
         Self {
-            most_entries: most / size_of::<Entry>(),
+            max_entries: max / size_of::<Entry>(),
             chunk_budget: budget,
             chunk_bytes: Arc::default(),
             matched: 0,
@@ -345,7 +341,7 @@ impl Classes {
         }
     }
 
-    /// Joins the class of a selection, which begins at the next event if it is new.
+    /// Joins the class of a selection. A new class begins at the next event.
     pub(super) fn join(&mut self, selection: &Selection) -> Member {
         let class = match self.by_identity.get(selection.identity()) {
             Some(class) => Arc::clone(class),
@@ -368,7 +364,7 @@ impl Classes {
         class
     }
 
-    /// Where classes like this one are found: by the rarest thing an event of theirs must have.
+    /// The list that holds the class of a selection: that of the rarest thing its events must have.
     fn place(&mut self, selection: &Selection) -> &mut Vec<Arc<Class>> {
         if let Some(name) = selection.name() {
             return self.by_name.entry(name.to_owned()).or_default();
@@ -384,7 +380,7 @@ impl Classes {
         }
     }
 
-    /// Notes events, in order, with all classes they concern. Returns the classes that were untouched before.
+    /// Notes events, in order, in the logs of all classes they concern. Returns the classes to be woken.
     pub(super) fn dispatch(&mut self, events: &[Arc<CacheEvent>]) -> Vec<Arc<Class>> {
         let mut touched = Vec::new();
         for event in events {
@@ -395,15 +391,15 @@ impl Classes {
     }
 
     fn dispatch_one(&self, event: &CacheEvent, touched: &mut Vec<Arc<Class>>) {
-        let Some(object) = event.new.as_ref().or(event.old.as_ref()) else {
+        let Some(object) = event.object() else {
             return;
         };
-        let most = (self.most_entries / self.count().max(1)).max(FEWEST_ENTRIES);
+        let max = (self.max_entries / self.count().max(1)).max(MIN_ENTRIES);
         let mut note = |classes: &[Arc<Class>]| {
             for class in classes {
                 if let Some(kind) = event.kind_for(&class.selection) {
                     let position = event.position;
-                    if class.note(Entry { position, kind }, most) {
+                    if class.note(Entry { position, kind }, max) {
                         touched.push(Arc::clone(class));
                     }
                 }
@@ -422,7 +418,7 @@ impl Classes {
         if self.by_term.is_empty() {
             return;
         }
-        // A class is found under one term and so noted once, if each term is looked up once.
+        // Each class is listed under one term, so it is noted once if each term is looked up once.
         let new = terms(event.new.as_deref());
         let old = terms(event.old.as_deref());
         for term in new.iter().chain(old.iter().filter(|term| !new.contains(term))) {
@@ -432,7 +428,7 @@ impl Classes {
         }
     }
 
-    /// Lets go of what the history has let go of, and of classes nobody came back to.
+    /// Drops what the history has dropped, and classes that have been without watches for a while.
     pub(super) fn sweep(&mut self, history_first: u64, now: Instant) {
         let mut abandoned = Vec::new();
         for class in self.by_identity.values() {
@@ -452,7 +448,7 @@ impl Classes {
         self.by_namespace.retain(|_, classes| !classes.is_empty());
     }
 
-    /// Starts over behind a gap: all cursors before `position` have missed something. Wakes nobody.
+    /// Starts over behind a gap: cursors before `position` have missed events. Wakes no watch.
     pub(super) fn restart(&mut self, position: u64) {
         self.matched = position;
         for class in self.by_identity.values() {
@@ -460,16 +456,16 @@ impl Classes {
         }
     }
 
-    /// Wakes every watcher.
-    pub(super) fn poke_all(&self) {
-        self.by_identity.values().for_each(|class| class.poke());
+    /// Wakes every watch.
+    pub(super) fn wake_all(&self) {
+        self.by_identity.values().for_each(|class| class.wake_now());
     }
 
     pub(super) fn count(&self) -> usize {
         self.by_identity.len()
     }
 
-    /// What logs and packed buffers weigh, in bytes.
+    /// The size of logs and packed buffers, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let logs = self.by_identity.values().map(|class| class.bytes());
         logs.sum::<u64>() + self.chunk_bytes.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! Where does the next page of a list start, and of which revision is it?
+//! The continue token of a list: where its next page starts, and at which revision.
 //!
 //! The token is unpadded base64url of `{"v":"meta.k8s.io/v1","rv":N,"start":"<key after the prefix, then NUL>"}`,
-//! the form of Kubernetes' own servers. It comes back from outside and is never trusted: its start is taken
-//! relative to the request's own scope and cannot climb out of it.
+//! as in Kubernetes' own servers. Clients send it back, so it is not trusted: its start is relative to the scope of
+//! the request and cannot leave it.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -10,28 +10,28 @@ use drydock_storage::Revision;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The message of a list whose token's snapshot is gone, when a token for the newest state comes with it.
+/// The message for a token whose state is gone, sent with a token for the newest state.
 pub const EXPIRED_WITH_TOKEN: &str = "The provided continue parameter is too old to display a consistent list \
     result. You can start a new list without the continue parameter, or use the continue token in this response \
     to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent \
     list - objects that were created, modified, or deleted between the time the first chunk was returned and now \
     may show up in the list.";
 
-/// The same when no token can be given.
+/// The same without a token.
 pub const EXPIRED_WITHOUT_TOKEN: &str = "The provided continue parameter is too old to display a consistent list \
     result. You can start a new list without the continue parameter.";
 
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// Says "the newest state" in place of a revision.
+/// Stands for the newest state in place of a revision.
 const LATEST: i64 = -1;
 
 /// Which state a page is read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageOf {
-    /// That of the list's first page.
+    /// The state of the list's first page.
     Revision(Revision),
-    /// The newest: the list is not consistent any more and its client said that is well.
+    /// The newest state: the list is not consistent any more, which its client has accepted.
     Latest,
 }
 
@@ -44,13 +44,13 @@ pub struct ContinueToken {
     pub start: String,
 }
 
-/// Why a token was refused; the answer is 400 `invalid continue token: <this>`.
+/// Why a token was refused; the response is 400 `invalid continue token: <this>`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TokenError {
-    /// Not base64url, not JSON, or a start that climbs.
+    /// Not base64url, not JSON, or a start that leaves the scope.
     #[error("continue key is not valid: {0}")]
     Malformed(String),
-    /// A form this server does not know.
+    /// A version this server does not know.
     #[error("continue key is not valid: server does not recognize this encoded version {0}")]
     Version(String),
     /// No revision.
@@ -84,7 +84,7 @@ impl ContinueToken {
             revision,
             start: self.start.clone(),
         };
-        // Text and a number always have a JSON form.
+        // Serializing strings and a number cannot fail.
         let json = serde_json::to_vec(&wire).unwrap_or_default();
         BASE64_URL_SAFE_NO_PAD.encode(json)
     }
@@ -94,11 +94,11 @@ impl ContinueToken {
     /// # Errors
     /// See [`TokenError`].
     pub fn decode(text: &str) -> Result<Self, TokenError> {
-        let malformed = |fault: &dyn std::fmt::Display| TokenError::Malformed(fault.to_string());
+        let malformed = |error: &dyn std::fmt::Display| TokenError::Malformed(error.to_string());
         let json = BASE64_URL_SAFE_NO_PAD
             .decode(text)
-            .map_err(|fault| malformed(&fault))?;
-        let wire: Wire = serde_json::from_slice(&json).map_err(|fault| malformed(&fault))?;
+            .map_err(|error| malformed(&error))?;
+        let wire: Wire = serde_json::from_slice(&json).map_err(|error| malformed(&error))?;
         if wire.version != VERSION {
             return Err(TokenError::Version(wire.version));
         }
@@ -108,7 +108,7 @@ impl ContinueToken {
         if wire.start.is_empty() {
             return Err(TokenError::EmptyStart);
         }
-        // An empty part, `.` or `..` would be another place once cleaned; the first part may be empty, since
+        // An empty segment, `.` or `..` could name another path after normalization. The first segment may be empty:
         // cluster-scoped keys have no namespace.
         let parts = wire.start.split('/').enumerate();
         let mut parts = parts.skip_while(|(index, part)| *index == 0 && part.is_empty());
@@ -124,7 +124,7 @@ impl ContinueToken {
         })
     }
 
-    /// The token to go on with at the same place in the newest state.
+    /// The token for the same position in the newest state.
     #[must_use]
     pub fn at_latest(&self) -> Self {
         Self {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_back_as_it_went() {
+    fn encoded_tokens_decode_to_themselves() {
         for of in [PageOf::Revision(Revision(42)), PageOf::Latest] {
             for start in ["ns/name\0", "name\0", "/name\0"] {
                 let token = ContinueToken {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wire_form_is_that_of_kubernetes() {
+    fn the_wire_format_is_that_of_kubernetes() {
         let token = ContinueToken {
             of: PageOf::Revision(Revision(7)),
             start: "a/b\0".to_owned(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_tokens_are_refused_with_kubernetes_words() {
+    fn malformed_tokens_are_refused_with_the_messages_of_kubernetes() {
         let check = |text: &str, expected: &str| {
             let message = ContinueToken::decode(text).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message:?} for {text:?}");

@@ -1,7 +1,8 @@
-//! How is an event encoded once, however many watch it?
+//! Encoding of watch events, once per event and encoding, for any number of watches.
 //!
-//! Each event carries its encodings, one for every encoder that was asked for it. The first who needs one makes
-//! it, others wait for that and share the bytes. They are counted in the history's budget and go with the event.
+//! An event holds its encoded frames, one per encoder and kind. The first watch that needs a frame encodes it; others
+//! wait for it and share the bytes. Frames count towards the memory of the event history and are dropped with the
+//! event.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,24 +12,30 @@ use drydock_storage::Revision;
 use thiserror::Error;
 
 use super::object::CachedObject;
+use crate::request::projection::Projection;
 
-/// What a watch says happened to an object, as its selection sees it.
+/// What happened to an object, as seen through the selection of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WatchKind {
-    /// It came to be, or came to match.
+    /// It was created, or began to match.
     Added,
-    /// It changed and still matches.
+    /// It was changed and still matches.
     Modified,
-    /// It was removed, or no longer matches.
+    /// It was deleted, or stopped matching.
     Deleted,
 }
 
-/// Names an encoding: two encoders with the same id write the same bytes. Distinct for every face, media type
-/// and projection.
+/// Identifies an encoding: encoders of one resource with equal ids write the same bytes. Watches are always encoded as
+/// JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EncoderId(pub u32);
+pub struct EncoderId {
+    /// The served version.
+    pub face: &'static str,
+    /// What is shown of an object.
+    pub projection: Projection,
+}
 
-/// An object that could not be brought into the asked form.
+/// An object could not be encoded as requested.
 #[derive(Debug, Clone, Error)]
 #[error("object {key} cannot be encoded")]
 pub struct EncodeError {
@@ -39,7 +46,7 @@ pub struct EncodeError {
     pub source: Arc<dyn std::error::Error + Send + Sync>,
 }
 
-/// Writes frames of a watch: the event with its framing, ready for the socket.
+/// Encodes the frames of a watch: events with their framing, ready for the socket.
 pub trait EventEncoder: Send + Sync {
     /// Names what is written. See [`EncoderId`].
     fn id(&self) -> EncoderId;
@@ -48,7 +55,7 @@ pub trait EventEncoder: Send + Sync {
     /// [`WatchKind::Deleted`], whose object is the last one that matched.
     ///
     /// # Errors
-    /// When the object cannot be brought into the asked form; what was appended is then dropped.
+    /// When the object cannot be encoded as requested; the caller then drops what was appended.
     fn event(
         &self,
         kind: WatchKind,
@@ -57,21 +64,21 @@ pub trait EventEncoder: Send + Sync {
         out: &mut BytesMut,
     ) -> Result<(), EncodeError>;
 
-    /// Appends a bookmark; `ends_initial_events` asks for the annotation `k8s.io/initial-events-end`.
+    /// Appends a bookmark; with `ends_initial_events`, it has the annotation `k8s.io/initial-events-end`.
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut);
 
-    /// The encoder of all frames after the first one of a stream, when it is not this one: a table says its
-    /// columns only once.
+    /// The encoder of all frames after the first one of a stream, if it is a different one: only the first table of
+    /// a stream has columns.
     fn following(&self) -> Option<&dyn EventEncoder> {
         None
     }
 }
 
-/// The encodings of one event: a list that only grows, read without locks.
+/// The encoded frames of one event: a list that only grows and is read without locks.
 #[derive(Debug)]
 pub(super) struct Encodings {
     first: OnceLock<Box<Slot>>,
-    /// Bytes held by all encodings of the cache.
+    /// Bytes of all encoded frames of the cache.
     held: Arc<AtomicU64>,
 }
 
@@ -91,7 +98,7 @@ impl Encodings {
         }
     }
 
-    /// The frame of `encoder` for `kind`, made by `encode` unless it is there. The flag says whether it was.
+    /// The frame of `encoder` for `kind`, encoded by `encode` if it does not exist yet. Also returns whether it did.
     pub(super) fn get(
         &self,
         encoder: EncoderId,
@@ -99,14 +106,14 @@ impl Encodings {
         encode: impl FnOnce() -> Result<Bytes, EncodeError>,
     ) -> (Result<Bytes, EncodeError>, bool) {
         let slot = self.slot(encoder, kind);
-        let mut was_there = true;
+        let mut existed = true;
         let frame = slot.frame.get_or_init(|| {
-            was_there = false;
+            existed = false;
             let frame = encode();
             self.held.fetch_add(length(&frame), Ordering::Relaxed);
             frame
         });
-        (frame.clone(), was_there)
+        (frame.clone(), existed)
     }
 
     fn slot(&self, encoder: EncoderId, kind: WatchKind) -> &Slot {
@@ -127,7 +134,7 @@ impl Encodings {
         }
     }
 
-    /// What the encodings weigh.
+    /// The size of all frames.
     pub(super) fn bytes(&self) -> u64 {
         let mut bytes = 0;
         let mut place = self.first.get();
@@ -158,24 +165,26 @@ mod tests {
     fn each_encoder_and_kind_is_encoded_once_by_any_number_of_threads() {
         let held = Arc::new(AtomicU64::new(0));
         let encodings = Encodings::new(Arc::clone(&held));
-        let made = AtomicU64::new(0);
+        let encoded = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let (encodings, made) = (&encodings, &made);
+                let (encodings, encoded) = (&encodings, &encoded);
                 scope.spawn(move || {
                     for round in 0..100 {
-                        let encoder = EncoderId((round + thread) % 5);
-                        let kind = [WatchKind::Added, WatchKind::Deleted][(round % 2) as usize];
+                        let face = ["a", "b", "c", "d", "e"][(round + thread) % 5];
+                        let projection = Projection::Object;
+                        let encoder = EncoderId { face, projection };
+                        let kind = [WatchKind::Added, WatchKind::Deleted][round % 2];
                         let (frame, _) = encodings.get(encoder, kind, || {
-                            made.fetch_add(1, Ordering::Relaxed);
-                            Ok(format!("{} {kind:?}", encoder.0).into())
+                            encoded.fetch_add(1, Ordering::Relaxed);
+                            Ok(format!("{face} {kind:?}").into())
                         });
-                        assert_eq!(frame.unwrap(), format!("{} {kind:?}", encoder.0));
+                        assert_eq!(frame.unwrap(), format!("{face} {kind:?}"));
                     }
                 });
             }
         });
-        assert_eq!(made.load(Ordering::Relaxed), 10);
+        assert_eq!(encoded.load(Ordering::Relaxed), 10);
         assert_eq!(held.load(Ordering::Relaxed), encodings.bytes());
         assert_eq!(encodings.bytes(), 5 * 7 + 5 * 9);
         drop(encodings);

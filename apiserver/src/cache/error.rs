@@ -1,4 +1,4 @@
-//! Why was a read refused, and how did a watch end?
+//! Why a read was refused, and why a watch ended early.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use thiserror::Error;
 
 use super::encode_once::EncodeError;
 
-/// Why a list, get or watch was refused before it began.
+/// Why a get, list or watch was refused before it began.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The cache has not been filled yet: 429.
     #[error("storage is (re)initializing")]
     NotReady {
-        /// When to try again; grows the longer it takes.
+        /// When to retry; grows with the time since the start.
         retry_after: Duration,
     },
-    /// The cache did not reach the newest revision in time, or too many replays run: 429.
+    /// The cache did not reach the newest revision in time, or too many reads of history run: 429.
     #[error("the cache is busy")]
     Busy {
-        /// When to try again.
+        /// When to retry.
         retry_after: Duration,
     },
     /// The revision was not reached within 3 s: 504 with cause `ResourceVersionTooLarge`, retry after 1 s.
     #[error("Too large resource version: {requested}, current: {current}")]
     TooLargeResourceVersion {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
-        /// What the cache has.
+        /// The cache's revision.
         current: Revision,
     },
-    /// The revision is not kept any more: 410.
+    /// The state at this revision is not kept any more: 410.
     #[error("revision {requested} has expired, the oldest is {oldest}")]
     Expired {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
-        /// The oldest that can be listed.
+        /// The oldest revision that can be listed.
         oldest: Revision,
     },
     /// The store failed.
@@ -43,26 +43,26 @@ pub enum ReadError {
     Store(#[from] StoreError),
 }
 
-/// Why a watch ended in the middle; told to the client in an ERROR event.
+/// Why a watch ended early; sent to the client as an ERROR event.
 #[derive(Debug, Error)]
 pub enum WatchEnd {
     /// Events after `since` are not kept any more: 410, `too old resource version: <since> (<oldest - 1>)`.
     #[error("too old resource version: {since} ({})", oldest.0.saturating_sub(1))]
     Expired {
-        /// The last revision the watcher knows.
+        /// Every event up to here was sent.
         since: Revision,
-        /// The oldest event that can be watched from.
+        /// The oldest event that a watch can start with.
         oldest: Revision,
     },
-    /// The revision asked for with initial events was not reached within 3 s: 504.
+    /// The revision required of initial events was not reached within 3 s: 504.
     #[error("Too large resource version: {requested}, current: {current}")]
     TooLargeResourceVersion {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
-        /// What the cache has.
+        /// The cache's revision.
         current: Revision,
     },
-    /// An object cannot be shown in the asked form: 500.
+    /// An object cannot be encoded as requested: 500.
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The store failed while events were replayed from it: 500.

@@ -1,85 +1,79 @@
-//! How does what happens in the store reach those who read and watch?
+//! The task that applies the store's events to the cache.
 //!
-//! One task per resource. It reads everything once, then applies the store's events in batches: tree, event
-//! history, class logs; publishes the new root; wakes who is concerned. Events are in all logs before the root is
-//! published, so whoever sees a revision can find all of its events.
+//! One task per resource. It loads the whole resource once, then applies events in batches: to the trees, the event
+//! history and the class logs. Then it publishes the new root and wakes the watches concerned.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::{
-    At, Damaged, Event, EventKind, Events as _, Key, Page as ScanPage, Revision, Signal, Store, StoreError,
-};
+use drydock_storage::{At, Event, EventKind, Events as _, Key, Revision, Signal, Store, StoreError};
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::class::Class;
+use super::consistency;
 use super::history::CacheEvent;
-use super::metrics::CheckResult;
 use super::object::{CachedObject, Interner};
-use super::snapshot::Root;
-use super::tree::Builder;
-use super::watch_cache::{SCAN_PAGE, Shared};
+use super::parts::CacheParts;
+use super::root::Root;
 
 /// The most events applied before they are published.
 const BATCH: usize = 512;
 
-/// How often old things are let go of.
+/// How often old events, states and classes are dropped.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 /// The first and the longest wait after the store failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The task that feeds a cache. It must be run for the cache to become ready.
+/// The task that feeds a cache. The cache becomes ready only while it runs.
 pub struct Feeder<S: Store> {
-    shared: Arc<Shared<S>>,
+    cache: Arc<CacheParts<S>>,
     interner: Interner,
-    /// Classes that have news and were woken too recently.
+    /// Classes with new events whose watches were woken too recently.
     paced: Vec<Arc<Class>>,
+    /// When to wake them.
     pace: Option<Instant>,
-    /// The cache was found to be wrong and has not been read anew since.
+    /// The cache was found to differ from the store and has not been reloaded since.
     is_wrong: bool,
+    random: fastrand::Rng,
 }
 
 /// Why following the store ended.
 enum Unfollowed {
-    /// The stream ended; what comes next may still be had.
+    /// The stream ended; another one may continue.
     Resume,
-    /// Something was missed, or the cache is wrong.
+    /// An event was missed, or the cache differs from the store.
     Reload,
 }
 
-/// An event that does not go on from what the cache has.
+/// An event contradicts what the cache has.
 struct Contradiction;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<S: Store> Feeder<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+    pub(super) fn new(cache: Arc<CacheParts<S>>, random: fastrand::Rng) -> Self {
         Self {
-            shared,
+            cache,
             interner: Interner::default(),
             paced: Vec::new(),
             pace: None,
             is_wrong: false,
+            random,
         }
     }
 
     /// Feeds the cache until `shutdown`; then ends all watches that are still open.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let shared = Arc::clone(&self.shared);
+        let cache = Arc::clone(&self.cache);
+        let random = self.random.fork();
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = self.feed() => {}
-            () = check_consistency(&shared) => {}
+            () = consistency::run_checks(&cache, random) => {}
         }
-        shared.end_watches(Duration::ZERO);
+        cache.end_watches(Duration::ZERO);
     }
 
     async fn feed(&mut self) {
@@ -89,13 +83,13 @@ impl<S: Store> Feeder<S> {
                 Ok(root) => {
                     back_off = BACK_OFF.0;
                     self.follow(root).await;
-                    self.shared.metrics.rebuilds.inc();
+                    self.cache.metrics.rebuilds.inc();
                 }
                 Err(error) => {
                     tracing::warn!(
-                        resource = self.shared.config.resource,
+                        resource = self.cache.source.resource,
                         error = &error as &dyn std::error::Error,
-                        "the cache cannot be filled from the store"
+                        "the cache cannot be loaded from the store"
                     );
                     tokio::time::sleep(back_off).await;
                     back_off = (back_off * 2).min(BACK_OFF.1);
@@ -104,86 +98,84 @@ impl<S: Store> Feeder<S> {
         }
     }
 
-    /// Reads everything, and publishes it as a new beginning.
+    /// Loads the whole resource and publishes it, unconnected to what was published before.
     async fn load(&mut self) -> Result<Root, StoreError> {
-        let shared = Arc::clone(&self.shared);
+        let cache = Arc::clone(&self.cache);
         let interner = &mut self.interner;
-        let mut builder = Builder::default();
-        let (revision, damaged) = shared
-            .scan(At::Latest, |key, entry| {
-                let object = CachedObject::interned(key, entry, &*shared.config.extract, None, interner);
-                builder.push(Arc::new(object));
-            })
-            .await?;
-        let position = shared.history.restart(revision);
-        let mut root = Root::build(revision, position, builder.finish(), Arc::clone(&shared.indexed));
-        for key in &damaged {
-            tracing::error!(
-                resource = shared.config.resource,
-                %key,
-                "a stored value cannot be read; the unsafe delete removes it"
-            );
+        let extract = &*cache.source.extract;
+        let object = |key, entry| CachedObject::interned(key, entry, extract, None, interner);
+        let position = |revision| cache.logs.history().restart(revision);
+        let root = cache.source.root(At::Latest, object, position).await?;
+        for key in &*root.damaged {
+            self.log_damage(key);
         }
-        root.damaged = Arc::new(damaged);
         let was_wrong = std::mem::take(&mut self.is_wrong);
-        self.begin_anew(&root, was_wrong);
+        self.start_over(&root, was_wrong);
         Ok(root)
     }
 
-    /// Publishes a root that does not go on from the one before: whoever followed that has missed something, and where
-    /// it was wrong must not even resume.
-    fn begin_anew(&self, root: &Root, was_wrong: bool) {
-        let shared = &self.shared;
-        lock(&shared.past).clear();
-        let is_first = shared.newest.load().is_none();
-        *lock(&shared.restarted) = (!is_first).then(Instant::now);
-        let count_fault = || {
-            if was_wrong {
-                shared.faults.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        // Before, so that no watch of the old root takes the new one for its own; and after, for watches that begin with
-        // the old root in between.
-        count_fault();
-        // Class logs before the root: whoever sees the new position finds that its old cursor lies before a gap.
-        lock(&shared.classes).restart(root.position);
-        self.publish(root);
-        count_fault();
-        lock(&shared.classes).poke_all();
+    fn log_damage(&self, key: &Key) {
+        tracing::error!(
+            resource = self.cache.source.resource,
+            %key,
+            "a stored value cannot be read; the unsafe delete removes it"
+        );
     }
 
-    /// Whether an event says that an object is gone which nobody could read.
+    /// Publishes a root that does not continue the one before. Watches of the old root have missed events; where it
+    /// was wrong, they must not resume either.
+    fn start_over(&self, root: &Root, was_wrong: bool) {
+        let cache = &self.cache;
+        cache.published.clear_past();
+        let is_first = cache.published.head().is_none();
+        let reloaded = (!is_first).then(Instant::now);
+        cache.termination.note_reload(reloaded);
+        let start_generation = || {
+            if was_wrong {
+                cache.termination.start_generation();
+            }
+        };
+        // Twice. Before the new root, so that no watch of the old root continues with the new one; and after it, for
+        // watches that began with the old root in between.
+        start_generation();
+        // Class logs before the root: a watch that sees the new position then finds that its cursor lies before a gap.
+        cache.logs.restart_classes(root.position);
+        cache.published.publish(root);
+        start_generation();
+        cache.logs.wake_all();
+    }
+
+    /// Whether an event removes an object that the cache never could read.
     fn is_loss(event: &Event, root: &Root) -> bool {
         event.kind == EventKind::Deleted
             && root.damaged.contains(&event.key)
             && root.objects.get(event.key.as_str()).is_none()
     }
 
-    /// Goes on without an object that nobody could read. Nobody can be told what was removed, so all watches end, and
-    /// their clients list anew.
+    /// Continues without an object that could not be read. Watches cannot be sent its last state, so all of them end
+    /// and their clients list again.
     fn forget(&self, key: &Key, revision: Revision, root: &mut Root) {
-        let resource = self.shared.config.resource.as_str();
-        tracing::warn!(resource, %key, "a value that could not be read is gone");
-        Arc::make_mut(&mut root.damaged).remove(key);
+        let resource = self.cache.source.resource.as_str();
+        tracing::warn!(resource, %key, "a value that could not be read was removed");
+        root.clear_damage(key);
         root.revision = revision;
-        root.position = self.shared.history.restart(revision);
-        self.begin_anew(root, true);
+        root.position = self.cache.logs.history().restart(revision);
+        self.start_over(root, true);
     }
 
-    /// Lets everybody know of events that were applied.
-    fn tell(&mut self, batch: &[Arc<CacheEvent>], root: &Root) {
-        self.shared.history.append(batch);
-        let touched = lock(&self.shared.classes).dispatch(batch);
-        self.publish(root);
+    /// Makes events that were applied visible to everyone.
+    fn release(&mut self, batch: &[Arc<CacheEvent>], root: &Root) {
+        let touched = self.cache.logs.append(batch);
+        self.cache.published.publish(root);
         self.wake(touched);
     }
 
-    /// Applies what happens after `root` until that is no longer possible.
+    /// Applies the events after `root` until that is no longer possible.
     async fn follow(&mut self, mut root: Root) {
         let mut back_off = BACK_OFF.0;
         loop {
-            let first = root.revision.next();
-            match self.shared.store.watch(&self.shared.range, first).await {
+            let source = &self.cache.source;
+            match source.store.watch(&source.range, root.revision.next()).await {
                 Ok(events) => {
                     let before = root.revision;
                     if let Unfollowed::Reload = self.drain(events, &mut root).await {
@@ -195,7 +187,7 @@ impl<S: Store> Feeder<S> {
                 }
                 Err(StoreError::Compacted { .. }) => return,
                 Err(error) => tracing::warn!(
-                    resource = self.shared.config.resource,
+                    resource = self.cache.source.resource,
                     error = &error as &dyn std::error::Error,
                     "the store cannot be watched"
                 ),
@@ -206,7 +198,7 @@ impl<S: Store> Feeder<S> {
     }
 
     async fn drain(&mut self, mut events: S::Events, root: &mut Root) -> Unfollowed {
-        let shared = Arc::clone(&self.shared);
+        let cache = Arc::clone(&self.cache);
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -223,8 +215,8 @@ impl<S: Store> Feeder<S> {
                     self.wake(paced);
                 }
                 _ = housekeeping.tick() => self.keep_house(),
-                () = shared.suspected.notified() => self.set_apart(root).await,
-                () = shared.rebuild.notified() => {
+                () = cache.repairs.suspected() => self.check_suspects(root).await,
+                () = cache.repairs.reload_requested() => {
                     self.is_wrong = true;
                     return Unfollowed::Reload;
                 }
@@ -232,7 +224,7 @@ impl<S: Store> Feeder<S> {
         }
     }
 
-    /// Applies a signal and those that are there already, then publishes.
+    /// Applies a signal and those that are available without waiting, then publishes.
     fn apply_batch(
         &mut self,
         first: Option<Signal>,
@@ -245,12 +237,11 @@ impl<S: Store> Feeder<S> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) if revision > root.revision => {
-                    if let [event] = events.as_slice()
-                        && Self::is_loss(event, root)
-                    {
+                Some(Signal::Change(event)) if event.revision > root.revision => {
+                    let revision = event.revision;
+                    if Self::is_loss(&event, root) {
                         if root.revision > before {
-                            self.tell(&std::mem::take(&mut batch), root);
+                            self.release(&std::mem::take(&mut batch), root);
                         }
                         self.forget(&event.key, revision, root);
                         before = revision;
@@ -258,17 +249,15 @@ impl<S: Store> Feeder<S> {
                         continue;
                     }
                     root.revision = revision;
-                    for event in events {
-                        let Ok(event) = self.apply(event, root) else {
-                            // Not even what came before is published: it may have been told of a wrong state.
-                            self.is_wrong = true;
-                            return ControlFlow::Break(Unfollowed::Reload);
-                        };
-                        batch.push(event);
-                    }
+                    let Ok(event) = self.apply(event, root) else {
+                        // The events before it are not published either: they may build on a wrong state.
+                        self.is_wrong = true;
+                        return ControlFlow::Break(Unfollowed::Reload);
+                    };
+                    batch.push(event);
                 }
-                // Told before: a resumed stream may overlap.
-                Some(Signal::Changes { .. }) => {}
+                // Applied before: a resumed stream may overlap.
+                Some(Signal::Change(_)) => {}
                 Some(Signal::Progress(revision)) => root.revision = root.revision.max(revision),
                 Some(Signal::Compacted(_)) => flow = ControlFlow::Break(Unfollowed::Reload),
                 None => flow = ControlFlow::Break(Unfollowed::Resume),
@@ -281,7 +270,7 @@ impl<S: Store> Feeder<S> {
             };
         }
         if root.revision > before {
-            self.tell(&batch, root);
+            self.release(&batch, root);
         }
         flow
     }
@@ -289,14 +278,12 @@ impl<S: Store> Feeder<S> {
     fn apply(&mut self, event: Event, root: &mut Root) -> Result<Arc<CacheEvent>, Contradiction> {
         self.check(&event, root)?;
         let Event { key, new, .. } = event;
-        if root.damaged.contains(&key) {
-            Arc::make_mut(&mut root.damaged).remove(&key);
-        }
-        let metrics = &self.shared.metrics;
+        root.clear_damage(&key);
+        let metrics = &self.cache.metrics;
         let new = new.map(|entry| {
             let before = root.objects.get(key.as_str());
             let before = before.map(AsRef::as_ref);
-            let extract = &*self.shared.config.extract;
+            let extract = &*self.cache.source.extract;
             let object = CachedObject::interned(key.clone(), entry, extract, before, &mut self.interner);
             Arc::new(object)
         });
@@ -306,64 +293,54 @@ impl<S: Store> Feeder<S> {
             (Some(_), Some(_)) => metrics.updated.inc(),
             (Some(_), None) => metrics.deleted.inc(),
         };
-        let history = &self.shared.history;
+        let history = self.cache.logs.history();
         let event = history.event(root.position, root.revision, old, new, Instant::now());
         root.position += 1;
         Ok(event)
     }
 
-    /// Whether an event goes on from what the cache has.
+    /// Whether an event continues what the cache has.
     fn check(&self, event: &Event, root: &Root) -> Result<(), Contradiction> {
         let cached = root.objects.get(event.key.as_str());
         let cached = cached.map(|object| object.modified());
-        // A backend may have lost what the value was before, but not that there was one.
-        let goes_on = match (event.kind, &event.old) {
+        // A backend may have lost the old value, but not the fact that there was one.
+        let continues = match (event.kind, &event.old) {
             (EventKind::Created, _) => cached.is_none(),
             (_, Some(old)) => cached == Some(old.modified),
             (_, None) => cached.is_some(),
         };
-        if goes_on {
+        if continues {
             return Ok(());
         }
-        let resource = self.shared.config.resource.as_str();
+        let resource = self.cache.source.resource.as_str();
         tracing::error!(
             resource,
             key = %event.key,
             kind = ?event.kind,
             ?cached,
-            told = ?event.old.as_ref().map(|old| old.modified),
-            "an event does not go on from what is cached: the cache is read anew"
+            expected = ?event.old.as_ref().map(|old| old.modified),
+            "an event contradicts the cache, which is reloaded"
         );
-        self.shared.found_wrong();
+        self.cache.found_different();
         Err(Contradiction)
     }
 
-    /// Looks at the keys whose value may be damaged, and publishes those that are.
-    async fn set_apart(&self, root: &mut Root) {
-        let suspects = std::mem::take(&mut *lock(&self.shared.suspects));
+    /// Checks the keys whose value may be damaged, and publishes those that are.
+    async fn check_suspects(&self, root: &mut Root) {
         let before = root.damaged.len();
-        for key in suspects {
-            let is_damaged = matches!(self.shared.store.get(&key).await, Err(StoreError::Corrupt { .. }));
+        for key in self.cache.repairs.take_suspects() {
+            let is_damaged = matches!(
+                self.cache.source.store.get(&key).await,
+                Err(StoreError::Corrupt { .. })
+            );
             if is_damaged && !root.damaged.contains(&key) {
-                tracing::error!(
-                    resource = self.shared.config.resource,
-                    %key,
-                    "a stored value cannot be read; the unsafe delete removes it"
-                );
+                self.log_damage(&key);
                 Arc::make_mut(&mut root.damaged).insert(key);
             }
         }
         if root.damaged.len() > before {
-            self.publish(root);
+            self.cache.published.publish(root);
         }
-    }
-
-    fn publish(&self, root: &Root) {
-        let root = Arc::new(root.clone());
-        lock(&self.shared.past).retain(&root, Instant::now());
-        let revision = root.revision;
-        self.shared.newest.store(Some(root));
-        self.shared.applied.send_replace(revision);
     }
 
     fn wake(&mut self, classes: Vec<Arc<Class>>) {
@@ -376,153 +353,36 @@ impl<S: Store> Feeder<S> {
         }
     }
 
-    /// Says how far behind watches are, also those whose peer takes nothing.
-    fn look_at_cursors(&self, now: Instant) {
-        let shared = &self.shared;
-        let applied = *shared.applied.borrow();
-        let cursors: Vec<_> = lock(&shared.cursors).values().cloned().collect();
-        let mut lagging = 0_i64;
-        for cursor in cursors {
-            let behind = cursor.behind(&shared.history, applied, now);
-            lagging += i64::from(behind > 0);
-            #[expect(clippy::cast_precision_loss, reason = "a measurement, far below 2^52")]
-            shared.metrics.watcher_lag_revisions.observe(behind as f64);
-        }
-        shared.metrics.watchers_lagging.set(lagging);
-    }
-
+    /// Drops what is too old, and measures.
     fn keep_house(&self) {
-        let shared = &self.shared;
+        let cache = &self.cache;
+        let metrics = &cache.metrics;
         let now = Instant::now();
-        shared.history.trim(now);
-        lock(&shared.past).thin(now, shared.history.floor());
-        let first = shared.history.first();
-        let mut classes = lock(&shared.classes);
-        classes.sweep(first, now);
-        let metrics = &shared.metrics;
-        metrics.classes.set(as_gauge(classes.count()));
-        let of_classes = classes.bytes();
-        drop(classes);
-        self.look_at_cursors(now);
-        metrics.roots.set(as_gauge(lock(&shared.past).count()));
-        metrics
-            .history_bytes
-            .set(as_gauge(shared.history.bytes() + of_classes));
+        let history = cache.logs.history();
+        let sizes = cache.logs.trim(now);
+        metrics.classes.set(as_gauge(sizes.classes));
+        metrics.history_bytes.set(as_gauge(sizes.bytes));
         metrics
             .history_seconds
-            .set(as_gauge(shared.history.window(now).as_secs()));
-        if let Some(root) = &*shared.newest.load() {
+            .set(as_gauge(history.window(now).as_secs()));
+        let roots = cache.published.thin(now, history.floor());
+        metrics.roots.set(as_gauge(roots));
+        if let Some(root) = cache.published.newest() {
             metrics.objects.set(as_gauge(root.objects.count()));
             metrics.object_bytes.set(as_gauge(root.objects.bytes()));
             metrics.damaged.set(as_gauge(root.damaged.len()));
+        }
+        let applied = cache.published.applied();
+        let lags = cache.watches.lags(history, applied, now);
+        let lagging = lags.iter().filter(|lag| **lag > 0).count();
+        metrics.watchers_lagging.set(as_gauge(lagging));
+        for lag in lags {
+            #[expect(clippy::cast_precision_loss, reason = "a measurement, far below 2^52")]
+            metrics.watcher_lag_revisions.observe(lag as f64);
         }
     }
 }
 
 fn as_gauge(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
-}
-
-/// Compares the cache with the store from time to time, for ever, and asks for a rebuild when they differ.
-async fn check_consistency<S: Store>(shared: &Shared<S>) {
-    loop {
-        let random = lock(&shared.random).f64();
-        let period = shared.config.limits.check_period;
-        tokio::time::sleep(period.mul_f64(1.0 + random / 2.0)).await;
-        let Some(root) = shared.newest.load_full() else {
-            continue;
-        };
-        match first_difference(shared, &root).await {
-            Ok(None) => shared.metrics.checked(CheckResult::Equal),
-            Ok(Some(difference)) => {
-                tracing::error!(
-                    resource = shared.config.resource,
-                    revision = %root.revision,
-                    key = %difference.key,
-                    cached = ?difference.cached,
-                    stored = ?difference.stored,
-                    "the cache differs from the store and is read anew"
-                );
-                shared.found_wrong();
-                shared.rebuild.notify_one();
-            }
-            Err(error) => {
-                shared.metrics.checked(CheckResult::Skipped);
-                tracing::info!(
-                    resource = shared.config.resource,
-                    error = &error as &dyn std::error::Error,
-                    "the cache could not be compared with the store"
-                );
-            }
-        }
-    }
-}
-
-/// A key and when it was last written, according to both sides.
-#[derive(Debug)]
-struct Difference {
-    key: Key,
-    cached: Option<Revision>,
-    stored: Option<Revision>,
-}
-
-async fn first_difference<S: Store>(
-    shared: &Shared<S>,
-    root: &Root,
-) -> Result<Option<Difference>, StoreError> {
-    let mut cached = root.objects.cursor().peekable();
-    let mut after = String::new();
-    let mut damaged = BTreeSet::new();
-    loop {
-        let page = ScanPage {
-            after: after.clone(),
-            limit: SCAN_PAGE,
-            damaged: Damaged::SetApart,
-        };
-        let scan = shared
-            .store
-            .scan(&shared.range, At::Exactly(root.revision), page)
-            .await?;
-        damaged.extend(scan.damaged);
-        // What the cache has of a value that has become damaged since cannot be compared.
-        let mut next = |until: Option<&Key>| loop {
-            let object = cached.next_if(|object| until.is_none_or(|key| object.key() <= key))?;
-            if !damaged.contains(object.key()) {
-                return Some(object);
-            }
-        };
-        for (key, entry) in &scan.entries {
-            let stored = Some(entry.modified);
-            let (key, cached, stored) = match next(Some(key)) {
-                Some(object) if object.key() == key && Some(object.modified()) == stored => continue,
-                Some(object) if object.key() == key => (key.clone(), Some(object.modified()), stored),
-                Some(object) => (object.key().clone(), Some(object.modified()), None),
-                None => (key.clone(), None, stored),
-            };
-            return Ok(Some(Difference { key, cached, stored }));
-        }
-        match scan.entries.last() {
-            Some((key, _)) if scan.more => key.as_str().clone_into(&mut after),
-            _ => {
-                if let Some(object) = next(None) {
-                    return Ok(Some(Difference {
-                        key: object.key().clone(),
-                        cached: Some(object.modified()),
-                        stored: None,
-                    }));
-                }
-                break;
-            }
-        }
-    }
-    let gone = root.damaged.difference(&damaged).next();
-    if gone.is_none() && root.damaged.len() < damaged.len() {
-        shared.suspect(damaged);
-        return Ok(None);
-    }
-    Ok(gone.map(|key| Difference {
-        key: key.clone(),
-        cached: None,
-        stored: None,
-    }))
 }

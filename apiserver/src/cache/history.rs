@@ -1,7 +1,7 @@
-//! What happened lately, for watchers that are behind and for lists of the past?
+//! The event history: recent events, for watches that are behind and for lists of past states.
 //!
-//! A log of events addressed by position, from 0 in the order of revisions. It has a budget in bytes and in
-//! time; the oldest go first. What went is still on disk for a while.
+//! A log of events addressed by position, in the order of revisions. It is bounded in bytes and in time; the oldest
+//! events are dropped first. The store keeps them longer.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::encode_once::{EncodeError, Encodings, EventEncoder, WatchKind};
 use super::object::CachedObject;
 use super::selection::Selection;
 
-/// What an event weighs without payloads: itself, its places in logs, the attributes of its old object.
+/// The size of an event without payloads: the event, its log entries, the attributes of its old object.
 const EVENT_BYTES: u64 = 384;
 
 /// One change of one object.
@@ -33,17 +33,17 @@ pub(super) struct CacheEvent {
 }
 
 impl CacheEvent {
-    /// The object, before or after.
+    /// The object after the change, or before if it was deleted.
     pub(super) fn object(&self) -> Option<&Arc<CachedObject>> {
         self.new.as_ref().or(self.old.as_ref())
     }
 
-    /// What the event is to those who see only `selection`; none when it is nothing to them.
+    /// The kind of the event as seen through `selection`; none when it does not concern it.
     pub(super) fn kind_for(&self, selection: &Selection) -> Option<WatchKind> {
         kind_for(selection, self.old.as_deref(), self.new.as_deref())
     }
 
-    /// The object to show and its resourceVersion. A deletion shows the last state with the event's revision.
+    /// The object to send: for a deletion its last state.
     fn shown(&self, kind: WatchKind) -> Option<&CachedObject> {
         match kind {
             WatchKind::Added | WatchKind::Modified => self.new.as_deref(),
@@ -51,7 +51,7 @@ impl CacheEvent {
         }
     }
 
-    /// The frame for `encoder`, and whether it had been made before.
+    /// The frame for `encoder`, and whether it was encoded before. A deletion shows the revision of the event.
     pub(super) fn frame(
         &self,
         kind: WatchKind,
@@ -71,7 +71,7 @@ impl CacheEvent {
     }
 }
 
-/// How a change looks through a selection: by whether the old and the new state match.
+/// The kind of a change as seen through a selection: by whether the old and the new state match.
 pub(super) fn kind_for(
     selection: &Selection,
     old: Option<&CachedObject>,
@@ -86,7 +86,7 @@ pub(super) fn kind_for(
     }
 }
 
-/// When the first event of each kind that some frames tell entered the cache.
+/// For some frames: when their first event of each kind entered the cache.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Entered([Option<Instant>; 3]);
 
@@ -101,7 +101,7 @@ impl Entered {
         of_kind.get_or_insert(at);
     }
 
-    /// The kinds there are, and when the first of each entered.
+    /// The kinds that occur, and when the first event of each entered.
     pub(super) fn iter(&self) -> impl Iterator<Item = (WatchKind, Instant)> {
         let kinds = [WatchKind::Added, WatchKind::Modified, WatchKind::Deleted];
         kinds
@@ -115,7 +115,7 @@ impl Entered {
 #[derive(Debug)]
 pub(super) struct History {
     log: RwLock<Log>,
-    /// Bytes held by encodings of events that are alive.
+    /// Bytes of the encoded frames of all events in memory.
     encoded: Arc<AtomicU64>,
     budget: u64,
     window: Duration,
@@ -129,7 +129,7 @@ struct Log {
     bytes: u64,
     /// Every event after this revision is held.
     floor: Revision,
-    /// Since when: a client that was up to date then, or at any time later, can resume.
+    /// When `floor` was the newest revision: a client that was up to date then, or later, can resume.
     floor_at: Instant,
 }
 
@@ -168,7 +168,7 @@ impl History {
         self.log.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts over behind a gap: nothing up to `floor` is held. Returns the position of the next event, which no
+    /// Starts over behind a gap: no event up to `floor` is held. Returns the position of the next event, which no
     /// event had before.
     pub(super) fn restart(&self, floor: Revision) -> u64 {
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +202,7 @@ impl History {
         })
     }
 
-    /// Appends events in order and lets go of the oldest where the budget asks for it.
+    /// Appends events in order, and drops the oldest ones while the log is over its budget.
     pub(super) fn append(&self, events: &[Arc<CacheEvent>]) {
         let gone = {
             let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
@@ -210,11 +210,11 @@ impl History {
             log.events.extend(events.iter().cloned());
             self.shrink(&mut log, None)
         };
-        // Freeing objects takes its time; nobody has to wait for it.
+        // Freed without the lock: it takes a while.
         drop(gone);
     }
 
-    /// Lets go of what is older than the window or over the budget.
+    /// Drops events that are older than the window, and the oldest ones while the log is over its budget.
     pub(super) fn trim(&self, now: Instant) {
         let gone = {
             let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
@@ -244,14 +244,14 @@ impl History {
         gone
     }
 
-    /// Up to `most` events from `position` on, but before `end`; none when the first of them is gone.
-    pub(super) fn range(&self, position: u64, end: u64, most: usize) -> Option<Vec<Arc<CacheEvent>>> {
+    /// Up to `max` events from `position` on, but before `end`; none when the first of them is gone.
+    pub(super) fn range(&self, position: u64, end: u64, max: usize) -> Option<Vec<Arc<CacheEvent>>> {
         let log = self.read();
         let start = log.index(position)?;
         let end = log.index(end.min(log.end()))?.max(start);
         Some(
             log.events
-                .range(start..end.min(start.saturating_add(most)))
+                .range(start..end.min(start.saturating_add(max)))
                 .cloned()
                 .collect(),
         )
@@ -281,7 +281,7 @@ impl History {
         Some(log.events.range(log.between(after, through)?).cloned().collect())
     }
 
-    /// How many events [`History::between`] would tell.
+    /// How many events [`History::between`] would return.
     pub(super) fn count_between(&self, after: Revision, through: Revision) -> Option<usize> {
         self.read().between(after, through).map(|range| range.len())
     }
@@ -296,13 +296,12 @@ impl History {
         self.read().floor
     }
 
-    /// What the log weighs, with encodings.
+    /// The size of the log, with encoded frames.
     pub(super) fn bytes(&self) -> u64 {
         self.read().bytes + self.encoded.load(Ordering::Relaxed)
     }
 
-    /// How far back a watch can be resumed from here. Grows for as long as nothing has to be let go of, however quiet
-    /// the resource is.
+    /// How far back a watch can be resumed from memory. Grows as long as no event is dropped, even if none is added.
     pub(super) fn window(&self, now: Instant) -> Duration {
         now.duration_since(self.read().floor_at)
     }

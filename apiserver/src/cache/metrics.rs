@@ -1,36 +1,40 @@
-//! What does the cache do, in numbers?
+//! The metrics of the caches, named `drydock_storage_…`.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use super::encode_once::WatchKind;
+
+type Gauges = Family<ResourceLabel, Gauge>;
+type Counters<L = ResourceLabel> = Family<L, Counter>;
+type Histograms<L = ResourceLabel> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The metrics of all caches of the process; one set of series per resource.
 #[derive(Debug, Clone)]
 pub struct CacheMetrics {
-    events: Family<EventLabels, Counter>,
-    history_bytes: Family<ResourceLabel, Gauge>,
-    history_seconds: Family<ResourceLabel, Gauge>,
-    objects: Family<ResourceLabel, Gauge>,
-    object_bytes: Family<ResourceLabel, Gauge>,
-    damaged: Family<ResourceLabel, Gauge>,
-    roots: Family<ResourceLabel, Gauge>,
-    watchers: Family<ResourceLabel, Gauge>,
-    watchers_lagging: Family<ResourceLabel, Gauge>,
-    watcher_lag_revisions: Family<ResourceLabel, Histogram, Revisions>,
-    classes: Family<ResourceLabel, Gauge>,
-    encodings: Family<EncodingLabels, Counter>,
-    expired: Family<ResourceLabel, Counter>,
-    initial_events: Family<ResourceLabel, Counter>,
-    read_wait_seconds: Family<ResourceLabel, Histogram, Seconds>,
-    list_bytes: Family<ResourceLabel, Counter>,
-    consistency_checks: Family<CheckLabels, Counter>,
-    rebuilds: Family<ResourceLabel, Counter>,
-    publish_to_socket_seconds: Family<WatchLabels, Histogram, Seconds>,
+    events: Counters<EventLabels>,
+    history_bytes: Gauges,
+    history_seconds: Gauges,
+    objects: Gauges,
+    object_bytes: Gauges,
+    damaged: Gauges,
+    roots: Gauges,
+    watchers: Gauges,
+    watchers_lagging: Gauges,
+    watcher_lag_revisions: Histograms,
+    classes: Gauges,
+    encodings: Counters<EncodingLabels>,
+    expired: Counters,
+    initial_events: Counters,
+    read_wait_seconds: Histograms,
+    list_bytes: Counters,
+    consistency_checks: Counters<CheckLabels>,
+    rebuilds: Counters,
+    publish_to_socket_seconds: Histograms<WatchLabels>,
 }
 
 /// Which resource a cache holds.
@@ -58,7 +62,7 @@ struct EncodingLabels {
     hit: bool,
 }
 
-/// What a watch tells, in the words of its frames.
+/// The `type` of a watch event, as in its frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WatchLabels {
     resource: String,
@@ -71,7 +75,7 @@ struct CheckLabels {
     result: CheckResult,
 }
 
-/// How a comparison of the cache with the store ended.
+/// The result of a comparison of the cache with the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(super) enum CheckResult {
     /// Cache and store agree.
@@ -82,133 +86,97 @@ pub(super) enum CheckResult {
     Skipped,
 }
 
-#[derive(Debug, Clone)]
-struct Seconds;
-
-impl MetricConstructor<Histogram> for Seconds {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
-    }
+/// Makes a metric and registers it.
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
-#[derive(Debug, Clone)]
-struct Revisions;
-
-impl MetricConstructor<Histogram> for Revisions {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(exponential_buckets(1.0, 4.0, 10))
-    }
+/// The same for histograms, whose buckets `new` chooses.
+fn histograms<L>(registry: &mut Registry, name: &str, help: &str, new: fn() -> Histogram) -> Histograms<L>
+where
+    Histograms<L>: Metric,
+    L: Clone + std::hash::Hash + Eq,
+{
+    let family = Family::new_with_constructor(new);
+    registry.register(name, help, family.clone());
+    family
 }
 
-impl Default for CacheMetrics {
-    fn default() -> Self {
-        Self {
-            events: Family::default(),
-            history_bytes: Family::default(),
-            history_seconds: Family::default(),
-            objects: Family::default(),
-            object_bytes: Family::default(),
-            damaged: Family::default(),
-            roots: Family::default(),
-            watchers: Family::default(),
-            watchers_lagging: Family::default(),
-            watcher_lag_revisions: Family::new_with_constructor(Revisions),
-            classes: Family::default(),
-            encodings: Family::default(),
-            expired: Family::default(),
-            initial_events: Family::default(),
-            read_wait_seconds: Family::new_with_constructor(Seconds),
-            list_bytes: Family::default(),
-            consistency_checks: Family::default(),
-            rebuilds: Family::default(),
-            publish_to_socket_seconds: Family::new_with_constructor(Seconds),
-        }
-    }
+/// From 250 µs to 8 s.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
+}
+
+/// From 1 to 262,144.
+fn revisions() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 4.0, 10))
 }
 
 impl CacheMetrics {
-    /// Makes the metrics known to `registry`, under names that begin with `drydock_storage_`.
-    pub fn register(&self, registry: &mut Registry) {
-        let cache = registry.sub_registry_with_prefix("drydock_storage");
-        let mut gauge = |name: &str, help: &str, family: &Family<ResourceLabel, Gauge>| {
-            cache.register(name, help, family.clone());
-        };
-        gauge(
-            "history_bytes",
-            "Bytes held by the event history of the cache, with what is noted and packed for watches",
-            &self.history_bytes,
-        );
-        gauge(
-            "history_seconds",
-            "How far back a watch can be resumed from memory",
-            &self.history_seconds,
-        );
-        gauge("cache_objects", "Objects in the cache", &self.objects);
-        gauge(
-            "cache_object_bytes",
-            "Payload bytes in the cache",
-            &self.object_bytes,
-        );
-        gauge(
-            "cache_damaged",
-            "Objects set apart because their stored value cannot be read",
-            &self.damaged,
-        );
-        gauge("roots", "Past states held in memory", &self.roots);
-        gauge("watchers", "Open watches", &self.watchers);
-        gauge(
-            "watchers_lagging",
-            "Watches that have not taken an event for a second or more, looked at each second",
-            &self.watchers_lagging,
-        );
-        gauge("classes", "Distinct selections being watched", &self.classes);
-        cache.register("events", "Events applied to the cache", self.events.clone());
-        cache.register(
-            "encodings",
-            "Frames asked for, by whether they had been made",
-            self.encodings.clone(),
-        );
-        cache.register(
-            "expired",
-            "Watches and lists that came too late",
-            self.expired.clone(),
-        );
-        cache.register(
-            "initial_events",
-            "Objects sent as initial events",
-            self.initial_events.clone(),
-        );
-        cache.register(
-            "list_bytes",
-            "Payload bytes read by lists",
-            self.list_bytes.clone(),
-        );
-        cache.register(
-            "consistency_checks",
-            "Comparisons with the store",
-            self.consistency_checks.clone(),
-        );
-        cache.register(
-            "cache_rebuilds",
-            "Times the cache was read anew",
-            self.rebuilds.clone(),
-        );
-        cache.register(
-            "watcher_lag_revisions",
-            "Revisions each open watch is behind, looked at each second; 0 for one that is not lagging",
-            self.watcher_lag_revisions.clone(),
-        );
-        cache.register(
-            "read_wait_seconds",
-            "Time reads waited for the cache to reach a revision",
-            self.read_wait_seconds.clone(),
-        );
-        cache.register(
-            "publish_to_socket_seconds",
-            "Time from an event entering the cache until the connection of a watch had taken it and asked for more: the \
-             first event of each kind in a buffer. Initial events, and what is read again from the store, do not count",
-            self.publish_to_socket_seconds.clone(),
-        );
+    /// The metrics, registered.
+    #[must_use]
+    pub fn new(registry: &mut Registry) -> Self {
+        let r = registry.sub_registry_with_prefix("drydock_storage");
+        Self {
+            events: register(r, "events", "Events applied to the cache"),
+            history_bytes: register(
+                r,
+                "history_bytes",
+                "Bytes held by the event history of the cache, with class logs and shared buffers of watches",
+            ),
+            history_seconds: register(
+                r,
+                "history_seconds",
+                "How far back a watch can be resumed from memory",
+            ),
+            objects: register(r, "cache_objects", "Objects in the cache"),
+            object_bytes: register(r, "cache_object_bytes", "Payload bytes in the cache"),
+            damaged: register(r, "cache_damaged", "Objects whose stored value cannot be read"),
+            roots: register(r, "roots", "Past states held in memory"),
+            watchers: register(r, "watchers", "Open watches"),
+            watchers_lagging: register(
+                r,
+                "watchers_lagging",
+                "Watches that have not taken an event for a second or more, looked at each second",
+            ),
+            watcher_lag_revisions: histograms(
+                r,
+                "watcher_lag_revisions",
+                "Revisions each open watch is behind, looked at each second; 0 for one that is not lagging",
+                revisions,
+            ),
+            classes: register(r, "classes", "Distinct selections being watched"),
+            encodings: register(
+                r,
+                "encodings",
+                "Frames requested, by whether they were encoded before",
+            ),
+            expired: register(
+                r,
+                "expired",
+                "Watches and lists whose revision was not kept any more",
+            ),
+            initial_events: register(r, "initial_events", "Objects sent as initial events"),
+            read_wait_seconds: histograms(
+                r,
+                "read_wait_seconds",
+                "Time reads waited for the cache to reach a revision",
+                seconds,
+            ),
+            list_bytes: register(r, "list_bytes", "Payload bytes read by lists"),
+            consistency_checks: register(r, "consistency_checks", "Comparisons of the cache with the store"),
+            rebuilds: register(r, "cache_rebuilds", "Reloads of the cache from the store"),
+            publish_to_socket_seconds: histograms(
+                r,
+                "publish_to_socket_seconds",
+                "Time from an event entering the cache until the connection of a watch had taken it and asked for \
+                 more: the first event of each kind in a buffer. Initial events, and events read from the store, are \
+                 not measured",
+                seconds,
+            ),
+        }
     }
 
     /// The series of one resource, looked up once.
@@ -260,6 +228,13 @@ impl CacheMetrics {
     }
 }
 
+impl Default for CacheMetrics {
+    /// Metrics that are not exported.
+    fn default() -> Self {
+        Self::new(&mut Registry::default())
+    }
+}
+
 /// The series of one resource.
 #[derive(Debug)]
 pub(super) struct ResourceMetrics {
@@ -276,8 +251,8 @@ pub(super) struct ResourceMetrics {
     pub(super) watchers_lagging: Gauge,
     pub(super) watcher_lag_revisions: Histogram,
     pub(super) classes: Gauge,
-    pub(super) encoded: Counter,
-    pub(super) encodings_shared: Counter,
+    encoded: Counter,
+    encodings_shared: Counter,
     pub(super) expired: Counter,
     pub(super) initial_events: Counter,
     pub(super) read_wait_seconds: Histogram,
@@ -290,6 +265,16 @@ pub(super) struct ResourceMetrics {
 }
 
 impl ResourceMetrics {
+    /// Counts a frame, which another watch had encoded before or not.
+    pub(super) fn frame(&self, was_encoded: bool) {
+        let counter = if was_encoded {
+            &self.encodings_shared
+        } else {
+            &self.encoded
+        };
+        counter.inc();
+    }
+
     pub(super) fn publish_to_socket(&self, kind: WatchKind) -> &Histogram {
         let [added, modified, deleted] = &self.publish_to_socket;
         match kind {
@@ -310,9 +295,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dashboards_find_the_names_they_know() {
-        let (metrics, mut registry) = (CacheMetrics::default(), Registry::default());
-        metrics.register(&mut registry);
+    fn exported_names_and_labels_are_stable() {
+        let mut registry = Registry::default();
+        let metrics = CacheMetrics::new(&mut registry);
         let series = metrics.of("things");
         series.read_wait_seconds.observe(0.1);
         series.watcher_lag_revisions.observe(1.0);

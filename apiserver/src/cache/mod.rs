@@ -1,43 +1,98 @@
-//! What is read and watched is served from memory: one [`WatchCache`] per resource.
+//! The watch cache: gets, lists and watches are served from memory, by one [`WatchCache`] per resource.
 //!
-//! Where to find what:
-//! - [`watch_cache`]: the door: reads at a revision, subscriptions, limits; `direct`: reads before the cache is there;
-//! - [`feed`]: the one task that applies what happens in the store;
-//! - [`tree`], [`object`], [`snapshot`], [`past`]: objects, their index, states of now and before;
-//! - [`selection`]: scopes and selectors; [`continue_token`]: where the next page starts;
-//! - [`history`], [`class`]: what happened lately, and whom it concerns;
-//! - [`watcher`], [`bookmark`], [`encode_once`]: one watch, its promises, its frames.
+//! Start at [`watch_cache`]. Each module below imports only those before it:
 //!
-//! Invariants: readers hold no lock while they read; the writer waits for nobody; events are in the logs before
-//! the root that contains them is published; positions are the one coordinate of all logs.
+//! ```text
+//! bookmark →
+//! continue_token →
+//! freshness →
+//! lock →
+//! packer →
+//! tree →
+//! object → tree
+//! repairs → lock
+//! termination → lock
+//! encode_once → object
+//! selection → object
+//! error → encode_once
+//! history → encode_once, object, selection
+//! metrics → encode_once
+//! root → object, selection, tree
+//! class → encode_once, history, object, selection
+//! config → metrics, object, root
+//! past → root
+//! progress → encode_once, error, history, metrics
+//! replays → error, lock
+//! event_logs → class, history, lock, selection
+//! live → class, encode_once, error, history, metrics, packer, progress
+//! open_watches → class, history, lock
+//! snapshot → lock, object, past, root, selection, tree
+//! source → config, object, root, tree
+//! published → lock, past, root, snapshot
+//! parts → config, error, event_logs, metrics, open_watches, published, repairs, replays, source, termination
+//! consistency → metrics, parts, root, source
+//! direct → error, freshness, object, parts, snapshot
+//! reads → error, freshness, parts, root, snapshot
+//! replay → encode_once, error, history, packer, parts, progress, selection
+//! feed → class, consistency, history, object, parts, root
+//! watcher → bookmark, class, encode_once, error, freshness, history, live, open_watches, packer, parts, progress, reads, replay, selection, snapshot
+//! watch_cache → config, direct, error, feed, freshness, object, parts, reads, snapshot, watcher
+//! ```
+//!
+//! Invariants:
+//! - readers hold no lock while they read, and the feeder waits for no reader;
+//! - an event is in all logs before the root that contains it is published;
+//! - positions in the event history are the common coordinate of all logs;
+//! - a revision is one event, so a watch that has sent an event has sent its whole revision.
 
-pub mod bookmark;
-pub mod class;
-pub mod continue_token;
+mod bookmark;
+mod class;
+mod config;
+mod consistency;
+mod continue_token;
 mod direct;
-pub mod encode_once;
-pub mod error;
-pub mod feed;
-pub mod history;
-pub mod metrics;
-pub mod object;
-pub mod past;
-pub mod selection;
-pub mod snapshot;
-pub mod tree;
-pub mod watch_cache;
-pub mod watcher;
+mod encode_once;
+mod error;
+mod event_logs;
+mod feed;
+mod freshness;
+mod history;
+mod live;
+mod lock;
+mod metrics;
+mod object;
+mod open_watches;
+mod packer;
+mod parts;
+mod past;
+mod progress;
+mod published;
+mod reads;
+mod repairs;
+mod replay;
+mod replays;
+mod root;
+mod selection;
+mod snapshot;
+mod source;
+mod termination;
+mod tree;
+mod watch_cache;
+mod watcher;
 
+pub use config::{CacheConfig, CacheLimits};
 pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, EXPIRED_WITHOUT_TOKEN, PageOf, TokenError};
 pub use encode_once::{EncodeError, EncoderId, EventEncoder, WatchKind};
 pub use error::{ReadError, WatchEnd};
 pub use feed::Feeder;
+pub use freshness::{Freshness, ListState, WatchStart};
 pub use metrics::CacheMetrics;
 pub use object::{Attributes, CachedObject, Extract};
+pub use root::IndexedLabels;
 pub use selection::{Predicate, Scope, Selection};
-pub use snapshot::{IndexedLabels, Objects, Page, Query};
-pub use watch_cache::{CacheConfig, CacheLimits, Moment, WatchCache};
-pub use watcher::{InitialState, Start, WatchRequest, Watcher};
+pub use snapshot::{Objects, Page, Query};
+pub use watch_cache::WatchCache;
+pub use watcher::{WatchRequest, Watcher};
 
 #[cfg(test)]
 mod tests;

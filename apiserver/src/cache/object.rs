@@ -1,21 +1,19 @@
-//! What does the cache keep of an object, so that it can be found, filtered and served without parsing it?
+//! An object in the cache: its payload as stored, and the attributes needed to find and filter it without parsing.
 //!
-//! Its payload as stored, and its attributes, read once: uid, labels and the fields that selectors may name.
-//! Versions of an object share their attributes as long as these stay the same, and equal labels of many
-//! objects share one allocation.
+//! Attributes are the uid, the labels and the fields that selectors may name. Versions of an object share them as long
+//! as they do not change, and equal labels of many objects share one allocation.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use drydock_storage::{Entry, Key, Revision, Value};
 
 use super::tree::Item;
 
-/// What is read off a stored object once, when it enters the cache.
+/// What is read from a stored object once, when it enters the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// `metadata.uid`.
@@ -26,12 +24,12 @@ pub struct Attributes {
     pub fields: Vec<(String, String)>,
 }
 
-/// Reads the attributes off a payload; the kind's registry knows how.
+/// Reads the attributes of a payload; supplied by the registry of the kind.
 pub type Extract = dyn Fn(&Key, &[u8]) -> Attributes + Send + Sync;
 
-/// Whether a term stems from a label or a field.
+/// Whether a term is a label or a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TermKind {
+pub(super) enum TermKind {
     /// A label of the object.
     Label,
     /// A declared field of the object.
@@ -47,14 +45,14 @@ impl TermKind {
     }
 }
 
-/// A label or field with its value, as one shared text: tag, name, NUL, value. Names never hold NUL.
+/// A label or field with its value, as one shared text: tag, name, NUL, value. Names never contain NUL.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Term(Arc<str>);
+pub(super) struct Term(Arc<str>);
 
 impl Term {
     /// The term of a name and a value.
     #[must_use]
-    pub fn new(kind: TermKind, name: &str, value: &str) -> Self {
+    pub(super) fn new(kind: TermKind, name: &str, value: &str) -> Self {
         Self(Self::text(kind, name, value).into())
     }
 
@@ -62,14 +60,14 @@ impl Term {
         format!("{}{name}\0{value}", kind.tag())
     }
 
-    /// The whole text, which gives the order.
+    /// The whole text, by which terms are ordered.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it stems from a label or a field.
+    /// Whether it is a label or a field.
     #[must_use]
-    pub fn kind(&self) -> TermKind {
+    pub(super) fn kind(&self) -> TermKind {
         if self.0.starts_with(TermKind::Label.tag()) {
             TermKind::Label
         } else {
@@ -79,14 +77,14 @@ impl Term {
 
     /// The name of the label or field.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         let text = self.0.get(1..).unwrap_or_default();
         text.split_once('\0').map_or(text, |(name, _)| name)
     }
 
     /// Its value.
     #[must_use]
-    pub fn value(&self) -> &str {
+    pub(super) fn value(&self) -> &str {
         self.0.split_once('\0').map_or("", |(_, value)| value)
     }
 
@@ -110,8 +108,8 @@ impl fmt::Debug for Term {
     }
 }
 
-/// The terms in use, and sets of them, so that equal ones share one allocation: objects of one workload have the
-/// same labels. Owned by the task that feeds the cache.
+/// The terms in use, and sets of them, so that equal ones share one allocation: objects of one workload have the same
+/// labels. Owned by the feeder.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     terms: HashSet<Term>,
@@ -148,7 +146,7 @@ impl Interner {
     }
 }
 
-/// Attributes in their kept form: terms sorted, shared between versions of an object.
+/// The attributes of an object, with its terms sorted. Shared between versions of an object.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     uid: Box<str>,
@@ -165,13 +163,13 @@ pub struct CachedObject {
 }
 
 impl CachedObject {
-    /// Reads an entry of the store.
+    /// The object of an entry of the store.
     #[must_use]
     pub fn new(key: Key, entry: Entry, extract: &Extract) -> Self {
         Self::interned(key, entry, extract, None, &mut Interner::default())
     }
 
-    /// As [`CachedObject::new`], sharing what it can with the object's version before and with other objects.
+    /// As [`CachedObject::new`], but shares attributes with the previous version and with other objects where equal.
     pub(super) fn interned(
         key: Key,
         entry: Entry,
@@ -184,7 +182,7 @@ impl CachedObject {
             Some(before) if before.has(&attributes) => Arc::clone(&before.kept),
             _ => Arc::new(Kept::new(&attributes, interner)),
         };
-        // Sharing the key's allocation too: the store may have made it anew.
+        // Shares the allocation of the key too: the store may have allocated another one.
         let key = before.map_or(key, |before| before.key.clone());
         Self {
             key,
@@ -207,7 +205,7 @@ impl CachedObject {
             && has(TermKind::Field, &attributes.fields)
     }
 
-    /// Where it is stored.
+    /// The key under which it is stored.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
@@ -219,13 +217,13 @@ impl CachedObject {
         &self.kept.uid
     }
 
-    /// The stored payload, which lacks the resourceVersion, and where that goes.
+    /// The stored payload, without resourceVersion, and the offset at which that is spliced in.
     #[must_use]
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The revision at which the object came to be.
+    /// The revision at which the object was created.
     #[must_use]
     pub fn created(&self) -> Revision {
         self.created
@@ -237,7 +235,7 @@ impl CachedObject {
         self.modified
     }
 
-    /// As the store tells it.
+    /// The entry as the store returns it.
     #[must_use]
     pub fn entry(&self) -> Entry {
         Entry {
@@ -261,7 +259,7 @@ impl CachedObject {
             .map(|term| (term.name(), term.value()))
     }
 
-    /// The value of a field that selectors may name; every object has `metadata.name` and `metadata.namespace`.
+    /// The value of a field that selectors may name. Every object has `metadata.name` and `metadata.namespace`.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         match name {
@@ -283,51 +281,12 @@ impl CachedObject {
         Arc::ptr_eq(&self.kept.terms, &other.kept.terms) || self.kept.terms == other.kept.terms
     }
 
-    /// Writes the served form: the payload with its resourceVersion spliced in.
-    pub fn write_into(&self, out: &mut BytesMut) {
-        self.write_at(self.modified, out);
-    }
-
-    /// As [`CachedObject::write_into`] with another resourceVersion, for deletions.
-    pub fn write_at(&self, revision: Revision, out: &mut BytesMut) {
-        let (head, tail) = self.halves();
-        out.reserve(self.value.bytes.len() + SPLICE_BYTES);
-        out.extend_from_slice(head);
-        // Writing into a buffer that grows cannot fail.
-        let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
-        out.extend_from_slice(tail);
-    }
-
-    /// The served form in three parts, of which the first and last are shared, not copied.
-    #[must_use]
-    pub fn parts(&self, revision: Revision) -> (Bytes, Bytes, Bytes) {
-        let at = self.splice_offset();
-        let digits = format!("\"resourceVersion\":\"{revision}\",");
-        (
-            self.value.bytes.slice(..at),
-            digits.into(),
-            self.value.bytes.slice(at..),
-        )
-    }
-
-    fn splice_offset(&self) -> usize {
-        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
-        offset.min(self.value.bytes.len())
-    }
-
-    fn halves(&self) -> (&[u8], &[u8]) {
-        self.value.bytes.split_at(self.splice_offset())
-    }
-
-    /// The payload's weight in bytes.
+    /// The size of the payload in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         u64::try_from(self.value.bytes.len()).unwrap_or(u64::MAX)
     }
 }
-
-/// Room for `"resourceVersion":"<20 digits>",`.
-const SPLICE_BYTES: usize = 42;
 
 impl Kept {
     fn new(attributes: &Attributes, interner: &mut Interner) -> Self {
@@ -380,6 +339,8 @@ impl Item for Arc<CachedObject> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn object(payload: &'static str, splice_offset: u32) -> CachedObject {
@@ -400,30 +361,6 @@ mod tests {
         CachedObject::new(Key::new("g", "r", "ns", "n").unwrap(), entry, &extract)
     }
 
-    fn text(write: impl Fn(&mut BytesMut)) -> String {
-        let mut out = BytesMut::new();
-        write(&mut out);
-        String::from_utf8(out.to_vec()).unwrap()
-    }
-
-    #[test]
-    fn the_resource_version_is_spliced_in() {
-        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 24);
-        let expected = r#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#;
-        assert_eq!(text(|out| object.write_into(out)), expected);
-        assert_eq!(
-            text(|out| object.write_at(Revision(9), out)),
-            expected.replace('7', "9")
-        );
-        let (head, digits, tail) = object.parts(Revision(7));
-        assert_eq!([head, digits, tail].concat(), expected.as_bytes());
-    }
-
-    #[test]
-    fn an_offset_beyond_the_payload_does_not_panic() {
-        assert!(text(|out| object("{}", 99).write_into(out)).starts_with("{}"));
-    }
-
     #[test]
     fn attributes_are_found_by_kind_and_name() {
         let object = object("{}", 1);
@@ -439,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_with_equal_labels_share_them_and_what_nobody_has_is_let_go_of() {
+    fn equal_label_sets_are_shared_and_unused_ones_are_dropped() {
         let mut interner = Interner::default();
         let mut kept = Vec::new();
         for number in 0..20_000_u32 {
@@ -461,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_share_attributes_that_stay() {
+    fn versions_of_an_object_share_unchanged_attributes() {
         let mut interner = Interner::default();
         let first = object("{}", 1);
         let same = |_: &Key, _: &[u8]| Attributes {

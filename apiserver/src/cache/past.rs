@@ -1,8 +1,8 @@
-//! Which old states are still at hand?
+//! Past snapshots, sampled more sparsely with age; the event history fills the gaps.
 //!
-//! Roots kept at ever wider distances, between which the event history leads, and roots that a limited list was
-//! read from, so that its next pages find them again. A root keeps alive what was replaced since; so none is
-//! kept that is older than the event history, whose budget bounds that.
+//! Also kept: roots that a limited list was read from, so that its next pages show the same revision, and roots that
+//! were read from the store. A kept root keeps all objects alive that were replaced since, so a root is dropped when
+//! it is older than the event history, whose memory is bounded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use std::time::Duration;
 use drydock_storage::Revision;
 use tokio::time::Instant;
 
-use super::snapshot::Root;
+use super::root::Root;
 
-/// How far kept roots lie apart, by their age.
+/// The distance between kept roots, by their age.
 const SPACING: [(Duration, Duration); 3] = [
     (Duration::from_secs(15), Duration::from_secs(1)),
     (Duration::from_secs(75), Duration::from_secs(5)),
     (Duration::MAX, Duration::from_secs(15)),
 ];
 
-/// The most roots kept for following pages.
+/// The most roots kept for the next pages of lists.
 const MOST_PINNED: usize = 64;
 
-/// The most roots kept that were read from the store, each of which holds its objects alone.
+/// The most roots kept that were read from the store. Such a root shares no objects with others.
 const MOST_LOADED: usize = 2;
 
 /// Roots of the past. See the module.
@@ -47,7 +47,7 @@ impl Past {
         }
     }
 
-    /// Keeps a root just published, unless one was kept within the closest spacing.
+    /// Keeps a root that was just published, unless the last one kept is closer than the smallest spacing.
     pub(super) fn retain(&mut self, root: &Arc<Root>, now: Instant) {
         let [(_, closest), ..] = SPACING;
         let is_due = self
@@ -104,15 +104,14 @@ impl Past {
         (before.cloned(), after.cloned())
     }
 
-    /// Lets go of what is too close together, too old, or older than the event history.
+    /// Drops roots that are too close together, too old, or older than the event history.
     pub(super) fn thin(&mut self, now: Instant, history_floor: Revision) {
         let window = self.window;
         let is_kept =
             |at: Instant, root: &Root| now.duration_since(at) < window && root.revision >= history_floor;
         self.pinned.retain(|(at, root)| is_kept(*at, root));
         self.loaded.retain(|(at, _)| now.duration_since(*at) < window);
-        // From the oldest on: whether a root stays depends on those that are older, and so never changes its mind
-        // about them.
+        // Oldest first: whether a root stays depends only on older ones, whose own spacing is at least as large.
         let mut older: Option<Instant> = None;
         self.roots.retain(|(at, root)| {
             let spacing = spacing(now.duration_since(*at));
@@ -125,7 +124,7 @@ impl Past {
         });
     }
 
-    /// Forgets everything: what was kept can no longer be trusted, or lies before a gap.
+    /// Drops everything: the roots lie before a gap, or may be wrong.
     pub(super) fn clear(&mut self) {
         self.roots.clear();
         self.pinned.clear();
@@ -146,22 +145,14 @@ fn spacing(age: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Tree;
     use super::*;
 
     fn root(revision: u64) -> Arc<Root> {
-        Arc::new(Root {
-            revision: Revision(revision),
-            position: 0,
-            objects: Tree::default(),
-            postings: Tree::default(),
-            indexed: Arc::default(),
-            damaged: Arc::default(),
-        })
+        Arc::new(Root::empty(Revision(revision)))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn kept_roots_lie_further_apart_with_age() {
+    async fn kept_roots_are_spaced_further_apart_with_age() {
         let mut past = Past::new(Duration::from_mins(5));
         for second in 0..600 {
             past.retain(&root(second), Instant::now());
@@ -187,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pins_are_bounded_by_number_and_age_and_history() {
+    async fn pinned_roots_are_bounded_by_number_age_and_history() {
         let mut past = Past::new(Duration::from_mins(5));
         for revision in 0..100 {
             past.pin(root(revision));

@@ -1,6 +1,4 @@
-//! Which objects does a list or watch ask for?
-//!
-//! A scope, which is a range of keys, and selectors that filter what lies in it.
+//! Which objects a list or watch selects: a scope, which is a range of keys, and selectors that filter it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,27 +7,27 @@ use drydock_storage::{Key, KeyRange};
 
 use super::object::{CachedObject, Term, TermKind};
 
-/// The part of a resource that a request reaches.
+/// The part of a resource that a request covers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// All objects.
     All,
-    /// Those of a namespace.
+    /// The objects of a namespace.
     Namespace(String),
     /// One object; the namespace is empty for cluster-scoped resources.
     Name {
-        /// Its namespace, or nothing.
+        /// Its namespace, or empty.
         namespace: String,
         /// Its name.
         name: String,
     },
 }
 
-/// A selector as the cache needs it.
+/// A label or field selector.
 pub trait Predicate: fmt::Display + Send + Sync {
-    /// Whether what `lookup` finds is selected.
+    /// Whether an object matches whose values `lookup` returns by name.
     fn matches<'a>(&self, lookup: &dyn Fn(&str) -> Option<&'a str>) -> bool;
-    /// Names and the one value each must have; all of them hold for whatever matches.
+    /// Names and the only value each may have in an object that matches.
     fn equalities(&self) -> Vec<(String, String)>;
     /// Whether everything matches.
     fn is_empty(&self) -> bool;
@@ -42,9 +40,9 @@ pub struct Selection {
 }
 
 struct Inner {
-    /// What all keys of the scope begin with; continue tokens are relative to it.
+    /// The prefix of all keys of the scope; continue tokens are relative to it.
     prefix: String,
-    /// The keys that may match: the scope, narrowed by what selectors say of name and namespace.
+    /// The keys that may match: the scope, narrowed by field selectors on name and namespace.
     range: KeyRange,
     scope: Scope,
     labels: Option<Box<dyn Predicate>>,
@@ -56,7 +54,7 @@ struct Inner {
 }
 
 impl Selection {
-    /// The objects of `group` and `resource` within `scope` that both selectors let through.
+    /// The objects of `group` and `resource` within `scope` that both selectors match.
     #[must_use]
     pub fn new(
         group: &str,
@@ -74,13 +72,13 @@ impl Selection {
         let label_terms = labels.iter().flat_map(|labels| labels.equalities());
         let field_terms = fields.iter().flat_map(|fields| fields.equalities());
         let label_terms = label_terms.map(|(name, value)| Term::new(TermKind::Label, &name, &value));
-        let (places, field_terms): (Vec<_>, Vec<_>) =
+        let (key_fields, field_terms): (Vec<_>, Vec<_>) =
             field_terms.partition(|(name, _)| name == "metadata.name" || name == "metadata.namespace");
         let field_terms = field_terms
             .iter()
             .map(|(name, value)| Term::new(TermKind::Field, name, value));
         let equalities = label_terms.chain(field_terms).collect();
-        let (scope, name) = narrow(scope, &places);
+        let (scope, name) = narrow(scope, &key_fields);
         let range = range(group, resource, &scope);
         let text = |selector: &Option<Box<dyn Predicate>>| selector.as_ref().map(ToString::to_string);
         let identity = format!("{range:?} {:?} {:?}", text(&labels), text(&fields));
@@ -98,18 +96,18 @@ impl Selection {
         }
     }
 
-    /// Whether the object is within the scope and let through by both selectors.
+    /// Whether the object is within the scope and matched by both selectors.
     #[must_use]
     pub fn matches(&self, object: &CachedObject) -> bool {
         self.inner.range.contains(object.key().as_str()) && self.selects(object)
     }
 
-    /// Whether an object under this key may match, as far as the key tells.
+    /// Whether an object under this key may match, judged by the key alone.
     pub(super) fn may_match(&self, key: &Key) -> bool {
         self.inner.range.contains(key.as_str()) && self.name().is_none_or(|name| name == key.name())
     }
 
-    /// Whether an object of the scope is let through by both selectors.
+    /// Whether both selectors match an object of the scope.
     pub(super) fn selects(&self, object: &CachedObject) -> bool {
         let labels = self.inner.labels.as_ref();
         let fields = self.inner.fields.as_ref();
@@ -123,7 +121,7 @@ impl Selection {
         self.inner.labels.is_some() || self.inner.fields.is_some()
     }
 
-    /// What the keys of the request's scope begin with.
+    /// The prefix of all keys of the request's scope.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.inner.prefix
@@ -139,7 +137,7 @@ impl Selection {
         &self.inner.scope
     }
 
-    /// Terms that whatever matches has.
+    /// Terms that every matching object has.
     pub(super) fn equalities(&self) -> &[Term] {
         &self.inner.equalities
     }
@@ -149,7 +147,7 @@ impl Selection {
         self.inner.name.as_deref()
     }
 
-    /// Equal for selections that select the same by the same words.
+    /// Equal for selections with the same scope and the same selector texts.
     pub(super) fn identity(&self) -> &str {
         &self.inner.identity
     }
@@ -161,17 +159,17 @@ impl fmt::Debug for Selection {
     }
 }
 
-/// Uses what a field selector says of name and namespace: a narrower scope, or else the one name that may match in
-/// all namespaces. That it may contradict the scope does not matter: the selector itself is asked as well.
-fn narrow(mut scope: Scope, places: &[(String, String)]) -> (Scope, Option<String>) {
-    let place = |field: &str| {
-        let mut found = places.iter().filter(|(name, _)| name == field);
+/// Narrows the scope by a field selector on name and namespace, or else finds the one name that may match in all
+/// namespaces. The selector may contradict the scope: it is still evaluated for each object.
+fn narrow(mut scope: Scope, key_fields: &[(String, String)]) -> (Scope, Option<String>) {
+    let value = |field: &str| {
+        let mut found = key_fields.iter().filter(|(name, _)| name == field);
         found.next().map(|(_, value)| value.clone())
     };
-    if let (Scope::All, Some(namespace)) = (&scope, place("metadata.namespace")) {
+    if let (Scope::All, Some(namespace)) = (&scope, value("metadata.namespace")) {
         scope = Scope::Namespace(namespace);
     }
-    match (scope, place("metadata.name")) {
+    match (scope, value("metadata.name")) {
         (Scope::Namespace(namespace), Some(name)) => (Scope::Name { namespace, name }, None),
         (Scope::All, name) => (Scope::All, name),
         (scope, _) => (scope, None),

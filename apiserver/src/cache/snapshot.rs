@@ -1,166 +1,20 @@
-//! What did the resource look like at one revision?
+//! One state of a resource, as gets and lists read it.
 //!
-//! A [`Snapshot`] is a root of the trees: it never changes, holds no lock, and costs nothing but what it keeps
-//! alive. Lists are read off it by a cursor, as slowly as the client likes.
+//! A [`Snapshot`] is a root that is held: it never changes, needs no lock, and costs only the objects it keeps alive.
+//! Lists walk it with a cursor, as slowly as their clients read.
 
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use drydock_storage::{Key, Revision, StoreError};
 
-use super::object::{CachedObject, Term};
+use super::lock::lock;
+use super::object::CachedObject;
 use super::past::Past;
+use super::root::{Posting, Root};
 use super::selection::Selection;
-use super::tree::{Builder, Cursor, Item, Tree};
-
-/// That an object has a term: an entry of the secondary index. Names the object instead of holding it, so that
-/// writes which leave labels and fields alone leave the index alone.
-#[derive(Clone, Debug)]
-pub(super) struct Posting {
-    term: Term,
-    key: Key,
-}
-
-impl Item for Posting {
-    type Separator = Self;
-    type Probe<'a> = (&'a str, &'a str);
-
-    fn probe(&self) -> (&str, &str) {
-        (self.term.as_str(), self.key.as_str())
-    }
-
-    fn separator(&self) -> Self {
-        self.clone()
-    }
-
-    fn bytes(&self) -> u64 {
-        0
-    }
-
-    fn compare(&self, probe: (&str, &str)) -> Ordering {
-        self.probe().cmp(&probe)
-    }
-
-    fn compare_separator(separator: &Self, probe: (&str, &str)) -> Ordering {
-        separator.compare(probe)
-    }
-}
-
-/// Which labels the secondary index holds. Declared fields are always in it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum IndexedLabels {
-    /// All of them.
-    #[default]
-    All,
-    /// These.
-    Only(Vec<String>),
-}
-
-impl IndexedLabels {
-    fn has(&self, term: &Term) -> bool {
-        use super::object::TermKind::{Field, Label};
-        match (term.kind(), self) {
-            (Field, _) | (Label, Self::All) => true,
-            (Label, Self::Only(names)) => names.iter().any(|name| name == term.name()),
-        }
-    }
-}
-
-/// The objects and their index at one revision.
-#[derive(Clone, Debug)]
-pub(super) struct Root {
-    pub(super) revision: Revision,
-    /// The position of the first event that is not contained. Means nothing in roots of the past.
-    pub(super) position: u64,
-    pub(super) objects: Tree<Arc<CachedObject>>,
-    pub(super) postings: Tree<Posting>,
-    pub(super) indexed: Arc<IndexedLabels>,
-    /// Keys whose value the store cannot read. Some may be among the objects, as they were when it still could.
-    pub(super) damaged: Arc<BTreeSet<Key>>,
-}
-
-impl Root {
-    /// A root of objects that come ordered by key, without damage.
-    pub(super) fn build(
-        revision: Revision,
-        position: u64,
-        objects: Tree<Arc<CachedObject>>,
-        indexed: Arc<IndexedLabels>,
-    ) -> Self {
-        let mut postings = Vec::new();
-        for object in objects.cursor() {
-            let terms = object.terms().iter().filter(|term| indexed.has(term));
-            postings.extend(terms.map(|term| Posting {
-                term: term.clone(),
-                key: object.key().clone(),
-            }));
-        }
-        postings.sort_unstable_by(|one, other| one.compare(other.probe()));
-        let mut builder = Builder::default();
-        for posting in postings {
-            builder.push(posting);
-        }
-        Self {
-            revision,
-            position,
-            objects,
-            postings: builder.finish(),
-            indexed,
-            damaged: Arc::default(),
-        }
-    }
-
-    /// Whether everything that may match can be read.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] with the first key that cannot.
-    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
-        let mut damaged = self.damaged.iter();
-        match damaged.find(|key| selection.may_match(key)) {
-            Some(key) => Err(unreadable(key)),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes one key hold `new`, or nothing.
-    pub(super) fn set(&mut self, key: &Key, new: Option<&Arc<CachedObject>>) -> Option<Arc<CachedObject>> {
-        let old = match new {
-            Some(new) => self.objects.insert(Arc::clone(new)),
-            None => self.objects.remove(key.as_str()),
-        };
-        match (&old, new) {
-            (Some(old), Some(new)) if old.has_terms_of(new) => {}
-            (old, new) => self.reindex(key, old.as_deref(), new.map(AsRef::as_ref)),
-        }
-        old
-    }
-
-    fn reindex(&mut self, key: &Key, old: Option<&CachedObject>, new: Option<&CachedObject>) {
-        let terms =
-            |object: Option<&CachedObject>| object.map_or_else(Vec::new, |object| object.terms().to_vec());
-        let (old, new) = (terms(old), terms(new));
-        for term in old.iter().filter(|term| !new.contains(term)) {
-            self.postings.remove((term.as_str(), key.as_str()));
-        }
-        for term in new.iter().filter(|term| !old.contains(term)) {
-            if self.indexed.has(term) {
-                self.postings.insert(Posting {
-                    term: term.clone(),
-                    key: key.clone(),
-                });
-            }
-        }
-    }
-}
-
-fn unreadable(key: &Key) -> StoreError {
-    StoreError::Corrupt {
-        key: key.to_string(),
-        reason: "its value was found damaged".to_owned(),
-    }
-}
+use super::tree::{Cursor, Tree};
 
 /// What a list asks for.
 #[derive(Debug, Clone)]
@@ -169,20 +23,39 @@ pub struct Query {
     pub selection: Selection,
     /// Only keys at or after this text, relative to [`Selection::prefix`], as continue tokens hold it.
     pub start: Option<String>,
-    /// At most so many matches; 0 = all.
+    /// The most matches to return; 0 = all.
     pub limit: usize,
 }
 
-/// The answer to a [`Query`].
+impl Query {
+    /// The first key that the page may hold. A start before the scope is moved into it.
+    pub(super) fn first_key(&self) -> Cow<'_, str> {
+        let first = self.selection.range().start.as_str();
+        let start = self.start.as_ref();
+        let start = start.map(|start| format!("{}{start}", self.selection.prefix()));
+        match start.filter(|start| start.as_str() > first) {
+            Some(start) => start.into(),
+            None => first.into(),
+        }
+    }
+
+    /// The `start` of the page after the one that ends with the key `last`.
+    pub(super) fn start_after(&self, last: &str) -> Option<String> {
+        let relative = last.strip_prefix(self.selection.prefix());
+        relative.map(|relative| format!("{relative}\0"))
+    }
+}
+
+/// The result of a [`Query`].
 #[derive(Debug)]
 pub struct Page {
     /// The revision of the snapshot: the list's resourceVersion.
     pub revision: Revision,
-    /// The matches in key order. Lazy where it can be.
+    /// The matches in key order, read lazily where possible.
     pub objects: Objects,
-    /// Where the next page starts, relative to [`Selection::prefix`]; none when this is the last one.
+    /// Where the next page starts, relative to [`Selection::prefix`]; none on the last page.
     pub next: Option<String>,
-    /// How many objects follow this page, exactly; only with `next` and without selectors.
+    /// The exact number of objects after this page; only with `next` and without selectors.
     pub remaining: Option<u64>,
 }
 
@@ -219,13 +92,10 @@ impl Snapshot {
     /// # Errors
     /// [`StoreError::Corrupt`] when the store cannot read it.
     pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<CachedObject>>, StoreError> {
-        if self.root.damaged.contains(key) {
-            return Err(unreadable(key));
-        }
-        Ok(self.root.objects.get(key.as_str()).cloned())
+        self.root.get(key)
     }
 
-    /// As [`Root::check_readable`]. Whoever shows what matches asks before.
+    /// As [`Root::check_readable`]; to be called before matches are shown.
     pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
         self.root.check_readable(selection)
     }
@@ -236,16 +106,12 @@ impl Snapshot {
         self.matches_from(selection, selection.range().start.as_str())
     }
 
-    /// A page of a list. When another page follows, this snapshot is kept for it for a while, so that it will be
-    /// of the same revision.
+    /// A page of a list. When another page follows, this state is kept for a while, so that the next page has the
+    /// same revision.
     #[must_use]
     pub(super) fn select(&self, query: &Query) -> Page {
         let selection = &query.selection;
-        let range = selection.range();
-        let start = query.start.as_ref();
-        let start = start.map(|start| format!("{}{start}", selection.prefix()));
-        let start = start.filter(|start| *start > range.start);
-        let start = start.as_deref().unwrap_or(&range.start);
+        let start = &*query.first_key();
         let mut page = Page {
             revision: self.root.revision,
             objects: self.matches_from(selection, start),
@@ -263,7 +129,10 @@ impl Snapshot {
             page.objects = Objects(Source::Collected(matches.into_iter()));
             last.filter(|_| more)
         } else {
-            let (first, end) = (self.root.objects.rank(start), self.end_rank(&range.end));
+            let (first, end) = (
+                self.root.objects.rank(start),
+                self.end_rank(&selection.range().end),
+            );
             let limit = u64::try_from(query.limit).unwrap_or(u64::MAX);
             if let Source::Range { left, .. } = &mut page.objects.0 {
                 *left = limit;
@@ -278,13 +147,8 @@ impl Snapshot {
             }
         };
         if let Some(last) = last {
-            let relative = last.as_str().strip_prefix(selection.prefix());
-            page.next = relative.map(|relative| format!("{relative}\0"));
-            let mut past = self
-                .past
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            past.pin(Arc::clone(&self.root));
+            page.next = query.start_after(last.as_str());
+            lock(&self.past).pin(Arc::clone(&self.root));
         }
         page
     }
@@ -340,7 +204,7 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// Objects of a snapshot in key order. Owns what it reads; may be held and moved on as slowly as one likes.
+/// Objects of a snapshot in key order. Owns what it reads, so it may be held and advanced at any pace.
 pub struct Objects(Source);
 
 enum Source {
@@ -357,19 +221,19 @@ enum Source {
         objects: Tree<Arc<CachedObject>>,
         selection: Selection,
     },
-    /// The objects of one name, from namespace to namespace.
+    /// The objects of one name, namespace by namespace.
     Name {
         objects: Tree<Arc<CachedObject>>,
         name: String,
-        /// Where the next namespace begins, or the first key that may match.
+        /// The start of the next namespace, or the first key that may match.
         start: String,
         selection: Selection,
     },
     Collected(std::vec::IntoIter<Arc<CachedObject>>),
 }
 
-/// The object of a name in the first namespace that has keys at or after `start`, and where the next namespace
-/// begins. The object may be absent; none when there are no such keys in the range of the selection.
+/// The object of a name in the first namespace that has keys at or after `start`, and the start of the next
+/// namespace. The object may be absent; none when the selection's range has no such keys.
 fn in_next_namespace(
     objects: &Tree<Arc<CachedObject>>,
     name: &str,
@@ -383,7 +247,7 @@ fn in_next_namespace(
     }
     let key = format!("{namespace}/{name}");
     let found = objects.get(key.as_str()).filter(|_| key.as_str() >= start);
-    // The character after the one that ends a namespace.
+    // '0' follows '/', which ends the namespace.
     Some((found.cloned(), format!("{namespace}0")))
 }
 
@@ -443,7 +307,7 @@ impl Iterator for Objects {
 }
 
 impl Objects {
-    /// Objects that are at hand already, in order.
+    /// Objects that were collected before, in order.
     pub(super) fn collected(objects: Vec<Arc<CachedObject>>) -> Self {
         Self(Source::Collected(objects.into_iter()))
     }

@@ -1,8 +1,8 @@
-//! How do readers hold a consistent state while one writer goes on?
+//! A copy-on-write B-tree: readers hold a consistent version while one writer changes its own.
 //!
-//! With a copy-on-write B-tree. Nodes are shared between versions of the tree; cloning a tree is a reference
-//! count, and a change copies only the nodes on one path, or none at all when nobody else holds them. Every
-//! branch knows how many items and bytes lie below it, so that counting a range does not walk it.
+//! Versions of a tree share nodes. Cloning a tree increments a reference count. A change copies only the nodes on one
+//! path, and only those that another version still holds. Each branch knows how many items and bytes are below it, so
+//! counting a range does not walk it.
 //!
 //! ```text
 //! old root ──┐           ┌── new root
@@ -18,37 +18,37 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The most items of a leaf, and the most children of a branch.
-pub const FAN_OUT: usize = 48;
+pub(super) const FAN_OUT: usize = 48;
 
-/// Nodes that shrink below this share of [`FAN_OUT`] are merged with a neighbour.
+/// Nodes that shrink below this share of [`FAN_OUT`] are merged with a sibling.
 const MIN_FILL: usize = FAN_OUT / 3;
 
-/// Spare places given to a full vector that must take one more, instead of doubling it.
+/// The capacity added to a full vector, instead of doubling it.
 const GROWTH: usize = 8;
 
-/// What a [`Tree`] holds: something small to clone that knows its place in the order.
-pub trait Item: Clone {
-    /// What branches keep to find a child: the place of an item without what hangs on it, so that a branch
-    /// does not keep old items alive.
+/// An item of a [`Tree`]: cheap to clone and ordered.
+pub(super) trait Item: Clone {
+    /// What branches keep to find a child: the order key of an item without its data, so that a branch does not keep
+    /// old items alive.
     type Separator: Clone;
-    /// What is searched for.
+    /// A borrowed order key, to search for.
     type Probe<'a>: Copy;
 
-    /// The item's own place.
+    /// The item's order key.
     fn probe(&self) -> Self::Probe<'_>;
-    /// The item's place, to be kept in a branch.
+    /// The item's order key, to be kept in a branch.
     fn separator(&self) -> Self::Separator;
-    /// The item's weight in bytes; must not change while it is in a tree.
+    /// The item's size in bytes; must not change while it is in a tree.
     fn bytes(&self) -> u64;
-    /// Whether the item lies before, at or after `probe`.
+    /// Whether the item is before, at or after `probe`.
     fn compare(&self, probe: Self::Probe<'_>) -> Ordering;
-    /// Whether the separator lies before, at or after `probe`.
+    /// Whether the separator is before, at or after `probe`.
     fn compare_separator(separator: &Self::Separator, probe: Self::Probe<'_>) -> Ordering;
 }
 
 /// An ordered set of items with O(1) clone. See the module.
 #[derive(Clone)]
-pub struct Tree<T: Item> {
+pub(super) struct Tree<T: Item> {
     root: Option<Arc<Node<T>>>,
     count: u64,
     bytes: u64,
@@ -60,8 +60,8 @@ enum Node<T: Item> {
     Branch(Vec<Child<T>>),
 }
 
-/// A child and what lies below it. The separator is at or before its first item and after the last item of
-/// the child before; that of the first child is never read.
+/// A child with its sums. The separator is at or before its first item, and after the last item of the child before.
+/// The separator of the first child is never read.
 #[derive(Clone)]
 struct Child<T: Item> {
     separator: T::Separator,
@@ -90,21 +90,21 @@ impl<T: Item> fmt::Debug for Tree<T> {
 }
 
 impl<T: Item> Tree<T> {
-    /// How many items there are.
+    /// The number of items.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// What they weigh together.
+    /// The size of all items together.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The item at `probe`.
     #[must_use]
-    pub fn get(&self, probe: T::Probe<'_>) -> Option<&T> {
+    pub(super) fn get(&self, probe: T::Probe<'_>) -> Option<&T> {
         let mut node = self.root.as_deref()?;
         loop {
             match node {
@@ -117,8 +117,8 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// Puts the item at its place and returns what was there.
-    pub fn insert(&mut self, item: T) -> Option<T> {
+    /// Inserts the item and returns the one it replaced.
+    pub(super) fn insert(&mut self, item: T) -> Option<T> {
         let bytes = item.bytes();
         let Some(root) = &mut self.root else {
             self.root = Some(Arc::new(Node::Leaf(vec![item])));
@@ -146,9 +146,9 @@ impl<T: Item> Tree<T> {
         old
     }
 
-    /// Takes the item at `probe` out.
-    pub fn remove(&mut self, probe: T::Probe<'_>) -> Option<T> {
-        // Looking first spares the copy of a path when there is nothing to remove.
+    /// Removes the item at `probe` and returns it.
+    pub(super) fn remove(&mut self, probe: T::Probe<'_>) -> Option<T> {
+        // Without this, a path would be copied even when there is nothing to remove.
         self.get(probe)?;
         let root = self.root.as_mut()?;
         let old = remove_below(root, probe)?;
@@ -165,9 +165,9 @@ impl<T: Item> Tree<T> {
         Some(old)
     }
 
-    /// How many items lie before `probe`.
+    /// The number of items before `probe`.
     #[must_use]
-    pub fn rank(&self, probe: T::Probe<'_>) -> u64 {
+    pub(super) fn rank(&self, probe: T::Probe<'_>) -> u64 {
         let mut before = 0;
         let mut node = self.root.as_deref();
         while let Some(current) = node {
@@ -186,9 +186,9 @@ impl<T: Item> Tree<T> {
         before
     }
 
-    /// All items in order. The cursor owns what it walks: the tree may change or go meanwhile.
+    /// All items in order. The cursor owns what it walks, so the tree may change or be dropped meanwhile.
     #[must_use]
-    pub fn cursor(&self) -> Cursor<T> {
+    pub(super) fn cursor(&self) -> Cursor<T> {
         Cursor {
             stack: self.root.iter().map(|root| (Arc::clone(root), 0)).collect(),
         }
@@ -196,7 +196,7 @@ impl<T: Item> Tree<T> {
 
     /// The items at and after `probe`, in order.
     #[must_use]
-    pub fn cursor_from(&self, probe: T::Probe<'_>) -> Cursor<T> {
+    pub(super) fn cursor_from(&self, probe: T::Probe<'_>) -> Cursor<T> {
         let mut stack = Vec::new();
         let mut node = self.root.as_ref();
         while let Some(current) = node {
@@ -218,7 +218,7 @@ impl<T: Item> Tree<T> {
 
     /// The items after the first `rank`, in order.
     #[must_use]
-    pub fn cursor_at(&self, rank: u64) -> Cursor<T> {
+    pub(super) fn cursor_at(&self, rank: u64) -> Cursor<T> {
         let mut stack = Vec::new();
         let mut left = rank;
         let mut node = self.root.as_ref();
@@ -246,10 +246,10 @@ impl<T: Item> Tree<T> {
     }
 }
 
-/// Builds a tree from items that come in ascending order, with full nodes.
-pub struct Builder<T: Item> {
+/// Builds a tree with full nodes, from items in ascending order.
+pub(super) struct Builder<T: Item> {
     leaf: Vec<T>,
-    /// Finished nodes not yet taken up by one a level higher, lowest level first.
+    /// Finished nodes without a parent yet, lowest level first.
     levels: Vec<Vec<Child<T>>>,
 }
 
@@ -263,8 +263,8 @@ impl<T: Item> Default for Builder<T> {
 }
 
 impl<T: Item> Builder<T> {
-    /// Adds an item that lies after all before it. Order is the caller's promise.
-    pub fn push(&mut self, item: T) {
+    /// Adds an item after all others. The caller guarantees the order.
+    pub(super) fn push(&mut self, item: T) {
         self.leaf.push(item);
         if self.leaf.len() == FAN_OUT {
             let leaf = std::mem::replace(&mut self.leaf, Vec::with_capacity(FAN_OUT));
@@ -288,12 +288,12 @@ impl<T: Item> Builder<T> {
 
     /// The tree of all items pushed.
     #[must_use]
-    pub fn finish(mut self) -> Tree<T> {
+    pub(super) fn finish(mut self) -> Tree<T> {
         let mut top = Child::new(Node::Leaf(std::mem::take(&mut self.leaf)));
         let highest = self.levels.len().saturating_sub(1);
         for (level, mut children) in self.levels.into_iter().enumerate() {
             children.extend(top);
-            // Only the root may go when it has one child: elsewhere leaves would end up on different levels.
+            // Only the root may be omitted when it has one child: elsewhere leaves would be on different levels.
             top = if level == highest && children.len() == 1 {
                 children.pop()
             } else {
@@ -308,9 +308,9 @@ impl<T: Item> Builder<T> {
     }
 }
 
-/// An iterator that owns what it walks. Items come in order.
-pub struct Cursor<T: Item> {
-    /// The path to the next item: nodes and the index to go on with in each.
+/// An iterator over items in order, which owns what it walks.
+pub(super) struct Cursor<T: Item> {
+    /// The path to the next item: nodes, and the index to continue with in each.
     stack: Vec<(Arc<Node<T>>, usize)>,
 }
 
@@ -368,7 +368,7 @@ impl<T: Item> Node<T> {
 }
 
 impl<T: Item> Child<T> {
-    /// The node with its sums; none for an empty one.
+    /// The node with its sums; none if it is empty.
     fn new(node: Node<T>) -> Option<Self> {
         let separator = node.first_separator()?;
         let (count, bytes) = match &node {
@@ -387,13 +387,13 @@ impl<T: Item> Child<T> {
     }
 }
 
-/// Which child holds, or would hold, `probe`.
+/// The index of the child that holds, or would hold, `probe`.
 fn child_index<T: Item>(children: &[Child<T>], probe: T::Probe<'_>) -> usize {
     let others = children.get(1..).unwrap_or_default();
     others.partition_point(|child| T::compare_separator(&child.separator, probe).is_le())
 }
 
-/// Returns what was replaced, and a new right neighbour when the node had to be split.
+/// Returns the replaced item, and a new right sibling if the node was split.
 fn insert_below<T: Item>(node: &mut Arc<Node<T>>, item: T) -> (Option<T>, Option<Child<T>>) {
     match Arc::make_mut(node) {
         Node::Leaf(items) => match items.binary_search_by(|other| other.compare(item.probe())) {
@@ -417,17 +417,17 @@ fn insert_below<T: Item>(node: &mut Arc<Node<T>>, item: T) -> (Option<T>, Option
                 return (None, None);
             };
             child.bytes += item.bytes();
-            let (old, new_neighbour) = insert_below(&mut child.node, item);
+            let (old, new_sibling) = insert_below(&mut child.node, item);
             match &old {
                 Some(old) => child.bytes -= old.bytes(),
                 None => child.count += 1,
             }
-            let Some(neighbour) = new_neighbour else {
+            let Some(sibling) = new_sibling else {
                 return (old, None);
             };
-            child.count -= neighbour.count;
-            child.bytes -= neighbour.bytes;
-            insert_at(children, index + 1, neighbour);
+            child.count -= sibling.count;
+            child.bytes -= sibling.bytes;
+            insert_at(children, index + 1, sibling);
             (
                 old,
                 split(children, appended).and_then(|right| Child::new(Node::Branch(right))),
@@ -436,7 +436,7 @@ fn insert_below<T: Item>(node: &mut Arc<Node<T>>, item: T) -> (Option<T>, Option
     }
 }
 
-/// Takes the right part off an overfull vector. Ascending inserts leave full nodes behind.
+/// Splits off the right part of an overfull vector. After an insert at the end, the left part stays full.
 fn split<T>(items: &mut Vec<T>, appended: bool) -> Option<Vec<T>> {
     let at = if appended { FAN_OUT } else { items.len() / 2 };
     (items.len() > FAN_OUT).then(|| items.split_off(at))
@@ -471,7 +471,7 @@ fn remove_below<T: Item>(node: &mut Arc<Node<T>>, probe: T::Probe<'_>) -> Option
     }
 }
 
-/// Makes one child of those at `left` and `left + 1`, or evens them out when together they are too many.
+/// Merges the children at `left` and `left + 1`, or distributes their content evenly if it does not fit one node.
 fn merge<T: Item>(children: &mut Vec<Child<T>>, left: usize) {
     if left + 1 >= children.len() {
         return;
@@ -492,7 +492,7 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, left: usize) {
             below.extend(others);
             split(below, false).map(Node::Branch)
         }
-        // All leaves lie on one level.
+        // Unreachable: all leaves are on one level.
         (_, right) => Some(right),
     };
     if let Some(right) = surplus.and_then(Child::new) {

@@ -249,7 +249,7 @@ fn storage_version_hash(resource: &Resource) -> String {
     let text = format!(
         "{}/{}/{}",
         resource.group,
-        resource.storage_version().name,
+        resource.storage_face().version,
         resource.kind
     );
     let hash = digest(&SHA256, text.as_bytes());
@@ -258,7 +258,8 @@ fn storage_version_hash(resource: &Resource) -> String {
 
 fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Value {
     let mut entries: Vec<(String, Value)> = Vec::new();
-    for (resource, _) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let mut entry = json!({
             "name": resource.plural,
             "singularName": resource.singular,
@@ -312,7 +313,7 @@ fn aggregated_document(catalog: &Catalog, groups: &[&str]) -> Value {
                 .map(|version| {
                     let resources: Vec<Value> = catalog
                         .of_group_version(group, version)
-                        .map(|(resource, _)| aggregated_resource(resource, version))
+                        .map(|endpoint| aggregated_resource(endpoint.resource(), version))
                         .collect();
                     json!({ "version": version, "resources": resources, "freshness": "Current" })
                 })

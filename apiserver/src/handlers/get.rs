@@ -1,25 +1,20 @@
 //! Reading one object.
 
-use drydock_storage::{Revision, Store};
+use drydock_storage::Store;
 use http::{Response, StatusCode};
 
 use super::Call;
-use crate::cache::Moment;
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::store::Written;
 use crate::request::negotiate::Answer;
-use crate::request::options::{GetState, get_state};
+use crate::request::options::get_freshness;
 
 pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Object)?;
-    let moment = match get_state(&call.context.query)? {
-        GetState::MostRecent => Moment::MostRecent,
-        GetState::Any => Moment::Any,
-        GetState::NotOlderThan(revision) => Moment::NotOlderThan(Revision(revision)),
-    };
+    let freshness = get_freshness(&call.context.query)?;
     let key = call.store.key(&call.namespace, &call.name)?;
-    let object = call.store.cache.get(&key, moment).await?;
+    let object = call.store.cache.get(&key, freshness).await?;
     let object =
         object.ok_or_else(|| ApiError::not_found(call.store.resource.group_resource(), &call.name))?;
     let written = Written {

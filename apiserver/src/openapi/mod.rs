@@ -204,10 +204,11 @@ fn group_version_kind(resource: &Resource, version: &str, kind: &str) -> Value {
 /// The definitions of a group-version: each kind and its list, and what they share.
 fn definitions(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) -> Map<String, Value> {
     let mut found = shapes::definitions(dialect);
-    for (resource, served) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let name = definition_name(resource, version);
         let list_kind = format!("{}List", resource.kind);
-        let definition = shapes::schema(&served.schema, dialect);
+        let definition = shapes::schema(&endpoint.face().schema, dialect);
         let list = shapes::list_schema(resource.kind, &name, dialect);
         for (name, kind, mut schema) in [
             (format!("{name}List"), list_kind.as_str(), list),

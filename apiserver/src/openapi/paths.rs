@@ -27,7 +27,8 @@ pub(super) fn of_group_version(
 ) -> Map<String, Value> {
     let root = root(group, version);
     let mut paths = Map::new();
-    for (resource, _) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let writer = Writer {
             dialect,
             resource,

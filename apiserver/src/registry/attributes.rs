@@ -26,7 +26,7 @@ struct HeadMetadata {
 /// Reads the attributes of a resource's objects off their stored form. Payloads that cannot be read have none.
 #[must_use]
 pub fn extract(resource: &Resource) -> Arc<Extract> {
-    let declared = resource.strategy.selectable_fields();
+    let declared = resource.capabilities.selectable_fields;
     Arc::new(move |_, payload| {
         let head: Head = serde_json::from_slice(payload).unwrap_or_default();
         let fields = if declared.is_empty() {

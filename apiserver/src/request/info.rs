@@ -3,7 +3,7 @@
 //! The path is decoded and split once, here. Authorization and routing both use the result, so that a request cannot be
 //! authorized as one thing and served as another.
 
-use http::Method;
+use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode_str;
 
 use super::query::{Query, escapes_are_whole};
@@ -154,6 +154,15 @@ impl RequestInfo {
             None => self.method.as_str().to_ascii_lowercase(),
         }
     }
+}
+
+/// The `User-Agent`; empty when absent or not text.
+#[must_use]
+pub fn user_agent(headers: &HeaderMap) -> &str {
+    headers
+        .get(header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default()
 }
 
 fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<ResourceRequest> {

@@ -5,6 +5,7 @@ pub mod duration;
 pub mod info;
 pub mod negotiate;
 pub mod options;
+pub mod projection;
 pub mod query;
 pub mod user;
 pub mod warnings;

@@ -5,9 +5,9 @@
 //! controllers, which ask for protobuf first, get the same transform in JSON.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::ACCEPT;
 
-use super::Query;
+use super::{info::user_agent, query::Query};
 use crate::error::ApiError;
 
 /// What a client may get, in the order of preference.
@@ -244,10 +244,7 @@ fn is_pretty(headers: &HeaderMap, query: &Query, pretty_clause: bool) -> bool {
     if let Some(value) = query.first("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
-    let agent = headers
-        .get(USER_AGENT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let agent = user_agent(headers);
     pretty_clause
         || ["curl", "Wget", "Mozilla/5.0"]
             .iter()
@@ -256,6 +253,8 @@ fn is_pretty(headers: &HeaderMap, query: &Query, pretty_clause: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http::header::USER_AGENT;
+
     use super::*;
 
     fn check(accept: &str, answer: Answer) -> Result<(MediaType, Transform), String> {

@@ -3,9 +3,11 @@
 use drydock_machinery::codec::FieldValidation;
 use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::object_meta;
+use drydock_storage::Revision;
 use serde::Deserialize;
 
 use super::Query;
+use crate::cache::{Freshness, ListState, WatchStart};
 use crate::error::{ApiError, GroupResource, StatusCause};
 
 const GROUP: &str = "meta.k8s.io";
@@ -275,26 +277,20 @@ impl DeleteOptions {
     }
 }
 
-/// Which state a list shows.
+/// Where a list begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListState {
-    /// The most recent, linearizable.
-    MostRecent,
-    /// Any state, the newest at hand.
-    Any,
-    /// A state no older than this revision.
-    NotOlderThan(u64),
-    /// Exactly this revision.
-    Exactly(u64),
-    /// Where a continue token says; not parsed here.
-    Continue(String),
+pub enum ListStart {
+    /// At the first object of this state.
+    State(ListState),
+    /// At the position in this continue token, which is not parsed here.
+    Token(String),
 }
 
 /// The options of list and deletecollection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListOptions {
-    /// The state to show.
-    pub state: ListState,
+    /// Where the list begins.
+    pub start: ListStart,
     /// At most so many objects; 0 = all.
     pub limit: usize,
 }
@@ -366,7 +362,7 @@ impl ListOptions {
                 ));
             }
             return Ok(Self {
-                state: ListState::Continue(token.to_owned()),
+                start: ListStart::Token(token.to_owned()),
                 limit,
             });
         }
@@ -375,42 +371,33 @@ impl ListOptions {
                 .map_err(|text| ApiError::bad_request(format!("invalid resource version: {text}")))?,
             matching,
         ) {
-            (None, _) => ListState::MostRecent,
-            (Some(0), _) => ListState::Any,
-            (Some(revision), "Exact") => ListState::Exactly(revision),
-            (Some(revision), "NotOlderThan") => ListState::NotOlderThan(revision),
-            (Some(revision), _) if limit > 0 => ListState::Exactly(revision),
-            (Some(revision), _) => ListState::NotOlderThan(revision),
+            (None, _) => Freshness::MostRecent.into(),
+            (Some(0), _) => Freshness::Any.into(),
+            (Some(revision), "Exact") => ListState::Exactly(Revision(revision)),
+            (Some(revision), "") if limit > 0 => ListState::Exactly(Revision(revision)),
+            (Some(revision), _) => Freshness::NotOlderThan(Revision(revision)).into(),
         };
-        Ok(Self { state, limit })
+        Ok(Self {
+            start: ListStart::State(state),
+            limit,
+        })
     }
 }
 
-/// Which state a get shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GetState {
-    /// The most recent, linearizable.
-    MostRecent,
-    /// Any state.
-    Any,
-    /// A state no older than this revision.
-    NotOlderThan(u64),
-}
-
-/// Reads the options of get.
+/// Reads the options of get: how recent the object must be.
 ///
 /// # Errors
 /// 500 for a revision that is none (as the Go server answers), 400 for `export`.
-pub fn get_state(query: &Query) -> Result<GetState, ApiError> {
+pub fn get_freshness(query: &Query) -> Result<Freshness, ApiError> {
     if query.boolean("export") == Some(true) {
         return Err(ApiError::bad_request(
             "the export parameter, deprecated since v1.14, is no longer supported",
         ));
     }
     match parse_revision(query.first("resourceVersion").unwrap_or_default()) {
-        Ok(None) => Ok(GetState::MostRecent),
-        Ok(Some(0)) => Ok(GetState::Any),
-        Ok(Some(revision)) => Ok(GetState::NotOlderThan(revision)),
+        Ok(None) => Ok(Freshness::MostRecent),
+        Ok(Some(0)) => Ok(Freshness::Any),
+        Ok(Some(revision)) => Ok(Freshness::NotOlderThan(Revision(revision))),
         Err(text) => Err(ApiError::unclassified(text)),
     }
 }
@@ -431,22 +418,6 @@ pub fn parse_revision(text: &str) -> Result<Option<u64>, String> {
     text.parse().map(Some).map_err(|_| {
         format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: value out of range")
     })
-}
-
-/// Where a watch begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchStart {
-    /// Every change after this revision.
-    After(u64),
-    /// The objects of a state, then changes: `at_least` a revision, or the most recent state when none is given.
-    InitialEvents {
-        /// The revision the state has reached at least.
-        at_least: Option<u64>,
-        /// Whether the state must be the most recent.
-        most_recent: bool,
-    },
-    /// Changes from now on.
-    Now,
 }
 
 /// The options of watch.
@@ -512,20 +483,13 @@ impl WatchOptions {
 
         let revision = parse_revision(version).map_err(ApiError::unclassified)?;
         let start = match (revision, send_initial_events) {
-            (None, None | Some(true)) => WatchStart::InitialEvents {
-                at_least: None,
-                most_recent: true,
-            },
-            (Some(0), None | Some(true)) => WatchStart::InitialEvents {
-                at_least: None,
-                most_recent: false,
-            },
-            (Some(revision), Some(true)) => WatchStart::InitialEvents {
-                at_least: Some(revision),
-                most_recent: false,
-            },
+            (None, None | Some(true)) => WatchStart::InitialEvents(Freshness::MostRecent),
+            (Some(0), None | Some(true)) => WatchStart::InitialEvents(Freshness::Any),
+            (Some(revision), Some(true)) => {
+                WatchStart::InitialEvents(Freshness::NotOlderThan(Revision(revision)))
+            }
             (None | Some(0), Some(false)) => WatchStart::Now,
-            (Some(revision), _) => WatchStart::After(revision),
+            (Some(revision), _) => WatchStart::After(Revision(revision)),
         };
         Ok(Self {
             start,
@@ -550,34 +514,29 @@ mod tests {
 
     #[test]
     fn list_states_follow_version_match_and_limit() {
-        for (query, state) in [
-            ("", ListState::MostRecent),
-            ("resourceVersion=0", ListState::Any),
+        let newest = |freshness: Freshness| ListStart::State(freshness.into());
+        let not_older_than_7 = || newest(Freshness::NotOlderThan(Revision(7)));
+        let exactly_7 = || ListStart::State(ListState::Exactly(Revision(7)));
+        let token = || ListStart::Token("abc".to_owned());
+        for (query, start) in [
+            ("", newest(Freshness::MostRecent)),
+            ("resourceVersion=0", newest(Freshness::Any)),
             (
                 "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=5",
-                ListState::Any,
+                newest(Freshness::Any),
             ),
-            ("resourceVersion=7", ListState::NotOlderThan(7)),
-            ("resourceVersion=7&limit=2", ListState::Exactly(7)),
-            (
-                "resourceVersion=7&resourceVersionMatch=Exact",
-                ListState::Exactly(7),
-            ),
+            ("resourceVersion=7", not_older_than_7()),
+            ("resourceVersion=7&limit=2", exactly_7()),
+            ("resourceVersion=7&resourceVersionMatch=Exact", exactly_7()),
             (
                 "resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2",
-                ListState::NotOlderThan(7),
+                not_older_than_7(),
             ),
-            ("continue=abc", ListState::Continue("abc".into())),
-            (
-                "continue=abc&resourceVersion=0",
-                ListState::Continue("abc".into()),
-            ),
+            ("continue=abc", token()),
+            ("continue=abc&resourceVersion=0", token()),
         ] {
-            assert_eq!(
-                ListOptions::parse(&Query::parse(query)).unwrap().state,
-                state,
-                "{query}"
-            );
+            let parsed = ListOptions::parse(&Query::parse(query)).unwrap();
+            assert_eq!(parsed.start, start, "{query}");
         }
     }
 
@@ -625,24 +584,18 @@ mod tests {
 
     #[test]
     fn watches_without_a_version_send_initial_events() {
-        let all = |most_recent| WatchStart::InitialEvents {
-            at_least: None,
-            most_recent,
-        };
+        let initial = WatchStart::InitialEvents;
         for (query, start) in [
-            ("", all(true)),
-            ("resourceVersion=0", all(false)),
-            ("resourceVersion=9", WatchStart::After(9)),
+            ("", initial(Freshness::MostRecent)),
+            ("resourceVersion=0", initial(Freshness::Any)),
+            ("resourceVersion=9", WatchStart::After(Revision(9))),
             (
                 "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
-                all(true),
+                initial(Freshness::MostRecent),
             ),
             (
                 "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=9",
-                WatchStart::InitialEvents {
-                    at_least: Some(9),
-                    most_recent: false,
-                },
+                initial(Freshness::NotOlderThan(Revision(9))),
             ),
             (
                 "sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
@@ -650,7 +603,7 @@ mod tests {
             ),
             (
                 "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4",
-                WatchStart::After(4),
+                WatchStart::After(Revision(4)),
             ),
         ] {
             assert_eq!(

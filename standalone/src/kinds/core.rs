@@ -1,6 +1,7 @@
 //! Namespaces, nodes and pods of core/v1.
 
 use drydock_apiserver::registry::resource::Subresource;
+use drydock_machinery::codec::protobuf::{FieldType, Message};
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
 use jiff::Timestamp;
@@ -13,6 +14,18 @@ use crate::pod::{grace_period, phase};
 
 /// The capacity that a node reports; nothing runs on it.
 const NODE_CAPACITY: [(&str, &str); 3] = [("cpu", "8"), ("memory", "32Gi"), ("pods", "110")];
+
+/// The protobuf form of a namespace, without its spec and status, which are set by the server.
+const NAMESPACE: Message = &[(
+    1,
+    "metadata",
+    FieldType::Message(&[
+        (1, "name", FieldType::Text),
+        (2, "generateName", FieldType::Text),
+        (11, "labels", FieldType::Map),
+        (12, "annotations", FieldType::Map),
+    ]),
+)];
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![namespaces(), nodes(), pods()]
@@ -42,6 +55,7 @@ fn namespaces() -> BuiltIn {
                 ]
             },
             selectable_fields: &["status.phase"],
+            message: Some(NAMESPACE),
             prepare_for_create: |object, _| {
                 set(object, "status", json!({ "phase": "Active" }));
                 let metadata = member_mut(object, "metadata");
@@ -200,7 +214,7 @@ fn pods() -> BuiltIn {
                     json!({ "phase": "Pending", "qosClass": "BestEffort" }),
                 );
             },
-            grace_period: |pod, requested| Some(grace_period(pod, requested)),
+            grace_period: Some(|pod, requested| Some(grace_period(pod, requested))),
             ..Rules::PLAIN
         },
         ..BuiltIn::V1

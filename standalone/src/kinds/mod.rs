@@ -11,12 +11,14 @@ mod policy;
 
 use std::sync::Arc;
 
-use drydock_apiserver::registry::resource::{Resource, ServedVersion, Subresource, api_version};
-use drydock_apiserver::registry::strategy::{StrategicMerge, Strategy, WriteContext};
+use drydock_apiserver::registry::face::{Face, Table};
+use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
+use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
+use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};
 use drydock_machinery::table::{Cell, Column, age_of, name_of};
-use drydock_proto::kinds::Scope;
+use drydock_proto::kinds::{Conversion, Scope};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -90,13 +92,24 @@ impl BuiltIn {
             short_names: self.short_names,
             categories: self.categories,
             scope: self.scope,
-            versions: vec![ServedVersion {
-                name: self.version,
+            faces: vec![Arc::new(Face {
+                version: self.version,
                 api_version: api_version(self.group, self.version).into(),
                 schema: Arc::new(schema),
-            }],
+                table: Table {
+                    columns: self.rules.columns,
+                    cells: self.rules.cells,
+                },
+                conversion: Conversion::Identity,
+            })],
             has_status: self.members.contains(&"status"),
-            more_subresources: self.more_subresources,
+            capabilities: Capabilities {
+                selectable_fields: self.rules.selectable_fields,
+                more_subresources: self.more_subresources,
+                grace_period: self.rules.grace_period,
+                strategic_merge: Some(strategic_merge::apply),
+                message: self.rules.message,
+            },
             strategy: Box::new(self.rules),
         })
     }
@@ -109,7 +122,8 @@ struct Rules {
     selectable_fields: &'static [&'static str],
     prepare_for_create: fn(&mut Value, Timestamp),
     validate: fn(&Value) -> ErrorList,
-    grace_period: fn(&Value, Option<i64>) -> Option<i64>,
+    grace_period: Option<GracePeriod>,
+    message: Option<Message>,
 }
 
 impl Rules {
@@ -120,7 +134,8 @@ impl Rules {
         selectable_fields: &[],
         prepare_for_create: |_, _| {},
         validate: |_| ErrorList::new(),
-        grace_period: |_, _| None,
+        grace_period: None,
+        message: None,
     };
 }
 
@@ -139,26 +154,6 @@ impl Strategy for Rules {
 
     fn validate_status_update(&self, _new: &Value, _old: &Value, _context: &WriteContext) -> ErrorList {
         ErrorList::new()
-    }
-
-    fn grace_period(&self, object: &Value, requested: Option<i64>) -> Option<i64> {
-        (self.grace_period)(object, requested)
-    }
-
-    fn strategic_merge(&self) -> Option<StrategicMerge> {
-        Some(strategic_merge::apply)
-    }
-
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        self.selectable_fields
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        self.columns
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
-        (self.cells)(object, now)
     }
 }
 
@@ -199,8 +194,9 @@ mod tests {
                     namespace_terminating: false,
                 },
             );
-            let cells = resource.strategy.cells(&object, now);
-            assert_eq!(cells.len(), resource.strategy.columns().len(), "{resource:?}");
+            let table = &resource.storage_face().table;
+            let cells = (table.cells)(&object, now);
+            assert_eq!(cells.len(), table.columns.len(), "{resource:?}");
         }
         assert!(seen.contains(&("", "pods")) && seen.contains(&("policy", "poddisruptionbudgets")));
     }
@@ -212,7 +208,7 @@ mod tests {
             .iter()
             .find(|resource| resource.plural == "pods")
             .unwrap();
-        let schema = &pods.storage_version().schema;
+        let schema = &pods.storage_face().schema;
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "a", "labels": {"a": "b"}},

@@ -1,14 +1,13 @@
-//! Did a watch deliver what it owes?
+//! Checks the recorded signals of one watch against all events of the store.
 //!
-//! Checks the recorded signals of one watch against all changes of the store: *ordered*, *unique*, *reliable*
-//! (between the first and the last revision seen nothing is missing and nothing extra), *atomic* (one revision, one
-//! signal, as written), *resumable* (it begins with the first change it was asked for), and *bookmarkable* (after a
-//! mark of progress nothing up to it follows).
+//! The rules: *ordered and unique*; *reliable* (between the first and the last revision seen no event is missing and none
+//! is extra); *as written*; *resumable* (it begins with the first event it was opened for); *bookmarkable* (no event up to
+//! a progress signal's revision follows it).
 
-use super::history::{Fault, fault};
+use super::history::{Violation, violation};
 use crate::{Event, KeyRange, Revision, Signal};
 
-/// What a watch was asked for and what it delivered.
+/// A watch and the signals it delivered.
 #[derive(Debug, Clone)]
 pub struct RecordedWatch {
     /// The range.
@@ -19,62 +18,48 @@ pub struct RecordedWatch {
     pub signals: Vec<Signal>,
 }
 
-/// Checks a watch against all changes of the store, in order of revision.
+/// Checks a watch against all events of the store, in order of revision.
 ///
 /// # Errors
-/// The first rule found broken.
-pub fn check_watch(watch: &RecordedWatch, truth: &[(Revision, Vec<Event>)]) -> Result<(), Fault> {
-    let owed = truth.iter().filter(|(revision, _)| *revision >= watch.first);
-    let mut owed = owed
-        .map(|(revision, events)| {
-            let events = events
-                .iter()
-                .filter(|event| watch.range.contains(event.key.as_str()));
-            (*revision, events.collect::<Vec<_>>())
-        })
-        .filter(|(_, events)| !events.is_empty())
-        .peekable();
+/// The first violated rule.
+pub fn check_watch(watch: &RecordedWatch, truth: &[Event]) -> Result<(), Violation> {
+    let is_due = |event: &&Event| event.revision >= watch.first && watch.range.contains(event.key.as_str());
+    let mut due = truth.iter().filter(is_due).peekable();
     let mut last = watch.first.previous();
-    let mut is_changes = false;
     let mut has_ended = false;
     for signal in &watch.signals {
         if has_ended {
-            return fault("nothing after the end", format!("{signal:?}"));
+            return violation("nothing after the end", format!("{signal:?}"));
         }
         match signal {
-            Signal::Changes { revision, events } => {
-                if *revision == last && is_changes {
-                    return fault("atomic", format!("{revision} came in two parts"));
+            Signal::Change(event) => {
+                let revision = event.revision;
+                if revision <= last {
+                    return violation("ordered and unique", format!("{revision} came after {last}"));
                 }
-                if *revision <= last {
-                    return fault("ordered and unique", format!("{revision} came after {last}"));
-                }
-                let Some((due, expected)) = owed.next() else {
-                    return fault("nothing extra", format!("{revision}"));
+                let Some(expected) = due.next() else {
+                    return violation("nothing extra", format!("{revision}"));
                 };
-                if due < *revision {
-                    return fault("reliable", format!("{due} is missing before {revision}"));
+                if expected.revision < revision {
+                    let detail = format!("{} is missing before {revision}", expected.revision);
+                    return violation("reliable", detail);
                 }
-                if due > *revision || events.iter().collect::<Vec<_>>() != expected {
-                    return fault("as written", format!("{revision} is not what was written"));
+                if event != expected {
+                    return violation("as written", format!("{revision} is not what was written"));
                 }
-                last = *revision;
-                is_changes = true;
+                last = revision;
             }
             Signal::Progress(revision) => {
                 if *revision < last {
-                    return fault("bookmarks do not go back", format!("{revision} after {last}"));
+                    return violation("progress does not go back", format!("{revision} after {last}"));
                 }
-                if let Some((due, _)) = owed.peek()
-                    && *due <= *revision
+                if let Some(expected) = due.peek()
+                    && expected.revision <= *revision
                 {
-                    return fault(
-                        "bookmarkable",
-                        format!("{due} is missing before the mark {revision}"),
-                    );
+                    let detail = format!("{} is missing before progress {revision}", expected.revision);
+                    return violation("bookmarkable", detail);
                 }
                 last = *revision;
-                is_changes = false;
             }
             Signal::Compacted(_) => has_ended = true,
         }
@@ -85,76 +70,86 @@ pub fn check_watch(watch: &RecordedWatch, truth: &[(Revision, Vec<Event>)]) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::EventKind;
     use crate::conformance::{entry, key};
-    use crate::{EventKind, Key};
 
-    fn created(key: Key, at: u64) -> Event {
-        Event {
-            key,
+    fn truth() -> Vec<Event> {
+        let places = [("a", "one"), ("b", "two"), ("a", "three"), ("a", "four")];
+        let created = |((namespace, name), at)| Event {
+            revision: Revision(at),
+            key: key(namespace, name),
             kind: EventKind::Created,
             new: Some(entry("x", Revision(at), Revision(at))),
             old: None,
-        }
+        };
+        places.into_iter().zip(2..).map(created).collect()
     }
 
-    fn truth() -> Vec<(Revision, Vec<Event>)> {
-        vec![
-            (Revision(2), vec![created(key("a", "one"), 2)]),
-            (Revision(3), vec![created(key("b", "two"), 3)]),
-            (
-                Revision(4),
-                vec![created(key("a", "three"), 4), created(key("a", "four"), 4)],
-            ),
-            (Revision(5), vec![created(key("a", "five"), 5)]),
-        ]
+    fn change(revision: u64) -> Signal {
+        let event = truth().into_iter().find(|event| event.revision.0 == revision);
+        Signal::Change(event.unwrap())
     }
 
-    fn changes(revision: u64) -> Signal {
-        let (_, events) = truth().into_iter().find(|(at, _)| at.0 == revision).unwrap();
-        Signal::Changes {
-            revision: Revision(revision),
-            events,
-        }
-    }
-
-    fn mark(revision: u64) -> Signal {
+    fn progress(revision: u64) -> Signal {
         Signal::Progress(Revision(revision))
     }
 
-    /// `expected` is the broken rule, empty for none.
+    /// `expected` is the violated rule, empty for none.
     fn check(signals: &[Signal], expected: &str) {
         let watch = RecordedWatch {
             range: KeyRange::namespace("example.com", "things", "a"),
             first: Revision(2),
             signals: signals.to_vec(),
         };
-        let found = check_watch(&watch, &truth()).map_or_else(|fault| fault.rule, |()| "");
+        let found = check_watch(&watch, &truth()).map_or_else(|violation| violation.rule, |()| "");
         assert_eq!(found, expected, "{signals:?}");
     }
 
     #[test]
-    fn each_planted_fault_is_told_by_its_rule() {
-        let part = |index: usize| Signal::Changes {
-            revision: Revision(4),
-            events: vec![truth()[2].1[index].clone()],
-        };
+    fn each_violation_is_reported_by_its_rule() {
         check(
-            &[changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
+            &[
+                change(2),
+                progress(3),
+                change(4),
+                progress(4),
+                change(5),
+                progress(7),
+            ],
             "",
         );
-        check(&[changes(2), changes(4)], "");
-        check(&[changes(4)], "reliable");
-        check(&[changes(2), changes(5)], "reliable");
-        check(&[changes(2), changes(2)], "atomic");
-        check(&[changes(2), changes(4), changes(2)], "ordered and unique");
-        check(&[changes(2), part(0), part(1)], "as written");
-        check(&[changes(2), changes(3)], "as written");
-        check(&[changes(2), mark(4), changes(4)], "bookmarkable");
-        check(&[mark(4)], "bookmarkable");
-        check(&[changes(2), mark(3), mark(2)], "bookmarks do not go back");
+        check(&[change(2), change(4)], "");
+        check(&[change(4)], "reliable");
+        check(&[change(2), change(5)], "reliable");
+        check(&[change(2), change(2)], "ordered and unique");
+        check(&[change(2), change(4), change(2)], "ordered and unique");
+        check(&[change(2), change(3)], "as written");
+        let Signal::Change(mut changed) = change(4) else {
+            panic!("a change");
+        };
+        changed.new = None;
+        check(&[change(2), Signal::Change(changed)], "as written");
+        check(&[change(2), progress(4), change(4)], "bookmarkable");
+        check(&[progress(4)], "bookmarkable");
         check(
-            &[changes(2), Signal::Compacted(Revision(4)), changes(4)],
+            &[change(2), progress(3), progress(2)],
+            "progress does not go back",
+        );
+        check(
+            &[change(2), Signal::Compacted(Revision(4)), change(4)],
             "nothing after the end",
+        );
+        check(
+            &[change(2), change(4), change(5), change(5)],
+            "ordered and unique",
+        );
+        let Signal::Change(mut later) = change(5) else {
+            panic!("a change");
+        };
+        later.revision = Revision(6);
+        check(
+            &[change(2), change(4), change(5), Signal::Change(later)],
+            "nothing extra",
         );
     }
 }

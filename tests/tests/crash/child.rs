@@ -1,14 +1,13 @@
 //! The process that is killed, or whose engine fails: it does its job and says what it does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use drydock_storage::rocks::{RocksStore, import, recover, restore};
 use drydock_storage::{
-    At, Condition, Events, Expect, Health, KeyRange, Outcome, Page, Revision, Signal, Store, StoreError,
-    Transaction, Write,
+    At, Events, Health, KeyRange, Outcome, Page, Revision, Signal, Store, StoreError, Transaction,
 };
 use rustix::process::{Resource, Signal as Kill, getpid, getrlimit, kill_process, setrlimit};
 use tokio::task::JoinSet;
@@ -96,26 +95,14 @@ fn note_syncs(orders: &Orders) {
 /// One random transaction against what is there, told before and after.
 async fn write_once(store: &RocksStore, ids: &AtomicU64, random: &mut fastrand::Rng) {
     let id = ids.fetch_add(1, Ordering::Relaxed);
-    let count = random.usize(1..=3);
-    let keys: BTreeSet<usize> = (0..count).map(|_| random.usize(..KEYS)).collect();
-    let mut transaction = Transaction::default();
-    let mut effects = BTreeMap::new();
-    for (position, number) in keys.into_iter().enumerate() {
-        let key = key(number);
-        let found = store.get(&key).await.unwrap().entry;
-        let is_delete = found.is_some() && random.u8(..4) == 0;
-        let new = (!is_delete).then_some(id * 4 + position as u64);
-        effects.insert(key.name().to_owned(), new);
-        transaction.conditions.push(Condition {
-            key: key.clone(),
-            expect: found.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified)),
-        });
-        transaction.writes.push(match new {
-            Some(new) => Write::Put(key, value(new)),
-            None => Write::Delete(key),
-        });
-    }
-    Line::Call(id, effects).say();
+    let key = key(random.usize(..KEYS));
+    let name = key.name().to_owned();
+    let (transaction, new) = match store.get(&key).await.unwrap().entry {
+        None => (Transaction::create(key, value(id)), Some(id)),
+        Some(entry) if random.u8(..4) == 0 => (Transaction::delete(key, entry.modified), None),
+        Some(entry) => (Transaction::update(key, entry.modified, value(id)), Some(id)),
+    };
+    Line::Call(id, (name, new)).say();
     match store.transact(transaction).await {
         Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),
         Ok(Outcome::Conflict { .. }) | Err(StoreError::Busy { .. }) => {}
@@ -142,8 +129,8 @@ async fn load(store: &RocksStore, ids: &Arc<AtomicU64>, seed: u64) -> JoinSet<()
     let mut events = store.watch(&KeyRange::all(), next).await.unwrap();
     tasks.spawn(async move {
         while let Some(signal) = events.next().await {
-            if let Signal::Changes { revision, .. } = signal {
-                Line::Seen(revision.0).say();
+            if let Signal::Change(event) = signal {
+                Line::Seen(event.revision.0).say();
             }
         }
     });
@@ -284,11 +271,10 @@ async fn fill_manifest(orders: &Orders) {
             setrlimit(Resource::Fsize, limit).unwrap();
         }
         let key = key(0);
-        Line::Call(id, BTreeMap::from([(key.name().to_owned(), Some(id))])).say();
-        let transaction = Transaction {
-            conditions: Vec::new(),
-            writes: vec![Write::Put(key, value(id))],
-            may_grow: false,
+        Line::Call(id, (key.name().to_owned(), Some(id))).say();
+        let transaction = match store.get(&key).await.unwrap().entry {
+            None => Transaction::create(key, value(id)),
+            Some(entry) => Transaction::update(key, entry.modified, value(id)),
         };
         match store.transact(transaction).await {
             Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use drydock_storage::rocks::{RocksStore, verify};
-use drydock_storage::{At, Options, Revision, Store, StoreError, Transaction, Write};
+use drydock_storage::{At, Options, Revision, Store, StoreError, Transaction};
 use tempfile::TempDir;
 
 use crate::faults::TURN;
@@ -56,14 +56,10 @@ async fn write(store: &RocksStore, ids: std::ops::Range<u64>) {
     for id in ids {
         let key = key(usize::try_from(id % 20).unwrap());
         let found = store.get(&key).await.unwrap().entry;
-        let write = match found {
-            Some(_) if id % 7 == 0 => Write::Delete(key),
-            _ => Write::Put(key, value(id)),
-        };
-        let transaction = Transaction {
-            conditions: Vec::new(),
-            writes: vec![write],
-            may_grow: false,
+        let transaction = match found {
+            None => Transaction::create(key, value(id)),
+            Some(entry) if id % 7 == 0 => Transaction::delete(key, entry.modified),
+            Some(entry) => Transaction::update(key, entry.modified, value(id)),
         };
         store.transact(transaction).await.unwrap();
     }
@@ -78,7 +74,7 @@ struct Expected {
     revision: Revision,
     floor: Revision,
     state: State,
-    history: Vec<(Revision, Vec<drydock_storage::Event>)>,
+    history: Vec<drydock_storage::Event>,
 }
 
 /// A store with tables of both families and a log with acknowledged writes; and its files at an earlier time, when it

@@ -358,8 +358,8 @@ async fn states_on_the_way(folder: &Path) -> Vec<State> {
         past: BTreeMap::new(),
     };
     let mut states = vec![truth.state.clone()];
-    for (revision, events) in changes_from(&store, first.next()).await {
-        truth.apply(revision, &events);
+    for event in changes_from(&store, first.next()).await {
+        truth.apply(&event);
         states.push(truth.state.clone());
     }
     states

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use drydock_storage::{Event, Key, Value};
 
-/// What a transaction does to its keys: the number of the new value, or nothing for a delete.
-pub(crate) type Effects = BTreeMap<String, Option<u64>>;
+/// What a transaction does: the name of its key, and the number of the new value or nothing for a delete.
+pub(crate) type Effect = (String, Option<u64>);
 
 /// How many keys the child writes to.
 pub(crate) const KEYS: usize = 24;
@@ -43,29 +43,22 @@ pub(crate) fn number(found: &Value) -> u64 {
     number
 }
 
-/// What events did.
-pub(crate) fn effects(events: &[Event]) -> Effects {
-    let effect = |event: &Event| {
-        let new = event.new.as_ref().map(|entry| number(&entry.value));
-        (event.key.name().to_owned(), new)
-    };
-    events.iter().map(effect).collect()
+/// What an event did.
+pub(crate) fn effect(event: &Event) -> Effect {
+    let new = event.new.as_ref().map(|entry| number(&entry.value));
+    (event.key.name().to_owned(), new)
 }
 
-fn encode(effects: &Effects) -> String {
-    let effect = |(key, value): (&String, &Option<u64>)| match value {
+fn encode((key, value): &Effect) -> String {
+    match value {
         Some(value) => format!("{key}={value}"),
         None => format!("{key}="),
-    };
-    effects.iter().map(effect).collect::<Vec<_>>().join(",")
+    }
 }
 
-fn decode(text: &str) -> Effects {
-    let effect = |text: &str| {
-        let (key, value) = text.split_once('=').unwrap();
-        (key.to_owned(), value.parse().ok())
-    };
-    text.split(',').map(effect).collect()
+fn decode(text: &str) -> Effect {
+    let (key, value) = text.split_once('=').unwrap();
+    (key.to_owned(), value.parse().ok())
 }
 
 /// Something the child says.
@@ -76,7 +69,7 @@ pub(crate) enum Line {
     /// The store does not open, for want of room.
     Refused(String),
     /// A transaction is about to be asked for.
-    Call(u64, Effects),
+    Call(u64, Effect),
     /// It was answered: it happened at a revision.
     Ack(u64, u64),
     /// It was answered: nobody knows.
@@ -98,7 +91,7 @@ impl Line {
         let text = match self {
             Self::Open(revision) => format!("@open {revision}\n"),
             Self::Refused(why) => format!("@refused {why}\n"),
-            Self::Call(id, effects) => format!("@call {id} {}\n", encode(effects)),
+            Self::Call(id, effect) => format!("@call {id} {}\n", encode(effect)),
             Self::Ack(id, revision) => format!("@ack {id} {revision}\n"),
             Self::Unknown(id) => format!("@unknown {id}\n"),
             Self::Seen(revision) => format!("@seen {revision}\n"),
@@ -142,7 +135,7 @@ impl Line {
 /// All that a child said before it died.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    pub(crate) calls: BTreeMap<u64, Effects>,
+    pub(crate) calls: BTreeMap<u64, Effect>,
     /// Transactions by the revision they were acknowledged at.
     pub(crate) acks: BTreeMap<u64, u64>,
     pub(crate) unknown: BTreeSet<u64>,
@@ -173,8 +166,8 @@ impl Journal {
             Line::Failed(shown, why) => self.failure = Some((why, shown)),
             Line::Met(point) => self.met = Some(point),
             Line::Fault(what) => panic!("the child found: {what}"),
-            Line::Call(id, effects) => {
-                self.calls.insert(id, effects);
+            Line::Call(id, effect) => {
+                self.calls.insert(id, effect);
             }
             Line::Ack(id, revision) => {
                 assert_eq!(
@@ -192,14 +185,14 @@ impl Journal {
         let shown = self.failure.iter().flat_map(|(_, shown)| shown);
         for number in shown {
             assert!(
-                !self.unknown.contains(&(number / 4)),
+                !self.unknown.contains(number),
                 "the doubtful value {number} was shown"
             );
         }
     }
 
     /// Everything that was ever asked for.
-    pub(crate) fn asked(&self) -> BTreeSet<&Effects> {
+    pub(crate) fn asked(&self) -> BTreeSet<&Effect> {
         self.calls.values().collect()
     }
 }

@@ -146,9 +146,9 @@ async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above()
         truth.check(&store, &opened, &journal).await;
         let mut states: BTreeMap<Revision, State> = BTreeMap::from([(Revision::INITIAL, State::new())]);
         let mut on_the_way = Truth::default();
-        for (revision, events) in changes_from(&store, Revision(2)).await {
-            on_the_way.apply(revision, &events);
-            states.insert(revision, on_the_way.state.clone());
+        for event in changes_from(&store, Revision(2)).await {
+            on_the_way.apply(&event);
+            states.insert(event.revision, on_the_way.state.clone());
         }
         drop(store);
 

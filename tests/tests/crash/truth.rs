@@ -7,7 +7,7 @@ use std::time::Duration;
 use drydock_storage::rocks::{Opened, RocksStore};
 use drydock_storage::{At, Entry, Event, Events, Key, KeyRange, Page, Revision, Signal, Store};
 
-use crate::journal::{Journal, effects};
+use crate::journal::{Journal, effect};
 
 /// How long anything may take that should be immediate.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,13 +41,13 @@ pub(crate) async fn state_at(store: &RocksStore, at: At) -> State {
 }
 
 /// Every change from a revision on, up to now.
-pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<(Revision, Vec<Event>)> {
+pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<Event> {
     let current = store.current_revision().await.unwrap();
-    let mut found = Vec::new();
+    let mut found: Vec<Event> = Vec::new();
     let mut events = store.watch(&KeyRange::all(), first).await.unwrap();
-    while found.last().map_or(first.previous(), |(revision, _)| *revision) < current {
+    while found.last().map_or(first.previous(), |event| event.revision) < current {
         match tokio::time::timeout(PATIENCE, events.next()).await.unwrap() {
-            Some(Signal::Changes { revision, events }) => found.push((revision, events)),
+            Some(Signal::Change(event)) => found.push(event),
             other => panic!("changes up to {current} are due, not {other:?}"),
         }
     }
@@ -56,27 +56,25 @@ pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<(Re
 
 impl Truth {
     /// Takes one change, which must follow and must know what was there before.
-    pub(crate) fn apply(&mut self, revision: Revision, events: &[Event]) {
-        assert_eq!(revision, self.revision.next(), "a revision is missing");
-        for event in events {
-            assert_eq!(
-                self.state.get(&event.key),
-                event.old.as_ref(),
-                "the value before {event:?}"
-            );
-            match &event.new {
-                Some(entry) => self.state.insert(event.key.clone(), entry.clone()),
-                None => self.state.remove(&event.key),
-            };
-        }
-        self.revision = revision;
-        self.past.insert(revision, self.state.clone());
+    pub(crate) fn apply(&mut self, event: &Event) {
+        assert_eq!(event.revision, self.revision.next(), "a revision is missing");
+        assert_eq!(
+            self.state.get(&event.key),
+            event.old.as_ref(),
+            "the value before {event:?}"
+        );
+        match &event.new {
+            Some(entry) => self.state.insert(event.key.clone(), entry.clone()),
+            None => self.state.remove(&event.key),
+        };
+        self.revision = event.revision;
+        self.past.insert(event.revision, self.state.clone());
     }
 
     /// Takes a store's word for everything so far.
     pub(crate) async fn learn(&mut self, store: &RocksStore) {
-        for (revision, events) in changes_from(store, self.revision.next()).await {
-            self.apply(revision, &events);
+        for event in changes_from(store, self.revision.next()).await {
+            self.apply(&event);
         }
     }
 
@@ -92,16 +90,13 @@ impl Truth {
         self.past = BTreeMap::from([(self.revision, self.state.clone())]);
         let before = self.clone();
         let asked = journal.asked();
-        for (revision, events) in changes_from(store, self.revision.next()).await {
-            let found = effects(&events);
-            match journal.acks.get(&revision.0) {
-                Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {revision}"),
-                None => assert!(
-                    asked.contains(&found),
-                    "nobody asked for {found:?}, or only part of it happened"
-                ),
+        for event in changes_from(store, self.revision.next()).await {
+            let found = effect(&event);
+            match journal.acks.get(&event.revision.0) {
+                Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {}", event.revision),
+                None => assert!(asked.contains(&found), "nobody asked for {found:?}"),
             }
-            self.apply(revision, &events);
+            self.apply(&event);
         }
         let newest_ack = journal.acks.keys().next_back().copied().unwrap_or_default();
         assert!(

@@ -30,7 +30,7 @@ fn query(selection: Selection, limit: usize) -> Query {
 async fn damaged_store() -> MemoryStore {
     let store = MemoryStore::new();
     for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
-        write(&store, vec![(key(namespace, name), Some(thing(serial)))]).await;
+        write(&store, &key(namespace, name), Some(thing(serial))).await;
     }
     store.damage(&key("a", "2"));
     store
@@ -40,36 +40,47 @@ fn names_the_key(error: &ReadError) -> bool {
     matches!(error, ReadError::Store(StoreError::Corrupt { key: named, .. }) if *named == key("a", "2").to_string())
 }
 
-async fn listed<S: Store>(cache: &WatchCache<S>, selection: Selection, moment: Moment) -> Vec<String> {
-    let page = cache.list(&query(selection, 0), moment).await.unwrap();
+async fn listed<S: Store>(
+    cache: &WatchCache<S>,
+    selection: Selection,
+    state: impl Into<ListState>,
+) -> Vec<String> {
+    let page = cache.list(&query(selection, 0), state.into()).await.unwrap();
     names(page.objects)
 }
 
-const MOMENTS: [Moment; 4] = [
-    Moment::MostRecent,
-    Moment::Any,
-    Moment::NotOlderThan(Revision(4)),
-    Moment::Exactly(Revision(4)),
+const FRESHNESS: [Freshness; 3] = [
+    Freshness::MostRecent,
+    Freshness::Any,
+    Freshness::NotOlderThan(Revision(4)),
 ];
+
+/// All of [`FRESHNESS`], and exactly the newest revision.
+fn list_states() -> impl Iterator<Item = ListState> {
+    let newest = FRESHNESS.map(ListState::Newest);
+    newest.into_iter().chain([ListState::Exactly(Revision(4))])
+}
 
 /// Reads around `a/2`, which cannot be read; everything else must go on.
 async fn check_set_apart(cache: &WatchCache<MemoryStore>) {
-    for moment in MOMENTS {
-        let error = cache.get(&key("a", "2"), moment).await.unwrap_err();
-        assert!(names_the_key(&error), "{moment:?}: {error}");
-        assert!(cache.get(&key("a", "1"), moment).await.unwrap().is_some());
+    for freshness in FRESHNESS {
+        let error = cache.get(&key("a", "2"), freshness).await.unwrap_err();
+        assert!(names_the_key(&error), "{freshness:?}: {error}");
+        assert!(cache.get(&key("a", "1"), freshness).await.unwrap().is_some());
+    }
+    for state in list_states() {
         for refused in [
             everything(),
             select(namespace("a"), "", ""),
             select(Scope::All, "app=b", ""),
             select(Scope::All, "", "metadata.name=2"),
         ] {
-            let error = cache.list(&query(refused, 0), moment).await.unwrap_err();
-            assert!(names_the_key(&error), "{moment:?}: {error}");
+            let error = cache.list(&query(refused, 0), state).await.unwrap_err();
+            assert!(names_the_key(&error), "{state:?}: {error}");
         }
-        assert_eq!(listed(cache, select(namespace("b"), "", ""), moment).await, ["1"]);
+        assert_eq!(listed(cache, select(namespace("b"), "", ""), state).await, ["1"]);
         let by_name = select(Scope::All, "", "metadata.name=1");
-        assert_eq!(listed(cache, by_name, moment).await, ["1", "1"]);
+        assert_eq!(listed(cache, by_name, state).await, ["1", "1"]);
     }
     let request = |selection, start| WatchRequest {
         selection,
@@ -77,12 +88,17 @@ async fn check_set_apart(cache: &WatchCache<MemoryStore>) {
         bookmarks: false,
         timeout: HOUR,
     };
-    let initial = Start::InitialEvents(InitialState::Any);
+    let initial = WatchStart::InitialEvents(Freshness::Any);
     let refused = cache.subscribe(request(everything(), initial)).await;
     assert!(refused.is_err_and(|error| names_the_key(&error)));
     let elsewhere = select(namespace("b"), "", "");
     assert!(cache.subscribe(request(elsewhere, initial)).await.is_ok());
-    assert!(cache.subscribe(request(everything(), Start::Now)).await.is_ok());
+    assert!(
+        cache
+            .subscribe(request(everything(), WatchStart::Now))
+            .await
+            .is_ok()
+    );
 }
 
 /// One damaged value kept the whole resource from being read, for ever.
@@ -91,7 +107,7 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_read() {
     let fixture = Fixture::over(damaged_store().await, CacheLimits::default()).await;
     check_set_apart(&fixture.cache).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(fixture.cache.shared.metrics.damaged.get(), 1);
+    assert_eq!(fixture.cache.parts().metrics.damaged.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,12 +117,12 @@ async fn damage_that_is_found_later_is_set_apart_when_it_is_noticed() {
         for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
             fixture.put(&key(namespace, name), &thing(serial)).await;
         }
-        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
         fixture.store.damage(&key("a", "2"));
         assert!(
             fixture
                 .cache
-                .get(&key("a", "2"), Moment::Any)
+                .get(&key("a", "2"), Freshness::Any)
                 .await
                 .unwrap()
                 .is_some()
@@ -122,7 +138,11 @@ async fn damage_that_is_found_later_is_set_apart_when_it_is_noticed() {
         if by_a_write {
             check_set_apart(&fixture.cache).await;
         } else {
-            let error = fixture.cache.get(&key("a", "2"), Moment::Any).await.unwrap_err();
+            let error = fixture
+                .cache
+                .get(&key("a", "2"), Freshness::Any)
+                .await
+                .unwrap_err();
             assert!(names_the_key(&error), "{error}");
         }
         // The cache knows what it was, so watches can be told of its end.
@@ -132,7 +152,7 @@ async fn damage_that_is_found_later_is_set_apart_when_it_is_noticed() {
             [event(Deleted, &key("a", "2"), 5, thing(2))]
         );
         assert_eq!(
-            listed(&fixture.cache, everything(), Moment::MostRecent).await,
+            listed(&fixture.cache, everything(), Freshness::MostRecent).await,
             ["1", "1"]
         );
     }
@@ -148,15 +168,15 @@ async fn when_a_value_goes_that_nobody_could_read_clients_list_anew() {
         },
     ] {
         let fixture = Fixture::over(damaged_store().await, limits).await;
-        let mut live = fixture.watch(everything(), Start::Now).await;
+        let mut live = fixture.watch(everything(), WatchStart::Now).await;
         fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
         assert_eq!(
-            listed(&fixture.cache, everything(), Moment::MostRecent).await,
+            listed(&fixture.cache, everything(), Freshness::MostRecent).await,
             ["1", "1"]
         );
-        let mut late = fixture.watch(everything(), Start::From(Revision(4))).await;
+        let mut late = fixture.watch(everything(), WatchStart::After(Revision(4))).await;
         let mut elsewhere = fixture
-            .watch(select(namespace("b"), "", ""), Start::From(Revision(4)))
+            .watch(select(namespace("b"), "", ""), WatchStart::After(Revision(4)))
             .await;
         for watcher in [&mut live, &mut late] {
             let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
@@ -166,7 +186,7 @@ async fn when_a_value_goes_that_nobody_could_read_clients_list_anew() {
         fixture.put(&key("b", "1"), &thing(10)).await;
         assert_eq!(drain(&mut elsewhere).await.len(), 1);
         assert_eq!(
-            listed(&fixture.cache, everything(), Moment::Any).await,
+            listed(&fixture.cache, everything(), Freshness::Any).await,
             ["1", "2", "1"]
         );
     }
@@ -185,11 +205,15 @@ async fn the_others_stay_when_a_value_goes_that_nobody_could_read() {
     fixture.put(&key("a", "1"), &thing(8)).await;
     fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
     fixture.put(&key("b", "1"), &thing(9)).await;
-    for moment in [Moment::MostRecent, Moment::Any, Moment::NotOlderThan(Revision(7))] {
-        assert_eq!(listed(&fixture.cache, everything(), moment).await, ["1", "1"]);
+    for freshness in [
+        Freshness::MostRecent,
+        Freshness::Any,
+        Freshness::NotOlderThan(Revision(7)),
+    ] {
+        assert_eq!(listed(&fixture.cache, everything(), freshness).await, ["1", "1"]);
     }
     assert_eq!(scans(), before);
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     fixture.put(&key("a", "2"), &thing(10)).await;
     assert_eq!(drain(&mut watcher).await.len(), 1);
 }
@@ -198,27 +222,29 @@ async fn the_others_stay_when_a_value_goes_that_nobody_could_read() {
 async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
     let store = MemoryStore::new();
     for serial in 0..5 {
-        write(&store, vec![(key("n", &serial.to_string()), Some(thing(serial)))]).await;
+        write(&store, &key("n", &serial.to_string()), Some(thing(serial))).await;
     }
     let (cache, feeder) = WatchCache::new(store.clone(), config(CacheLimits::default()));
     let not_ready = |answer: Result<Page, ReadError>| matches!(answer, Err(ReadError::NotReady { .. }));
-    for moment in MOMENTS {
-        let found = cache.get(&key("n", "3"), moment).await.unwrap().unwrap();
+    for freshness in FRESHNESS {
+        let found = cache.get(&key("n", "3"), freshness).await.unwrap().unwrap();
         assert_eq!(found.modified(), Revision(5));
-        assert!(cache.get(&key("n", "9"), moment).await.unwrap().is_none());
+        assert!(cache.get(&key("n", "9"), freshness).await.unwrap().is_none());
+    }
+    for state in list_states() {
         assert!(
-            not_ready(cache.list(&query(everything(), 0), moment).await),
-            "{moment:?}"
+            not_ready(cache.list(&query(everything(), 0), state).await),
+            "{state:?}"
         );
         let selective = select(Scope::All, "app=a", "");
         assert!(
-            not_ready(cache.list(&query(selective, 2), moment).await),
-            "{moment:?}"
+            not_ready(cache.list(&query(selective, 2), state).await),
+            "{state:?}"
         );
     }
     let watch = WatchRequest {
         selection: everything(),
-        start: Start::Now,
+        start: WatchStart::Now,
         bookmarks: false,
         timeout: HOUR,
     };
@@ -229,7 +255,7 @@ async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
 
     // Pages are of one revision, and go on from the cache once it is there.
     let first = cache
-        .list(&query(everything(), 2), Moment::MostRecent)
+        .list(&query(everything(), 2), Freshness::MostRecent.into())
         .await
         .unwrap();
     assert_eq!(
@@ -237,13 +263,13 @@ async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
         (Revision(6), Some("n/1\0"), None)
     );
     assert_eq!(names(first.objects), ["0", "1"]);
-    write(&store, vec![(key("n", "2"), None)]).await;
+    write(&store, &key("n", "2"), None).await;
     let rest = |limit| Query {
         start: Some("n/1\0".to_owned()),
         ..query(everything(), limit)
     };
     let second = cache
-        .list(&rest(2), Moment::Continued(Revision(6)))
+        .list(&rest(2), ListState::Continued(Revision(6)))
         .await
         .unwrap();
     assert_eq!(
@@ -251,21 +277,21 @@ async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
         (Revision(6), Some("n/3\0"))
     );
     assert_eq!(names(second.objects), ["2", "3"]);
-    let newest = cache.list(&rest(9), Moment::MostRecent).await.unwrap();
+    let newest = cache.list(&rest(9), Freshness::MostRecent.into()).await.unwrap();
     assert_eq!((newest.revision, newest.next), (Revision(7), None));
     assert_eq!(names(newest.objects), ["3", "4"]);
 
     let too_large = |answer: ReadError| matches!(answer, ReadError::TooLargeResourceVersion { .. });
-    for moment in [Moment::NotOlderThan(Revision(9)), Moment::Exactly(Revision(9))] {
+    let later = Freshness::NotOlderThan(Revision(9));
+    for state in [later.into(), ListState::Exactly(Revision(9))] {
         assert!(too_large(
-            cache.list(&query(everything(), 1), moment).await.unwrap_err()
+            cache.list(&query(everything(), 1), state).await.unwrap_err()
         ));
     }
-    let later = Moment::NotOlderThan(Revision(9));
     assert!(too_large(cache.get(&key("n", "1"), later).await.unwrap_err()));
     store.compact(Revision(6)).await.unwrap();
     let expired = cache
-        .list(&rest(2), Moment::Continued(Revision(6)))
+        .list(&rest(2), ListState::Continued(Revision(6)))
         .await
         .unwrap_err();
     assert!(matches!(expired, ReadError::Expired { .. }), "{expired}");
@@ -273,7 +299,7 @@ async fn before_the_cache_is_filled_the_store_answers_what_costs_little() {
     tokio::spawn(feeder.run(tokio_util::sync::CancellationToken::new()));
     cache.ready().await;
     assert_eq!(
-        listed(&cache, everything(), Moment::MostRecent).await,
+        listed(&cache, everything(), Freshness::MostRecent).await,
         ["0", "1", "3", "4"]
     );
 }
@@ -284,33 +310,29 @@ async fn a_list_of_any_state_is_whole_whatever_its_limit() {
     for serial in 0..5 {
         fixture.put(&key("n", &serial.to_string()), &thing(serial)).await;
     }
-    for (moment, count) in [
-        (Moment::Any, 5),
-        (Moment::MostRecent, 2),
-        (Moment::NotOlderThan(Revision(1)), 2),
+    for (freshness, count) in [
+        (Freshness::Any, 5),
+        (Freshness::MostRecent, 2),
+        (Freshness::NotOlderThan(Revision(1)), 2),
     ] {
-        let page = fixture.cache.list(&query(everything(), 2), moment).await.unwrap();
-        assert_eq!(page.next.is_none(), count == 5, "{moment:?}");
-        assert_eq!(names(page.objects).len(), count, "{moment:?}");
+        let page = fixture
+            .cache
+            .list(&query(everything(), 2), freshness.into())
+            .await
+            .unwrap();
+        assert_eq!(page.next.is_none(), count == 5, "{freshness:?}");
+        assert_eq!(names(page.objects).len(), count, "{freshness:?}");
     }
 }
 
-/// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
+/// Damages the next payload that goes to disk while `spoils` is set: the value of an object, not its history.
 #[derive(Default)]
 struct Spoiling {
     spoils: AtomicBool,
-    /// Nothing can be written, so what is damaged cannot be written again either.
-    refuses: AtomicBool,
 }
 
 impl Seal for Spoiling {
     fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
-        if self.refuses.load(Ordering::Relaxed) {
-            return Err(SealError::Unavailable {
-                key_id: "a test".to_owned(),
-                reason: "it refuses".to_owned(),
-            });
-        }
         if self.spoils.swap(false, Ordering::Relaxed)
             && let Some(last) = plain.last_mut()
         {
@@ -324,9 +346,9 @@ impl Seal for Spoiling {
     }
 }
 
-/// What memory has is right, but it cannot be written again, and the next start would not find it.
+/// The record on disk is damaged; the value in memory is right.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
+async fn a_value_that_is_damaged_on_disk_is_served_from_memory_until_it_is_written_again() {
     let folder = tempfile::TempDir::new().unwrap();
     let seal = Arc::new(Spoiling::default());
     let options = Options {
@@ -334,63 +356,27 @@ async fn what_the_weekly_check_finds_on_disk_is_set_apart() {
         ..Options::for_tests(folder.path())
     };
     let (store, _) = RocksStore::open(options).unwrap();
-    let limits = CacheLimits {
-        check_period: Duration::from_millis(50),
-        ..CacheLimits::default()
-    };
-    let fixture = Fixture::over(store.clone(), limits).await;
+    let fixture = Fixture::over(store.clone(), CacheLimits::default()).await;
     for (serial, (namespace, name)) in (1..).zip([("a", "1"), ("a", "2"), ("b", "1")]) {
         seal.spoils.store(serial == 2, Ordering::Relaxed);
         fixture.put(&key(namespace, name), &thing(serial)).await;
     }
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
-    assert!(
-        fixture
-            .cache
-            .get(&key("a", "2"), Moment::MostRecent)
-            .await
-            .unwrap()
-            .is_some()
-    );
-
-    seal.refuses.store(true, Ordering::Relaxed);
-    let checked = store.clone();
-    let report = tokio::task::spawn_blocking(move || checked.check_values())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(report.damaged, [key("a", "2").to_string()]);
-    seal.refuses.store(false, Ordering::Relaxed);
-    let refused = async {
-        loop {
-            match fixture.cache.get(&key("a", "2"), Moment::Any).await {
-                Ok(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-                Err(error) => break error,
-            }
-        }
+    seal.spoils.store(false, Ordering::Relaxed);
+    let check = || {
+        let store = store.clone();
+        tokio::task::spawn_blocking(move || store.check_values().unwrap().damaged)
     };
-    let error = tokio::time::timeout(Duration::from_secs(20), refused)
-        .await
-        .unwrap();
-    assert!(names_the_key(&error), "{error}");
-    assert_eq!(
-        listed(&fixture.cache, select(namespace("b"), "", ""), Moment::MostRecent).await,
-        ["1"]
-    );
-
-    store.remove_damaged(&key("a", "2")).await.unwrap();
-    let encoder = Lines::default();
-    let told = tokio::time::timeout(Duration::from_secs(20), watcher.next_buffer(&encoder))
-        .await
-        .unwrap();
-    assert_eq!(
-        frames(&told.unwrap().unwrap()),
-        [event(Deleted, &key("a", "2"), 5, thing(2))]
-    );
-    assert_eq!(
-        listed(&fixture.cache, everything(), Moment::MostRecent).await,
-        ["1", "1"]
-    );
+    assert_eq!(check().await.unwrap(), [key("a", "2").to_string()]);
+    for freshness in [Freshness::MostRecent, Freshness::Any] {
+        let found = fixture.cache.get(&key("a", "2"), freshness).await.unwrap();
+        assert_eq!(Thing::read(&found.unwrap().value().bytes), thing(2));
+        assert_eq!(
+            listed(&fixture.cache, everything(), freshness).await,
+            ["1", "2", "1"]
+        );
+    }
+    fixture.put(&key("a", "2"), &thing(4)).await;
+    assert_eq!(check().await.unwrap(), [""; 0]);
     drop(fixture);
     store.close(Duration::from_secs(10)).await.unwrap();
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
+use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
+use crate::request::projection::Projection;
 
 pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
@@ -144,7 +145,8 @@ pub(super) enum Frame {
 /// Writes lines, and counts how often it had to.
 #[derive(Default)]
 pub(super) struct Lines {
-    pub(super) id: u32,
+    /// The version it pretends to encode, which distinguishes encoders.
+    pub(super) face: &'static str,
     pub(super) encoded: AtomicUsize,
     /// A key that it fails for.
     pub(super) poison: Option<Key>,
@@ -153,7 +155,10 @@ pub(super) struct Lines {
 
 impl EventEncoder for Lines {
     fn id(&self) -> EncoderId {
-        EncoderId(self.id)
+        EncoderId {
+            face: self.face,
+            projection: Projection::Object,
+        }
     }
 
     fn event(
@@ -273,22 +278,22 @@ impl<S: Store> Fixture<S> {
         }
     }
 
-    /// Writes without conditions and waits until the cache has it.
-    pub(super) async fn write(&self, writes: Vec<(Key, Option<Thing>)>) -> Revision {
-        let revision = write(&self.store, writes).await;
-        self.cache.not_older_than(revision).await.unwrap();
+    /// Writes an object and waits until the cache has it.
+    pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
+        let revision = write(&self.store, key, thing).await;
+        self.cache.reads.not_older_than(revision).await.unwrap();
         revision
     }
 
     pub(super) async fn put(&self, key: &Key, thing: &Thing) -> Revision {
-        self.write(vec![(key.clone(), Some(thing.clone()))]).await
+        self.write(key, Some(thing.clone())).await
     }
 
     pub(super) async fn delete(&self, key: &Key) -> Revision {
-        self.write(vec![(key.clone(), None)]).await
+        self.write(key, None).await
     }
 
-    pub(super) async fn watch(&self, selection: Selection, start: Start) -> Watcher<S> {
+    pub(super) async fn watch(&self, selection: Selection, start: WatchStart) -> Watcher<S> {
         let request = WatchRequest {
             selection,
             start,
@@ -301,15 +306,13 @@ impl<S: Store> Fixture<S> {
 
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
-pub(super) async fn write(store: &impl Store, writes: Vec<(Key, Option<Thing>)>) -> Revision {
-    let writes = writes.into_iter().map(|(key, thing)| match thing {
-        Some(thing) => Write::Put(key, thing.value()),
-        None => Write::Delete(key),
-    });
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: writes.collect(),
-        may_grow: false,
+pub(super) async fn write(store: &impl Store, key: &Key, thing: Option<Thing>) -> Revision {
+    let found = store.get(key).await.unwrap().entry;
+    let transaction = match (found, thing) {
+        (None, Some(thing)) => Transaction::create(key.clone(), thing.value()),
+        (Some(entry), Some(thing)) => Transaction::update(key.clone(), entry.modified, thing.value()),
+        (Some(entry), None) => Transaction::delete(key.clone(), entry.modified),
+        (None, None) => panic!("{key} is absent"),
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,

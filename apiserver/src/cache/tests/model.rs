@@ -9,7 +9,7 @@ use super::fixture::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Puts or deletes up to three keys in one transaction, and waits for the cache or not.
+    /// Puts or deletes up to three keys, one transaction each, and then waits for the cache or not.
     Write(Vec<(usize, Option<(usize, usize)>)>, bool),
     /// Lets go of history up to so many revisions ago.
     Compact(u64),
@@ -36,7 +36,7 @@ enum Step {
 enum Begin {
     /// Behind so many revisions ago; negative is the future.
     Back(i64),
-    Initial(InitialState),
+    Initial(Freshness),
     Now,
 }
 
@@ -45,8 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
     let wanted = || (0_usize..4, 0_usize..4, 0_usize..5);
     let begin = prop_oneof![
         4 => (-2_i64..12).prop_map(Begin::Back),
-        1 => Just(Begin::Initial(InitialState::Any)),
-        1 => Just(Begin::Initial(InitialState::Fresh)),
+        1 => Just(Begin::Initial(Freshness::Any)),
+        1 => Just(Begin::Initial(Freshness::MostRecent)),
         1 => Just(Begin::Now),
     ];
     prop_oneof![
@@ -157,37 +157,33 @@ impl Run {
     }
 
     async fn write(&mut self, writes: &[(usize, Option<(usize, usize)>)]) {
-        let state = self.log.state_at(self.revision);
-        let mut changes: Vec<Change> = Vec::new();
         for (index, thing) in writes {
-            let key = keys(*index).to_string();
-            let old = state.get(&key).map(|(_, thing)| thing.clone());
-            if changes.iter().any(|change| change.key == key) || (old.is_none() && thing.is_none()) {
+            let key = keys(*index);
+            let old = self.log.state_at(self.revision).remove(key.as_str());
+            if old.is_none() && thing.is_none() {
                 continue;
             }
             self.serial += 1;
             let new = thing.map(|(app, phase)| Thing::new(&app.to_string(), &phase.to_string(), self.serial));
-            changes.push(Change {
-                revision: self.revision.next(),
-                key,
-                old,
+            let revision = write(&self.fixture.store, &key, new.clone()).await;
+            assert_eq!(revision, self.revision.next());
+            self.revision = revision;
+            self.log.changes.push(Change {
+                revision,
+                key: key.to_string(),
+                old: old.map(|(_, thing)| thing),
                 new,
             });
         }
-        if changes.is_empty() {
-            return;
-        }
-        let writes = changes.iter().map(|change| {
-            let key = drydock_storage::Key::parse(&change.key).unwrap();
-            (key, change.new.clone())
-        });
-        self.revision = write(&self.fixture.store, writes.collect()).await;
-        assert_eq!(self.revision, changes[0].revision);
-        self.log.changes.extend(changes);
     }
 
     async fn settle(&self) {
-        self.fixture.cache.not_older_than(self.revision).await.unwrap();
+        self.fixture
+            .cache
+            .reads
+            .not_older_than(self.revision)
+            .await
+            .unwrap();
     }
 
     async fn take(&mut self, step: Step) {
@@ -211,7 +207,7 @@ impl Run {
             Step::Resume(watch) => self.resume(watch).await,
             Step::List { back, wanted, limit } => self.list(back, selection(wanted), limit).await,
             Step::Fresh => {
-                let snapshot = self.fixture.cache.fresh().await.unwrap();
+                let snapshot = self.fixture.cache.reads.fresh().await.unwrap();
                 assert!(snapshot.revision() >= self.revision, "a fresh read is too old");
                 assert_eq!(
                     things(snapshot.matches(&everything())),
@@ -226,12 +222,12 @@ impl Run {
         let (start, behind) = match begin {
             Begin::Back(back) => {
                 let behind = Revision(self.revision.0.saturating_add_signed(-back).max(1));
-                (Start::From(behind), Some(behind))
+                (WatchStart::After(behind), Some(behind))
             }
-            Begin::Initial(state) => (Start::InitialEvents(state), None),
+            Begin::Initial(state) => (WatchStart::InitialEvents(state), None),
             Begin::Now => {
                 self.settle().await;
-                (Start::Now, Some(self.revision))
+                (WatchStart::Now, Some(self.revision))
             }
         };
         // Without the end bookmark a client cannot tell initial events from later ones.
@@ -243,7 +239,7 @@ impl Run {
             timeout: HOUR,
         };
         let watcher = self.fixture.cache.subscribe(request).await.unwrap();
-        let id = u32::try_from(self.watches.len() % 2).unwrap();
+        let second = self.watches.len() % 2;
         self.watches.push(Open {
             watcher: Some(watcher),
             selection,
@@ -256,8 +252,8 @@ impl Run {
                 expired_since: None,
             },
             encoder: Lines {
-                id,
-                padding: usize::try_from(id).unwrap() * 20_000,
+                face: ["a", "b"][second],
+                padding: second * 20_000,
                 ..Lines::default()
             },
             begun_at: self.revision,
@@ -310,14 +306,12 @@ impl Run {
         let Some(last) = last.filter(|_| ended_initial) else {
             return;
         };
-        // A revision may have been read in part; its client has only that to go by, and so has the next watch.
-        let is_whole = !open.record.frames.is_empty() && open.watcher.is_some();
-        if !is_whole {
+        if open.watcher.is_none() {
             return;
         }
         let request = WatchRequest {
             selection: open.selection.clone(),
-            start: Start::From(last),
+            start: WatchStart::After(last),
             bookmarks: open.record.bookmarks,
             timeout: HOUR,
         };
@@ -334,7 +328,7 @@ impl Run {
         let mut state = self.log.state_at(revision);
         state.retain(|key, (_, thing)| wanted.has(key, thing));
         let oldest = self.fixture.store.floors().listable_from;
-        let mut snapshot = match self.fixture.cache.exactly(revision).await {
+        let mut snapshot = match self.fixture.cache.reads.exactly(revision).await {
             Ok(snapshot) => {
                 assert!(revision >= oldest, "an expired state was listed");
                 snapshot
@@ -371,7 +365,7 @@ impl Run {
             query.start = Some(token.start);
             self.write(&[(found.len() % 8, Some((0, 1)))]).await;
             self.settle().await;
-            snapshot = self.fixture.cache.continued(revision).await.unwrap();
+            snapshot = self.fixture.cache.reads.continued(revision).await.unwrap();
         }
         assert_eq!(found, state);
     }

@@ -30,7 +30,7 @@ async fn of_names(names: &[(&str, &str)]) -> Fixture {
 #[tokio::test(start_paused = true)]
 async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
     let fixture = of_names(&[("a", "2"), ("a-b", "1"), ("ab", "3"), ("a", "1"), ("", "cluster")]).await;
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     assert_eq!(
         names(snapshot.matches(&everything())),
         ["cluster", "1", "1", "2", "3"]
@@ -58,6 +58,7 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
     let in_n = || select(namespace("n"), "", "");
     let first = fixture
         .cache
+        .reads
         .fresh()
         .await
         .unwrap()
@@ -67,7 +68,7 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
 
     fixture.delete(&key("n", "3")).await;
     fixture.put(&key("n", "25"), &Thing::new("a", "x", 9)).await;
-    let snapshot = fixture.cache.continued(first.revision).await.unwrap();
+    let snapshot = fixture.cache.reads.continued(first.revision).await.unwrap();
     let second = snapshot.select(&query(in_n(), first.next.as_deref(), 2));
     assert_eq!(second.revision, first.revision);
     assert_eq!((second.next, second.remaining), (None, None));
@@ -76,6 +77,7 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
     // Continued at the newest state instead.
     let newest = fixture
         .cache
+        .reads
         .newest()
         .unwrap()
         .select(&query(in_n(), first.next.as_deref(), 0));
@@ -90,7 +92,7 @@ async fn limits_count_matches_and_say_nothing_of_what_remains() {
             .put(&key("n", &serial.to_string()), &Thing::new(app, "x", serial))
             .await;
     }
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     for labels in ["app=b", "app!=a"] {
         let page = snapshot.select(&query(select(Scope::All, labels, ""), None, 2));
         assert_eq!((page.next.as_deref(), page.remaining), (Some("n/3\0"), None));
@@ -114,7 +116,7 @@ async fn one_name_is_found_in_all_namespaces_without_looking_at_everything() {
     .await;
     let named = |labels| select(Scope::All, labels, "metadata.name=2");
     let keys = |page: Page| things(page.objects).into_keys().collect::<Vec<_>>();
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     let all = ["g/things/a-b/2", "g/things/a/2", "g/things/b/2"];
     assert_eq!(keys(snapshot.select(&query(named(""), None, 0))), all);
     assert_eq!(keys(snapshot.select(&query(named("app=b"), None, 0))), [""; 0]);
@@ -130,7 +132,7 @@ async fn one_name_is_found_in_all_namespaces_without_looking_at_everything() {
 #[tokio::test(start_paused = true)]
 async fn a_start_cannot_leave_its_scope() {
     let fixture = of_names(&[("a", "1"), ("b", "2"), ("c", "3")]).await;
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     for start in ["", "0", "zzz", "/b/2\0"] {
         let page = snapshot.select(&query(select(namespace("b"), "", ""), Some(start), 0));
         assert!(names(page.objects).iter().all(|name| name == "2"), "{start:?}");
@@ -142,7 +144,7 @@ async fn selectors_follow_changes_of_labels_and_fields() {
     let fixture = of_names(&[("n", "1"), ("n", "2")]).await;
     fixture.put(&key("n", "1"), &Thing::new("b", "y", 7)).await;
     fixture.delete(&key("n", "2")).await;
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     let of = |labels, fields| names(snapshot.matches(&select(Scope::All, labels, fields)));
     assert_eq!(of("app=a", ""), [""; 0]);
     assert_eq!(of("app=b", ""), ["1"]);
@@ -155,14 +157,14 @@ async fn selectors_follow_changes_of_labels_and_fields() {
 async fn reads_wait_three_seconds_for_the_future() {
     let fixture = of_names(&[("n", "1")]).await;
     let start = Instant::now();
-    let error = fixture.cache.not_older_than(Revision(9)).await.unwrap_err();
+    let error = fixture.cache.reads.not_older_than(Revision(9)).await.unwrap_err();
     assert_eq!(error.to_string(), "Too large resource version: 9, current: 2");
     assert_eq!(start.elapsed().as_secs(), 3);
-    let error = fixture.cache.exactly(Revision(9)).await.unwrap_err();
+    let error = fixture.cache.reads.exactly(Revision(9)).await.unwrap_err();
     assert!(matches!(error, ReadError::TooLargeResourceVersion { .. }));
 
     let cache = fixture.cache.clone();
-    let waiting = tokio::spawn(async move { cache.not_older_than(Revision(3)).await });
+    let waiting = tokio::spawn(async move { cache.reads.not_older_than(Revision(3)).await });
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.put(&key("n", "2"), &Thing::new("a", "x", 1)).await;
     assert_eq!(waiting.await.unwrap().unwrap().revision(), Revision(3));
@@ -172,8 +174,8 @@ async fn reads_wait_three_seconds_for_the_future() {
 async fn revisions_of_other_resources_advance_the_cache() {
     let fixture = Fixture::new().await;
     let other = drydock_storage::Key::new(GROUP, "others", "n", "1").unwrap();
-    let revision = write(&fixture.store, vec![(other, Some(Thing::new("a", "x", 1)))]).await;
-    let snapshot = fixture.cache.fresh().await.unwrap();
+    let revision = write(&fixture.store, &other, Some(Thing::new("a", "x", 1))).await;
+    let snapshot = fixture.cache.reads.fresh().await.unwrap();
     assert_eq!((snapshot.revision(), snapshot.count()), (revision, 0));
 }
 
@@ -186,11 +188,11 @@ async fn a_cache_that_is_not_filled_says_so() {
         ReadError::NotReady { retry_after } => retry_after.as_secs(),
         other => panic!("{other}"),
     };
-    assert_eq!(retry_after(cache.newest().unwrap_err()), 1);
+    assert_eq!(retry_after(cache.reads.newest().unwrap_err()), 1);
     tokio::time::advance(Duration::from_secs(12)).await;
-    assert_eq!(retry_after(cache.fresh().await.unwrap_err()), 12);
+    assert_eq!(retry_after(cache.reads.fresh().await.unwrap_err()), 12);
     tokio::time::advance(Duration::from_secs(90)).await;
-    assert_eq!(retry_after(cache.newest().unwrap_err()), 30);
+    assert_eq!(retry_after(cache.reads.newest().unwrap_err()), 30);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +210,7 @@ async fn the_past_is_exact_in_memory_from_disk_and_expires() {
         }
         for back in 0..10 {
             let revision = Revision(11 - back);
-            let snapshot = fixture.cache.exactly(revision).await.unwrap();
+            let snapshot = fixture.cache.reads.exactly(revision).await.unwrap();
             assert_eq!(snapshot.revision(), revision);
             let serials: Vec<u64> = things(snapshot.matches(&everything()))
                 .values()
@@ -220,8 +222,8 @@ async fn the_past_is_exact_in_memory_from_disk_and_expires() {
             assert_eq!(serials, expected, "at {revision}");
         }
         fixture.store.compact(Revision(6)).await.unwrap();
-        assert!(fixture.cache.exactly(Revision(7)).await.is_ok());
-        let error = fixture.cache.exactly(Revision(6)).await.unwrap_err();
+        assert!(fixture.cache.reads.exactly(Revision(7)).await.is_ok());
+        let error = fixture.cache.reads.exactly(Revision(6)).await.unwrap_err();
         assert!(
             matches!(
                 error,
@@ -240,18 +242,19 @@ async fn a_page_outlives_compaction_for_the_window_only() {
     let fixture = of_names(&[("n", "1"), ("n", "2"), ("n", "3")]).await;
     let page = fixture
         .cache
+        .reads
         .newest()
         .unwrap()
         .select(&query(everything(), None, 1));
     fixture.put(&key("n", "2"), &Thing::new("b", "x", 9)).await;
     fixture.store.compact(Revision(5)).await.unwrap();
-    let snapshot = fixture.cache.continued(page.revision).await.unwrap();
+    let snapshot = fixture.cache.reads.continued(page.revision).await.unwrap();
     assert_eq!(
         things(snapshot.matches(&select(Scope::All, "app=b", ""))).len(),
         0
     );
     tokio::time::sleep(Duration::from_secs(301)).await;
-    let error = fixture.cache.continued(page.revision).await.unwrap_err();
+    let error = fixture.cache.reads.continued(page.revision).await.unwrap_err();
     assert!(matches!(error, ReadError::Expired { .. }), "{error}");
 }
 
@@ -259,19 +262,13 @@ async fn a_page_outlives_compaction_for_the_window_only() {
 async fn a_cache_over_a_store_with_content_begins_with_it() {
     let store = MemoryStore::new();
     for serial in 0..2500 {
-        write(
-            &store,
-            vec![(
-                key("n", &format!("{serial:05}")),
-                Some(Thing::new("a", "x", serial)),
-            )],
-        )
-        .await;
+        let key = key("n", &format!("{serial:05}"));
+        write(&store, &key, Some(Thing::new("a", "x", serial))).await;
     }
     // Even when the store holds nothing but its newest state.
     store.compact(Revision(2501)).await.unwrap();
     let fixture = Fixture::over(store, CacheLimits::default()).await;
-    let snapshot = fixture.cache.newest().unwrap();
+    let snapshot = fixture.cache.reads.newest().unwrap();
     assert_eq!((snapshot.count(), snapshot.revision()), (2500, Revision(2501)));
     assert_eq!(names(snapshot.matches(&everything())).len(), 2500);
     let page = snapshot.select(&query(everything(), None, 1000));
@@ -286,7 +283,7 @@ async fn the_window_is_as_long_as_what_can_be_resumed() {
         ..CacheLimits::default()
     };
     let fixture = Fixture::with(limits).await;
-    let window = || fixture.cache.shared.metrics.history_seconds.get();
+    let window = || fixture.cache.parts().metrics.history_seconds.get();
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert!((99..=101).contains(&window()), "{}", window());
     for serial in 0..200 {

@@ -1,6 +1,5 @@
 //! What becomes of watches when the cache reads everything anew.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,19 +36,22 @@ async fn a_watch_that_looks_while_the_cache_starts_over_does_not_skip_the_gap() 
     };
     let fixture = Fixture::over(FaultyStore::default(), limits).await;
     fixture.put(&key("n", "1"), &thing(1)).await;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
-    let shared = &fixture.cache.shared;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
+    let parts = fixture.cache.parts();
     // What happens in the gap is compacted before the cache comes back, so that it has to start over.
     fixture.store.faults.break_off.store(true, Ordering::Relaxed);
     fixture.store.faults.deaf.store(true, Ordering::Relaxed);
-    write(&fixture.store, vec![(key("n", "1"), Some(thing(2)))]).await;
-    write(&fixture.store, vec![(key("n", "2"), Some(thing(3)))]).await;
+    write(&fixture.store, &key("n", "1"), Some(thing(2))).await;
+    write(&fixture.store, &key("n", "2"), Some(thing(3))).await;
     fixture.store.compact(Revision(4)).await.unwrap();
     let looked = {
         // The feeder starts class logs over under this lock, and so stops there.
-        let _classes = shared.classes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _classes = parts.logs.lock_classes();
         fixture.store.faults.deaf.store(false, Ordering::Relaxed);
-        assert!(soon(|| shared.history.floor() == Revision(4)), "it starts over");
+        assert!(
+            soon(|| parts.logs.history().floor() == Revision(4)),
+            "it starts over"
+        );
         let _published = soon(|| fixture.cache.revision() == Some(Revision(4)));
         watcher.next_buffer(&Lines::default()).now_or_never()
     };
@@ -90,20 +92,20 @@ async fn an_event_that_does_not_go_on_from_the_cache_shows_that_the_cache_is_wro
         let one = key("n", "1");
         let (seen, unseen) = if hidden.len() == 1 { (0, 1) } else { (1, 2) };
         for state in &hidden[..seen] {
-            fixture.write(vec![(one.clone(), state.clone())]).await;
+            fixture.write(&one, state.clone()).await;
         }
-        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
         *fixture.store.faults.hide.lock().unwrap() = Some(one.clone());
         for state in &hidden[seen..unseen] {
-            fixture.write(vec![(one.clone(), state.clone())]).await;
+            fixture.write(&one, state.clone()).await;
         }
         *fixture.store.faults.hide.lock().unwrap() = None;
         let start = Instant::now();
-        fixture.write(vec![(one.clone(), then.clone())]).await;
+        fixture.write(&one, then.clone()).await;
         let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
         assert!(matches!(end, WatchEnd::Expired { .. }), "{end}");
         assert!(start.elapsed() <= Duration::from_secs(10), "the turn to expire");
-        let found = things(fixture.cache.newest().unwrap().matches(&everything()));
+        let found = things(fixture.cache.reads.newest().unwrap().matches(&everything()));
         let found = found.into_values().map(|(_, thing)| thing).next();
         assert_eq!(found, then);
     }

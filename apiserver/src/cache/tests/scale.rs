@@ -106,18 +106,25 @@ async fn bytes_per_object() {
         begin.elapsed()
     );
     let begin = now();
-    let count = cache.newest().unwrap().matches(&everything()).count();
+    let count = cache.reads.newest().unwrap().matches(&everything()).count();
     println!("a walk over {count} objects: {:?}", begin.elapsed());
     let begin = now();
     for number in (0..COUNT).step_by(10) {
         let key = key(&format!("namespace-{}", number % 50), &name(number));
-        let base = cache.newest().unwrap().get(&key).unwrap().unwrap().modified();
+        let base = cache
+            .reads
+            .newest()
+            .unwrap()
+            .get(&key)
+            .unwrap()
+            .unwrap()
+            .modified();
         store
             .transact(Transaction::update(key, base, value(3 << 10)))
             .await
             .unwrap();
     }
-    cache.fresh().await.unwrap();
+    cache.reads.fresh().await.unwrap();
     let elapsed = begin.elapsed();
     println!("{} updates applied in {elapsed:?}", COUNT / 10);
     println!("resident at the end: {} MiB", usage().0 >> 20);
@@ -128,7 +135,7 @@ async fn bytes_per_object() {
 async fn a_selector_that_matches_nothing() {
     let store = filled(30_000, 1 << 10).await;
     let (cache, _task) = cached(&store).await;
-    let snapshot = cache.newest().unwrap();
+    let snapshot = cache.reads.newest().unwrap();
     for (labels, fields) in [
         ("app.kubernetes.io/name=none", ""),
         ("tier=tier-1", "status.state=none"),
@@ -151,7 +158,7 @@ async fn many_watchers() {
         for _ in 0..watchers {
             let request = WatchRequest {
                 selection: everything(),
-                start: Start::Now,
+                start: WatchStart::Now,
                 bookmarks: true,
                 timeout: HOUR,
             };
@@ -177,7 +184,14 @@ async fn many_watchers() {
         for count in 0..rate * seconds {
             let number = u64::from(count % 1000);
             let key = key(&format!("namespace-{}", number % 50), &name(number));
-            let base = cache.newest().unwrap().get(&key).unwrap().unwrap().modified();
+            let base = cache
+                .reads
+                .newest()
+                .unwrap()
+                .get(&key)
+                .unwrap()
+                .unwrap()
+                .modified();
             let mut payload = format!("{:<20}", micros()).into_bytes();
             payload.resize(3 << 10, b'x');
             let value = Value {
@@ -216,7 +230,10 @@ struct Plain;
 
 impl EventEncoder for Plain {
     fn id(&self) -> EncoderId {
-        EncoderId(0)
+        EncoderId {
+            face: "v1",
+            projection: crate::request::projection::Projection::Object,
+        }
     }
 
     fn event(

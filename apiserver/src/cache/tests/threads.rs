@@ -41,7 +41,7 @@ async fn writer(fixture: Arc<Fixture<RocksStore>>, number: usize, serials: Arc<A
                 serial,
             )
         });
-        let revision = write(&fixture.store, vec![(key.clone(), new.clone())]).await;
+        let revision = write(&fixture.store, &key, new.clone()).await;
         match &new {
             Some(new) => state.insert(name, new.clone()),
             None => state.remove(&name),
@@ -82,14 +82,14 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     let mut random = fastrand::Rng::with_seed(1_000 + number as u64);
     let (selection, wanted) = selection(number);
     let encoder = Lines {
-        id: u32::try_from(number % 3).unwrap(),
+        face: ["a", "b", "c"][number % 3],
         padding: number % 3 * 300,
         ..Lines::default()
     };
     let mut records = Vec::new();
     let mut resume: Option<Revision> = None;
     loop {
-        let start = resume.map_or(Start::InitialEvents(InitialState::Any), Start::From);
+        let start = resume.map_or(WatchStart::InitialEvents(Freshness::Any), WatchStart::After);
         let request = WatchRequest {
             selection: selection.clone(),
             start,
@@ -170,7 +170,7 @@ fn run(history_bytes: u64, with_reloads: bool) {
         let mut idle = Vec::new();
         for number in 0..IDLE {
             let selection = select(Scope::All, &format!("app!=idle-{number}"), "");
-            idle.push(fixture.watch(selection, Start::Now).await);
+            idle.push(fixture.watch(selection, WatchStart::Now).await);
         }
         let serials = Arc::new(AtomicU64::new(0));
         let last = Arc::new(AtomicU64::new(0));
@@ -183,7 +183,7 @@ fn run(history_bytes: u64, with_reloads: bool) {
             async move {
                 while with_reloads && !is_written.load(Ordering::Acquire) {
                     tokio::time::sleep(Duration::from_millis(300)).await;
-                    fixture.cache.shared.rebuild.notify_one();
+                    fixture.cache.parts().repairs.request_reload();
                 }
             }
         });
@@ -216,7 +216,11 @@ fn run(history_bytes: u64, with_reloads: bool) {
             start: None,
             limit: 0,
         };
-        let page = fixture.cache.list(&page, Moment::MostRecent).await.unwrap();
+        let page = fixture
+            .cache
+            .list(&page, Freshness::MostRecent.into())
+            .await
+            .unwrap();
         assert_eq!(things(page.objects), state);
         drop((idle, fixture));
         store.close(Duration::from_secs(10)).await.unwrap();

@@ -11,12 +11,13 @@ use super::super::WatchKind::{Added, Deleted, Modified};
 use super::super::*;
 use super::faulty::FaultyStore;
 use super::fixture::*;
+use crate::request::projection::Projection;
 
 fn thing(app: &str, serial: u64) -> Thing {
     Thing::new(app, "x", serial)
 }
 
-fn request(start: Start, timeout: u64) -> WatchRequest {
+fn request(start: WatchStart, timeout: u64) -> WatchRequest {
     WatchRequest {
         selection: everything(),
         start,
@@ -41,12 +42,18 @@ async fn until_end<S: Store>(mut watcher: Watcher<S>) -> Vec<(u64, Frame)> {
 async fn kinds_follow_what_matches_before_and_after() {
     let fixture = Fixture::new().await;
     let one = key("n", "1");
-    let mut by_label = fixture.watch(select(Scope::All, "app=a", ""), Start::Now).await;
-    let mut by_name = fixture
-        .watch(select(namespace("n"), "", "metadata.name=1"), Start::Now)
+    let mut by_label = fixture
+        .watch(select(Scope::All, "app=a", ""), WatchStart::Now)
         .await;
-    let mut of_others = fixture.watch(select(namespace("o"), "", ""), Start::Now).await;
-    let mut unlike = fixture.watch(select(Scope::All, "app!=a", ""), Start::Now).await;
+    let mut by_name = fixture
+        .watch(select(namespace("n"), "", "metadata.name=1"), WatchStart::Now)
+        .await;
+    let mut of_others = fixture
+        .watch(select(namespace("o"), "", ""), WatchStart::Now)
+        .await;
+    let mut unlike = fixture
+        .watch(select(Scope::All, "app!=a", ""), WatchStart::Now)
+        .await;
     fixture.put(&one, &thing("b", 1)).await;
     fixture.put(&one, &thing("a", 2)).await;
     fixture.put(&one, &thing("a", 3)).await;
@@ -83,7 +90,9 @@ async fn a_watch_goes_on_behind_any_revision() {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
     for behind in 1..=7 {
-        let mut watcher = fixture.watch(everything(), Start::From(Revision(behind))).await;
+        let mut watcher = fixture
+            .watch(everything(), WatchStart::After(Revision(behind)))
+            .await;
         let revisions: Vec<u64> = drain(&mut watcher).await.iter().map(revision).collect();
         assert_eq!(revisions, (behind + 1..=7).collect::<Vec<_>>(), "behind {behind}");
     }
@@ -98,7 +107,7 @@ fn revision(frame: &Frame) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_watch_behind_the_future_is_silent_until_then() {
     let fixture = Fixture::new().await;
-    let mut watcher = fixture.watch(everything(), Start::From(Revision(3))).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::After(Revision(3))).await;
     for serial in 0..4 {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
@@ -109,7 +118,7 @@ async fn a_watch_behind_the_future_is_silent_until_then() {
 #[tokio::test(start_paused = true)]
 async fn initial_events_end_with_a_bookmark_at_once_even_if_there_are_none() {
     let fixture = Fixture::new().await;
-    let initial = Start::InitialEvents(InitialState::Fresh);
+    let initial = WatchStart::InitialEvents(Freshness::MostRecent);
     let mut watcher = fixture.cache.subscribe(request(initial, 3600)).await.unwrap();
     assert_eq!(drain(&mut watcher).await, [bookmark(1, true)]);
 
@@ -135,7 +144,7 @@ async fn initial_events_end_with_a_bookmark_at_once_even_if_there_are_none() {
 async fn initial_events_of_the_future_are_refused_in_the_stream_after_three_seconds() {
     let fixture = Fixture::new().await;
     let start = Instant::now();
-    let at_least = Start::InitialEvents(InitialState::NotOlderThan(Revision(9)));
+    let at_least = WatchStart::InitialEvents(Freshness::NotOlderThan(Revision(9)));
     let mut watcher = fixture.cache.subscribe(request(at_least, 3600)).await.unwrap();
     let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
     assert_eq!(end.to_string(), "Too large resource version: 9, current: 1");
@@ -155,9 +164,9 @@ async fn a_start_that_is_compacted_is_refused_in_the_stream() {
     }
     fixture.store.compact(Revision(4)).await.unwrap();
     // The first event that is kept is 5.
-    let mut watcher = fixture.watch(everything(), Start::From(Revision(4))).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::After(Revision(4))).await;
     assert_eq!(drain(&mut watcher).await.len(), 3);
-    let mut watcher = fixture.watch(everything(), Start::From(Revision(3))).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::After(Revision(3))).await;
     let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
     assert_eq!(end.to_string(), "too old resource version: 3 (4)");
     assert!(watcher.next_buffer(&Lines::default()).await.is_none());
@@ -166,7 +175,11 @@ async fn a_start_that_is_compacted_is_refused_in_the_stream() {
 #[tokio::test(start_paused = true)]
 async fn bookmarks_come_each_minute_and_before_the_end_at_the_head() {
     let fixture = Fixture::new().await;
-    let watcher = fixture.cache.subscribe(request(Start::Now, 135)).await.unwrap();
+    let watcher = fixture
+        .cache
+        .subscribe(request(WatchStart::Now, 135))
+        .await
+        .unwrap();
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
     let seen = until_end(watcher).await;
     assert_eq!(seen[0], (0, event(Added, &key("n", "1"), 2, thing("a", 1))));
@@ -183,11 +196,19 @@ async fn bookmarks_come_each_minute_and_before_the_end_at_the_head() {
 #[tokio::test(start_paused = true)]
 async fn writes_of_others_advance_bookmarks_and_nothing_is_promised_at_the_start() {
     let fixture = Fixture::new().await;
-    let idle = fixture.cache.subscribe(request(Start::Now, 70)).await.unwrap();
+    let idle = fixture
+        .cache
+        .subscribe(request(WatchStart::Now, 70))
+        .await
+        .unwrap();
     assert_eq!(until_end(idle).await, []);
-    let watcher = fixture.cache.subscribe(request(Start::Now, 10)).await.unwrap();
+    let watcher = fixture
+        .cache
+        .subscribe(request(WatchStart::Now, 10))
+        .await
+        .unwrap();
     let other = drydock_storage::Key::new(GROUP, "others", "n", "1").unwrap();
-    write(&fixture.store, vec![(other, Some(thing("a", 1)))]).await;
+    write(&fixture.store, &other, Some(thing("a", 1))).await;
     assert_eq!(until_end(watcher).await, [(8, bookmark(2, false))]);
 }
 
@@ -199,7 +220,7 @@ async fn a_timeout_ends_a_watch_cleanly_whether_busy_or_not() {
         .cache
         .subscribe(WatchRequest {
             bookmarks: false,
-            ..request(Start::Now, 5)
+            ..request(WatchStart::Now, 5)
         })
         .await
         .unwrap();
@@ -220,8 +241,8 @@ async fn a_slow_watcher_holds_up_nobody_and_misses_nothing() {
             ..CacheLimits::default()
         };
         let fixture = Fixture::with(limits).await;
-        let mut slow = fixture.watch(everything(), Start::Now).await;
-        let mut fast = fixture.watch(everything(), Start::Now).await;
+        let mut slow = fixture.watch(everything(), WatchStart::Now).await;
+        let mut fast = fixture.watch(everything(), WatchStart::Now).await;
         for serial in 0..300 {
             fixture
                 .put(&key("n", &(serial % 7).to_string()), &thing("a", serial))
@@ -237,7 +258,7 @@ async fn a_slow_watcher_holds_up_nobody_and_misses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn buffers_are_packed_up_to_64_kib() {
     let fixture = Fixture::new().await;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     for serial in 0..100 {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
@@ -263,11 +284,11 @@ async fn an_event_is_encoded_once_for_all_who_want_it_in_that_form() {
         select(Scope::All, "app=a", ""),
     ] {
         for id in 0..40 {
-            watchers.push((id % 2, fixture.watch(selection.clone(), Start::Now).await));
+            watchers.push((id % 2, fixture.watch(selection.clone(), WatchStart::Now).await));
         }
     }
-    let encoders = [0, 1].map(|id| Lines {
-        id,
+    let encoders = ["a", "b"].map(|face| Lines {
+        face,
         ..Lines::default()
     });
     for round in 1..=10 {
@@ -297,7 +318,10 @@ async fn what_cannot_be_encoded_ends_the_stream_after_what_could() {
     for (name, serial) in [("1", 1), ("2", 2), ("3", 3)] {
         fixture.put(&key("n", name), &thing("a", serial)).await;
     }
-    for start in [Start::InitialEvents(InitialState::Any), Start::From(Revision(1))] {
+    for start in [
+        WatchStart::InitialEvents(Freshness::Any),
+        WatchStart::After(Revision(1)),
+    ] {
         let mut watcher = fixture.watch(everything(), start).await;
         let first = next(&mut watcher, &encoder).await.unwrap().unwrap().unwrap();
         assert!(!first.is_empty(), "{start:?}");
@@ -312,7 +336,10 @@ struct Headline(Lines, Lines);
 
 impl EventEncoder for Headline {
     fn id(&self) -> EncoderId {
-        EncoderId(77)
+        EncoderId {
+            face: "first",
+            projection: Projection::Object,
+        }
     }
     fn event(
         &self,
@@ -339,16 +366,16 @@ async fn the_first_frame_may_have_its_own_encoder() {
     let encoder = Headline(
         Lines::default(),
         Lines {
-            id: 78,
+            face: "following",
             ..Lines::default()
         },
     );
-    let initial = Start::InitialEvents(InitialState::Any);
+    let initial = WatchStart::InitialEvents(Freshness::Any);
     for (start, bookmarks) in [
-        (Start::Now, false),
+        (WatchStart::Now, false),
         (initial, false),
         (initial, true),
-        (Start::Now, true),
+        (WatchStart::Now, true),
     ] {
         let mut watchers = Vec::new();
         for _ in 0..3 {
@@ -379,7 +406,11 @@ async fn the_servers_end_is_spread_and_says_how_far_each_watch_got() {
     let fixture = Fixture::new().await;
     let mut ends = tokio::task::JoinSet::new();
     for _ in 0..50 {
-        let watcher = fixture.cache.subscribe(request(Start::Now, 3600)).await.unwrap();
+        let watcher = fixture
+            .cache
+            .subscribe(request(WatchStart::Now, 3600))
+            .await
+            .unwrap();
         ends.spawn(until_end(watcher));
     }
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
@@ -405,7 +436,7 @@ async fn the_servers_end_is_spread_and_says_how_far_each_watch_got() {
 #[tokio::test(start_paused = true)]
 async fn a_broken_stream_of_the_store_is_resumed_unnoticed() {
     let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     for serial in 0..20 {
         if serial % 5 == 2 {
             fixture.store.faults.break_off.store(true, Ordering::Relaxed);
@@ -424,7 +455,7 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
     let mut ends = tokio::task::JoinSet::new();
     let start = Instant::now();
     for _ in 0..50 {
-        let mut watcher = fixture.watch(everything(), Start::Now).await;
+        let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
         ends.spawn(async move {
             let end = watcher.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
             assert_eq!(end.to_string(), "too old resource version: 2 (4)");
@@ -433,10 +464,10 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
     }
     // Broken off, and compacted before the cache comes back.
     fixture.store.faults.break_off.store(true, Ordering::Relaxed);
-    write(&fixture.store, vec![(key("n", "1"), Some(thing("a", 2)))]).await;
-    write(&fixture.store, vec![(key("n", "2"), Some(thing("a", 3)))]).await;
+    write(&fixture.store, &key("n", "1"), Some(thing("a", 2))).await;
+    write(&fixture.store, &key("n", "2"), Some(thing("a", 3))).await;
     fixture.store.compact(Revision(4)).await.unwrap();
-    let snapshot = fixture.cache.fresh().await.unwrap();
+    let snapshot = fixture.cache.reads.fresh().await.unwrap();
     assert_eq!((snapshot.revision(), snapshot.count()), (Revision(4), 2));
     let mut seconds = ends.join_all().await;
     seconds.sort_unstable();
@@ -450,13 +481,13 @@ async fn a_gap_in_the_store_expires_watches_one_after_the_other() {
 async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
     let fixture = Fixture::over(FaultyStore::default(), CacheLimits::default()).await;
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
     *fixture.store.faults.hide.lock().unwrap() = Some(key("n", "2"));
     fixture.put(&key("n", "2"), &thing("a", 2)).await;
     *fixture.store.faults.hide.lock().unwrap() = None;
     fixture.put(&key("n", "3"), &thing("a", 3)).await;
     assert_eq!(
-        names(fixture.cache.fresh().await.unwrap().matches(&everything())),
+        names(fixture.cache.reads.fresh().await.unwrap().matches(&everything())),
         ["1", "3"],
         "the fault"
     );
@@ -471,7 +502,7 @@ async fn a_cache_that_differs_from_its_store_is_found_and_read_anew() {
         start.elapsed()
     );
     assert_eq!(
-        names(fixture.cache.newest().unwrap().matches(&everything())),
+        names(fixture.cache.reads.newest().unwrap().matches(&everything())),
         ["1", "2", "3"]
     );
 }
@@ -492,7 +523,7 @@ async fn stalled_peers_keep_no_other_watch_from_the_disk() {
         padding: 10_000,
         ..Lines::default()
     };
-    let behind = Start::From(Revision(1));
+    let behind = WatchStart::After(Revision(1));
     let mut stalled = Vec::new();
     for _ in 0..replays {
         let mut watcher = fixture.watch(everything(), behind).await;
@@ -505,7 +536,7 @@ async fn stalled_peers_keep_no_other_watch_from_the_disk() {
         let mut ninth = fixture.watch(everything(), behind).await;
         assert_eq!(drain(&mut ninth).await.len(), 40);
     }
-    assert_eq!(fixture.cache.exactly(Revision(9)).await.unwrap().count(), 1);
+    assert_eq!(fixture.cache.reads.exactly(Revision(9)).await.unwrap().count(), 1);
     // More than are kept open, in turns: each loses its stream and goes on where it was all the same.
     let mut ninth = fixture.watch(everything(), behind).await;
     let first = next(&mut ninth, &encoder).await.unwrap().unwrap().unwrap();
@@ -529,12 +560,13 @@ async fn a_watch_that_finds_no_place_at_the_disk_in_time_is_refused() {
     for serial in 0..6 {
         fixture.put(&key("n", "1"), &thing("a", serial)).await;
     }
-    let behind = Start::From(Revision(1));
-    let reading = fixture.cache.shared.replays.acquire_many(2).await.unwrap();
+    let behind = WatchStart::After(Revision(1));
+    let replays = &fixture.cache.parts().replays;
+    let reading = [replays.permit().await, replays.permit().await];
     let refused = fixture.cache.subscribe(request(behind, 60)).await;
     assert!(matches!(refused.err(), Some(ReadError::Busy { .. })));
     assert_eq!(
-        fixture.cache.exactly(Revision(3)).await.unwrap().count(),
+        fixture.cache.reads.exactly(Revision(3)).await.unwrap().count(),
         1,
         "lists of the past have places of their own"
     );
@@ -557,8 +589,8 @@ async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
     let mut fast = Vec::new();
     for class in 0..100 {
         let everything = || select(Scope::All, &format!("app!=other-{class}"), "");
-        slow.push((fixture.watch(everything(), Start::Now).await, Vec::new()));
-        fast.push((fixture.watch(everything(), Start::Now).await, Vec::new()));
+        slow.push((fixture.watch(everything(), WatchStart::Now).await, Vec::new()));
+        fast.push((fixture.watch(everything(), WatchStart::Now).await, Vec::new()));
     }
     let encoder = Lines {
         padding: 200,
@@ -575,7 +607,7 @@ async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
                 seen.extend(frames.unwrap().iter().map(revision));
             }
         }
-        let held = fixture.cache.shared.classes.lock().unwrap().bytes();
+        let held = fixture.cache.parts().logs.lock_classes().bytes();
         // A log that grows takes twice what it had.
         assert!(held <= budget / 4 * 2, "{held} bytes in round {round}");
     }
@@ -589,9 +621,11 @@ async fn what_is_noted_and_packed_for_watches_stays_within_the_budget() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_not_read_counts_as_lagging() {
     let fixture = Fixture::new().await;
-    let metrics = &fixture.cache.shared.metrics;
-    let mut watcher = fixture.watch(everything(), Start::Now).await;
-    let _of_others = fixture.watch(select(namespace("o"), "", ""), Start::Now).await;
+    let metrics = &fixture.cache.parts().metrics;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
+    let _of_others = fixture
+        .watch(select(namespace("o"), "", ""), WatchStart::Now)
+        .await;
     let lagging = async || {
         tokio::time::sleep(Duration::from_secs(3)).await;
         metrics.watchers_lagging.get()
@@ -615,7 +649,7 @@ async fn the_way_to_the_socket_is_measured_by_kind_however_frames_were_had() {
     let fixture = Fixture::new().await;
     let count = |kind| {
         let mut registry = prometheus_client::registry::Registry::default();
-        let metric = fixture.cache.shared.metrics.publish_to_socket(kind).clone();
+        let metric = fixture.cache.parts().metrics.publish_to_socket(kind).clone();
         registry.register("m", "", metric);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
@@ -623,14 +657,14 @@ async fn the_way_to_the_socket_is_measured_by_kind_however_frames_were_had() {
         line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
     };
     // The second takes what the first has packed, the third begins before its class and reads the history.
-    let mut first = fixture.watch(everything(), Start::Now).await;
-    let mut second = fixture.watch(everything(), Start::Now).await;
+    let mut first = fixture.watch(everything(), WatchStart::Now).await;
+    let mut second = fixture.watch(everything(), WatchStart::Now).await;
     fixture.put(&key("n", "1"), &thing("a", 1)).await;
     fixture.put(&key("n", "1"), &thing("a", 2)).await;
     fixture.put(&key("n", "1"), &thing("a", 3)).await;
     fixture.delete(&key("n", "1")).await;
     let late = select(Scope::All, "app=a", "");
-    let mut third = fixture.watch(late, Start::From(Revision(1))).await;
+    let mut third = fixture.watch(late, WatchStart::After(Revision(1))).await;
     for watcher in [&mut first, &mut second, &mut third] {
         assert_eq!(drain(watcher).await.len(), 4);
     }

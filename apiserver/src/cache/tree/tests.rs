@@ -31,7 +31,7 @@ impl Item for Pair {
 
 type Model = BTreeMap<u16, u64>;
 
-/// The depth of all leaves, and that every sum and separator is right.
+/// Checks that all leaves have the same depth and that sums are right; returns depth, count and bytes.
 fn check_node(node: &Node<Pair>) -> (usize, u64, u64) {
     assert!(node.len() <= FAN_OUT, "a node of {} children", node.len());
     assert!(node.len() > 0, "an empty node");
@@ -103,7 +103,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn equals_an_ordered_map_and_old_roots_stay(steps in steps()) {
+    fn equals_an_ordered_map_and_old_versions_do_not_change(steps in steps()) {
         let (mut tree, mut model) = (Tree::default(), Model::new());
         let mut kept: Vec<(Tree<Pair>, Model)> = Vec::new();
         for step in steps {
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn building_equals_inserting(count in 0_u16..6000, probe in 0_u16..6000) {
+    fn a_built_tree_equals_one_of_inserts(count in 0_u16..6000, probe in 0_u16..6000) {
         let mut builder = Builder::default();
         let model: Model = (0..count).map(|key| (key, u64::from(key))).collect();
         for (key, value) in &model {
@@ -167,7 +167,7 @@ fn unshared_nodes_change_in_place() {
 }
 
 #[test]
-fn a_cursor_outlives_changes() {
+fn a_cursor_is_unaffected_by_changes_and_the_end_of_its_tree() {
     let mut tree = Tree::default();
     for key in 0..200 {
         tree.insert(Pair(key, 0));
@@ -189,7 +189,7 @@ fn leaves(node: &Node<Pair>) -> usize {
 }
 
 #[test]
-fn ascending_inserts_fill_their_nodes() {
+fn ascending_inserts_leave_full_nodes() {
     let mut tree = Tree::default();
     for key in 0..4800 {
         tree.insert(Pair(key, 0));

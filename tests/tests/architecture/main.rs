@@ -1,4 +1,5 @@
-//! Who may import whom, and who may not name what: the rules of ARCHITECTURE.md, read off the sources.
+//! The rules of ARCHITECTURE.md, checked against manifests and sources: which crate and which module may import which,
+//! and how long a file may be.
 
 #![allow(
     clippy::expect_used,
@@ -7,11 +8,16 @@
     reason = "a test fails by panicking"
 )]
 
+mod imports;
+mod modules;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crate → crates of ours that its library may build on.
+use self::imports::rust_files;
+
+/// Crate → crates of the workspace that its library may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("machinery", &["proto"]),
@@ -39,13 +45,13 @@ const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that pure logic must not build on.
+/// Crates that pure logic must not depend on.
 const IMPURE: &[&str] = &["tokio", "hyper", "kube", "rocksdb", "reqwest", "rustls"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("tests lie in the workspace")
+        .expect("the tests are a crate of the workspace")
         .to_path_buf()
 }
 
@@ -60,17 +66,6 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty() && !name.starts_with('#'))
         .collect()
-}
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder of the workspace can be read") {
-        let path = entry.expect("an entry can be read").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
 }
 
 /// Whether code outside comments names the crate as a path.
@@ -91,7 +86,7 @@ fn names(source: &str, crate_name: &str) -> bool {
 }
 
 #[test]
-fn crates_build_only_on_what_the_arrows_allow() {
+fn crates_depend_only_on_the_crates_they_may() {
     for (crate_name, allowed) in ARROWS {
         let manifest = fs::read_to_string(root().join(crate_name).join("Cargo.toml"))
             .expect("every crate has a manifest");
@@ -102,31 +97,31 @@ fn crates_build_only_on_what_the_arrows_allow() {
         let allowed: BTreeSet<String> = allowed.iter().map(ToString::to_string).collect();
         assert!(
             ours.is_subset(&allowed),
-            "{crate_name} builds on {ours:?}, allowed are {allowed:?}"
+            "{crate_name} depends on {ours:?}, allowed are {allowed:?}"
         );
     }
 }
 
 #[test]
-fn pure_crates_do_no_input_or_output() {
+fn pure_crates_do_no_io() {
     for crate_name in ["proto", "machinery"] {
         let manifest = fs::read_to_string(root().join(crate_name).join("Cargo.toml"))
             .expect("every crate has a manifest");
         for impure in IMPURE {
             assert!(
                 !dependencies(&manifest).contains(*impure),
-                "{crate_name} builds on {impure}"
+                "{crate_name} depends on {impure}"
             );
         }
     }
 }
 
 #[test]
-fn engines_and_servers_are_named_in_one_place() {
+fn rocksdb_and_hyper_are_named_in_one_place() {
     for (name, places) in NAMED_ONLY_UNDER {
         let mut files = Vec::new();
         for (crate_name, _) in ARROWS {
-            sources(&root().join(crate_name).join("src"), &mut files);
+            rust_files(&root().join(crate_name).join("src"), &mut files);
         }
         for file in files {
             let relative = file
@@ -142,7 +137,7 @@ fn engines_and_servers_are_named_in_one_place() {
 }
 
 #[test]
-fn the_reader_of_sources_sees_what_it_looks_for() {
+fn crate_names_and_dependencies_are_recognized() {
     assert!(names("use hyper::body;", "hyper"));
     assert!(names("let x = hyper::Error::new();", "hyper"));
     assert!(!names("// hyper::body", "hyper"));
@@ -153,10 +148,10 @@ fn the_reader_of_sources_sees_what_it_looks_for() {
     );
 }
 
-/// Crates that must not be in the tree, each with its reason in `deny.toml`.
+/// Crates that must not be in the dependency tree; `deny.toml` has the reasons.
 const BANNED: &[&str] = &["ring", "openssl-sys", "axum", "serde_yaml"];
 
-/// What of the workspace builds on a crate, on this machine.
+/// What in the workspace depends on a crate, on this platform.
 fn dependents_of(name: &str) -> String {
     let output = std::process::Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--workspace", "--invert", name])
@@ -167,10 +162,10 @@ fn dependents_of(name: &str) -> String {
 }
 
 #[test]
-fn banned_crates_are_not_built() {
+fn banned_crates_are_not_dependencies() {
     assert!(
         dependents_of("rustls").starts_with("rustls"),
-        "the tree is read as it is printed"
+        "the output of cargo tree is understood"
     );
     for name in BANNED {
         assert_eq!(dependents_of(name), "", "{name} is in the tree");

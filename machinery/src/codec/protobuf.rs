@@ -1,116 +1,79 @@
-//! What do clients built with Go types send that is not JSON?
-//!
-//! Since 1.33 their typed clients write protobuf unless told otherwise: kubectl drains and asks what it may do that way.
-//! Objects of ours never come so. What comes are the small [`Message`]s below: options, reviews, and namespaces, which
-//! are hardly more than a name. They are read into the JSON they stand for; fields that nobody here looks at are passed
-//! over.
+//! Decodes the small protobuf messages that clients built with Go types send instead of JSON: options, reviews, and
+//! namespaces. Since Kubernetes 1.33 their typed clients write protobuf by default. A [`Message`] lists the fields that
+//! are read; they become the JSON they stand for, and other fields are skipped.
 
-use http::HeaderMap;
-use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
-use crate::registry::resource::Resource;
-
 /// The content type of the envelope.
-const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every envelope begins with.
+/// The first bytes of every envelope.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// A field of a message: its number, its name in JSON, and what it holds.
-pub type Field = (u64, &'static str, Holds);
+/// A field of a message: its number, its name in JSON, and its type.
+pub type Field = (u64, &'static str, FieldType);
 
 /// The fields of a message that are read.
 pub type Message = &'static [Field];
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy)]
-pub enum Holds {
-    /// A string.
+pub enum FieldType {
+    /// `string`.
     Text,
-    /// A list of strings.
+    /// `repeated string`.
     Texts,
-    /// A whole number.
+    /// `int32` or `int64`.
     Integer,
-    /// True or false.
+    /// `bool`.
     Boolean,
-    /// Strings by name.
+    /// `map<string, string>`.
     Map,
-    /// A message of its own.
+    /// Another message.
     Message(Message),
 }
 
 /// `DeleteOptions` of meta.k8s.io/v1.
 pub const DELETE_OPTIONS: Message = &[
-    (1, "gracePeriodSeconds", Holds::Integer),
+    (1, "gracePeriodSeconds", FieldType::Integer),
     (
         2,
         "preconditions",
-        Holds::Message(&[(1, "uid", Holds::Text), (2, "resourceVersion", Holds::Text)]),
+        FieldType::Message(&[
+            (1, "uid", FieldType::Text),
+            (2, "resourceVersion", FieldType::Text),
+        ]),
     ),
-    (3, "orphanDependents", Holds::Boolean),
-    (4, "propagationPolicy", Holds::Text),
-    (5, "dryRun", Holds::Texts),
+    (3, "orphanDependents", FieldType::Boolean),
+    (4, "propagationPolicy", FieldType::Text),
+    (5, "dryRun", FieldType::Texts),
     (
         6,
         "ignoreStoreReadErrorWithClusterBreakingPotential",
-        Holds::Boolean,
+        FieldType::Boolean,
     ),
 ];
 
-/// A namespace of core/v1, without its spec and status, which are the server's.
-const NAMESPACE: Message = &[(
-    1,
-    "metadata",
-    Holds::Message(&[
-        (1, "name", Holds::Text),
-        (2, "generateName", Holds::Text),
-        (11, "labels", Holds::Map),
-        (12, "annotations", Holds::Map),
-    ]),
-)];
-
-/// The little of `ObjectMeta` that options and reviews carry.
-pub const NAMES: Message = &[(1, "name", Holds::Text), (3, "namespace", Holds::Text)];
-
-/// The message of a kind whose objects may come in protobuf.
-pub(crate) fn message_of(resource: &Resource) -> Option<Message> {
-    matches!((resource.group, resource.plural), ("", "namespaces")).then_some(NAMESPACE)
-}
+/// The fields of `ObjectMeta` that options and reviews carry.
+pub const NAMES: Message = &[(1, "name", FieldType::Text), (3, "namespace", FieldType::Text)];
 
 /// The fields of an entry of a map.
-const ENTRY: Message = &[(1, "key", Holds::Text), (2, "value", Holds::Text)];
+const ENTRY: Message = &[(1, "key", FieldType::Text), (2, "value", FieldType::Text)];
 
 /// The fields of the envelope, and of the type it names.
 const ENVELOPE_TYPE: u64 = 1;
 const ENVELOPE_RAW: u64 = 2;
-const TYPE: Message = &[(1, "apiVersion", Holds::Text), (2, "kind", Holds::Text)];
+const TYPE: Message = &[(1, "apiVersion", FieldType::Text), (2, "kind", FieldType::Text)];
 
-/// Bytes that are not what they should be.
+/// Bytes that are not the expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the body is no protobuf message of the expected kind")]
+#[error("the body is not a protobuf message of the expected kind")]
 pub struct Malformed;
 
-impl From<Malformed> for ApiError {
-    fn from(error: Malformed) -> Self {
-        Self::bad_request(error.to_string())
-    }
-}
-
-/// Whether the body is said to be protobuf.
-pub fn is_content_type(headers: &HeaderMap) -> bool {
-    let text = headers
-        .get(CONTENT_TYPE)
-        .map_or(Ok(""), HeaderValue::to_str)
-        .unwrap_or_default();
-    text.split(';').next().unwrap_or_default().trim() == MEDIA_TYPE
-}
-
-/// Reads a message out of its envelope, with `apiVersion` and `kind` as the envelope says.
+/// Decodes a message and its envelope. `apiVersion` and `kind` are those of the envelope.
 ///
 /// # Errors
-/// Bytes that are no such message.
+/// Bytes that are not such a message.
 pub fn decode(bytes: &[u8], message: Message) -> Result<Value, Malformed> {
     let envelope = bytes.strip_prefix(MAGIC).ok_or(Malformed)?;
     let mut object = Map::new();
@@ -130,12 +93,12 @@ pub fn decode(bytes: &[u8], message: Message) -> Result<Value, Malformed> {
 fn read_into(object: &mut Map<String, Value>, bytes: &[u8], message: Message) -> Result<(), Malformed> {
     let mut reader = Reader(bytes);
     while let Some((number, part)) = reader.next()? {
-        let Some((_, name, holds)) = message.iter().find(|(own, _, _)| *own == number) else {
+        let Some((_, name, type_)) = message.iter().find(|(own, _, _)| *own == number) else {
             continue;
         };
-        let value = match (holds, part) {
-            (Holds::Text, Part::Bytes(text)) => json!(std::str::from_utf8(text).map_err(|_| Malformed)?),
-            (Holds::Texts, Part::Bytes(text)) => {
+        let value = match (type_, part) {
+            (FieldType::Text, Part::Bytes(text)) => json!(std::str::from_utf8(text).map_err(|_| Malformed)?),
+            (FieldType::Texts, Part::Bytes(text)) => {
                 let mut texts = object
                     .get(*name)
                     .and_then(Value::as_array)
@@ -144,9 +107,9 @@ fn read_into(object: &mut Map<String, Value>, bytes: &[u8], message: Message) ->
                 texts.push(json!(std::str::from_utf8(text).map_err(|_| Malformed)?));
                 Value::Array(texts)
             }
-            (Holds::Integer, Part::Varint(number)) => json!(number.cast_signed()),
-            (Holds::Boolean, Part::Varint(number)) => json!(number != 0),
-            (Holds::Map, Part::Bytes(bytes)) => {
+            (FieldType::Integer, Part::Varint(number)) => json!(number.cast_signed()),
+            (FieldType::Boolean, Part::Varint(number)) => json!(number != 0),
+            (FieldType::Map, Part::Bytes(bytes)) => {
                 let mut entry = Map::new();
                 read_into(&mut entry, bytes, ENTRY)?;
                 let text = |member: &str| {
@@ -164,7 +127,7 @@ fn read_into(object: &mut Map<String, Value>, bytes: &[u8], message: Message) ->
                 members.insert(text("key"), json!(text("value")));
                 Value::Object(members)
             }
-            (Holds::Message(inner), Part::Bytes(bytes)) => {
+            (FieldType::Message(inner), Part::Bytes(bytes)) => {
                 let mut members = object
                     .get(*name)
                     .and_then(Value::as_object)
@@ -275,16 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_keeps_its_labels() {
+    fn maps_are_read_entry_by_entry() {
+        const METADATA: Message = &[(1, "name", FieldType::Text), (11, "labels", FieldType::Map)];
+        const OBJECT: Message = &[(1, "metadata", FieldType::Message(METADATA))];
         let label = |key: &[u8], value: &[u8]| field(11, &[field(1, key), field(2, value)].concat());
         let metadata = [field(1, b"ns"), label(b"a", b"1"), label(b"b", b"")].concat();
-        let namespace = decode(
-            &envelope(&[field(1, &metadata), field(2, b"")].concat()),
-            NAMESPACE,
-        )
-        .unwrap();
+        let object = decode(&envelope(&[field(1, &metadata), field(2, b"")].concat()), OBJECT).unwrap();
         assert_eq!(
-            namespace["metadata"],
+            object["metadata"],
             json!({"name": "ns", "labels": {"a": "1", "b": ""}})
         );
     }
@@ -299,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_refused() {
         for bytes in [
             b"{}".to_vec(),
             envelope(&[1 << 3]),
