@@ -1,8 +1,8 @@
 //! Drydock's API server.
 //!
 //! A request flows `http → filters → handlers → registry → storage`; events flow `storage → cache → handlers`.
-//! [`filters`] holds the chain in order; [`request`] is what the chain learns about a request; [`host`] is the cluster
-//! we serve for.
+//! [`filters`] has the filter chain, [`request`] the parsed request, [`host`] the cluster that the server belongs to. Start
+//! at [`server`].
 
 pub mod admission;
 pub mod authorization;

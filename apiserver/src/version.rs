@@ -1,13 +1,13 @@
-//! Which build is running? The answer to `/version`, in the members Kubernetes' clients parse.
+//! The running build: `/version`, with the members that Kubernetes clients parse.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use serde::Serialize;
 
-/// The Kubernetes release whose behaviour we follow, with our own version behind it; clients parse `vX.Y.Z`.
+/// The Kubernetes release whose behaviour this server follows, then its own version; clients parse `vX.Y.Z`.
 pub const GIT_VERSION: &str = concat!("v1.37.0-drydock.", env!("CARGO_PKG_VERSION"));
 
-/// Operating system and architecture in Go's words: `linux/amd64`.
+/// Operating system and architecture, as Go names them: `linux/amd64`.
 #[must_use]
 pub fn platform() -> String {
     let architecture = match std::env::consts::ARCH {
@@ -33,7 +33,7 @@ struct Version {
     platform: String,
 }
 
-/// The answer to `GET /version`.
+/// The response to `GET /version`.
 #[must_use]
 pub fn respond() -> Response<Bytes> {
     let version = Version {
@@ -47,7 +47,7 @@ pub fn respond() -> Response<Bytes> {
         compiler: "rustc",
         platform: platform(),
     };
-    // A struct of texts always encodes.
+    // Encoding a struct of strings cannot fail.
     let body = serde_json::to_vec_pretty(&version).unwrap_or_default();
     let mut response = Response::new(Bytes::from(body));
     response

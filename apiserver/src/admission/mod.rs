@@ -73,7 +73,7 @@ impl Chain {
         key: &Key,
     ) -> Result<(), ApiError> {
         let review = AccessReview {
-            user: Arc::clone(&caller.user),
+            user: Arc::clone(caller.user),
             attributes: crate::host::Attributes::Resource(ResourceAttributes {
                 verb: UNSAFE_DELETE_VERB.to_owned(),
                 group: resource.group.to_owned(),
@@ -151,7 +151,7 @@ impl Access {
         name: &str,
     ) -> Result<Decision, ApiError> {
         let review = AccessReview {
-            user: Arc::clone(&write.caller.user),
+            user: Arc::clone(write.caller.user),
             attributes: crate::host::Attributes::Resource(ResourceAttributes {
                 verb: "delete".to_owned(),
                 version: "v1".to_owned(),

@@ -165,18 +165,18 @@ mod tests {
     fn each_encoder_and_kind_is_encoded_once_by_any_number_of_threads() {
         let held = Arc::new(AtomicU64::new(0));
         let encodings = Encodings::new(Arc::clone(&held));
-        let encoded = AtomicU64::new(0);
+        let calls = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let (encodings, encoded) = (&encodings, &encoded);
+                let (encodings, calls) = (&encodings, &calls);
                 scope.spawn(move || {
                     for round in 0..100 {
                         let face = ["a", "b", "c", "d", "e"][(round + thread) % 5];
                         let projection = Projection::Object;
-                        let encoder = EncoderId { face, projection };
+                        let id = EncoderId { face, projection };
                         let kind = [WatchKind::Added, WatchKind::Deleted][round % 2];
-                        let (frame, _) = encodings.get(encoder, kind, || {
-                            encoded.fetch_add(1, Ordering::Relaxed);
+                        let (frame, _) = encodings.get(id, kind, || {
+                            calls.fetch_add(1, Ordering::Relaxed);
                             Ok(format!("{face} {kind:?}").into())
                         });
                         assert_eq!(frame.unwrap(), format!("{face} {kind:?}"));
@@ -184,7 +184,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(encoded.load(Ordering::Relaxed), 10);
+        assert_eq!(calls.load(Ordering::Relaxed), 10);
         assert_eq!(held.load(Ordering::Relaxed), encodings.bytes());
         assert_eq!(encodings.bytes(), 5 * 7 + 5 * 9);
         drop(encodings);

@@ -25,7 +25,7 @@ pub struct Attributes {
 }
 
 /// Reads the attributes of a payload; supplied by the registry of the kind.
-pub type Extract = dyn Fn(&Key, &[u8]) -> Attributes + Send + Sync;
+pub type Extract = dyn Fn(&Key, &Value) -> Attributes + Send + Sync;
 
 /// Whether a term is a label or a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,7 +177,7 @@ impl CachedObject {
         before: Option<&Self>,
         interner: &mut Interner,
     ) -> Self {
-        let attributes = extract(&key, &entry.value.bytes);
+        let attributes = extract(&key, &entry.value);
         let kept = match before {
             Some(before) if before.has(&attributes) => Arc::clone(&before.kept),
             _ => Arc::new(Kept::new(&attributes, interner)),
@@ -353,7 +353,7 @@ mod tests {
             created: Revision(2),
             modified: Revision(7),
         };
-        let extract = |_: &Key, _: &[u8]| Attributes {
+        let extract = |_: &Key, _: &Value| Attributes {
             uid: "u".to_owned(),
             labels: vec![("b".to_owned(), "2".to_owned()), ("a".to_owned(), String::new())],
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
@@ -401,7 +401,7 @@ mod tests {
     fn versions_of_an_object_share_unchanged_attributes() {
         let mut interner = Interner::default();
         let first = object("{}", 1);
-        let same = |_: &Key, _: &[u8]| Attributes {
+        let same = |_: &Key, _: &Value| Attributes {
             uid: "u".to_owned(),
             labels: vec![("a".to_owned(), String::new()), ("b".to_owned(), "2".to_owned())],
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
@@ -414,7 +414,7 @@ mod tests {
             &mut interner,
         );
         assert!(Arc::ptr_eq(&first.kept, &second.kept));
-        let fewer = |_: &Key, _: &[u8]| Attributes::default();
+        let fewer = |_: &Key, _: &Value| Attributes::default();
         let third = CachedObject::interned(
             first.key.clone(),
             first.entry(),

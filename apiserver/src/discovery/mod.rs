@@ -1,8 +1,8 @@
-//! What does a client find when it asks what is served?
+//! Discovery: what the server serves.
 //!
-//! Both forms come from the one table of resources: the older one a document a group-version, and the aggregated one
-//! for everything at once. The documents are made once, at start: they are the same bytes for as long as the server
-//! runs, so that entity tags spare everybody a second look.
+//! There are two formats: the older one with a document per group-version, and aggregated discovery with one document for
+//! everything. The documents are built once at start and do not change while the server runs, so that entity tags save
+//! clients a second download.
 
 use std::collections::HashMap;
 
@@ -29,10 +29,10 @@ const VERBS: &[&str] = &[
     "update",
     "watch",
 ];
-/// The media type of aggregated discovery, as answered.
+/// The media type of aggregated discovery in responses.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The documents.
+/// The discovery documents.
 #[derive(Debug)]
 pub struct Discovery {
     /// Path without trailing slash → document.
@@ -86,7 +86,7 @@ impl Discovery {
         }
     }
 
-    /// The paths served, sorted, for the index.
+    /// The paths of the documents, sorted, for the index.
     #[must_use]
     pub fn paths(&self) -> Vec<&str> {
         let mut paths: Vec<&str> = self.documents.keys().map(String::as_str).collect();
@@ -94,9 +94,9 @@ impl Discovery {
         paths
     }
 
-    /// The answer to a path of discovery, or `None` when it is no such path.
+    /// The response to a discovery path, or `None` for other paths.
     #[must_use]
-    pub fn answer(&self, path: &str, headers: &HeaderMap) -> Option<Response<ResponseBody>> {
+    pub fn respond(&self, path: &str, headers: &HeaderMap) -> Option<Response<ResponseBody>> {
         let path = path.trim_end_matches('/');
         let wanted = matches!(path, "/apis" | "/api").then(|| asked_form(headers));
         match wanted {
@@ -126,7 +126,7 @@ enum Form {
     Unacceptable,
 }
 
-/// The first clause of `Accept` that is served: aggregated discovery in v2, or plain JSON.
+/// The first clause of `Accept` that can be served: aggregated discovery in v2, or plain JSON.
 fn asked_form(headers: &HeaderMap) -> Form {
     let texts: Vec<&str> = headers
         .get_all(ACCEPT)
@@ -192,7 +192,7 @@ pub(crate) fn hex_upper(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing into a text cannot fail.
+            // Writing into a String cannot fail.
             let _ok = write!(text, "{byte:02X}");
             text
         })
@@ -244,7 +244,7 @@ fn core_versions(catalog: &Catalog) -> Value {
     })
 }
 
-/// The first eight bytes of a hash over the stored form: changes exactly when that changes.
+/// The first eight bytes of a hash of the stored version, which changes exactly when that version does.
 fn storage_version_hash(resource: &Resource) -> String {
     let text = format!(
         "{}/{}/{}",

@@ -250,11 +250,11 @@ impl<S: Store> Api<S> {
         headers: &HeaderMap,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let path = context.info.path.as_str();
-        if let Some(response) = self.openapi.answer(path, &context.query, headers) {
+        if let Some(response) = self.openapi.respond(path, &context.query, headers) {
             return response;
         }
         if context.info.method != Method::GET {
-            let known = self.discovery.answer(path, headers).is_some();
+            let known = self.discovery.respond(path, headers).is_some();
             return Err(if known {
                 ApiError::method_not_allowed()
             } else {
@@ -288,7 +288,7 @@ impl<S: Store> Api<S> {
             ));
         }
         self.discovery
-            .answer(path, headers)
+            .respond(path, headers)
             .ok_or_else(ApiError::no_route)
     }
 }

@@ -1,7 +1,8 @@
-//! What does a client ask for? Parsed once, before anything else looks at the request.
+//! What a client asks for: parsed once, before anything else reads the request.
 
 pub mod context;
 pub mod duration;
+pub mod freshness;
 pub mod info;
 pub mod negotiate;
 pub mod options;

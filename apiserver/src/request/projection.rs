@@ -1,7 +1,7 @@
 //! Which part of an object a response shows.
 
-use super::Query;
 use super::negotiate::{MetaVersion, Representation, Transform};
+use super::query::Query;
 use crate::error::ApiError;
 
 /// The part of an object that a table row carries besides its cells.

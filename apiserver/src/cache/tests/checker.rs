@@ -1,7 +1,7 @@
-//! Does a recorded watch keep the promises of watches?
+//! Checks a recorded watch against the guarantees of watches.
 //!
-//! The record is compared with what the model says happened. [`check`] names the promise that is broken; the tests
-//! here break each of them on purpose.
+//! [`check`] compares the record with the log of all changes and names the guarantee that is violated. The tests here
+//! violate each of them on purpose.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use drydock_storage::Revision;
 use super::super::WatchKind;
 use super::fixture::{Frame, Thing};
 
-/// What happened to a key at a revision.
+/// A change of a key at a revision.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) revision: Revision,
@@ -19,14 +19,14 @@ pub(super) struct Change {
     pub(super) new: Option<Thing>,
 }
 
-/// All that happened, in order.
+/// All changes, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Log {
     pub(super) changes: Vec<Change>,
 }
 
 impl Log {
-    /// The state right after a revision: for each key when it was written, and what.
+    /// The state right after a revision: the revision and value of each key.
     pub(super) fn state_at(&self, revision: Revision) -> BTreeMap<String, (Revision, Thing)> {
         let mut state = BTreeMap::new();
         for change in self
@@ -43,7 +43,7 @@ impl Log {
     }
 }
 
-/// What a watch selects, said independently of the cache.
+/// What a watch selects, evaluated independently of the cache.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {
     pub(super) namespace: Option<String>,
@@ -69,21 +69,21 @@ impl Wanted {
     }
 }
 
-/// A watch as its client saw it.
+/// A watch as received by its client.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) wanted: Wanted,
-    /// Behind which revision it was begun; none with initial events.
+    /// The revision it started after; none with initial events.
     pub(super) behind: Option<Revision>,
     pub(super) bookmarks: bool,
     pub(super) frames: Vec<Frame>,
-    /// Everything up to here was to be delivered, because the client waited for it.
+    /// Everything up to here had to be delivered, because the client waited for it.
     pub(super) complete_to: Option<Revision>,
-    /// It was ended with "too old" for this revision.
+    /// It expired ("too old") at this revision.
     pub(super) expired_since: Option<Revision>,
 }
 
-/// The promise that is broken.
+/// The guarantee that is violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Broken {
     Ordered,
@@ -98,7 +98,7 @@ pub(super) enum Broken {
 
 type Delivered = (Revision, WatchKind, String, Thing);
 
-/// What the selection makes of the log.
+/// The events of the log as seen through the selection.
 fn expected(log: &Log, wanted: &Wanted) -> Vec<Delivered> {
     let mut all = Vec::new();
     for change in &log.changes {
@@ -179,7 +179,7 @@ pub(super) fn check(record: &Record, log: &Log) -> Result<(), Broken> {
     }
 }
 
-/// The revision of the state that initial events showed, and what came after them.
+/// The revision of the state that initial events showed, and the frames after them.
 fn check_initial<'a>(record: &'a Record, log: &Log) -> Result<(Revision, &'a [Frame]), Broken> {
     let end = record.frames.iter().position(|frame| {
         matches!(
@@ -191,7 +191,7 @@ fn check_initial<'a>(record: &'a Record, log: &Log) -> Result<(Revision, &'a [Fr
         )
     });
     let Some(end) = end else {
-        // Nothing tells where initial events end; such records are only checked with bookmarks.
+        // Without a bookmark it is unknown where initial events end.
         return if record.complete_to.is_some() {
             Err(Broken::Initial)
         } else {
@@ -239,8 +239,8 @@ mod tests {
         }
     }
 
-    /// A log, and a faithful record of it behind revision 3 for app=a.
-    fn faithful() -> (Log, Record) {
+    /// A log, and a correct record of a watch of app=a that started after revision 3.
+    fn correct() -> (Log, Record) {
         let a = |serial| Thing::new("a", "x", serial);
         let b = |serial| Thing::new("b", "x", serial);
         let changes = vec![
@@ -276,9 +276,9 @@ mod tests {
         (Log { changes }, record)
     }
 
-    /// The same from initial events at revision 3.
-    fn faithful_initial() -> (Log, Record) {
-        let (log, mut record) = faithful();
+    /// The same with initial events at revision 3.
+    fn correct_initial() -> (Log, Record) {
+        let (log, mut record) = correct();
         record.behind = None;
         let one = event(WatchKind::Added, &key("ns", "one"), 2, Thing::new("a", "x", 1));
         record.frames.splice(..0, [one, bookmark(3, true)]);
@@ -287,81 +287,81 @@ mod tests {
 
     fn breaks(base: fn() -> (Log, Record), fault: impl FnOnce(&mut Record), expected: &[Broken]) {
         let (log, mut record) = base();
-        assert_eq!(check(&record, &log), Ok(()), "the faithful record");
+        assert_eq!(check(&record, &log), Ok(()), "the correct record");
         fault(&mut record);
-        let found = check(&record, &log).expect_err("a planted fault");
+        let found = check(&record, &log).expect_err("a planted violation");
         assert!(expected.contains(&found), "{found:?} instead of {expected:?}");
     }
 
     #[test]
-    fn each_planted_fault_is_found() {
+    fn each_planted_violation_is_found() {
         use Broken::*;
-        breaks(faithful, |record| record.frames.swap(0, 3), &[Reliable, Ordered]);
-        breaks(faithful, |record| record.frames.swap(3, 4), &[Reliable]);
+        breaks(correct, |record| record.frames.swap(0, 3), &[Reliable, Ordered]);
+        breaks(correct, |record| record.frames.swap(3, 4), &[Reliable]);
         breaks(
-            faithful,
+            correct,
             |record| record.frames.insert(1, record.frames[0].clone()),
             &[Unique],
         );
-        breaks(faithful, |record| drop(record.frames.remove(0)), &[Reliable]);
-        breaks(faithful, |record| drop(record.frames.remove(6)), &[Complete]);
+        breaks(correct, |record| drop(record.frames.remove(0)), &[Reliable]);
+        breaks(correct, |record| drop(record.frames.remove(6)), &[Complete]);
         breaks(
-            faithful,
+            correct,
             |record| drop(record.frames.remove(1)),
             &[Reliable, Bookmarkable],
         );
-        breaks(faithful, |record| record.frames.truncate(0), &[Complete]);
+        breaks(correct, |record| record.frames.truncate(0), &[Complete]);
         breaks(
-            faithful,
+            correct,
             |record| record.frames[2] = bookmark(6, false),
             &[Bookmarkable],
         );
         breaks(
-            faithful,
+            correct,
             |record| record.frames[5] = bookmark(4, false),
             &[Bookmarkable],
         );
         breaks(
-            faithful,
+            correct,
             |record| record.frames[5] = bookmark(8, false),
             &[Bookmarkable],
         );
         breaks(
-            faithful,
+            correct,
             |record| record.frames.insert(0, bookmark(3, false)),
             &[Bookmarkable],
         );
         breaks(
-            faithful,
+            correct,
             |record| record.frames.insert(3, bookmark(5, true)),
             &[Unasked],
         );
-        breaks(faithful, |record| record.bookmarks = false, &[Unasked]);
-        breaks(faithful, |record| record.behind = Some(Revision(1)), &[Reliable]);
-        breaks(faithful, |record| record.behind = Some(Revision(4)), &[Ordered]);
+        breaks(correct, |record| record.bookmarks = false, &[Unasked]);
+        breaks(correct, |record| record.behind = Some(Revision(1)), &[Reliable]);
+        breaks(correct, |record| record.behind = Some(Revision(4)), &[Ordered]);
         breaks(
-            faithful,
+            correct,
             |record| {
                 record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3));
             },
             &[Filtered],
         );
         breaks(
-            faithful,
+            correct,
             |record| {
                 record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6));
             },
             &[Filtered],
         );
         breaks(
-            faithful,
+            correct,
             |record| {
                 record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4));
             },
             &[Unique, Ordered, Bookmarkable],
         );
         breaks(
-            faithful,
+            correct,
             |record| {
                 record.frames.truncate(4);
                 record.complete_to = None;
@@ -372,35 +372,35 @@ mod tests {
     }
 
     #[test]
-    fn each_planted_fault_of_initial_events_is_found() {
+    fn each_planted_violation_in_initial_events_is_found() {
         use Broken::*;
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| drop(record.frames.remove(0)),
             &[Initial],
         );
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| drop(record.frames.remove(1)),
             &[Initial],
         );
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| record.frames[1] = bookmark(4, true),
             &[Initial],
         );
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| record.frames.insert(0, record.frames[0].clone()),
             &[Initial],
         );
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| record.frames.insert(2, record.frames[1].clone()),
             &[Unasked],
         );
         breaks(
-            faithful_initial,
+            correct_initial,
             |record| drop(record.frames.remove(2)),
             &[Reliable],
         );

@@ -1,4 +1,4 @@
-//! A store whose watches lie or break off, on request.
+//! A store whose watches omit events, end or fail, on request.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use drydock_storage::{
     StoreError, Transaction,
 };
 
-/// What is to go wrong.
+/// The faults of a [`FaultyStore`].
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Changes of this key are not told.
+    /// Watches omit the events of this key.
     pub(super) hide: Mutex<Option<Key>>,
-    /// The next signal of any watch is its end.
+    /// The next watch that has a signal ends instead.
     pub(super) break_off: AtomicBool,
-    /// Watches cannot be begun.
+    /// Watches cannot be started.
     pub(super) deaf: AtomicBool,
     pub(super) watches: AtomicUsize,
     pub(super) scans: AtomicUsize,

@@ -1,4 +1,4 @@
-//! A cache over a memory store, objects with a label and a field, and an encoder whose frames can be read back.
+//! A cache over a memory store, objects with a label and a field, and an encoder whose frames can be parsed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
 use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
@@ -17,7 +18,7 @@ use crate::request::projection::Projection;
 pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
 
-/// What a test object says.
+/// The content of a test object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Thing {
     pub(super) app: String,
@@ -53,8 +54,12 @@ impl Thing {
     }
 }
 
-pub(super) fn extract(_: &Key, payload: &[u8]) -> Attributes {
-    let thing = Thing::read(payload);
+pub(super) fn thing(app: &str, serial: u64) -> Thing {
+    Thing::new(app, "x", serial)
+}
+
+pub(super) fn extract(_: &Key, value: &Value) -> Attributes {
+    let thing = Thing::read(&value.bytes);
     Attributes {
         uid: thing.serial.to_string(),
         labels: vec![("app".to_owned(), thing.app)],
@@ -66,7 +71,7 @@ pub(super) fn key(namespace: &str, name: &str) -> Key {
     Key::new(GROUP, RESOURCE, namespace, name).unwrap()
 }
 
-/// Conditions on one attribute; `name=value` or `name!=value`.
+/// A condition on one attribute: `name=value` or `name!=value`.
 pub(super) struct Attribute {
     name: String,
     value: String,
@@ -127,7 +132,7 @@ pub(super) fn namespace(name: &str) -> Scope {
     Scope::Namespace(name.to_owned())
 }
 
-/// A frame read back.
+/// A parsed frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
     Event {
@@ -142,13 +147,13 @@ pub(super) enum Frame {
     },
 }
 
-/// Writes lines, and counts how often it had to.
+/// Encodes events as lines, and counts how many.
 #[derive(Default)]
 pub(super) struct Lines {
     /// The version it pretends to encode, which distinguishes encoders.
     pub(super) face: &'static str,
     pub(super) encoded: AtomicUsize,
-    /// A key that it fails for.
+    /// The key that it fails to encode.
     pub(super) poison: Option<Key>,
     pub(super) padding: usize,
 }
@@ -210,7 +215,7 @@ fn frame(line: &str) -> Frame {
         "Added" => WatchKind::Added,
         "Modified" => WatchKind::Modified,
         "Deleted" => WatchKind::Deleted,
-        other => panic!("what is {other}?"),
+        other => panic!("unknown kind {other}"),
     };
     Frame::Event {
         kind,
@@ -236,7 +241,7 @@ pub(super) fn bookmark(revision: u64, ends_initial_events: bool) -> Frame {
     }
 }
 
-/// A fed cache over a memory store.
+/// A cache over a store, with a running feeder.
 pub(super) struct Fixture<S: Store = MemoryStore> {
     pub(super) store: S,
     pub(super) cache: WatchCache<S>,
@@ -278,7 +283,7 @@ impl<S: Store> Fixture<S> {
         }
     }
 
-    /// Writes an object and waits until the cache has it.
+    /// Writes an object and waits until the cache has applied it.
     pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
         let revision = write(&self.store, key, thing).await;
         self.cache.reads.not_older_than(revision).await.unwrap();
@@ -320,7 +325,7 @@ pub(super) async fn write(store: &impl Store, key: &Key, thing: Option<Thing>) -
     }
 }
 
-/// The next frames of a watch; none when there are none for a moment.
+/// The next frames of a watch; none when none come within 20 ms.
 pub(super) async fn next<S: Store>(
     watcher: &mut Watcher<S>,
     encoder: &Lines,
@@ -332,7 +337,7 @@ pub(super) async fn next<S: Store>(
     Some(buffer.map(|buffer| buffer.map(|buffer| frames(&buffer))))
 }
 
-/// All frames there are.
+/// All frames that are available.
 pub(super) async fn drain<S: Store>(watcher: &mut Watcher<S>) -> Vec<Frame> {
     let encoder = Lines::default();
     let mut all = Vec::new();
@@ -354,4 +359,62 @@ pub(super) fn things(objects: Objects) -> BTreeMap<String, (Revision, Thing)> {
 
 pub(super) fn names(objects: Objects) -> Vec<String> {
     objects.map(|object| object.key().name().to_owned()).collect()
+}
+
+/// A watch of everything, with bookmarks; `timeout` in seconds.
+pub(super) fn request(start: WatchStart, timeout: u64) -> WatchRequest {
+    WatchRequest {
+        selection: everything(),
+        start,
+        bookmarks: true,
+        timeout: Duration::from_secs(timeout),
+    }
+}
+
+/// What a watch sends until it ends, with the second at which each frame came.
+pub(super) async fn until_end<S: Store>(mut watcher: Watcher<S>) -> Vec<(u64, Frame)> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    while let Some(buffer) = watcher.next_buffer(&Lines::default()).await {
+        let second = start.elapsed().as_secs_f64().round();
+        let second = format!("{second}").parse().unwrap();
+        all.extend(frames(&buffer.unwrap()).into_iter().map(|frame| (second, frame)));
+    }
+    all
+}
+
+pub(super) fn revision(frame: &Frame) -> u64 {
+    match frame {
+        Frame::Event { revision, .. } | Frame::Bookmark { revision, .. } => revision.0,
+    }
+}
+
+pub(super) fn query(selection: Selection, limit: usize) -> Query {
+    Query {
+        selection,
+        start: None,
+        limit,
+    }
+}
+
+/// The names in a list.
+pub(super) async fn listed<S: Store>(
+    cache: &WatchCache<S>,
+    selection: Selection,
+    state: impl Into<ListState>,
+) -> Vec<String> {
+    let page = cache.list(&query(selection, 0), state.into()).await.unwrap();
+    names(page.objects)
+}
+
+pub(super) const FRESHNESS: [Freshness; 3] = [
+    Freshness::MostRecent,
+    Freshness::Any,
+    Freshness::NotOlderThan(Revision(4)),
+];
+
+/// All of [`FRESHNESS`], and exactly the newest revision.
+pub(super) fn list_states() -> impl Iterator<Item = ListState> {
+    let newest = FRESHNESS.map(ListState::Newest);
+    newest.into_iter().chain([ListState::Exactly(Revision(4))])
 }

@@ -1,4 +1,4 @@
-//! Random programs of writes, compactions, lists and watches, compared with the model step by step.
+//! Random programs of writes, compactions, lists and watches, compared with a model step by step.
 
 use drydock_storage::{Revision, Store};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use super::fixture::*;
 enum Step {
     /// Puts or deletes up to three keys, one transaction each, and then waits for the cache or not.
     Write(Vec<(usize, Option<(usize, usize)>)>, bool),
-    /// Lets go of history up to so many revisions ago.
+    /// Compacts the store up to this many revisions ago.
     Compact(u64),
     Open {
         wanted: (usize, usize, usize),
@@ -20,9 +20,9 @@ enum Step {
     },
     /// Reads some buffers of a watch.
     Read(usize, usize),
-    /// Closes a watch and begins another one where it was.
+    /// Closes a watch and resumes it with another one.
     Resume(usize),
-    /// Lists the state of so many revisions ago, in pages of so many, writing in between.
+    /// Lists the state of `back` revisions ago, in pages of `limit`, with writes in between.
     List {
         back: u64,
         wanted: (usize, usize, usize),
@@ -34,7 +34,7 @@ enum Step {
 
 #[derive(Debug, Clone, Copy)]
 enum Begin {
-    /// Behind so many revisions ago; negative is the future.
+    /// After the revision this many revisions ago; negative: a future one.
     Back(i64),
     Initial(Freshness),
     Now,
@@ -65,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The cache's selection and the same in the model's words.
+/// A selection for the cache, and the same for the checker.
 fn selection((scope, app, phase): (usize, usize, usize)) -> (Selection, Wanted) {
     let scopes = [
         (Scope::All, None, None),
@@ -98,7 +98,7 @@ fn selection((scope, app, phase): (usize, usize, usize)) -> (Selection, Wanted) 
         (text, is_equal.map(|is_equal| (is_equal, value)))
     };
     let (labels, app) = condition("app", app);
-    // The last field condition asks for a name in whatever namespace instead.
+    // The last field condition selects a name in all namespaces.
     if phase == 4 {
         let wanted = Wanted {
             namespace: namespace.map(str::to_owned),
@@ -230,7 +230,7 @@ impl Run {
                 (WatchStart::Now, Some(self.revision))
             }
         };
-        // Without the end bookmark a client cannot tell initial events from later ones.
+        // Without the end bookmark a client cannot distinguish initial events from later ones.
         let bookmarks = bookmarks || behind.is_none();
         let request = WatchRequest {
             selection: selection.clone(),
@@ -271,7 +271,10 @@ impl Run {
                 None => return,
                 Some(Some(Ok(frames))) => open.record.frames.extend(frames),
                 Some(Some(Err(WatchEnd::Expired { since, oldest }))) => {
-                    assert!(since.next() < oldest, "expired although it could be watched");
+                    assert!(
+                        since.next() < oldest,
+                        "expired although the store still has the event"
+                    );
                     assert!(open.record.behind.is_none_or(|behind| behind <= since));
                     open.record.expired_since = Some(since);
                     assert!(
@@ -413,9 +416,10 @@ proptest! {
     }
 }
 
-/// A replay from the store may be ahead of the cache, and must not take what follows at a position of before.
+/// A watch that reads the store's history may be ahead of the cache. It must not then read events in memory that it has
+/// sent already.
 #[test]
-fn a_replay_that_is_ahead_of_the_cache_waits_for_it() {
+fn a_replay_ahead_of_the_cache_waits_for_it() {
     let open = Step::Open {
         wanted: (0, 0, 0),
         start: Begin::Back(0),

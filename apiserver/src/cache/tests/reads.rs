@@ -1,4 +1,4 @@
-//! Lists and gets.
+//! Lists and gets at different revisions.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::*;
 use super::fixture::*;
 
-fn query(selection: Selection, start: Option<&str>, limit: usize) -> Query {
+fn query_from(selection: Selection, start: Option<&str>, limit: usize) -> Query {
     Query {
         selection,
         start: start.map(str::to_owned),
@@ -17,7 +17,7 @@ fn query(selection: Selection, start: Option<&str>, limit: usize) -> Query {
     }
 }
 
-async fn of_names(names: &[(&str, &str)]) -> Fixture {
+async fn fixture_of(names: &[(&str, &str)]) -> Fixture {
     let fixture = Fixture::new().await;
     for (serial, (namespace, name)) in (0..).zip(names) {
         fixture
@@ -28,8 +28,8 @@ async fn of_names(names: &[(&str, &str)]) -> Fixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
-    let fixture = of_names(&[("a", "2"), ("a-b", "1"), ("ab", "3"), ("a", "1"), ("", "cluster")]).await;
+async fn lists_are_ordered_by_key_and_exclude_namespaces_with_the_same_prefix() {
+    let fixture = fixture_of(&[("a", "2"), ("a-b", "1"), ("ab", "3"), ("a", "1"), ("", "cluster")]).await;
     let snapshot = fixture.cache.reads.newest().unwrap();
     assert_eq!(
         names(snapshot.matches(&everything())),
@@ -45,7 +45,7 @@ async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
     assert_eq!(names(snapshot.matches(&one)), ["2"]);
     let contradiction = select(namespace("ab"), "", "metadata.namespace=a");
     assert_eq!(names(snapshot.matches(&contradiction)), [""; 0]);
-    // A cluster-scoped resource is the empty namespace.
+    // Cluster-scoped objects are in the empty namespace.
     assert_eq!(
         names(snapshot.matches(&select(namespace(""), "", ""))),
         ["cluster"]
@@ -53,8 +53,8 @@ async fn keys_order_lists_and_a_namespace_is_not_its_longer_neighbour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_are_of_one_revision_and_count_what_remains() {
-    let fixture = of_names(&[("n", "1"), ("n", "2"), ("n", "3"), ("n", "4"), ("o", "5")]).await;
+async fn pages_have_one_revision_and_count_the_remaining_objects() {
+    let fixture = fixture_of(&[("n", "1"), ("n", "2"), ("n", "3"), ("n", "4"), ("o", "5")]).await;
     let in_n = || select(namespace("n"), "", "");
     let first = fixture
         .cache
@@ -62,30 +62,30 @@ async fn pages_are_of_one_revision_and_count_what_remains() {
         .fresh()
         .await
         .unwrap()
-        .select(&query(in_n(), None, 2));
+        .select(&query_from(in_n(), None, 2));
     assert_eq!((first.next.as_deref(), first.remaining), (Some("2\0"), Some(2)));
     assert_eq!(names(first.objects), ["1", "2"]);
 
     fixture.delete(&key("n", "3")).await;
     fixture.put(&key("n", "25"), &Thing::new("a", "x", 9)).await;
     let snapshot = fixture.cache.reads.continued(first.revision).await.unwrap();
-    let second = snapshot.select(&query(in_n(), first.next.as_deref(), 2));
+    let second = snapshot.select(&query_from(in_n(), first.next.as_deref(), 2));
     assert_eq!(second.revision, first.revision);
     assert_eq!((second.next, second.remaining), (None, None));
     assert_eq!(names(second.objects), ["3", "4"]);
 
-    // Continued at the newest state instead.
+    // The same page of the newest state.
     let newest = fixture
         .cache
         .reads
         .newest()
         .unwrap()
-        .select(&query(in_n(), first.next.as_deref(), 0));
+        .select(&query_from(in_n(), first.next.as_deref(), 0));
     assert_eq!(names(newest.objects), ["25", "4"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_count_matches_and_say_nothing_of_what_remains() {
+async fn limits_count_matches_and_selectors_omit_the_remaining_count() {
     let fixture = Fixture::new().await;
     for (serial, app) in (0..).zip(["a", "b", "a", "b", "a", "b"]) {
         fixture
@@ -94,18 +94,22 @@ async fn limits_count_matches_and_say_nothing_of_what_remains() {
     }
     let snapshot = fixture.cache.reads.newest().unwrap();
     for labels in ["app=b", "app!=a"] {
-        let page = snapshot.select(&query(select(Scope::All, labels, ""), None, 2));
+        let page = snapshot.select(&query_from(select(Scope::All, labels, ""), None, 2));
         assert_eq!((page.next.as_deref(), page.remaining), (Some("n/3\0"), None));
         assert_eq!(names(page.objects), ["1", "3"]);
-        let rest = snapshot.select(&query(select(Scope::All, labels, ""), page.next.as_deref(), 2));
+        let rest = snapshot.select(&query_from(
+            select(Scope::All, labels, ""),
+            page.next.as_deref(),
+            2,
+        ));
         assert_eq!(rest.next, None, "exactly one match is left");
         assert_eq!(names(rest.objects), ["5"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_name_is_found_in_all_namespaces_without_looking_at_everything() {
-    let fixture = of_names(&[
+async fn a_name_selector_finds_the_object_in_each_namespace() {
+    let fixture = fixture_of(&[
         ("a", "1"),
         ("a", "2"),
         ("a-b", "2"),
@@ -118,30 +122,33 @@ async fn one_name_is_found_in_all_namespaces_without_looking_at_everything() {
     let keys = |page: Page| things(page.objects).into_keys().collect::<Vec<_>>();
     let snapshot = fixture.cache.reads.newest().unwrap();
     let all = ["g/things/a-b/2", "g/things/a/2", "g/things/b/2"];
-    assert_eq!(keys(snapshot.select(&query(named(""), None, 0))), all);
-    assert_eq!(keys(snapshot.select(&query(named("app=b"), None, 0))), [""; 0]);
-    assert_eq!(keys(snapshot.select(&query(named("app=a"), None, 0))), all);
-    let first = snapshot.select(&query(named(""), None, 2));
+    assert_eq!(keys(snapshot.select(&query_from(named(""), None, 0))), all);
+    assert_eq!(
+        keys(snapshot.select(&query_from(named("app=b"), None, 0))),
+        [""; 0]
+    );
+    assert_eq!(keys(snapshot.select(&query_from(named("app=a"), None, 0))), all);
+    let first = snapshot.select(&query_from(named(""), None, 2));
     assert_eq!(first.next.as_deref(), Some("a/2\0"));
     assert_eq!(
-        keys(snapshot.select(&query(named(""), Some("a/2\0"), 2))),
+        keys(snapshot.select(&query_from(named(""), Some("a/2\0"), 2))),
         all[2..]
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_start_cannot_leave_its_scope() {
-    let fixture = of_names(&[("a", "1"), ("b", "2"), ("c", "3")]).await;
+    let fixture = fixture_of(&[("a", "1"), ("b", "2"), ("c", "3")]).await;
     let snapshot = fixture.cache.reads.newest().unwrap();
     for start in ["", "0", "zzz", "/b/2\0"] {
-        let page = snapshot.select(&query(select(namespace("b"), "", ""), Some(start), 0));
+        let page = snapshot.select(&query_from(select(namespace("b"), "", ""), Some(start), 0));
         assert!(names(page.objects).iter().all(|name| name == "2"), "{start:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn selectors_follow_changes_of_labels_and_fields() {
-    let fixture = of_names(&[("n", "1"), ("n", "2")]).await;
+    let fixture = fixture_of(&[("n", "1"), ("n", "2")]).await;
     fixture.put(&key("n", "1"), &Thing::new("b", "y", 7)).await;
     fixture.delete(&key("n", "2")).await;
     let snapshot = fixture.cache.reads.newest().unwrap();
@@ -154,8 +161,8 @@ async fn selectors_follow_changes_of_labels_and_fields() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_wait_three_seconds_for_the_future() {
-    let fixture = of_names(&[("n", "1")]).await;
+async fn reads_wait_three_seconds_for_a_future_revision() {
+    let fixture = fixture_of(&[("n", "1")]).await;
     let start = Instant::now();
     let error = fixture.cache.reads.not_older_than(Revision(9)).await.unwrap_err();
     assert_eq!(error.to_string(), "Too large resource version: 9, current: 2");
@@ -180,7 +187,7 @@ async fn revisions_of_other_resources_advance_the_cache() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_is_not_filled_says_so() {
+async fn an_unfilled_cache_refuses_reads_with_growing_retry_after() {
     let store = MemoryStore::new();
     let (cache, _feeder) = WatchCache::new(store, config(CacheLimits::default()));
     assert!(!cache.is_ready());
@@ -196,7 +203,7 @@ async fn a_cache_that_is_not_filled_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_past_is_exact_in_memory_from_disk_and_expires() {
+async fn past_states_are_exact_from_memory_and_from_the_store_and_expire() {
     let limits = CacheLimits {
         history_bytes: 0,
         ..CacheLimits::default()
@@ -238,14 +245,14 @@ async fn the_past_is_exact_in_memory_from_disk_and_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_outlives_compaction_for_the_window_only() {
-    let fixture = of_names(&[("n", "1"), ("n", "2"), ("n", "3")]).await;
+async fn the_state_of_a_page_survives_compaction_for_the_window_only() {
+    let fixture = fixture_of(&[("n", "1"), ("n", "2"), ("n", "3")]).await;
     let page = fixture
         .cache
         .reads
         .newest()
         .unwrap()
-        .select(&query(everything(), None, 1));
+        .select(&query_from(everything(), None, 1));
     fixture.put(&key("n", "2"), &Thing::new("b", "x", 9)).await;
     fixture.store.compact(Revision(5)).await.unwrap();
     let snapshot = fixture.cache.reads.continued(page.revision).await.unwrap();
@@ -259,7 +266,7 @@ async fn a_page_outlives_compaction_for_the_window_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_over_a_store_with_content_begins_with_it() {
+async fn a_cache_loads_what_its_store_holds() {
     let store = MemoryStore::new();
     for serial in 0..2500 {
         let key = key("n", &format!("{serial:05}"));
@@ -271,13 +278,13 @@ async fn a_cache_over_a_store_with_content_begins_with_it() {
     let snapshot = fixture.cache.reads.newest().unwrap();
     assert_eq!((snapshot.count(), snapshot.revision()), (2500, Revision(2501)));
     assert_eq!(names(snapshot.matches(&everything())).len(), 2500);
-    let page = snapshot.select(&query(everything(), None, 1000));
+    let page = snapshot.select(&query_from(everything(), None, 1000));
     assert_eq!(page.remaining, Some(1500));
 }
 
-/// The age of the oldest event is nothing for a resource to which nothing happens, though all can be resumed.
+/// The age of the oldest event is no measure: a quiet resource has none, and every watch can be resumed.
 #[tokio::test(start_paused = true)]
-async fn the_window_is_as_long_as_what_can_be_resumed() {
+async fn the_window_metric_is_how_far_back_watches_can_resume() {
     let limits = CacheLimits {
         window: Duration::from_mins(1),
         ..CacheLimits::default()
@@ -291,4 +298,27 @@ async fn the_window_is_as_long_as_what_can_be_resumed() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!((59..=62).contains(&window()), "{}", window());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_any_state_ignores_its_limit() {
+    let fixture = Fixture::new().await;
+    for serial in 0..5 {
+        fixture
+            .put(&key("n", &serial.to_string()), &thing("a", serial))
+            .await;
+    }
+    for (freshness, count) in [
+        (Freshness::Any, 5),
+        (Freshness::MostRecent, 2),
+        (Freshness::NotOlderThan(Revision(1)), 2),
+    ] {
+        let page = fixture
+            .cache
+            .list(&query(everything(), 2), freshness.into())
+            .await
+            .unwrap();
+        assert_eq!(page.next.is_none(), count == 5, "{freshness:?}");
+        assert_eq!(names(page.objects).len(), count, "{freshness:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Memory and speed, printed. Not part of an ordinary run:
+//! Measurements of memory and speed, printed. Ignored by default; run them with
 //! `cargo test -p drydock-apiserver cache::tests::scale -- --ignored --nocapture --test-threads 1`.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::*;
 use super::fixture::*;
 
-/// Bytes of RAM, and CPU seconds, that this process has used.
+/// Resident bytes and CPU seconds of this process.
 fn usage() -> (u64, f64) {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
@@ -27,8 +27,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Labels as pods have them: five shared ones, one of a few hundred values; a field with four values.
-fn attributes(key: &Key, _: &[u8]) -> Attributes {
+/// Labels like those of pods: five, with up to a few hundred values each; and a field with four values.
+fn attributes(key: &Key, _: &drydock_storage::Value) -> Attributes {
     let name = key.name();
     let number: u64 = name
         .get(..8)
@@ -73,7 +73,7 @@ async fn filled(count: u64, bytes: usize) -> MemoryStore {
             .await
             .unwrap();
     }
-    // The model keeps events too; without them the store weighs what it holds.
+    // The memory store keeps events too; without them its size is that of its objects.
     store.compact(Revision(count + 1)).await.unwrap();
     store
 }
@@ -169,7 +169,7 @@ async fn many_watchers() {
                 let (mut lags, mut events) = (Vec::new(), 0);
                 while events < wanted {
                     let buffer = watcher.next_buffer(&encoder).await.unwrap().unwrap();
-                    // Payloads begin with the time they were written.
+                    // Payloads begin with the time at which they were written.
                     for line in buffer.chunks_exact((3 << 10) + 1) {
                         events += 1;
                         let at: u64 = std::str::from_utf8(&line[..20]).unwrap().trim().parse().unwrap();

@@ -1,7 +1,7 @@
-//! The promises of watches, kept by real threads over real files.
+//! Watches on several threads over a RocksDB store.
 //!
-//! Writers, watchers that are quick, slow or come back, a feeder and compactions, all at once; what each watch saw is
-//! judged by the checker against what the store answered to the writers.
+//! Writers, fast, slow and resuming watches, the feeder and compactions run at once. The checker compares what each
+//! watch received with the revisions that the store returned to the writers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ const WRITERS: usize = 4;
 const KEYS: usize = 6;
 const WRITES: u64 = 300;
 const WATCHERS: usize = 12;
-/// So many of them take their time over each buffer.
+/// The watchers that pause after each buffer.
 const SLOW: usize = 6;
-/// Watches that are never read: the more classes, the shorter the log of each.
+/// Watches that are never read: with more classes, each class log is shorter.
 const IDLE: usize = 100;
 
-/// Writes keys of its own, so that it knows what they held; returns what it did.
+/// Writes keys of its own, so that it knows their old values; returns its changes.
 async fn writer(fixture: Arc<Fixture<RocksStore>>, number: usize, serials: Arc<AtomicU64>) -> Vec<Change> {
     let mut random = fastrand::Rng::with_seed(number as u64);
     let mut state: BTreeMap<usize, Thing> = BTreeMap::new();
@@ -67,7 +67,7 @@ fn selection(number: usize) -> (Selection, Wanted) {
         app: app.map(|is_equal| (is_equal, "a".to_owned())),
         ..Wanted::default()
     };
-    // By words of its own, so that each is a class of its own and class logs are short.
+    // Each number has its own text, and so a class of its own, so that class logs are short.
     let all = format!("app!=other-{number}");
     match number % 4 {
         0 => (select(Scope::All, &all, ""), wanted(None, None)),
@@ -77,7 +77,7 @@ fn selection(number: usize) -> (Selection, Wanted) {
     }
 }
 
-/// Watches until everything has been written and seen, beginning anew when it breaks off or is too old.
+/// Watches until everything has been written and received; resumes when a watch ends, and starts over when it expires.
 async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<AtomicU64>) -> Vec<Record> {
     let mut random = fastrand::Rng::with_seed(1_000 + number as u64);
     let (selection, wanted) = selection(number);
@@ -94,7 +94,7 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
             selection: selection.clone(),
             start,
             bookmarks: true,
-            // The last bookmark comes 2 s before the end, and says that all was seen.
+            // The last bookmark is sent 2 s before the end, and shows that everything was received.
             timeout: Duration::from_secs(4),
         };
         let mut watcher = fixture.cache.subscribe(request).await.unwrap();
@@ -119,10 +119,7 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
                 Some(end) => panic!("{end:?}"),
             }
             let end = last.load(Ordering::Acquire);
-            let told = record.frames.last().map(|frame| match frame {
-                Frame::Event { revision, .. } | Frame::Bookmark { revision, .. } => *revision,
-            });
-            if end > 0 && told.is_some_and(|told| told.0 >= end) {
+            if end > 0 && record.frames.last().is_some_and(|frame| revision(frame) >= end) {
                 is_done = true;
                 break;
             }
@@ -130,12 +127,12 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
                 tokio::time::sleep(Duration::from_millis(random.u64(..200))).await;
             }
         }
-        // Only at a bookmark is it known that a revision was seen as a whole.
-        resume = record.frames.iter().rev().find_map(|frame| match frame {
-            Frame::Bookmark { revision, .. } => Some(*revision),
-            Frame::Event { .. } => None,
-        });
-        resume = resume
+        // Initial events show the revisions of their objects, not how far the watch has got.
+        let is_bookmark = |frame: &Frame| matches!(frame, Frame::Bookmark { .. });
+        let is_live = record.behind.is_some() || record.frames.iter().any(is_bookmark);
+        let received = record.frames.last().filter(|_| is_live);
+        let received = received.map(|frame| Revision(revision(frame)));
+        resume = received
             .or(record.behind)
             .filter(|_| record.expired_since.is_none());
         if is_done {
@@ -148,7 +145,7 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     }
 }
 
-/// With so many bytes for the history of events; with reloads, which end all watches.
+/// `with_reloads`: the cache is reloaded again and again, which ends all watches.
 fn run(history_bytes: u64, with_reloads: bool) {
     let folder = tempfile::TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -228,9 +225,9 @@ fn run(history_bytes: u64, with_reloads: bool) {
 }
 
 #[test]
-fn watches_keep_their_promises_on_four_threads_over_files() {
-    // Most watches are overtaken, and read the disk or begin anew.
+fn watches_are_correct_on_four_threads_over_rocksdb() {
+    // Most watches fall behind memory, and read the store or start over.
     run(40_000, true);
-    // Slow ones fall behind the log of their class, and read the history.
+    // Slow watches fall behind their class log, and read the event history.
     run(1_600_000, false);
 }

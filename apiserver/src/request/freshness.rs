@@ -1,4 +1,4 @@
-//! Which state a request reads: `resourceVersion` and `resourceVersionMatch`, resolved.
+//! The state that a request reads: `resourceVersion` and `resourceVersionMatch`, resolved.
 
 use drydock_storage::Revision;
 
