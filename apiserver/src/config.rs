@@ -34,7 +34,9 @@ pub trait CommandLine: Parser {
 /// # Errors
 /// [`ConfigError`].
 pub fn parse<L: CommandLine>(mut arguments: Vec<OsString>) -> Result<L, ConfigError> {
-    let matches = L::command()
+    let program = L::command();
+    let matches = program
+        .clone()
         .try_get_matches_from(&arguments)
         .map_err(ConfigError::Flags)?;
     let line = L::from_arg_matches(&matches).map_err(ConfigError::Flags)?;
@@ -42,14 +44,13 @@ pub fn parse<L: CommandLine>(mut arguments: Vec<OsString>) -> Result<L, ConfigEr
         return Ok(line);
     };
     let given = matches.subcommand().map(|(_, matches)| matches);
-    for (flag, value) in file::read(path)? {
-        let defaulted = given.is_some_and(|matches| file::is_default(matches, flag));
+    for (flag, value) in file::read(path, &program)? {
         // The file sets only flags that are neither on the command line nor in the environment.
-        if defaulted {
+        if given.is_some_and(|matches| file::is_default(matches, &flag)) {
             arguments.push(format!("--{flag}={value}").into());
         }
     }
-    L::try_parse_from(arguments).map_err(ConfigError::Flags)
+    L::try_parse_from(arguments).map_err(|error| file::invalid(path, &error))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! How many pods may a disruption budget let go of now?
+//! The status of disruption budgets: how many pods may be disrupted now.
 //!
-//! As Kubernetes computes it, with one difference that comes from having no controllers: pods whose owner is not stored
-//! count themselves, so a budget over bare pods works instead of failing.
+//! Computed as in Kubernetes, with one difference, since there are no workload controllers: a pod whose owner is not stored
+//! counts as one expected pod, so that a budget over bare pods works.
 
 use std::sync::Arc;
 
@@ -13,14 +13,16 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Map, Value, json};
 
-use crate::objects::{Kind, Objects, Place};
-use crate::pod::{Condition, integer, is_ready, items, labels, member_mut, set, set_condition, text};
-use crate::reconcile::Reconcile;
+use crate::object::{
+    Condition, integer, is_ready, is_terminating, items, labels, member_mut, set, set_condition, text,
+};
+use crate::objects::{Kind, ObjectRef, Objects};
+use crate::reconcile::{Reconcile, tolerate};
 
-/// How long a pod may take to show that its eviction was carried out before it counts again.
-const EVICTION_SHOWS_WITHIN: SignedDuration = SignedDuration::from_mins(2);
+/// How long an evicted pod counts as disrupted without being deleted: `DeletionTimeout` of the disruption controller.
+const EVICTION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
-/// A number of pods, or a share of them.
+/// A number of pods, or a percentage of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Amount {
     Pods(i64),
@@ -28,7 +30,7 @@ pub(crate) enum Amount {
 }
 
 impl Amount {
-    /// Reads `3` or `"30%"`; nothing else, and nothing negative.
+    /// Parses `3` or `"30%"`; not negative.
     pub(crate) fn parse(value: &Value) -> Option<Self> {
         let amount = match value {
             Value::Number(number) => Self::Pods(number.as_i64()?),
@@ -39,7 +41,7 @@ impl Amount {
         (number >= 0).then_some(amount)
     }
 
-    /// So many of `all`; shares are rounded up.
+    /// The number of pods, out of `all`; percentages are rounded up.
     fn of(self, all: i64) -> i64 {
         match self {
             Self::Pods(number) => number,
@@ -51,10 +53,8 @@ impl Amount {
     }
 }
 
-/// Whether a budget speaks of a pod of its namespace.
-///
-/// A pod without labels is spoken of by none, as evictions have it.
-pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
+/// Whether a budget selects a pod of its namespace. As in the eviction API, no budget selects a pod without labels.
+pub(crate) fn selects(budget: &Value, pod: &Value) -> bool {
     let labels = labels(pod);
     let selector = budget
         .pointer("/spec/selector")
@@ -66,7 +66,7 @@ pub(crate) fn covers(budget: &Value, pod: &Value) -> bool {
         && selector.is_some_and(|selector| selector.matches(|key| labels.get(key).map(String::as_str)))
 }
 
-/// How many pods there should be: the replicas of owners that are known, and every other pod by itself.
+/// The expected number of pods: the replicas of stored owners, and one for each other pod.
 fn expected(pods: &[&Value], replicas: impl Fn(&Value) -> Option<i64>) -> i64 {
     let mut owners: Vec<&str> = Vec::new();
     let mut expected = 0;
@@ -86,8 +86,13 @@ fn expected(pods: &[&Value], replicas: impl Fn(&Value) -> Option<i64>) -> i64 {
     expected
 }
 
-/// Computes the status of a budget from the pods it covers. `replicas` looks an owner up.
-fn settle(budget: &mut Value, pods: &[&Value], replicas: impl Fn(&Value) -> Option<i64>, now: Timestamp) {
+/// Computes the status of a budget from the pods it selects. `replicas` looks up the replicas of an owner.
+fn update_status(
+    budget: &mut Value,
+    pods: &[&Value],
+    replicas: impl Fn(&Value) -> Option<i64>,
+    now: Timestamp,
+) {
     let amount = |pointer: &str| budget.pointer(pointer).and_then(Amount::parse);
     let present = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     let (expected, desired) = match (amount("/spec/maxUnavailable"), amount("/spec/minAvailable")) {
@@ -102,7 +107,6 @@ fn settle(budget: &mut Value, pods: &[&Value], replicas: impl Fn(&Value) -> Opti
         }
         (None, None) => (present, 0),
     };
-    let is_here = |pod: &Value| text(pod, "/metadata/deletionTimestamp").is_empty();
     let disrupted: Map<String, Value> = budget
         .pointer("/status/disruptedPods")
         .and_then(Value::as_object)
@@ -110,16 +114,17 @@ fn settle(budget: &mut Value, pods: &[&Value], replicas: impl Fn(&Value) -> Opti
         .flatten()
         .filter(|(name, since)| {
             let since: Option<Timestamp> = since.as_str().and_then(|since| since.parse().ok());
-            let is_recent = since.is_some_and(|since| now.duration_since(since) < EVICTION_SHOWS_WITHIN);
+            let is_recent = since.is_some_and(|since| now.duration_since(since) < EVICTION_TIMEOUT);
             is_recent
                 && pods
                     .iter()
-                    .any(|pod| text(pod, "/metadata/name") == *name && is_here(pod))
+                    .any(|pod| text(pod, "/metadata/name") == *name && !is_terminating(pod))
         })
         .map(|(name, since)| (name.clone(), since.clone()))
         .collect();
-    let is_healthy =
-        |pod: &Value| is_ready(pod) && is_here(pod) && !disrupted.contains_key(text(pod, "/metadata/name"));
+    let is_healthy = |pod: &Value| {
+        is_ready(pod) && !is_terminating(pod) && !disrupted.contains_key(text(pod, "/metadata/name"))
+    };
     let healthy = i64::try_from(pods.iter().filter(|pod| is_healthy(pod)).count()).unwrap_or(i64::MAX);
     let allowed = if expected > 0 {
         (healthy - desired).max(0)
@@ -144,11 +149,11 @@ fn settle(budget: &mut Value, pods: &[&Value], replicas: impl Fn(&Value) -> Opti
         }
         _ => set(status, "disruptedPods", Value::Object(disrupted)),
     }
-    say_allowed(budget, allowed > 0, now);
+    set_disruption_allowed(budget, allowed > 0, now);
 }
 
-/// Sets the condition that says whether pods may go.
-pub(crate) fn say_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
+/// Sets the condition `DisruptionAllowed`.
+pub(crate) fn set_disruption_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
     let (status, reason) = if allowed {
         ("True", "SufficientPods")
     } else {
@@ -166,7 +171,7 @@ pub(crate) fn say_allowed(budget: &mut Value, allowed: bool, now: Timestamp) {
     );
 }
 
-/// Keeps the status of every budget.
+/// Keeps the status of every budget up to date.
 pub(crate) struct Budgets<S: Store> {
     pub(crate) objects: Arc<Objects<S>>,
 }
@@ -174,7 +179,7 @@ pub(crate) struct Budgets<S: Store> {
 impl<S: Store> Reconcile for Budgets<S> {
     const NAME: &'static str = "disruption budgets";
 
-    fn follows(&self) -> &[Kind] {
+    fn watched(&self) -> &[Kind] {
         &[
             Kind::PODS,
             Kind::BUDGETS,
@@ -184,7 +189,7 @@ impl<S: Store> Reconcile for Budgets<S> {
         ]
     }
 
-    async fn look(&self) -> Result<Option<Timestamp>, ApiError> {
+    async fn reconcile(&self) -> Result<Option<Timestamp>, ApiError> {
         let budgets = self.objects.list(Kind::BUDGETS, None).await?;
         if budgets.is_empty() {
             return Ok(None);
@@ -204,26 +209,19 @@ impl<S: Store> Reconcile for Budgets<S> {
         let now = self.objects.now();
         let mut again = None;
         for budget in &budgets {
-            let namespace = text(budget, "/metadata/namespace");
-            let is_covered =
-                |pod: &&Value| text(pod, "/metadata/namespace") == namespace && covers(budget, pod);
-            let covered: Vec<&Value> = pods.iter().filter(is_covered).collect();
-            let place = Place {
-                kind: Kind::BUDGETS,
-                namespace,
-                name: text(budget, "/metadata/name"),
-            };
+            let at = ObjectRef::to(Kind::BUDGETS, budget);
+            let is_selected =
+                |pod: &&Value| text(pod, "/metadata/namespace") == at.namespace && selects(budget, pod);
+            let selected: Vec<&Value> = pods.iter().filter(is_selected).collect();
             let edit = |budget: &mut Value| {
-                settle(budget, &covered, replicas, now);
+                update_status(budget, &selected, replicas, now);
                 Ok(())
             };
-            match self.objects.edit(place, Part::Status, edit).await {
-                Err(error) if error.is(Reason::NotFound) => {}
-                other => drop(other?),
-            }
+            let written = self.objects.edit(at, Part::Status, edit).await;
+            tolerate(written, &[Reason::NotFound])?;
             let has_disrupted = budget.pointer("/status/disruptedPods").is_some();
             if has_disrupted {
-                again = now.saturating_add(EVICTION_SHOWS_WITHIN).ok();
+                again = now.saturating_add(EVICTION_TIMEOUT).ok();
             }
         }
         Ok(again)
@@ -251,7 +249,7 @@ mod tests {
         let mut budget = json!({"metadata": {"generation": 4}, "spec": spec});
         let pods: Vec<&Value> = pods.iter().collect();
         let replicas = |owner: &Value| (text(owner, "/uid") == "rs").then_some(4);
-        settle(&mut budget, &pods, replicas, Timestamp::UNIX_EPOCH);
+        update_status(&mut budget, &pods, replicas, Timestamp::UNIX_EPOCH);
         let count = |member: &str| budget["status"][member].as_i64().unwrap();
         let found = [
             "disruptionsAllowed",
@@ -270,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_is_what_is_healthy_beyond_what_is_desired() {
+    fn allowed_disruptions_are_healthy_pods_minus_desired_pods() {
         let bare: Vec<Value> = (0..3).map(|index| pod(&index.to_string(), None, true)).collect();
         check(&json!({"maxUnavailable": 0}), &bare, [0, 3, 3, 3]);
         check(&json!({"maxUnavailable": 1}), &bare, [1, 3, 2, 3]);
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_known_owner_count_as_many_as_it_wants() {
+    fn the_replicas_of_a_stored_owner_are_expected() {
         let owned: Vec<Value> = (0..3)
             .map(|index| pod(&index.to_string(), Some("rs"), true))
             .collect();
@@ -295,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_that_are_ready_and_stay_are_healthy() {
+    fn healthy_pods_are_ready_and_not_terminating() {
         let mut ending = pod("b", None, true);
         ending["metadata"]["deletionTimestamp"] = json!("1970-01-01T00:00:30Z");
         check(
@@ -306,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_pod_does_not_count_until_it_shows_or_time_is_over() {
+    fn an_evicted_pod_is_unhealthy_until_the_timeout() {
         let pods = [pod("a", None, true), pod("b", None, true)];
         let pods: Vec<&Value> = pods.iter().collect();
         for (seconds, healthy, is_kept) in [(119, 1, true), (120, 2, false)] {
             let mut budget = json!({"metadata": {}, "spec": {"minAvailable": 1},
                 "status": {"disruptedPods": {"a": "1970-01-01T00:00:00Z", "gone": "1970-01-01T00:00:00Z"}}});
-            settle(
+            update_status(
                 &mut budget,
                 &pods,
                 |_| None,
@@ -325,27 +323,27 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_covers_what_its_selector_selects() {
+    fn a_budget_selects_labelled_pods_by_its_selector() {
         let selecting = |selector: Value| json!({"spec": {"selector": selector}});
         let labelled = pod("a", None, true);
-        assert!(covers(
+        assert!(selects(
             &selecting(json!({"matchLabels": {"app": "a"}})),
             &labelled
         ));
-        assert!(covers(&selecting(json!({})), &labelled));
-        assert!(!covers(
+        assert!(selects(&selecting(json!({})), &labelled));
+        assert!(!selects(
             &selecting(json!({"matchLabels": {"app": "b"}})),
             &labelled
         ));
-        assert!(!covers(&selecting(Value::Null), &labelled));
-        assert!(!covers(
+        assert!(!selects(&selecting(Value::Null), &labelled));
+        assert!(!selects(
             &selecting(json!({})),
             &json!({"metadata": {"name": "bare"}})
         ));
     }
 
     #[test]
-    fn amounts_are_numbers_or_shares() {
+    fn amounts_are_numbers_or_percentages() {
         for (value, expected) in [
             (json!(2), Some(Amount::Pods(2))),
             (json!("20%"), Some(Amount::Percent(20))),

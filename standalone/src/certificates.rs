@@ -1,8 +1,7 @@
-//! Who vouches for the server and for its one user?
+//! The certificates of standalone mode, kept in the data directory.
 //!
-//! An authority that exists for a moment: it signs a serving certificate for loopback and a client certificate of
-//! `system:masters`, and its key is forgotten. What it signed is kept in the data directory and made anew before it
-//! expires.
+//! An authority signs a serving certificate for loopback and a client certificate of `system:masters`; its key is not
+//! kept. All certificates are replaced before they expire.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -23,7 +22,7 @@ use rustls_pki_types::pem::PemObject as _;
 /// The user of the client certificate.
 pub(crate) const ADMIN: &str = "drydock-standalone-admin";
 
-/// Certificates that are valid for less than this are made anew.
+/// Certificates that expire within this time are replaced.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 const FOLDER: &str = "certificates";
@@ -49,20 +48,20 @@ impl std::fmt::Debug for Identity {
 /// The certificates of a server in standalone mode.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificates {
-    /// The authority of both, in PEM: what clients trust, and whose client certificates the server trusts.
+    /// The authority of both, in PEM. Clients trust it, and the server trusts client certificates that it signed.
     pub(crate) authority: String,
-    /// The server's, for `localhost` and the loopback addresses.
+    /// The serving certificate, for `localhost` and the loopback addresses.
     pub(crate) serving: Identity,
-    /// The one user's: [`ADMIN`] of group `system:masters`.
+    /// The client certificate of [`ADMIN`], in group `system:masters`.
     pub(crate) admin: Identity,
 }
 
-/// Why there are no certificates.
+/// Why the certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A certificate cannot be made.
-    #[error("a certificate could not be made")]
-    Make(#[from] rcgen::Error),
+    /// A certificate cannot be generated.
+    #[error("a certificate could not be generated")]
+    Generate(#[from] rcgen::Error),
     /// A file cannot be read or written.
     #[error("{} cannot be used", path.display())]
     File {
@@ -75,19 +74,21 @@ pub enum CertificateError {
 }
 
 impl Certificates {
-    /// The certificates in a data directory; made where they are missing or about to expire. Keys are readable by the
-    /// owner only.
+    /// Loads the certificates from a data directory; generates them if one is missing or about to expire. Only the owner
+    /// can read the files.
     ///
     /// # Errors
     /// [`CertificateError`].
-    pub(crate) fn load_or_make(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
+    pub(crate) fn load_or_generate(data_dir: &Path, now: Timestamp) -> Result<Self, CertificateError> {
         let folder = data_dir.join(FOLDER);
         match Self::load(&folder)? {
-            Some(found) if found.expire_after(now) => Ok(found),
+            Some(found) if found.are_valid_beyond(now.saturating_add(RENEW_BEFORE).unwrap_or(now)) => {
+                Ok(found)
+            }
             _ => {
-                let made = Self::make(now)?;
-                made.save(&folder)?;
-                Ok(made)
+                let generated = Self::generate(now)?;
+                generated.save(&folder)?;
+                Ok(generated)
             }
         }
     }
@@ -113,9 +114,8 @@ impl Certificates {
         }))
     }
 
-    /// Whether all are valid for a good while.
-    fn expire_after(&self, now: Timestamp) -> bool {
-        let least = now.saturating_add(RENEW_BEFORE).unwrap_or(now).as_second();
+    /// Whether all expire later than `time`.
+    fn are_valid_beyond(&self, time: Timestamp) -> bool {
         [
             &self.authority,
             &self.serving.certificate,
@@ -126,12 +126,12 @@ impl Certificates {
             let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok();
             der.is_some_and(|der| {
                 x509_parser::parse_x509_certificate(&der)
-                    .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() > least)
+                    .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() > time.as_second())
             })
         })
     }
 
-    fn make(now: Timestamp) -> Result<Self, CertificateError> {
+    fn generate(now: Timestamp) -> Result<Self, CertificateError> {
         let today = now.to_zoned(TimeZone::UTC).date();
         let valid = |params: &mut CertificateParams| {
             let (from, to) = (today.saturating_sub(1.day()), today.saturating_add(1.year()));
@@ -205,15 +205,15 @@ impl Certificates {
     }
 }
 
-/// A month or a day, which are never negative.
+/// A month or a day, which is never negative.
 fn part(number: i8) -> u8 {
     u8::try_from(number).unwrap_or(1)
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file atomically; only its owner can read it.
 ///
 /// # Errors
-/// What the file system refuses.
+/// The file system rejects an operation.
 pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".draft");
@@ -244,21 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_kept_until_they_are_about_to_expire() {
+    fn certificates_are_reused_until_they_are_about_to_expire() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Certificates::load_or_make(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
-        let later = Certificates::load_or_make(folder.path(), at("2026-12-01T12:00:00Z")).unwrap();
+        let first = Certificates::load_or_generate(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
+        let later = Certificates::load_or_generate(folder.path(), at("2026-12-01T12:00:00Z")).unwrap();
         assert_eq!(first.admin.certificate, later.admin.certificate);
-        let renewed = Certificates::load_or_make(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
+        let renewed = Certificates::load_or_generate(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
         assert_ne!(first.admin.certificate, renewed.admin.certificate);
-        let again = Certificates::load_or_make(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
+        let again = Certificates::load_or_generate(folder.path(), at("2027-01-20T12:00:00Z")).unwrap();
         assert_eq!(again.serving.key, renewed.serving.key);
     }
 
     #[test]
-    fn only_the_owner_reads_them() {
+    fn only_the_owner_can_read_the_files() {
         let folder = tempfile::tempdir().unwrap();
-        Certificates::load_or_make(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
+        Certificates::load_or_generate(folder.path(), at("2026-01-31T12:00:00Z")).unwrap();
         for entry in fs::read_dir(folder.path().join(FOLDER)).unwrap() {
             let entry = entry.unwrap();
             assert_eq!(
@@ -271,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn the_admin_is_a_master_vouched_for_by_the_authority() {
-        let made = Certificates::make(at("2026-01-31T12:00:00Z")).unwrap();
-        assert!(TrustBundle::from_pem(&made.authority).is_ok());
-        let der = CertificateDer::from_pem_slice(made.admin.certificate.as_bytes()).unwrap();
+    fn the_admin_is_in_system_masters() {
+        let generated = Certificates::generate(at("2026-01-31T12:00:00Z")).unwrap();
+        assert!(TrustBundle::from_pem(&generated.authority).is_ok());
+        let der = CertificateDer::from_pem_slice(generated.admin.certificate.as_bytes()).unwrap();
         let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
         let subject = parsed.subject().to_string();
         assert!(

@@ -1,7 +1,7 @@
-//! How do events come to be seen, and when are they forgotten?
+//! Events: copied from events.k8s.io/v1 to core/v1, and deleted after an hour.
 //!
-//! Kubernetes keeps one event and shows it in two groups. Here recorders' events.k8s.io/v1 objects are shown as core/v1
-//! objects of the same name, which is what `kubectl get events` and `kubectl describe` read. Both go after an hour.
+//! Kubernetes stores an event once and serves it in both groups. Here, for each events.k8s.io/v1 object, which recorders
+//! write, a core/v1 object of the same name is kept, which `kubectl get events` and `kubectl describe` read.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::objects::{Kind, NAME, Objects, Place};
-use crate::pod::{member_mut, set, text, time};
-use crate::reconcile::Reconcile;
+use crate::object::{member_mut, set, text, time};
+use crate::objects::{Kind, NAME, ObjectRef, Objects};
+use crate::reconcile::{Reconcile, earlier, tolerate};
 
-/// How long an event is kept.
-const KEPT: SignedDuration = SignedDuration::from_hours(1);
+/// How long an event is kept after it last happened.
+const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
 
-/// When an event happened last.
+/// When an event last happened.
 pub(crate) fn last_seen(event: &Value) -> Option<Timestamp> {
     [
         "/series/lastObservedTime",
@@ -36,7 +36,7 @@ pub(crate) fn last_seen(event: &Value) -> Option<Timestamp> {
 }
 
 /// The core/v1 form of an events.k8s.io/v1 event, without metadata.
-fn shown(event: &Value) -> Value {
+fn core_form(event: &Value) -> Value {
     let mut core = json!({});
     for (from, to) in [
         ("regarding", "involvedObject"),
@@ -61,20 +61,19 @@ fn shown(event: &Value) -> Value {
     core
 }
 
-/// Shows recorders' events as core events, and forgets old ones.
+/// Keeps the core/v1 copies of events, and deletes old events.
 pub(crate) struct EventMirror<S: Store> {
     pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> EventMirror<S> {
-    async fn show(&self, event: &Value, core: Option<&Value>) -> Result<(), ApiError> {
-        let wanted = shown(event);
-        let namespace = text(event, "/metadata/namespace");
-        let name = text(event, "/metadata/name");
+    async fn mirror(&self, event: &Value, core: Option<&Value>) -> Result<(), ApiError> {
+        let wanted = core_form(event);
+        let at = ObjectRef::to(Kind::CORE_EVENTS, event);
         let Some(core) = core else {
             let mut object = wanted;
-            set(&mut object, "metadata", json!({ "name": name }));
-            return self.objects.create(Kind::EVENTS, namespace, object).await;
+            set(&mut object, "metadata", json!({ "name": at.name }));
+            return self.objects.create(at.kind, at.namespace, object).await;
         };
         let members = || wanted.as_object().into_iter().flatten();
         if members().all(|(member, value)| core.get(member) == Some(value)) {
@@ -84,103 +83,73 @@ impl<S: Store> EventMirror<S> {
             members().for_each(|(member, value)| set(object, member, value.clone()));
             Ok(())
         };
-        self.objects
-            .edit(
-                Place {
-                    kind: Kind::EVENTS,
-                    namespace,
-                    name,
-                },
-                Part::Main,
-                edit,
-            )
-            .await
-            .map(drop)
+        self.objects.edit(at, Part::Main, edit).await.map(drop)
     }
 
-    /// Removes an event that is too old; otherwise says when it will be.
-    async fn forget(&self, kind: Kind, event: &Value) -> Result<Option<Timestamp>, ApiError> {
+    /// Deletes an event that is too old. Returns when a newer one will be.
+    async fn expire(&self, kind: Kind, event: &Value) -> Result<Option<Timestamp>, ApiError> {
         let now = self.objects.now();
         let due = last_seen(event)
-            .and_then(|seen| seen.saturating_add(KEPT).ok())
+            .and_then(|seen| seen.saturating_add(EVENT_TTL).ok())
             .unwrap_or(now);
         if due > now {
             return Ok(Some(due));
         }
-        let place = Place {
-            kind,
-            namespace: text(event, "/metadata/namespace"),
-            name: text(event, "/metadata/name"),
-        };
-        settled(
-            self.objects
-                .delete(place, text(event, "/metadata/uid"), None)
-                .await,
-        )?;
+        settled(self.objects.delete(kind, event, None).await)?;
         Ok(None)
     }
 }
 
-/// Lost races are no failures: the next look sees what is there.
+/// Tolerates concurrent changes, and namespaces that are being deleted.
 fn settled(result: Result<(), ApiError>) -> Result<(), ApiError> {
-    match result {
-        Err(error)
-            if error.is(Reason::NotFound)
-                || error.is(Reason::Conflict)
-                || error.is(Reason::AlreadyExists)
-                // Its namespace is on its way out.
-                || error.is(Reason::Forbidden) =>
-        {
-            Ok(())
-        }
-        other => other,
-    }
+    let reasons = [
+        Reason::NotFound,
+        Reason::Conflict,
+        Reason::AlreadyExists,
+        Reason::Forbidden,
+    ];
+    tolerate(result, &reasons).map(drop)
 }
 
 impl<S: Store> Reconcile for EventMirror<S> {
     const NAME: &'static str = "events";
 
-    fn follows(&self) -> &[Kind] {
-        &[Kind::EVENTS, Kind::RECORDED_EVENTS]
+    fn watched(&self) -> &[Kind] {
+        &[Kind::CORE_EVENTS, Kind::EVENTS]
     }
 
-    async fn look(&self) -> Result<Option<Timestamp>, ApiError> {
-        let mut again: Option<Timestamp> = None;
-        let mut wait_for = |at: Option<Timestamp>| {
-            if let Some(at) = at {
-                again = Some(again.map_or(at, |before| before.min(at)));
-            }
-        };
-        let core = self.objects.list(Kind::EVENTS, None).await?;
-        for event in self.objects.list(Kind::RECORDED_EVENTS, None).await? {
-            let due = self.forget(Kind::RECORDED_EVENTS, &event).await?;
-            wait_for(due);
+    async fn reconcile(&self) -> Result<Option<Timestamp>, ApiError> {
+        let mut again = None;
+        let core = self.objects.list(Kind::CORE_EVENTS, None).await?;
+        for event in self.objects.list(Kind::EVENTS, None).await? {
+            let due = self.expire(Kind::EVENTS, &event).await?;
+            again = earlier(again, due);
             if due.is_some() {
-                let is_it = |other: &&Value| {
+                let is_copy = |other: &&Value| {
                     ["/metadata/namespace", "/metadata/name"]
                         .iter()
                         .all(|part| text(other, part) == text(&event, part))
                 };
-                settled(self.show(&event, core.iter().find(is_it)).await)?;
+                settled(self.mirror(&event, core.iter().find(is_copy)).await)?;
             }
         }
         for event in &core {
-            wait_for(self.forget(Kind::EVENTS, event).await?);
+            again = earlier(again, self.expire(Kind::CORE_EVENTS, event).await?);
         }
         Ok(again)
     }
 }
 
-/// Stores what the server reports about its own objects, until cancelled.
+/// Stores the events that the server reports to its host, until cancelled.
 pub(crate) async fn record<S: Store>(
     objects: Arc<Objects<S>>,
-    mut waiting: mpsc::Receiver<HostEvent>,
+    mut reported: mpsc::Receiver<HostEvent>,
     cancel: CancellationToken,
 ) {
     loop {
         let event = tokio::select! {
             () = cancel.cancelled() => return,
-            event = waiting.recv() => event,
+            event = reported.recv() => event,
         };
         let Some(event) = event else { return };
         let namespace = if event.namespace.is_empty() {
@@ -188,14 +157,14 @@ pub(crate) async fn record<S: Store>(
         } else {
             event.namespace.as_str()
         };
-        let object = recorded(&event, namespace, objects.now());
-        if let Err(error) = objects.create(Kind::EVENTS, namespace, object).await {
-            tracing::debug!(%error, "an event was not stored");
+        let object = stored_form(&event, namespace, objects.now());
+        if let Err(error) = objects.create(Kind::CORE_EVENTS, namespace, object).await {
+            tracing::debug!(%error, "event not stored");
         }
     }
 }
 
-fn recorded(event: &HostEvent, namespace: &str, now: Timestamp) -> Value {
+fn stored_form(event: &HostEvent, namespace: &str, now: Timestamp) -> Value {
     let mut object = json!({
         "metadata": { "generateName": format!("{}.", event.name) },
         "involvedObject": {
@@ -224,21 +193,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recorded_event_is_shown_with_the_names_of_core() {
+    fn the_core_form_has_the_field_names_of_core() {
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
             "regarding": {"kind": "Pod", "name": "p"}, "note": "gone", "reason": "Evicted", "type": "Normal",
             "reportingController": "c", "series": null
         });
         assert_eq!(
-            shown(&event),
+            core_form(&event),
             json!({"involvedObject": {"kind": "Pod", "name": "p"}, "message": "gone", "reason": "Evicted",
                 "type": "Normal", "reportingComponent": "c"})
         );
     }
 
     #[test]
-    fn an_event_was_seen_when_its_series_was() {
+    fn an_event_last_happened_when_its_series_did() {
         let seen = |event: &Value| last_seen(event).map(Timestamp::as_second);
         let mut event = json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:01Z"}});
         assert_eq!(seen(&event), Some(1));

@@ -1,21 +1,10 @@
-//! May this pod be evicted now?
+//! The eviction API: `POST pods/NAME/eviction`, as in Kubernetes.
 //!
-//! `POST pods/NAME/eviction`, as Kubernetes answers it: a pod that does not serve anyway goes at once, every other one
-//! only if its disruption budget has something left, which is taken from the budget before the pod is deleted.
+//! A pod that is not running is deleted at once. Any other pod is deleted only if its disruption budget allows one more
+//! disruption; the budget is charged before the pod is deleted.
 
 use std::sync::Arc;
 
-use drydock_machinery::codec::protobuf::{DELETE_OPTIONS, FieldType, Message, NAMES};
-use drydock_storage::{Revision, Store};
-use futures_util::FutureExt as _;
-use http::{HeaderMap, Response, StatusCode};
-use jiff::Timestamp;
-use serde_json::{Value, json};
-
-use crate::answer;
-use crate::budgets::{covers, say_allowed};
-use crate::objects::{Kind, Objects, Place};
-use crate::pod::{Condition, integer, is_ready, is_terminal, member_mut, phase, set, set_condition, text};
 use drydock_apiserver::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
 use drydock_apiserver::handlers::{Answered, Extension};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
@@ -24,58 +13,69 @@ use drydock_apiserver::registry::metadata::time_text;
 use drydock_apiserver::registry::resource::Part;
 use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
 use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};
+use drydock_machinery::codec::protobuf::{DELETE_OPTIONS, FieldType, Message, NAMES};
+use drydock_storage::{Revision, Store};
+use futures_util::FutureExt as _;
+use http::{HeaderMap, Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
-/// The most evictions a budget keeps in mind at a time.
-const MOST_DISRUPTED_PODS: usize = 2000;
+use crate::body;
+use crate::budgets::{selects, set_disruption_allowed};
+use crate::object::{Condition, integer, is_ready, is_terminating, member_mut, set, set_condition, text};
+use crate::objects::{Kind, ObjectRef, Objects};
+use crate::pod::{is_terminal, phase};
 
-/// How often an eviction looks again when the pod changes under its hands.
-const TRIES: usize = 5;
+/// How many pods `status.disruptedPods` of a budget may hold: `MaxDisruptedPodSize` of kube-apiserver.
+const MAX_DISRUPTED_PODS: usize = 2000;
+
+/// How often an eviction is attempted when the pod changes concurrently.
+const MAX_ATTEMPTS: usize = 5;
 
 /// The eviction subresource of pods.
 pub(crate) struct Evictions<S: Store> {
     pub(crate) objects: Arc<Objects<S>>,
 }
 
-/// What stands between a pod and its end.
+/// How a pod may be evicted.
 #[derive(Debug, Clone, PartialEq)]
 enum Decision<'a> {
-    /// Nothing.
+    /// It is deleted.
     Delete,
-    /// Nothing, as long as the pod is as it was when this was decided.
+    /// It is deleted if it has not changed since the decision.
     DeleteUnchanged,
-    /// This budget has to give one disruption.
+    /// This budget is charged, then the pod is deleted.
     Charge(&'a Value),
-    /// More budgets than one, which nobody can charge.
+    /// Several budgets select the pod: the eviction API rejects that.
     Ambiguous,
 }
 
-/// What came of an eviction.
+/// The outcome of one attempt.
 enum Attempt {
-    /// The pod goes.
+    /// The pod is deleted, or being deleted.
     Done,
-    /// It changed between the decision and the delete; nothing was charged.
-    Changed(ApiError),
+    /// The pod changed between the decision and the deletion; no budget was charged.
+    Conflict(ApiError),
 }
 
 fn decide<'a>(pod: &Value, budgets: &'a [Value]) -> Decision<'a> {
-    let is_ending = is_terminal(pod) || !text(pod, "/metadata/deletionTimestamp").is_empty();
-    if is_ending {
+    if is_terminal(pod) || is_terminating(pod) {
         return Decision::Delete;
     }
     if phase(pod) == "Pending" {
         return Decision::DeleteUnchanged;
     }
-    let mut covering = budgets.iter().filter(|budget| covers(budget, pod));
-    match (covering.next(), covering.next()) {
+    let mut selecting = budgets.iter().filter(|budget| selects(budget, pod));
+    match (selecting.next(), selecting.next()) {
         (None, _) => Decision::Delete,
         (Some(_), Some(_)) => Decision::Ambiguous,
-        (Some(budget), None) if !is_ready(pod) && may_lose_unready(budget) => Decision::DeleteUnchanged,
+        (Some(budget), None) if !is_ready(pod) && allows_unready(budget) => Decision::DeleteUnchanged,
         (Some(budget), None) => Decision::Charge(budget),
     }
 }
 
-/// Whether pods that are not ready may go without being counted.
-fn may_lose_unready(budget: &Value) -> bool {
+/// Whether pods that are not ready may be evicted without charging the budget.
+fn allows_unready(budget: &Value) -> bool {
     let count = |pointer: &str| integer(budget, pointer).unwrap_or(0);
     let desired = count("/status/desiredHealthy");
     text(budget, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow"
@@ -104,7 +104,7 @@ fn charge(budget: &mut Value, pod: &str, now: Timestamp) -> Result<(), ApiError>
         return forbidden("pdb disruptions allowed is negative");
     }
     let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
-    if disrupted.is_some_and(|disrupted| disrupted.len() > MOST_DISRUPTED_PODS) {
+    if disrupted.is_some_and(|disrupted| disrupted.len() > MAX_DISRUPTED_PODS) {
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {
@@ -117,7 +117,7 @@ fn charge(budget: &mut Value, pod: &str, now: Timestamp) -> Result<(), ApiError>
     set(status, "disruptionsAllowed", json!(allowed - 1));
     set(member_mut(status, "disruptedPods"), pod, json!(time_text(now)));
     if allowed == 1 {
-        say_allowed(budget, false, now);
+        set_disruption_allowed(budget, false, now);
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ fn ambiguous() -> ApiError {
     )
 }
 
-/// An Eviction in protobuf.
+/// The fields of an Eviction in protobuf.
 const EVICTION: Message = &[
     (1, "metadata", FieldType::Message(NAMES)),
     (2, "deleteOptions", FieldType::Message(DELETE_OPTIONS)),
@@ -156,15 +156,10 @@ const EVICTION: Message = &[
 
 /// The options of an Eviction.
 fn options_of(eviction: &Value, namespace: &str, name: &str) -> Result<DeleteOptions, ApiError> {
-    let said = |member: &str| eviction.get(member).and_then(Value::as_str).unwrap_or_default();
-    if !matches!(
-        (said("apiVersion"), said("kind")),
-        ("policy/v1" | "", "Eviction" | "")
-    ) {
+    let (api_version, kind) = (text(eviction, "/apiVersion"), text(eviction, "/kind"));
+    if !matches!((api_version, kind), ("policy/v1" | "", "Eviction" | "")) {
         return Err(ApiError::bad_request(format!(
-            "expected an Eviction of policy/v1, found {:?} of {:?}",
-            said("kind"),
-            said("apiVersion")
+            "expected an Eviction of policy/v1, found {kind:?} of {api_version:?}"
         )));
     }
     if text(eviction, "/metadata/name") != name {
@@ -184,10 +179,10 @@ fn options_of(eviction: &Value, namespace: &str, name: &str) -> Result<DeleteOpt
 }
 
 impl<S: Store> Evictions<S> {
-    /// Evicts a pod in the name of whoever asks.
+    /// Evicts a pod on behalf of the client.
     ///
     /// # Errors
-    /// 429 of its budget, 500 for several budgets, 404, 409 of preconditions, and what a delete is refused for.
+    /// 429 from its budget, 500 for several budgets, 404, 409 for preconditions, and the errors of a delete.
     pub(crate) async fn evict(
         &self,
         caller: Caller<'_>,
@@ -195,17 +190,17 @@ impl<S: Store> Evictions<S> {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
-        let place = Place {
+        let at = ObjectRef {
             kind: Kind::PODS,
             namespace,
             name,
         };
-        let mut tries = 1;
+        let mut attempt = 1;
         loop {
-            match self.evict_once(caller, place, options).await? {
+            match self.evict_once(caller, at, options).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Changed(error) if tries == TRIES => return Err(error),
-                Attempt::Changed(_) => tries += 1,
+                Attempt::Conflict(error) if attempt == MAX_ATTEMPTS => return Err(error),
+                Attempt::Conflict(_) => attempt += 1,
             }
         }
     }
@@ -213,91 +208,88 @@ impl<S: Store> Evictions<S> {
     async fn evict_once(
         &self,
         caller: Caller<'_>,
-        place: Place<'_>,
+        at: ObjectRef<'_>,
         options: &DeleteOptions,
     ) -> Result<Attempt, ApiError> {
-        let pod = self.objects.get(Kind::PODS, place.namespace, place.name).await?;
-        let budgets = self.objects.list(Kind::BUDGETS, Some(place.namespace)).await?;
+        let pod = self.objects.get(Kind::PODS, at.namespace, at.name).await?;
+        let budgets = self.objects.list(Kind::BUDGETS, Some(at.namespace)).await?;
         let mut options = options.clone();
         match decide(&pod, &budgets) {
             Decision::Delete => {}
-            // The client insists on a state of the pod itself: it is told when that is gone.
+            // The resourceVersion of the client is the precondition; if it does not match, the client gets 409.
             Decision::DeleteUnchanged if options.preconditions.resource_version.is_some() => {}
             Decision::DeleteUnchanged => {
                 let seen = text(&pod, "/metadata/resourceVersion").to_owned();
                 options.preconditions.resource_version = Some(seen);
-                return match self.delete(caller, place, options).await {
-                    Err(error) if error.is(Reason::Conflict) => Ok(Attempt::Changed(error)),
+                return match self.delete(caller, at, options).await {
+                    Err(error) if error.is(Reason::Conflict) => Ok(Attempt::Conflict(error)),
                     outcome => outcome.map(|()| Attempt::Done),
                 };
             }
-            Decision::Charge(budget) => self.charge(budget, place, options.dry_run).await?,
+            Decision::Charge(budget) => self.charge(budget, at, options.dry_run).await?,
             Decision::Ambiguous => return Err(ambiguous()),
         }
-        self.delete(caller, place, options).await?;
+        self.delete(caller, at, options).await?;
         Ok(Attempt::Done)
     }
 
-    async fn charge(&self, budget: &Value, pod: Place<'_>, dry_run: bool) -> Result<(), ApiError> {
+    async fn charge(&self, budget: &Value, pod: ObjectRef<'_>, dry_run: bool) -> Result<(), ApiError> {
         let now = self.objects.now();
         if dry_run {
             return charge(&mut budget.clone(), pod.name, now);
         }
-        let place = Place {
-            kind: Kind::BUDGETS,
-            namespace: pod.namespace,
-            name: text(budget, "/metadata/name"),
-        };
+        let at = ObjectRef::to(Kind::BUDGETS, budget);
         self.objects
-            .edit(place, Part::Status, |budget| charge(budget, pod.name, now))
+            .edit(at, Part::Status, |budget| charge(budget, pod.name, now))
             .await
             .map(drop)
     }
 
-    /// Says on the pod why it goes, and deletes it.
+    /// Sets the condition `DisruptionTarget` on the pod and deletes it.
     async fn delete(
         &self,
         caller: Caller<'_>,
-        place: Place<'_>,
+        at: ObjectRef<'_>,
         mut options: DeleteOptions,
     ) -> Result<(), ApiError> {
-        let pods = self.objects.of(Kind::PODS)?;
+        let pods = self.objects.store_of(Kind::PODS)?;
         if !options.dry_run {
             let now = self.objects.now();
-            let why = Condition {
+            let reason = Condition {
                 reason: "EvictionByEvictionAPI",
                 message: "Eviction API: evicting",
-                ..Condition::holds("DisruptionTarget")
+                ..Condition::new_true("DisruptionTarget")
             };
-            let wanted = options.preconditions.clone();
-            let is_wanted = |pod: &Value| {
+            let preconditions = options.preconditions.clone();
+            let meets_preconditions = |pod: &Value| {
                 let is = |precondition: &Option<String>, pointer: &str| {
                     precondition
                         .as_ref()
                         .is_none_or(|wanted| text(pod, pointer) == wanted)
                 };
-                is(&wanted.uid, "/metadata/uid") && is(&wanted.resource_version, "/metadata/resourceVersion")
+                is(&preconditions.uid, "/metadata/uid")
+                    && is(&preconditions.resource_version, "/metadata/resourceVersion")
             };
-            let mut was_wanted = false;
+            let mut is_written = false;
             let written = self
                 .objects
-                .edit(place, Part::Status, |pod| {
-                    // Another pod than the one meant is left as it is: the delete below says what is wrong.
-                    was_wanted = is_wanted(pod);
-                    if was_wanted {
-                        set_condition(pod, why, now);
+                .edit(at, Part::Status, |pod| {
+                    // Any other pod is left as it is; the delete below reports the failed precondition.
+                    is_written = meets_preconditions(pod);
+                    if is_written {
+                        set_condition(pod, reason, now);
                     }
                     Ok(())
                 })
                 .await?;
             if let Some(Revision(revision)) = written
-                && was_wanted
+                && is_written
                 && options.preconditions.resource_version.is_some()
             {
                 options.preconditions.resource_version = Some(revision.to_string());
             }
         }
-        let key = pods.key(place.namespace, place.name)?;
+        let key = pods.key(at.namespace, at.name)?;
         pods.delete(caller, &key, &options).await.map(drop)
     }
 
@@ -313,7 +305,7 @@ impl<S: Store> Evictions<S> {
         if request.verb != Verb::Create {
             return Err(ApiError::method_not_allowed());
         }
-        let eviction = answer::read(&headers, body, EVICTION).await?;
+        let eviction = body::read(&headers, body, EVICTION).await?;
         let mut options = options_of(&eviction, &request.namespace, &request.name)?;
         options.dry_run |= WriteOptions::parse("CreateOptions", &context.query)?.dry_run;
         self.evict((&context).into(), &request.namespace, &request.name, &options)
@@ -321,7 +313,7 @@ impl<S: Store> Evictions<S> {
         let mut status = Status::success(StatusDetails::default());
         status.details = None;
         status.code = StatusCode::CREATED.as_u16();
-        answer::created(&status)
+        body::created(&status)
     }
 }
 
@@ -361,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_does_not_serve_goes_at_once() {
+    fn a_pod_that_is_not_running_is_deleted_without_a_charge() {
         let tight = [budget(&json!({}), &json!({"disruptionsAllowed": 0}))];
         check(&pod("Succeeded", "False"), &tight, &Decision::Delete);
         check(&pod("Failed", "False"), &tight, &Decision::Delete);
@@ -372,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_serves_is_charged_to_its_only_budget() {
+    fn a_running_pod_is_charged_to_its_only_budget() {
         let one = budget(&json!({}), &json!({}));
         let other = json!({"spec": {"selector": {"matchLabels": {"app": "z"}}}});
         check(&pod("Running", "True"), &[], &Decision::Delete);
@@ -394,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_ready_goes_when_the_others_suffice() {
+    fn an_unready_pod_is_free_if_enough_others_are_healthy() {
         for (spec, healthy, desired, is_free) in [
             (json!({}), 2, 2, true),
             (json!({}), 1, 2, false),
@@ -414,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Code, message, cause and Retry-After of a refusal; none when the budget is charged.
+    /// Expects the code, message, cause and Retry-After of an error, or no error. Returns the status of the budget.
     #[track_caller]
     fn check_charge(status: &Value, expected: Option<(u16, &str, &str, u32)>) -> Value {
         let mut budget = budget(&json!({}), status);
@@ -438,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_charged_while_it_allows_it() {
+    fn a_charge_takes_one_allowed_disruption() {
         let seen = json!({"observedGeneration": 1, "disruptionsAllowed": 2});
         let charged = check_charge(&seen, None);
         assert_eq!(charged["disruptionsAllowed"], 1);
@@ -449,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_kubernetes_says() {
+    fn rejections_have_the_messages_of_kubernetes() {
         let violates = "Cannot evict pod as it would violate the pod's disruption budget.";
         check_charge(
             &json!({"observedGeneration": 1, "disruptionsAllowed": 0, "desiredHealthy": 3, "currentHealthy": 2}),
@@ -482,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_names_its_pod() {
+    fn an_eviction_must_name_its_pod() {
         let check = |eviction: Value| options_of(&eviction, "ns", "p").map_err(|error| error.code().as_u16());
         let named = json!({"name": "p", "namespace": "ns"});
         let options = check(

@@ -1,7 +1,8 @@
-//! What does the server learn when there is no cluster to ask?
+//! The [`Host`] of standalone mode.
 //!
-//! What is in its own storage: namespaces, pods and nodes are read there. Who shows a certificate of the data
-//! directory's authority is who it says; `system:masters` may do everything and nobody else anything; no token is good.
+//! Namespaces, pods and nodes are read from the server's own storage. Users authenticate with client certificates signed by
+//! the authority in the data directory; tokens are never accepted. Members of `system:masters` may do everything, other
+//! users nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use futures_util::future::{BoxFuture, ready};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
+use crate::object::{is_terminating, labels};
 use crate::objects::{Kind, read};
-use crate::pod::{labels, text};
 
-/// Why somebody who is no master may not.
+/// Why access is denied.
 pub(crate) const DENIED: &str = "standalone mode allows everything to system:masters and nothing to others";
 
-/// How many events may wait to be stored; more are dropped.
+/// How many reported events may be queued; more are dropped.
 const EVENT_QUEUE: usize = 256;
 
-/// Whether a member of these groups may do anything.
+/// Whether a user of these groups is allowed everything.
 pub(crate) fn is_allowed<'a>(mut groups: impl Iterator<Item = &'a str>) -> bool {
     groups.any(|group| group == MASTERS)
 }
@@ -42,8 +43,8 @@ pub(crate) struct StandaloneHost<S: Store> {
 }
 
 impl<S: Store> StandaloneHost<S> {
-    /// A host over a store, which vouches for whom `client_ca` does. `built_in` are the group-versions it serves. What
-    /// is reported comes out of the receiver.
+    /// A host over a store. `client_ca` signs client certificates, and `built_in` are the group-versions the host serves.
+    /// Returns the queue of reported events, too.
     #[must_use]
     pub(crate) fn new(
         store: S,
@@ -54,7 +55,7 @@ impl<S: Store> StandaloneHost<S> {
             client_ca: Some(Arc::new(client_ca)),
             request_header: None,
         };
-        let (events, waiting) = mpsc::channel(EVENT_QUEUE);
+        let (events, reported) = mpsc::channel(EVENT_QUEUE);
         (
             Self {
                 store,
@@ -62,32 +63,36 @@ impl<S: Store> StandaloneHost<S> {
                 events,
                 built_in,
             },
-            waiting,
+            reported,
         )
     }
 
     async fn find(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, HostError> {
-        // A name that no key can hold names nothing.
+        // An invalid name cannot name an object.
         let Ok(key) = Key::new(CORE_KEY_GROUP, kind.plural, namespace, name) else {
             return Ok(None);
         };
-        let found = self.store.get(&key).await.map_err(|error| failed(&error))?;
+        let found = self
+            .store
+            .get(&key)
+            .await
+            .map_err(|error| storage_error(&error))?;
         found
             .entry
             .map(|entry| read(&key, &entry))
             .transpose()
-            .map_err(|error| refused(&error))
+            .map_err(|error| api_error(&error))
     }
 }
 
-fn failed(error: &StoreError) -> HostError {
+fn storage_error(error: &StoreError) -> HostError {
     HostError::Status {
         code: 500,
         message: error.to_string(),
     }
 }
 
-fn refused(error: &ApiError) -> HostError {
+fn api_error(error: &ApiError) -> HostError {
     HostError::Status {
         code: error.code().as_u16(),
         message: error.to_string(),
@@ -122,11 +127,10 @@ impl<S: Store> Host for StandaloneHost<S> {
                 return Ok(Namespace::Missing);
             };
             let labels: Arc<BTreeMap<String, String>> = Arc::new(labels(&namespace));
-            let is_active = text(&namespace, "/metadata/deletionTimestamp").is_empty();
-            Ok(if is_active {
-                Namespace::Active(labels)
-            } else {
+            Ok(if is_terminating(&namespace) {
                 Namespace::Terminating(labels)
+            } else {
+                Namespace::Active(labels)
             })
         }
         .boxed()
@@ -147,9 +151,9 @@ impl<S: Store> Host for StandaloneHost<S> {
                 .store
                 .scan(&range, At::Latest, Page::default())
                 .await
-                .map_err(|error| failed(&error))?;
+                .map_err(|error| storage_error(&error))?;
             let nodes = scan.entries.iter().map(|(key, entry)| {
-                let node = read(key, entry).map_err(|error| refused(&error))?;
+                let node = read(key, entry).map_err(|error| api_error(&error))?;
                 Ok(NodeMetadata {
                     name: key.name().to_owned(),
                     labels: labels(&node),
@@ -167,7 +171,7 @@ impl<S: Store> Host for StandaloneHost<S> {
 
     fn record_event(&self, event: HostEvent) {
         if self.events.try_send(event).is_err() {
-            tracing::debug!("an event was dropped");
+            tracing::debug!("event dropped: the queue is full");
         }
     }
 

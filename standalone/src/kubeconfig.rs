@@ -1,4 +1,4 @@
-//! How does a person's kubectl find the server?
+//! The kubeconfig of the admin, with which kubectl reaches the server.
 
 use std::io;
 use std::path::Path;
@@ -38,10 +38,10 @@ pub(crate) fn render(url: &str, certificates: &Certificates) -> String {
     )
 }
 
-/// Writes the kubeconfig, readable by its owner only; whoever waits for the file finds it whole.
+/// Writes the kubeconfig atomically, readable by its owner only.
 ///
 /// # Errors
-/// What the file system refuses.
+/// The file system rejects an operation.
 pub(crate) fn write(path: &Path, url: &str, certificates: &Certificates) -> io::Result<()> {
     write_private(path, &render(url, certificates))
 }
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_reads_it() {
+    fn a_client_can_parse_it() {
         let folder = tempfile::tempdir().unwrap();
         let certificates =
-            Certificates::load_or_make(folder.path(), "2026-01-31T12:00:00Z".parse().unwrap()).unwrap();
+            Certificates::load_or_generate(folder.path(), "2026-01-31T12:00:00Z".parse().unwrap()).unwrap();
         let path = folder.path().join("kubeconfig");
         write(&path, "https://127.0.0.1:4444", &certificates).unwrap();
         let read = kube::config::Kubeconfig::read_from(&path).unwrap();

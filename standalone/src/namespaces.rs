@@ -1,6 +1,4 @@
-//! How does a namespace go?
-//!
-//! Its deletion is held up by a finalizer of ours until everything in it is gone, whatever kind it is of.
+//! Deletion of namespaces: a finalizer keeps a namespace until every object in it, of whatever kind, is deleted.
 
 use std::sync::Arc;
 
@@ -10,103 +8,77 @@ use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::objects::{Kind, Objects, Place};
-use crate::pod::{items, member_mut, set, text};
-use crate::reconcile::Reconcile;
+use crate::object::{is_terminating, items, member_mut, set, text};
+use crate::objects::{Kind, ObjectRef, Objects};
+use crate::reconcile::{Reconcile, tolerate};
 
-/// Holds a namespace while there is something in it.
+/// Keeps a namespace until it is empty.
 pub(crate) const CONTENT_FINALIZER: &str = "standalone.coordination.k8s.io/content";
 
-/// The namespaces that are always there.
-const ALWAYS: [&str; 2] = ["default", "kube-system"];
+/// The namespaces that exist from the start.
+const INITIAL: [&str; 2] = ["default", "kube-system"];
 
-/// How long to wait for contents to go before asking again.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
+/// How long to wait before checking again whether a namespace is empty.
+const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(1);
 
-/// Makes the namespaces that are always there, and empties those that are to go.
+/// Creates the initial namespaces, and deletes the content of terminating ones.
 pub(crate) struct Namespaces<S: Store> {
     pub(crate) objects: Arc<Objects<S>>,
 }
 
 impl<S: Store> Namespaces<S> {
-    /// Makes the namespaces that are always there, where they are missing.
+    /// Creates the initial namespaces that do not exist.
     ///
     /// # Errors
-    /// What the storage refuses.
-    pub(crate) async fn make_initial(&self) -> Result<(), ApiError> {
-        for name in ALWAYS {
-            match self
-                .objects
-                .create(Kind::NAMESPACES, "", json!({ "metadata": { "name": name } }))
-                .await
-            {
-                Err(error) if error.is(Reason::AlreadyExists) => {}
-                other => other?,
-            }
+    /// The storage rejects a write.
+    pub(crate) async fn create_initial(&self) -> Result<(), ApiError> {
+        for name in INITIAL {
+            let namespace = json!({ "metadata": { "name": name } });
+            let created = self.objects.create(Kind::NAMESPACES, "", namespace).await;
+            tolerate(created, &[Reason::AlreadyExists])?;
         }
         Ok(())
     }
 
-    /// Deletes what is in the namespace; true when nothing was left.
-    async fn empty(&self, namespace: &str) -> Result<bool, ApiError> {
+    /// Deletes the objects in a namespace. Returns whether it was empty.
+    async fn delete_content(&self, namespace: &str) -> Result<bool, ApiError> {
         let mut is_empty = true;
         for own in self.objects.resources() {
             if !own.resource.is_namespaced() {
                 continue;
             }
-            let kind = Kind {
-                group: own.resource.group,
-                plural: own.resource.plural,
-            };
-            for object in self.objects.scan(&own.resource, Some(namespace)).await? {
+            let kind = Kind::new(own.resource.group, own.resource.plural);
+            for object in self.objects.list_resource(&own.resource, Some(namespace)).await? {
                 is_empty = false;
-                if text(&object, "/metadata/deletionTimestamp").is_empty() {
-                    let place = Place {
-                        kind,
-                        namespace,
-                        name: text(&object, "/metadata/name"),
-                    };
-                    match self
-                        .objects
-                        .delete(place, text(&object, "/metadata/uid"), None)
-                        .await
-                    {
-                        Err(error) if error.is(Reason::NotFound) || error.is(Reason::Conflict) => {}
-                        other => other?,
-                    }
+                if !is_terminating(&object) {
+                    let deleted = self.objects.delete(kind, &object, None).await;
+                    tolerate(deleted, &[Reason::NotFound, Reason::Conflict])?;
                 }
             }
         }
         Ok(is_empty)
     }
 
-    async fn finish(&self, namespace: &Value) -> Result<bool, ApiError> {
-        let name = text(namespace, "/metadata/name");
-        let place = Place {
-            kind: Kind::NAMESPACES,
-            namespace: "",
-            name,
-        };
+    /// Moves a terminating namespace one step on. Returns whether its finalizer was removed.
+    async fn finalize(&self, namespace: &Value) -> Result<bool, ApiError> {
+        let at = ObjectRef::to(Kind::NAMESPACES, namespace);
         if text(namespace, "/status/phase") != "Terminating" {
             self.objects
-                .edit(place, Part::Status, |object| {
+                .edit(at, Part::Status, |object| {
                     set(member_mut(object, "status"), "phase", json!("Terminating"));
                     Ok(())
                 })
                 .await?;
         }
-        if !self.empty(name).await? {
+        if !self.delete_content(at.name).await? {
             return Ok(false);
         }
         self.objects
-            .edit(place, Part::Main, |object| {
+            .edit(at, Part::Main, |object| {
                 let mut finalizers = items(object, "/metadata/finalizers").to_vec();
                 finalizers.retain(|finalizer| finalizer != CONTENT_FINALIZER);
-                set(
-                    member_mut(object, "metadata"),
-                    "finalizers",
-                    Value::Array(finalizers),
-                );
+                let metadata = member_mut(object, "metadata");
+                set(metadata, "finalizers", Value::Array(finalizers));
                 Ok(())
             })
             .await?;
@@ -117,24 +89,22 @@ impl<S: Store> Namespaces<S> {
 impl<S: Store> Reconcile for Namespaces<S> {
     const NAME: &'static str = "namespaces";
 
-    fn follows(&self) -> &[Kind] {
+    fn watched(&self) -> &[Kind] {
         &[Kind::NAMESPACES]
     }
 
-    async fn look(&self) -> Result<Option<Timestamp>, ApiError> {
+    async fn reconcile(&self) -> Result<Option<Timestamp>, ApiError> {
         let mut again = None;
         for namespace in self.objects.list(Kind::NAMESPACES, None).await? {
-            let is_held = items(&namespace, "/metadata/finalizers")
+            let is_kept = items(&namespace, "/metadata/finalizers")
                 .iter()
-                .any(|held| held == CONTENT_FINALIZER);
-            if text(&namespace, "/metadata/deletionTimestamp").is_empty() || !is_held {
+                .any(|finalizer| finalizer == CONTENT_FINALIZER);
+            if !is_terminating(&namespace) || !is_kept {
                 continue;
             }
-            match self.finish(&namespace).await {
-                Ok(true) => {}
-                Ok(false) => again = self.objects.now().saturating_add(ASK_AGAIN).ok(),
-                Err(error) if error.is(Reason::NotFound) => {}
-                Err(error) => return Err(error),
+            let finalized = tolerate(self.finalize(&namespace).await, &[Reason::NotFound])?;
+            if finalized == Some(false) {
+                again = self.objects.now().saturating_add(RECHECK_AFTER).ok();
             }
         }
         Ok(again)

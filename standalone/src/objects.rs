@@ -1,26 +1,26 @@
-//! How does the embedded host read and write objects?
+//! How the embedded host reads and writes objects.
 //!
-//! It reads the storage, so that what it decides from is what was committed, and writes through the registry, so that
-//! its writes keep to the rules of every other write.
+//! It reads from the storage, so that it decides from committed state, and writes through the registry, so that the same
+//! rules apply as to every other write.
 
 use std::sync::Arc;
 
 use drydock_apiserver::error::ApiError;
+use drydock_apiserver::registry::caller::Caller;
+use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::resource::{Part, Resource};
+use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest};
 use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use drydock_apiserver::request::user::MASTERS;
+use drydock_apiserver::request::{UserInfo, Warnings};
 use drydock_machinery::clock::Clock;
 use drydock_storage::{At, Entry, Key, Page, Revision, Store};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::pod::{member_mut, set};
-use drydock_apiserver::registry::caller::Caller;
-use drydock_apiserver::registry::endpoint::Endpoint;
-use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest};
-use drydock_apiserver::request::{UserInfo, Warnings};
+use crate::object::{member_mut, set, text};
 
-/// The name under which the embedded host writes.
+/// The field manager and user agent of the embedded host.
 pub(crate) const NAME: &str = "drydock-standalone";
 
 /// A resource by group and plural.
@@ -31,45 +31,22 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    pub(crate) const NAMESPACES: Self = Self {
-        group: "",
-        plural: "namespaces",
-    };
-    pub(crate) const NODES: Self = Self {
-        group: "",
-        plural: "nodes",
-    };
-    pub(crate) const PODS: Self = Self {
-        group: "",
-        plural: "pods",
-    };
-    pub(crate) const EVENTS: Self = Self {
-        group: "",
-        plural: "events",
-    };
-    pub(crate) const RECORDED_EVENTS: Self = Self {
-        group: "events.k8s.io",
-        plural: "events",
-    };
-    pub(crate) const BUDGETS: Self = Self {
-        group: "policy",
-        plural: "poddisruptionbudgets",
-    };
-    pub(crate) const DEPLOYMENTS: Self = Self {
-        group: "apps",
-        plural: "deployments",
-    };
-    pub(crate) const REPLICA_SETS: Self = Self {
-        group: "apps",
-        plural: "replicasets",
-    };
-    pub(crate) const STATEFUL_SETS: Self = Self {
-        group: "apps",
-        plural: "statefulsets",
-    };
+    pub(crate) const NAMESPACES: Self = Self::new("", "namespaces");
+    pub(crate) const NODES: Self = Self::new("", "nodes");
+    pub(crate) const PODS: Self = Self::new("", "pods");
+    pub(crate) const CORE_EVENTS: Self = Self::new("", "events");
+    pub(crate) const EVENTS: Self = Self::new("events.k8s.io", "events");
+    pub(crate) const BUDGETS: Self = Self::new("policy", "poddisruptionbudgets");
+    pub(crate) const DEPLOYMENTS: Self = Self::new("apps", "deployments");
+    pub(crate) const REPLICA_SETS: Self = Self::new("apps", "replicasets");
+    pub(crate) const STATEFUL_SETS: Self = Self::new("apps", "statefulsets");
 
-    /// Whether the key is that of an object of this resource.
-    pub(crate) fn holds(self, key: &Key) -> bool {
+    pub(crate) const fn new(group: &'static str, plural: &'static str) -> Self {
+        Self { group, plural }
+    }
+
+    /// Whether an object of this resource has the key.
+    pub(crate) fn has(self, key: &Key) -> bool {
         let group = if self.group.is_empty() {
             drydock_apiserver::registry::resource::CORE_KEY_GROUP
         } else {
@@ -79,12 +56,12 @@ impl Kind {
     }
 }
 
-/// Every object of the server, in the hands of the embedded host.
+/// Access of the embedded host to every object of the server.
 pub(crate) struct Objects<S: Store> {
     store: S,
     resources: Vec<Arc<ResourceStore<S>>>,
     user: Arc<UserInfo>,
-    /// Collects warnings, which nobody reads.
+    /// The warnings of its own writes are not read.
     warnings: Warnings,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
@@ -127,16 +104,16 @@ impl<S: Store> Objects<S> {
         }
     }
 
-    /// Every resource.
+    /// The stores of all resources.
     pub(crate) fn resources(&self) -> &[Arc<ResourceStore<S>>] {
         &self.resources
     }
 
-    /// The objects of a resource.
+    /// The store of a resource.
     ///
     /// # Errors
-    /// 404 when it is not served.
-    pub(crate) fn of(&self, kind: Kind) -> Result<&ResourceStore<S>, ApiError> {
+    /// 404 if the resource is not served.
+    pub(crate) fn store_of(&self, kind: Kind) -> Result<&ResourceStore<S>, ApiError> {
         let is_it = |own: &Resource| own.group == kind.group && own.plural == kind.plural;
         self.resources
             .iter()
@@ -147,11 +124,12 @@ impl<S: Store> Objects<S> {
 
     /// All objects of a resource, or those in one namespace.
     pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
-        self.scan(&self.of(kind)?.resource, namespace).await
+        self.list_resource(&self.store_of(kind)?.resource, namespace)
+            .await
     }
 
-    /// As [`Objects::list`], for a resource that is at hand.
-    pub(crate) async fn scan(
+    /// As [`Objects::list`], for a known resource.
+    pub(crate) async fn list_resource(
         &self,
         resource: &Resource,
         namespace: Option<&str>,
@@ -167,14 +145,14 @@ impl<S: Store> Objects<S> {
             .collect()
     }
 
-    /// An object, if there is one.
+    /// An object, if it exists.
     pub(crate) async fn find(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, ApiError> {
-        let key = self.of(kind)?.key(namespace, name)?;
+        let key = self.store_of(kind)?.key(namespace, name)?;
         let found = self.store.get(&key).await?;
         found.entry.map(|entry| read(&key, &entry)).transpose()
     }
@@ -182,7 +160,7 @@ impl<S: Store> Objects<S> {
     /// An object.
     ///
     /// # Errors
-    /// 404 when there is none.
+    /// 404 if it does not exist.
     pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Value, ApiError> {
         let found = self.find(kind, namespace, name).await?;
         found.ok_or_else(|| {
@@ -196,14 +174,14 @@ impl<S: Store> Objects<S> {
         })
     }
 
-    /// Stores a new object.
+    /// Creates an object.
     pub(crate) async fn create(
         &self,
         kind: Kind,
         namespace: &str,
         mut object: Value,
     ) -> Result<(), ApiError> {
-        let own = self.of(kind)?;
+        let own = self.store_of(kind)?;
         let endpoint = Endpoint::stored(&own.resource);
         set(&mut object, "kind", json!(own.resource.kind));
         set(&mut object, "apiVersion", json!(&*endpoint.face().api_version));
@@ -216,14 +194,14 @@ impl<S: Store> Objects<S> {
         own.create(request, namespace, object).await.map(drop)
     }
 
-    /// Edits an object; the edit is repeated on the newer one when somebody was faster. The answer is its revision.
+    /// Updates an object; after a write conflict, `edit` runs again on the newer object. Returns the new revision, if any.
     pub(crate) async fn edit(
         &self,
-        place: Place<'_>,
+        at: ObjectRef<'_>,
         part: Part,
         edit: impl FnMut(&mut Value) -> Result<(), ApiError> + Send,
     ) -> Result<Option<Revision>, ApiError> {
-        let own = self.of(place.kind)?;
+        let own = self.store_of(at.kind)?;
         let endpoint = Endpoint::stored(&own.resource);
         let request = WriteRequest {
             caller: self.caller(),
@@ -231,23 +209,24 @@ impl<S: Store> Objects<S> {
             endpoint: &endpoint,
             part,
         };
-        own.update(request, place.namespace, place.name, &mut Edit(edit))
+        own.update(request, at.namespace, at.name, &mut Edit(edit))
             .await
             .map(|written| written.revision)
     }
 
-    /// Removes an object of this uid, if it is still there, within a grace period.
+    /// Deletes an object as it was read, with a grace period. The uid is a precondition.
     pub(crate) async fn delete(
         &self,
-        place: Place<'_>,
-        uid: &str,
+        kind: Kind,
+        object: &Value,
         grace_seconds: Option<i64>,
     ) -> Result<(), ApiError> {
-        let own = self.of(place.kind)?;
-        let key = own.key(place.namespace, place.name)?;
+        let own = self.store_of(kind)?;
+        let at = ObjectRef::to(kind, object);
+        let key = own.key(at.namespace, at.name)?;
         let options = DeleteOptions {
             preconditions: Preconditions {
-                uid: Some(uid.to_owned()),
+                uid: Some(text(object, "/metadata/uid").to_owned()),
                 resource_version: None,
             },
             grace_period_seconds: grace_seconds,
@@ -257,12 +236,23 @@ impl<S: Store> Objects<S> {
     }
 }
 
-/// Where an object is.
+/// An object by kind, namespace and name.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ObjectRef<'a> {
     pub(crate) kind: Kind,
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
+}
+
+impl<'a> ObjectRef<'a> {
+    /// The reference to an object of a kind.
+    pub(crate) fn to(kind: Kind, object: &'a Value) -> Self {
+        Self {
+            kind,
+            namespace: text(object, "/metadata/namespace"),
+            name: text(object, "/metadata/name"),
+        }
+    }
 }
 
 struct Edit<F>(F);

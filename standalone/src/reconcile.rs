@@ -1,13 +1,13 @@
-//! When does a part of the embedded host look at its objects again?
+//! Runs the controllers of the embedded host.
 //!
-//! After a change of what it follows, and when something falls due. Each look decides from everything that is stored,
-//! so a missed or a doubled wake-up changes nothing.
+//! A controller reconciles after changes of the resources it watches, and at the time that it asked for. Each
+//! reconciliation decides from the whole stored state, so a missed or an additional one does no harm.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_apiserver::error::ApiError;
+use drydock_apiserver::error::{ApiError, Reason};
 use drydock_storage::{Events, KeyRange, Signal, Store};
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -15,80 +15,83 @@ use tokio_util::sync::CancellationToken;
 
 use crate::objects::{Kind, Objects};
 
-/// How long changes are gathered before they are looked at together.
-const GATHER: Duration = Duration::from_millis(20);
+/// How long changes are collected before one reconciliation handles them.
+const BATCH_WINDOW: Duration = Duration::from_millis(20);
 
-/// How long to wait after a look that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long to wait after a failure.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// A part of the embedded host.
+/// A controller of the embedded host.
 pub(crate) trait Reconcile: Send + Sync + 'static {
-    /// What it is called in the log.
+    /// Its name in the log.
     const NAME: &'static str;
 
-    /// The resources whose changes wake it.
-    fn follows(&self) -> &[Kind];
+    /// The resources whose changes trigger it.
+    fn watched(&self) -> &[Kind];
 
-    /// Looks at everything and does what is due. The answer is when to look again though nothing changed.
+    /// Reads the stored state and acts on it. Returns when to run again even without changes.
     ///
     /// # Errors
-    /// What a read or write refused; the look is repeated a moment later.
-    fn look(&self) -> impl Future<Output = Result<Option<Timestamp>, ApiError>> + Send;
+    /// A read or write failed; the reconciliation is repeated after [`RETRY_AFTER`].
+    fn reconcile(&self) -> impl Future<Output = Result<Option<Timestamp>, ApiError>> + Send;
 }
 
-/// Runs a part until it is cancelled or the storage is closed.
+/// Runs a controller until it is cancelled or the storage is closed.
 pub(crate) async fn run<S: Store, R: Reconcile>(
     objects: Arc<Objects<S>>,
-    part: R,
+    controller: R,
     cancel: CancellationToken,
 ) {
     let mut events = None;
     loop {
-        // Followed before looking: what changes during the look wakes the next one.
+        // The watch starts first: changes during the reconciliation trigger the next one.
         if events.is_none() {
-            match follow(objects.store()).await {
-                Ok(followed) => events = Some(followed),
-                Err(error) => tracing::warn!(part = R::NAME, %error, "changes cannot be followed"),
+            match watch(objects.store()).await {
+                Ok(watch) => events = Some(watch),
+                Err(error) => tracing::warn!(controller = R::NAME, %error, "changes cannot be watched"),
             }
         }
         let now = Instant::now();
-        let again = match part.look().await {
+        let again = match controller.reconcile().await {
             Ok(None) => None,
             Ok(Some(at)) => Some(now + until(at, objects.now())),
             Err(error) => {
-                tracing::warn!(part = R::NAME, %error, "a look failed");
-                Some(now + AFTER_FAILURE)
+                tracing::warn!(controller = R::NAME, %error, "reconciliation failed");
+                Some(now + RETRY_AFTER)
             }
         };
         let again = if events.is_none() {
-            Some(now + AFTER_FAILURE)
+            Some(now + RETRY_AFTER)
         } else {
             again
         };
         let outcome = tokio::select! {
             () = cancel.cancelled() => return,
-            outcome = wait(events.as_mut(), part.follows(), again) => outcome,
+            outcome = wait(events.as_mut(), controller.watched(), again) => outcome,
         };
         match outcome {
-            Wake::Look => {}
-            Wake::FollowAnew => events = None,
+            Wake::Due => {}
+            Wake::WatchLost => events = None,
             Wake::Closed => return,
         }
     }
 }
 
 enum Wake {
-    Look,
-    FollowAnew,
+    /// It is time to reconcile.
+    Due,
+    /// Changes were missed.
+    WatchLost,
+    /// The storage is closed.
     Closed,
 }
 
-async fn follow<S: Store>(store: &S) -> Result<S::Events, ApiError> {
+async fn watch<S: Store>(store: &S) -> Result<S::Events, ApiError> {
     let current = store.current_revision().await?;
     Ok(store.watch(&KeyRange::all(), current.next()).await?)
 }
 
-/// Waits for a change of one of `kinds`, gathers what comes with it, and in any case ends at `again`.
+/// Waits for a change of one of `kinds` and collects further changes for [`BATCH_WINDOW`], but at most until `again`.
 async fn wait<E: Events>(mut events: Option<&mut E>, kinds: &[Kind], mut again: Option<Instant>) -> Wake {
     loop {
         let signal = async {
@@ -105,23 +108,37 @@ async fn wait<E: Events>(mut events: Option<&mut E>, kinds: &[Kind], mut again: 
         };
         let signal = tokio::select! {
             signal = signal => signal,
-            () = due => return Wake::Look,
+            () = due => return Wake::Due,
         };
         match signal {
             None => return Wake::Closed,
-            Some(Signal::Compacted(_)) => return Wake::FollowAnew,
+            Some(Signal::Compacted(_)) => return Wake::WatchLost,
             Some(Signal::Progress(_)) => {}
             Some(Signal::Change(event)) => {
-                if kinds.iter().any(|kind| kind.holds(&event.key)) {
-                    let gathered = Instant::now() + GATHER;
-                    again = Some(again.map_or(gathered, |at| at.min(gathered)));
+                if kinds.iter().any(|kind| kind.has(&event.key)) {
+                    let batched = Instant::now() + BATCH_WINDOW;
+                    again = Some(again.map_or(batched, |at| at.min(batched)));
                 }
             }
         }
     }
 }
 
-/// How far a moment is ahead.
+/// Treats errors with one of `reasons` as no result: the object changed or vanished concurrently, and the next
+/// reconciliation sees its current state.
+pub(crate) fn tolerate<T>(result: Result<T, ApiError>, reasons: &[Reason]) -> Result<Option<T>, ApiError> {
+    match result {
+        Err(error) if reasons.iter().any(|reason| error.is(*reason)) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// The earlier of two times, if any.
+pub(crate) fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+/// How long from `now` until `at`; zero if `at` is past.
 fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }
@@ -139,25 +156,25 @@ mod tests {
 
     use super::*;
 
-    /// Tells of each look. The first one wants another after a minute; one that is told to fails.
-    struct Teller {
-        looks: mpsc::Sender<()>,
+    /// Reports each run. The first run asks for another after a minute; a run fails if `fails` is set.
+    struct Reporter {
+        runs: mpsc::Sender<()>,
         clock: Arc<ManualClock>,
         wants_another: AtomicBool,
         fails: Arc<AtomicBool>,
     }
 
-    impl Reconcile for Teller {
-        const NAME: &'static str = "teller";
+    impl Reconcile for Reporter {
+        const NAME: &'static str = "reporter";
 
-        fn follows(&self) -> &[Kind] {
+        fn watched(&self) -> &[Kind] {
             &[Kind::PODS]
         }
 
-        async fn look(&self) -> Result<Option<Timestamp>, ApiError> {
-            self.looks.send(()).await.unwrap();
+        async fn reconcile(&self) -> Result<Option<Timestamp>, ApiError> {
+            self.runs.send(()).await.unwrap();
             if self.fails.swap(false, Ordering::Relaxed) {
-                return Err(ApiError::internal("as told"));
+                return Err(ApiError::internal("failed on request"));
             }
             let again = self.wants_another.swap(false, Ordering::Relaxed);
             Ok(again.then(|| self.clock.now() + SignedDuration::from_secs(60)))
@@ -175,52 +192,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_looks_after_changes_it_follows_and_when_something_is_due() {
+    async fn a_controller_runs_after_watched_changes_when_due_and_after_a_failure() {
         let store = MemoryStore::new();
         let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
         let objects = Arc::new(Objects::new(store.clone(), Vec::new(), clock.clone()));
-        let (looks, mut told) = mpsc::channel(8);
+        let (runs, mut seen) = mpsc::channel(8);
         let fails = Arc::new(AtomicBool::new(false));
-        let teller = Teller {
-            looks,
+        let reporter = Reporter {
+            runs,
             clock,
             wants_another: AtomicBool::new(true),
             fails: Arc::clone(&fails),
         };
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(run(objects, teller, cancel.clone()));
+        let running = tokio::spawn(run(objects, reporter, cancel.clone()));
         let second = Duration::from_secs(1);
 
-        told.recv().await.unwrap();
+        seen.recv().await.unwrap();
         assert!(
-            timeout(59 * second, told.recv()).await.is_err(),
+            timeout(59 * second, seen.recv()).await.is_err(),
             "nothing is due yet"
         );
         assert!(
-            timeout(2 * second, told.recv()).await.is_ok(),
+            timeout(2 * second, seen.recv()).await.is_ok(),
             "the minute is over"
         );
 
         put(&store, "apps", "deployments", "d").await;
         assert!(
-            timeout(600 * second, told.recv()).await.is_err(),
-            "deployments are not followed"
+            timeout(600 * second, seen.recv()).await.is_err(),
+            "deployments are not watched"
         );
         for name in ["a", "b"] {
             put(&store, "core", "pods", name).await;
         }
-        assert!(timeout(second, told.recv()).await.is_ok(), "pods are followed");
+        assert!(timeout(second, seen.recv()).await.is_ok(), "pods are watched");
         assert!(
-            timeout(600 * second, told.recv()).await.is_err(),
-            "changes are looked at together"
+            timeout(600 * second, seen.recv()).await.is_err(),
+            "both changes are handled by one run"
         );
 
         fails.store(true, Ordering::Relaxed);
         put(&store, "core", "pods", "c").await;
-        assert!(timeout(second, told.recv()).await.is_ok());
+        assert!(timeout(second, seen.recv()).await.is_ok());
         assert!(
-            timeout(2 * second, told.recv()).await.is_ok(),
-            "a look that failed is repeated"
+            timeout(2 * second, seen.recv()).await.is_ok(),
+            "a failed run is repeated"
         );
 
         cancel.cancel();

@@ -1,65 +1,67 @@
-//! Who is that, and may they? The review routes of authentication.k8s.io and authorization.k8s.io.
+//! The review routes of authentication.k8s.io and authorization.k8s.io.
 //!
-//! The rule is that of [`crate::host`]: whoever belongs to `system:masters` may do everything, nobody else anything.
-//! There are no tokens.
+//! The rule is that of [`crate::host`]: members of `system:masters` may do everything, other users nothing. There are no
+//! tokens.
 
+use drydock_apiserver::error::ApiError;
+use drydock_apiserver::handlers::{Answered, Extension};
+use drydock_apiserver::http::body::{RequestBody, ResponseBody};
+use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
 use drydock_machinery::codec::protobuf::{FieldType, Message};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
-use crate::answer;
+use crate::body;
 use crate::host::{DENIED, is_allowed};
-use crate::pod::{items, set, text};
-use drydock_apiserver::error::ApiError;
-use drydock_apiserver::handlers::{Answered, Extension};
-use drydock_apiserver::http::body::{RequestBody, ResponseBody};
-use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
+use crate::object::{items, set, text};
 
-/// What is asked.
+/// The kinds of reviews.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Review {
-    /// Whom a token stands for.
+    /// Which user a token authenticates.
     Token,
-    /// Who the client is.
-    Myself,
-    /// Whether somebody may do something.
+    /// Which user the client is.
+    SelfSubject,
+    /// Whether a user may do something.
     Access,
     /// Whether the client may do something.
-    MyAccess,
+    SelfAccess,
     /// What the client may do.
-    MyRules,
+    SelfRules,
 }
 
 impl Review {
     fn of(resource: &ResourceRequest) -> Option<(Self, &'static str)> {
         Some(match (resource.group.as_str(), resource.resource.as_str()) {
             ("authentication.k8s.io", "tokenreviews") => (Self::Token, "TokenReview"),
-            ("authentication.k8s.io", "selfsubjectreviews") => (Self::Myself, "SelfSubjectReview"),
+            ("authentication.k8s.io", "selfsubjectreviews") => (Self::SelfSubject, "SelfSubjectReview"),
             ("authorization.k8s.io", "subjectaccessreviews") => (Self::Access, "SubjectAccessReview"),
             ("authorization.k8s.io", "localsubjectaccessreviews") => {
                 (Self::Access, "LocalSubjectAccessReview")
             }
             ("authorization.k8s.io", "selfsubjectaccessreviews") => {
-                (Self::MyAccess, "SelfSubjectAccessReview")
+                (Self::SelfAccess, "SelfSubjectAccessReview")
             }
-            ("authorization.k8s.io", "selfsubjectrulesreviews") => (Self::MyRules, "SelfSubjectRulesReview"),
+            ("authorization.k8s.io", "selfsubjectrulesreviews") => {
+                (Self::SelfRules, "SelfSubjectRulesReview")
+            }
             _ => return None,
         })
     }
 
     fn status(self, review: &Value, user: &UserInfo) -> Value {
         match self {
-            Self::Token => json!({ "authenticated": false, "error": "standalone mode knows no tokens" }),
-            Self::Myself => {
+            Self::Token => json!({ "authenticated": false, "error": "standalone mode has no tokens" }),
+            Self::SelfSubject => {
                 json!({ "userInfo": { "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra } })
             }
             Self::Access => {
                 let groups = items(review, "/spec/groups").iter().filter_map(Value::as_str);
                 access(is_allowed(groups))
             }
-            Self::MyAccess => access(is_allowed(user.groups.iter().map(String::as_str))),
-            Self::MyRules => {
+            Self::SelfAccess => access(is_allowed(user.groups.iter().map(String::as_str))),
+            Self::SelfRules => {
                 let any = json!(["*"]);
                 let may = is_allowed(user.groups.iter().map(String::as_str));
                 let resources = json!({ "verbs": any, "apiGroups": any, "resources": any });
@@ -82,7 +84,7 @@ fn access(allowed: bool) -> Value {
     }
 }
 
-/// What of a review in protobuf matters: whose access is asked about. What is to be done matters to no rule here.
+/// The fields of a review in protobuf that are read: the groups of the user. No rule here depends on the action.
 const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldType::Texts)]))];
 
 /// The review routes.
@@ -103,11 +105,11 @@ impl Reviews {
         if request.verb != Verb::Create || !request.name.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let mut object = answer::read(&headers, body, REVIEW).await?;
-        let said = text(&object, "/kind");
-        if !object.is_object() || (!said.is_empty() && said != kind) {
+        let mut object = body::read(&headers, body, REVIEW).await?;
+        let found = text(&object, "/kind");
+        if !object.is_object() || (!found.is_empty() && found != kind) {
             return Err(ApiError::bad_request(format!(
-                "expected a {kind}, found {said:?}"
+                "expected a {kind}, found {found:?}"
             )));
         }
         let status = review.status(&object, &context.user);
@@ -118,7 +120,7 @@ impl Reviews {
             json!(format!("{}/{}", request.group, request.version)),
         );
         set(&mut object, "status", status);
-        answer::created(&object)
+        body::created(&object)
     }
 }
 
@@ -148,20 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn only_masters_may() {
+    fn only_members_of_system_masters_are_allowed() {
         for (group, expected) in [("system:masters", true), ("people", false)] {
-            let asked = json!({"spec": {"user": "u", "groups": [group]}});
+            let review = json!({"spec": {"user": "u", "groups": [group]}});
             assert_eq!(
-                Review::Access.status(&asked, &user("system:masters"))["allowed"],
+                Review::Access.status(&review, &user("system:masters"))["allowed"],
                 expected,
                 "{group}"
             );
             assert_eq!(
-                Review::MyAccess.status(&json!({}), &user(group))["allowed"],
+                Review::SelfAccess.status(&json!({}), &user(group))["allowed"],
                 expected,
                 "{group}"
             );
-            let rules = Review::MyRules.status(&json!({}), &user(group));
+            let rules = Review::SelfRules.status(&json!({}), &user(group));
             assert_eq!(
                 rules["resourceRules"].as_array().map(Vec::len),
                 Some(usize::from(expected)),
@@ -171,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_good() {
+    fn tokens_are_never_accepted_and_the_client_is_named() {
         assert_eq!(
             Review::Token.status(&json!({"spec": {"token": "t"}}), &user("x"))["authenticated"],
             false
         );
         assert_eq!(
-            Review::Myself.status(&json!({}), &user("x"))["userInfo"]["username"],
+            Review::SelfSubject.status(&json!({}), &user("x"))["userInfo"]["username"],
             "u"
         );
     }

@@ -1,4 +1,4 @@
-//! The embedded host over an in-memory store, its clock in the hands of the test.
+//! The embedded host over an in-memory store and a manual clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use drydock_apiserver::authorization::Authorizer;
 use drydock_apiserver::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
 use drydock_apiserver::error::ApiError;
 use drydock_apiserver::host::reviews::{ReviewTtls, Reviews};
-use drydock_apiserver::host::{Host, Namespace};
+use drydock_apiserver::host::{Host, Namespace, TrustBundle};
 use drydock_apiserver::metrics::Metrics;
 use drydock_apiserver::registry::attributes;
 use drydock_apiserver::registry::store::ResourceStore;
@@ -24,12 +24,15 @@ use crate::budgets::Budgets;
 use crate::certificates::Certificates;
 use crate::events::EventMirror;
 use crate::eviction::Evictions;
+use crate::host::StandaloneHost;
+use crate::kinds;
 use crate::namespaces::{CONTENT_FINALIZER, Namespaces};
-use crate::objects::{Kind, Objects, Place};
-use crate::pod::{condition, phase, text};
+use crate::object::{condition, text};
+use crate::objects::{Kind, Objects};
+use crate::pod::phase;
 use crate::pod_life_cycle::PodLifeCycle;
 use crate::reconcile::Reconcile;
-use crate::{host, kinds};
+use crate::serve::group_versions;
 
 struct World {
     objects: Arc<Objects<MemoryStore>>,
@@ -44,9 +47,10 @@ impl World {
         let clock = Arc::new(ManualClock::new("2026-06-01T12:00:00Z".parse().unwrap()));
         let store = MemoryStore::new();
         let folder = tempfile::tempdir().unwrap();
-        let certificates = Certificates::load_or_make(folder.path(), clock.now()).unwrap();
+        let certificates = Certificates::load_or_generate(folder.path(), clock.now()).unwrap();
         let built_in: Vec<_> = kinds::resources().unwrap().into_iter().map(Arc::new).collect();
-        let (host, _events) = host(store.clone(), &certificates, &built_in).unwrap();
+        let trust = TrustBundle::from_pem(&certificates.authority).unwrap();
+        let (host, _reported) = StandaloneHost::new(store.clone(), trust, group_versions(&built_in));
         let host: Arc<dyn Host> = Arc::new(host);
         let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());
         let authorizer = Arc::new(Authorizer::new(
@@ -86,8 +90,8 @@ impl World {
         let namespaces = Namespaces {
             objects: Arc::clone(&objects),
         };
-        namespaces.make_initial().await.unwrap();
-        namespaces.make_initial().await.unwrap();
+        namespaces.create_initial().await.unwrap();
+        namespaces.create_initial().await.unwrap();
         let world = Self {
             host,
             life_cycle: PodLifeCycle {
@@ -107,12 +111,12 @@ impl World {
         self.objects.create(kind, namespace, object).await.unwrap();
     }
 
-    /// A pod that is running.
+    /// Creates a pod and waits until it is running.
     async fn run_pod(&self, name: &str, grace_seconds: i64) {
         let pod = json!({"metadata": {"name": name, "labels": {"app": "a"}},
             "spec": {"terminationGracePeriodSeconds": grace_seconds, "containers": [{"name": "c", "image": "i"}]}});
         self.create(Kind::PODS, "default", pod).await;
-        self.life_cycle.look().await.unwrap();
+        self.life_cycle.reconcile().await.unwrap();
         self.advance(2).await;
         assert_eq!(phase(&self.pod(name).await.unwrap()), "Running");
     }
@@ -121,17 +125,17 @@ impl World {
         self.objects.find(Kind::PODS, "default", name).await.unwrap()
     }
 
-    /// Moves the time, and pods with it.
+    /// Advances the time and reconciles pods.
     async fn advance(&self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
-        self.life_cycle.look().await.unwrap();
+        self.life_cycle.reconcile().await.unwrap();
     }
 
     async fn evict(&self, name: &str, options: &DeleteOptions) -> Result<(), ApiError> {
         Budgets {
             objects: Arc::clone(&self.objects),
         }
-        .look()
+        .reconcile()
         .await
         .unwrap();
         let evictions = Evictions {
@@ -144,21 +148,12 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_pod_lives_and_goes_when_its_grace_period_is_over() {
+async fn a_pod_runs_and_is_removed_after_its_grace_period() {
     let world = World::new().await;
     world.run_pod("p", 5).await;
     let pod = world.pod("p").await.unwrap();
     assert_eq!(text(&pod, "/spec/nodeName"), "node");
-    let place = Place {
-        kind: Kind::PODS,
-        namespace: "default",
-        name: "p",
-    };
-    world
-        .objects
-        .delete(place, text(&pod, "/metadata/uid"), None)
-        .await
-        .unwrap();
+    world.objects.delete(Kind::PODS, &pod, None).await.unwrap();
     world.advance(4).await;
     let ending = world.pod("p").await.unwrap();
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 5);
@@ -167,36 +162,27 @@ async fn a_pod_lives_and_goes_when_its_grace_period_is_over() {
 }
 
 #[tokio::test]
-async fn a_pod_of_no_grace_goes_at_once() {
+async fn a_pod_without_grace_period_is_removed_at_once() {
     let world = World::new().await;
     world.run_pod("p", 30).await;
     let pod = world.pod("p").await.unwrap();
-    let place = Place {
-        kind: Kind::PODS,
-        namespace: "default",
-        name: "p",
-    };
-    world
-        .objects
-        .delete(place, text(&pod, "/metadata/uid"), Some(0))
-        .await
-        .unwrap();
+    world.objects.delete(Kind::PODS, &pod, Some(0)).await.unwrap();
     assert_eq!(world.pod("p").await, None);
 }
 
 #[tokio::test]
-async fn a_budget_is_charged_until_it_has_nothing_left() {
+async fn evictions_are_rejected_once_the_budget_is_used_up() {
     let world = World::new().await;
     for name in ["a", "b"] {
         world.run_pod(name, 5).await;
     }
     let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}});
     world.create(Kind::BUDGETS, "default", budget).await;
-    let rehearsal = DeleteOptions {
+    let dry_run = DeleteOptions {
         dry_run: true,
         ..DeleteOptions::default()
     };
-    world.evict("a", &rehearsal).await.unwrap();
+    world.evict("a", &dry_run).await.unwrap();
     world.evict("a", &DeleteOptions::default()).await.unwrap();
     let evicted = world.pod("a").await.unwrap();
     assert!(condition(&evicted, "DisruptionTarget").is_some());
@@ -208,12 +194,12 @@ async fn a_budget_is_charged_until_it_has_nothing_left() {
         causes[0].message,
         "The disruption budget b needs 1 healthy pods and has 1 currently"
     );
-    // The one that ends already goes again without a charge.
+    // A terminating pod can be evicted again without a charge.
     world.evict("a", &DeleteOptions::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_eviction_of_another_pod_of_that_name_is_refused() {
+async fn an_eviction_with_another_uid_is_rejected() {
     let world = World::new().await;
     world.run_pod("p", 5).await;
     let mut options = DeleteOptions::default();
@@ -228,11 +214,11 @@ async fn an_eviction_of_another_pod_of_that_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_pod_that_waits_for_a_node_is_evicted_at_once() {
+async fn a_pending_pod_is_evicted_at_once() {
     let world = World::new().await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeSelector": {"no": "where"}}});
     world.create(Kind::PODS, "default", pod).await;
-    world.life_cycle.look().await.unwrap();
+    world.life_cycle.reconcile().await.unwrap();
     let pod = world.pod("p").await.unwrap();
     assert_eq!(
         text(condition(&pod, "PodScheduled").unwrap(), "/reason"),
@@ -250,7 +236,7 @@ async fn a_pod_that_waits_for_a_node_is_evicted_at_once() {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_what_is_in_it_along() {
+async fn a_namespace_is_removed_after_its_content() {
     let world = World::new().await;
     world
         .create(Kind::NAMESPACES, "", json!({"metadata": {"name": "ns"}}))
@@ -262,16 +248,11 @@ async fn a_namespace_takes_what_is_in_it_along() {
         world.host.namespace("ns").await,
         Ok(Namespace::Active(_))
     ));
-    let place = Place {
-        kind: Kind::NAMESPACES,
-        namespace: "",
-        name: "ns",
-    };
     let namespace = world.objects.get(Kind::NAMESPACES, "", "ns").await.unwrap();
     assert_eq!(namespace["metadata"]["finalizers"], json!([CONTENT_FINALIZER]));
     world
         .objects
-        .delete(place, text(&namespace, "/metadata/uid"), None)
+        .delete(Kind::NAMESPACES, &namespace, None)
         .await
         .unwrap();
     assert!(matches!(
@@ -287,34 +268,38 @@ async fn a_namespace_takes_what_is_in_it_along() {
     let namespaces = Namespaces {
         objects: Arc::clone(&world.objects),
     };
-    assert!(namespaces.look().await.unwrap().is_some());
+    assert!(namespaces.reconcile().await.unwrap().is_some());
     let ending = world.objects.get(Kind::NAMESPACES, "", "ns").await.unwrap();
     assert_eq!(text(&ending, "/status/phase"), "Terminating");
-    assert_eq!(namespaces.look().await.unwrap(), None);
+    assert_eq!(namespaces.reconcile().await.unwrap(), None);
     assert_eq!(world.host.namespace("ns").await.unwrap(), Namespace::Missing);
 }
 
 #[tokio::test]
-async fn a_recorded_event_is_seen_in_core_and_forgotten_after_an_hour() {
+async fn an_event_is_copied_to_core_and_deleted_after_an_hour() {
     let world = World::new().await;
     let event = json!({"metadata": {"name": "e"}, "reason": "Drained", "note": "done", "eventTime": "2026-06-01T12:00:00.000000Z"});
-    world.create(Kind::RECORDED_EVENTS, "default", event).await;
+    world.create(Kind::EVENTS, "default", event).await;
     let mirror = EventMirror {
         objects: Arc::clone(&world.objects),
     };
-    assert!(mirror.look().await.unwrap().is_some());
-    let seen = world.objects.get(Kind::EVENTS, "default", "e").await.unwrap();
-    assert_eq!(text(&seen, "/message"), "done");
+    assert!(mirror.reconcile().await.unwrap().is_some());
+    let copy = world
+        .objects
+        .get(Kind::CORE_EVENTS, "default", "e")
+        .await
+        .unwrap();
+    assert_eq!(text(&copy, "/message"), "done");
     world.clock.advance(Duration::from_hours(1));
-    mirror.look().await.unwrap();
-    mirror.look().await.unwrap();
-    for kind in [Kind::EVENTS, Kind::RECORDED_EVENTS] {
+    mirror.reconcile().await.unwrap();
+    mirror.reconcile().await.unwrap();
+    for kind in [Kind::CORE_EVENTS, Kind::EVENTS] {
         assert_eq!(world.objects.list(kind, None).await.unwrap(), [] as [Value; 0]);
     }
 }
 
 #[tokio::test]
-async fn the_host_tells_what_is_stored() {
+async fn the_host_reads_stored_objects() {
     let world = World::new().await;
     world.run_pod("p", 5).await;
     let nodes = world.host.nodes().await.unwrap();

@@ -1,7 +1,6 @@
-//! Workloads of apps/v1 as plain objects: nothing makes pods of them.
+//! Workloads of apps/v1, as plain objects: no controller creates pods for them.
 
 use drydock_machinery::table::{Column, ColumnType, age_of, name_of};
-use drydock_proto::kinds::Scope;
 
 use super::{BuiltIn, Rules, count_of};
 
@@ -22,24 +21,21 @@ fn workload(
 ) -> BuiltIn {
     BuiltIn {
         group: "apps",
-        version: "v1",
         kind,
         plural,
         singular,
         short_names,
         categories: &["all"],
-        scope: Scope::Namespaced,
         members: &["spec", "status"],
-        more_subresources: &[],
         rules: Rules {
             columns: const {
                 &[
                     Column::NAME,
-                    Column::new("Desired", ColumnType::Integer, "How many pods there should be."),
+                    Column::new("Desired", ColumnType::Integer, "The wanted number of pods."),
                     Column::new(
                         "Ready",
                         ColumnType::Integer,
-                        "How many are ready, as the status says.",
+                        "The number of ready pods in the status.",
                     ),
                     Column::AGE,
                 ]
@@ -54,5 +50,6 @@ fn workload(
             },
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }
 }

@@ -1,27 +1,21 @@
-//! Leases of coordination.k8s.io/v1, which elect the leader among controllers.
+//! Leases of coordination.k8s.io/v1, used for leader election.
 
 use drydock_machinery::table::{Column, ColumnType, age_of, name_of};
-use drydock_proto::kinds::Scope;
 
 use super::{BuiltIn, Rules, text_of};
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![BuiltIn {
         group: "coordination.k8s.io",
-        version: "v1",
         kind: "Lease",
         plural: "leases",
         singular: "lease",
-        short_names: &[],
-        categories: &[],
-        scope: Scope::Namespaced,
         members: &["spec"],
-        more_subresources: &[],
         rules: Rules {
             columns: const {
                 &[
                     Column::NAME,
-                    Column::new("Holder", ColumnType::String, "Who holds the lease."),
+                    Column::new("Holder", ColumnType::String, "The holder of the lease."),
                     Column::AGE,
                 ]
             },
@@ -34,5 +28,6 @@ pub(super) fn kinds() -> Vec<BuiltIn> {
             },
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }]
 }

@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, text_of};
 use crate::namespaces::CONTENT_FINALIZER;
-use crate::pod::{
-    Condition, grace_period, integer, is_ready, items, member_mut, phase, set, set_condition, text,
-};
+use crate::object::{Condition, integer, is_ready, is_terminating, items, member_mut, set, set_condition};
+use crate::pod::{grace_period, phase};
 
-/// What a node of standalone mode claims to have; nothing runs on it.
+/// The capacity that a node reports; nothing runs on it.
 const NODE_CAPACITY: [(&str, &str); 3] = [("cpu", "8"), ("memory", "32Gi"), ("pods", "110")];
 
 /// The protobuf form of a namespace, without its spec and status, which are set by the server.
@@ -34,16 +33,12 @@ pub(super) fn kinds() -> Vec<BuiltIn> {
 
 fn namespaces() -> BuiltIn {
     BuiltIn {
-        group: "",
-        version: "v1",
         kind: "Namespace",
         plural: "namespaces",
         singular: "namespace",
         short_names: &["ns"],
-        categories: &[],
         scope: Scope::Cluster,
         members: &["spec", "status"],
-        more_subresources: &[],
         rules: Rules {
             columns: const {
                 &[
@@ -77,21 +72,18 @@ fn namespaces() -> BuiltIn {
             },
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }
 }
 
 fn nodes() -> BuiltIn {
     BuiltIn {
-        group: "",
-        version: "v1",
         kind: "Node",
         plural: "nodes",
         singular: "node",
         short_names: &["no"],
-        categories: &[],
         scope: Scope::Cluster,
         members: &["spec", "status"],
-        more_subresources: &[],
         rules: Rules {
             columns: const {
                 &[
@@ -99,7 +91,7 @@ fn nodes() -> BuiltIn {
                     Column::new(
                         "Status",
                         ColumnType::String,
-                        "Whether the node is ready and takes pods.",
+                        "Whether the node is ready and schedulable.",
                     ),
                     Column::new("Roles", ColumnType::String, "The roles of the node."),
                     Column::AGE,
@@ -111,10 +103,11 @@ fn nodes() -> BuiltIn {
             prepare_for_create: prepare_node,
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }
 }
 
-/// A new node is ready at once: no kubelet will ever say so.
+/// A new node is ready at once, since there is no kubelet.
 fn prepare_node(node: &mut Value, now: Timestamp) {
     let resources: Value = NODE_CAPACITY
         .iter()
@@ -130,13 +123,13 @@ fn prepare_node(node: &mut Value, now: Timestamp) {
             "nodeInfo": { "kubeletVersion": "standalone" },
         }),
     );
-    let message = "standalone mode runs nothing on it";
+    let message = "standalone mode runs no kubelet";
     set_condition(
         node,
         Condition {
             reason: "Standalone",
             message,
-            ..Condition::holds("Ready")
+            ..Condition::new_true("Ready")
         },
         now,
     );
@@ -171,14 +164,11 @@ fn node_cells(node: &Value, now: Timestamp) -> Vec<Cell> {
 
 fn pods() -> BuiltIn {
     BuiltIn {
-        group: "",
-        version: "v1",
         kind: "Pod",
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        scope: Scope::Namespaced,
         members: &["spec", "status"],
         more_subresources: &[Subresource {
             name: "eviction",
@@ -193,17 +183,17 @@ fn pods() -> BuiltIn {
                     Column::new(
                         "Ready",
                         ColumnType::String,
-                        "Containers that are ready, and all of them.",
+                        "Ready containers and all containers.",
                     ),
                     Column::new(
                         "Status",
                         ColumnType::String,
-                        "The phase of the pod, or that it ends.",
+                        "The phase of the pod, or that it is terminating.",
                     ),
                     Column::new(
                         "Restarts",
                         ColumnType::String,
-                        "How often containers were started again.",
+                        "How often containers were restarted.",
                     ),
                     Column::AGE,
                     Column::new("IP", ColumnType::String, "The address of the pod.").wide(),
@@ -227,6 +217,7 @@ fn pods() -> BuiltIn {
             grace_period: Some(|pod, requested| Some(grace_period(pod, requested))),
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }
 }
 
@@ -241,10 +232,10 @@ fn pod_cells(pod: &Value, now: Timestamp) -> Vec<Cell> {
         .iter()
         .filter_map(|status| integer(status, "/restartCount"))
         .sum();
-    let status = if text(pod, "/metadata/deletionTimestamp").is_empty() {
-        phase(pod)
-    } else {
+    let status = if is_terminating(pod) {
         "Terminating"
+    } else {
+        phase(pod)
     };
     vec![
         name_of(pod),
@@ -262,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_shows_whether_it_takes_pods() {
+    fn the_status_of_a_node_shows_readiness_and_cordoning() {
         let mut node =
             json!({"metadata": {"name": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}}});
         prepare_node(&mut node, Timestamp::UNIX_EPOCH);
@@ -273,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_ends_is_shown_so() {
+    fn the_cells_of_a_pod_show_containers_phase_and_deletion() {
         let mut pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{}, {}]},
             "status": {"phase": "Running", "containerStatuses": [{"ready": true, "restartCount": 2}]}});
         let cells = |pod: &Value| pod_cells(pod, Timestamp::UNIX_EPOCH)[1..4].to_vec();

@@ -1,14 +1,13 @@
-//! Events, in the two groups clients use: recorders write events.k8s.io/v1, and kubectl shows core/v1.
-//! [`crate::events`] shows the former as the latter.
+//! Events of two groups: recorders write events.k8s.io/v1, and kubectl reads core/v1. [`crate::events`] keeps a core/v1
+//! copy of each.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, UNKNOWN, time_since};
-use drydock_proto::kinds::Scope;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{BuiltIn, Rules, text_of};
 use crate::events::last_seen;
-use crate::pod::text;
+use crate::object::text;
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![
@@ -55,29 +54,21 @@ pub(super) fn kinds() -> Vec<BuiltIn> {
 fn event(group: &'static str, rules: Rules) -> BuiltIn {
     BuiltIn {
         group,
-        version: "v1",
         kind: "Event",
         plural: "events",
         singular: "event",
         short_names: &["ev"],
-        categories: &[],
-        scope: Scope::Namespaced,
-        members: &[],
-        more_subresources: &[],
         rules,
+        ..BuiltIn::V1
     }
 }
 
 const COLUMNS: &[Column] = &[
-    Column::new("Last Seen", ColumnType::String, "When it happened last."),
-    Column::new(
-        "Type",
-        ColumnType::String,
-        "Normal, or Warning when somebody should look.",
-    ),
-    Column::new("Reason", ColumnType::String, "What happened, in a word."),
-    Column::new("Object", ColumnType::String, "To what it happened."),
-    Column::new("Message", ColumnType::String, "What happened, in a sentence."),
+    Column::new("Last Seen", ColumnType::String, "When it last happened."),
+    Column::new("Type", ColumnType::String, "Normal or Warning."),
+    Column::new("Reason", ColumnType::String, "What happened, in one word."),
+    Column::new("Object", ColumnType::String, "The object it happened to."),
+    Column::new("Message", ColumnType::String, "What happened, in one sentence."),
 ];
 
 fn cells(event: &Value, about: &str, message: &str, now: Timestamp) -> Vec<Cell> {

@@ -1,7 +1,7 @@
-//! Which built-in kinds does the embedded host serve, and by which rules?
+//! The built-in kinds of the embedded host and their rules.
 //!
-//! One file a family: [`core`], [`apps`], [`policy`], [`coordination`], [`events`]. The schemas know metadata and keep
-//! everything else as it comes, so nothing of a pod is lost; the rules are the few that demos and tests rely on.
+//! One file per family: [`core`], [`apps`], [`policy`], [`coordination`], [`events`]. The schemas define metadata and keep
+//! every other field as sent, so no field of a pod is lost. The rules are the few that demos and tests need.
 
 mod apps;
 mod coordination;
@@ -11,6 +11,9 @@ mod policy;
 
 use std::sync::Arc;
 
+use drydock_apiserver::registry::face::{Face, Table};
+use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
+use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
 use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};
@@ -19,16 +22,13 @@ use drydock_proto::kinds::{Conversion, Scope};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::pod::{integer, text};
-use crate::strategic;
-use drydock_apiserver::registry::face::{Face, Table};
-use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
-use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
+use crate::object::{integer, text};
+use crate::strategic_merge;
 
 /// Every built-in resource, in the order of discovery.
 ///
 /// # Errors
-/// A schema that cannot be read: a fault of this program.
+/// A schema that cannot be read: a bug of this program.
 pub(crate) fn resources() -> Result<Vec<Resource>, SchemaError> {
     let families = [
         core::kinds(),
@@ -44,7 +44,7 @@ pub(crate) fn resources() -> Result<Vec<Resource>, SchemaError> {
         .collect()
 }
 
-/// A built-in kind as a row of a table.
+/// A row of the table of built-in kinds: [`BuiltIn::V1`] with the differences.
 struct BuiltIn {
     group: &'static str,
     version: &'static str,
@@ -54,17 +54,32 @@ struct BuiltIn {
     short_names: &'static [&'static str],
     categories: &'static [&'static str],
     scope: Scope,
-    /// Members beside `metadata`; `status` among them makes it a subresource.
+    /// Members in addition to `metadata`; a member `status` is served as a subresource.
     members: &'static [&'static str],
     more_subresources: &'static [Subresource],
     rules: Rules,
 }
 
 impl BuiltIn {
+    /// A namespaced kind of version v1 without a name.
+    const V1: Self = Self {
+        group: "",
+        version: "v1",
+        kind: "",
+        plural: "",
+        singular: "",
+        short_names: &[],
+        categories: &[],
+        scope: Scope::Namespaced,
+        members: &[],
+        more_subresources: &[],
+        rules: Rules::PLAIN,
+    };
+
     fn into_resource(self) -> Result<Resource, SchemaError> {
-        let anything = json!({ "description": "As clients write it, kept whole." });
+        let anything = json!({ "description": "Kept as sent." });
         let members: Vec<(&str, &Value)> = self.members.iter().map(|member| (*member, &anything)).collect();
-        let description = "A built-in kind of Kubernetes, as standalone mode keeps it.";
+        let description = "A built-in kind of Kubernetes, as kept by standalone mode.";
         let mut schema = Structural::for_kind(self.kind, self.version, description, &members)?;
         if let Shape::Object(object) = &mut schema.shape {
             object.preserves_unknown = true;
@@ -92,7 +107,7 @@ impl BuiltIn {
                 selectable_fields: self.rules.selectable_fields,
                 more_subresources: self.more_subresources,
                 grace_period: self.rules.grace_period,
-                strategic_merge: Some(strategic::apply),
+                strategic_merge: Some(strategic_merge::apply),
                 message: self.rules.message,
             },
             strategy: Box::new(self.rules),
@@ -100,7 +115,7 @@ impl BuiltIn {
     }
 }
 
-/// The rules of a built-in kind: [`Rules::PLAIN`] with what differs.
+/// The rules of a built-in kind: [`Rules::PLAIN`] with the differences.
 struct Rules {
     columns: &'static [Column],
     cells: fn(&Value, Timestamp) -> Vec<Cell>,
@@ -112,7 +127,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// An object that only has a name and an age.
+    /// The rules of an object with only a name and an age.
     const PLAIN: Self = Self {
         columns: &[Column::NAME, Column::AGE],
         cells: |object, now| vec![name_of(object), age_of(object, now)],
@@ -142,12 +157,12 @@ impl Strategy for Rules {
     }
 }
 
-/// A number as a cell; 0 when absent.
+/// A number as a cell; 0 if absent.
 fn count_of(object: &Value, pointer: &str) -> Cell {
     Cell::from(integer(object, pointer).unwrap_or(0))
 }
 
-/// A text as a cell; `otherwise` when absent.
+/// A string as a cell; `otherwise` if absent.
 fn text_of(object: &Value, pointer: &str, otherwise: &str) -> Cell {
     match text(object, pointer) {
         "" => Cell::from(otherwise),
@@ -162,13 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_kind_is_a_resource_with_whole_rows() {
+    fn every_built_in_kind_has_one_resource_and_a_cell_per_column() {
         let resources = resources().unwrap();
         let mut seen = HashSet::new();
         for resource in &resources {
             assert!(
                 seen.insert((resource.group, resource.plural)),
-                "{resource:?} stands twice"
+                "{resource:?} is listed twice"
             );
             let mut object = json!({"metadata": {"name": "a"}});
             let now = Timestamp::UNIX_EPOCH;
@@ -179,18 +194,15 @@ mod tests {
                     namespace_terminating: false,
                 },
             );
-            let cells = (resource.storage_face().table.cells)(&object, now);
-            assert_eq!(
-                cells.len(),
-                resource.storage_face().table.columns.len(),
-                "{resource:?}"
-            );
+            let table = &resource.storage_face().table;
+            let cells = (table.cells)(&object, now);
+            assert_eq!(cells.len(), table.columns.len(), "{resource:?}");
         }
         assert!(seen.contains(&("", "pods")) && seen.contains(&("policy", "poddisruptionbudgets")));
     }
 
     #[test]
-    fn nothing_of_a_pod_is_lost() {
+    fn no_field_of_a_pod_is_lost() {
         let resources = resources().unwrap();
         let pods = resources
             .iter()

@@ -1,40 +1,39 @@
-//! Disruption budgets of policy/v1. Their status is kept by [`crate::budgets`].
+//! Disruption budgets of policy/v1. [`crate::budgets`] keeps their status.
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of};
-use drydock_proto::kinds::Scope;
 use serde_json::{Value, json};
 
 use super::{BuiltIn, Rules, count_of};
 use crate::budgets::Amount;
-use crate::pod::set;
+use crate::object::set;
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![BuiltIn {
         group: "policy",
-        version: "v1",
         kind: "PodDisruptionBudget",
         plural: "poddisruptionbudgets",
         singular: "poddisruptionbudget",
         short_names: &["pdb"],
-        categories: &[],
-        scope: Scope::Namespaced,
         members: &["spec", "status"],
-        more_subresources: &[],
         rules: Rules {
             columns: const {
                 &[
                     Column::NAME,
-                    Column::new("Min Available", ColumnType::String, "How many pods must stay."),
+                    Column::new(
+                        "Min Available",
+                        ColumnType::String,
+                        "How many pods must remain available.",
+                    ),
                     Column::new(
                         "Max Unavailable",
                         ColumnType::String,
-                        "How many pods may be missing.",
+                        "How many pods may be unavailable.",
                     ),
                     Column::new(
                         "Allowed Disruptions",
                         ColumnType::Integer,
-                        "How many pods may leave now.",
+                        "How many pods may be disrupted now.",
                     ),
                     Column::AGE,
                 ]
@@ -49,14 +48,15 @@ pub(super) fn kinds() -> Vec<BuiltIn> {
                 ]
             },
             prepare_for_create: |budget, _| {
-                let nothing_yet = json!({
+                let status = json!({
                     "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0,
                 });
-                set(budget, "status", nothing_yet);
+                set(budget, "status", status);
             },
             validate,
             ..Rules::PLAIN
         },
+        ..BuiltIn::V1
     }]
 }
 
@@ -69,7 +69,7 @@ fn amount_of(budget: &Value, pointer: &str) -> Cell {
 }
 
 fn validate(budget: &Value) -> ErrorList {
-    let mut faults = ErrorList::new();
+    let mut errors = ErrorList::new();
     let spec = FieldPath::new("spec");
     let given = |member: &str| {
         budget
@@ -80,7 +80,7 @@ fn validate(budget: &Value) -> ErrorList {
     let both = given("minAvailable").zip(given("maxUnavailable"));
     if both.is_some() {
         let shown = budget.get("spec").cloned().unwrap_or_default();
-        faults.push(FieldError::invalid(
+        errors.push(FieldError::invalid(
             &spec,
             shown,
             "minAvailable and maxUnavailable cannot be both set",
@@ -91,10 +91,10 @@ fn validate(budget: &Value) -> ErrorList {
             && Amount::parse(value).is_none()
         {
             let detail = "must be a number of pods, or a percentage such as 10%, and not negative";
-            faults.push(FieldError::invalid(&spec.child(member), value.clone(), detail));
+            errors.push(FieldError::invalid(&spec.child(member), value.clone(), detail));
         }
     }
-    faults
+    errors
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_one_amount() {
+    fn a_budget_has_at_most_one_valid_amount() {
         check(&json!({}), &[]);
         check(&json!({"minAvailable": 1}), &[]);
         check(&json!({"maxUnavailable": "50%"}), &[]);

@@ -1,6 +1,7 @@
-//! How do the routes of standalone mode read and answer?
+//! Request and response bodies of the routes of standalone mode.
 
 use drydock_apiserver::error::ApiError;
+use drydock_apiserver::handlers::{decode_protobuf, is_protobuf};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_machinery::codec;
 use drydock_machinery::codec::protobuf::Message;
@@ -9,12 +10,10 @@ use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use drydock_apiserver::handlers::{decode_protobuf, is_protobuf};
+/// The accepted content types.
+const CONTENT_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.protobuf"];
 
-/// What a body may be.
-const BODY_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes.protobuf"];
-
-/// Reads a body that is JSON, or protobuf of a message. An empty one is an empty object.
+/// Reads a body that is JSON, or protobuf of `message`. An empty body is an empty object.
 ///
 /// # Errors
 /// 400, 413 and 415.
@@ -23,16 +22,16 @@ pub(crate) async fn read(
     body: RequestBody,
     message: Message,
 ) -> Result<Value, ApiError> {
-    let text = headers
+    let content_type = headers
         .get(CONTENT_TYPE)
         .map_or(Ok(""), HeaderValue::to_str)
         .unwrap_or("?");
     let is_json = matches!(
-        text.split(';').next().unwrap_or_default().trim(),
+        content_type.split(';').next().unwrap_or_default().trim(),
         "" | "*/*" | "application/json"
     );
     if !is_json && !is_protobuf(headers) {
-        return Err(ApiError::unsupported_media_type(BODY_TYPES));
+        return Err(ApiError::unsupported_media_type(CONTENT_TYPES));
     }
     let bytes = body.read().await?;
     if bytes.is_empty() {
@@ -45,13 +44,13 @@ pub(crate) async fn read(
     Ok(decoded.value)
 }
 
-/// 201 with a value.
+/// A response with status 201 and `value` as JSON.
 ///
 /// # Errors
-/// 500 for a value that cannot be written.
+/// 500 for a value that cannot be serialized.
 pub(crate) fn created(value: &impl Serialize) -> Result<Response<ResponseBody>, ApiError> {
     let body = serde_json::to_vec(value)
-        .map_err(|error| ApiError::internal("the answer cannot be written").because(error))?;
+        .map_err(|error| ApiError::internal("the response cannot be serialized").because(error))?;
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = StatusCode::CREATED;
     response

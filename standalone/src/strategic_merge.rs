@@ -1,9 +1,11 @@
-//! How does a strategic merge patch change a built-in object?
+//! Strategic merge patch for built-in kinds.
 //!
-//! kubectl computes such patches from Go types it was built with, and so sends them for pods and nodes whatever the
-//! server says. Covered are all lists that the served built-in kinds merge ([`LISTS`]), and the directives `$patch`,
+//! kubectl computes such patches from its Go types and sends them for pods and nodes whatever the server supports.
+//! Supported are all lists that the served built-in kinds merge ([`LISTS`]), and the directives `$patch`,
 //! `$setElementOrder`, `$deleteFromPrimitiveList` and `$retainKeys`. A list that is not in the table is replaced as a
-//! whole; a directive for such a list is refused rather than misread. Directives never reach an object.
+//! whole; a directive for such a list is an error. Directives are never stored in an object.
+
+use std::collections::BTreeMap;
 
 use drydock_machinery::codec::{self, DecodeError};
 use drydock_machinery::patch::{PatchError, Patched};
@@ -16,64 +18,64 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
 /// How a list is patched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Merge {
-    /// Replaced as a whole.
+enum ListType {
+    /// It is replaced as a whole.
     Atomic,
-    /// Its values are a set.
-    Values,
-    /// Its items are told apart by this field.
-    By(&'static str),
+    /// It is a set of scalars.
+    Set,
+    /// Its items are identified by this field, the merge key.
+    Map(&'static str),
 }
 
-/// The lists that are merged: the field (or list) they stand in, their name, and how.
-const LISTS: &[(&str, &str, Merge)] = &[
-    ("metadata", "finalizers", Merge::Values),
-    ("metadata", "ownerReferences", Merge::By("uid")),
+/// The lists that are merged: the field (or list) that contains them, their name, and their type.
+const LISTS: &[(&str, &str, ListType)] = &[
+    ("metadata", "finalizers", ListType::Set),
+    ("metadata", "ownerReferences", ListType::Map("uid")),
     // nodes
-    ("spec", "podCIDRs", Merge::Values),
-    ("status", "addresses", Merge::By("type")),
+    ("spec", "podCIDRs", ListType::Set),
+    ("status", "addresses", ListType::Map("type")),
     // pods and their templates
-    ("spec", "containers", Merge::By("name")),
-    ("spec", "ephemeralContainers", Merge::By("name")),
-    ("spec", "evictionInterceptors", Merge::By("name")),
-    ("spec", "evictionResponders", Merge::By("name")),
-    ("spec", "hostAliases", Merge::By("ip")),
-    ("spec", "imagePullSecrets", Merge::By("name")),
-    ("spec", "initContainers", Merge::By("name")),
-    ("spec", "resourceClaims", Merge::By("name")),
-    ("spec", "schedulingGates", Merge::By("name")),
-    ("spec", "topologySpreadConstraints", Merge::By("topologyKey")),
-    ("spec", "volumes", Merge::By("name")),
-    ("status", "hostIPs", Merge::By("ip")),
-    ("status", "podIPs", Merge::By("ip")),
-    ("status", "resourceClaimStatuses", Merge::By("name")),
+    ("spec", "containers", ListType::Map("name")),
+    ("spec", "ephemeralContainers", ListType::Map("name")),
+    ("spec", "evictionInterceptors", ListType::Map("name")),
+    ("spec", "evictionResponders", ListType::Map("name")),
+    ("spec", "hostAliases", ListType::Map("ip")),
+    ("spec", "imagePullSecrets", ListType::Map("name")),
+    ("spec", "initContainers", ListType::Map("name")),
+    ("spec", "resourceClaims", ListType::Map("name")),
+    ("spec", "schedulingGates", ListType::Map("name")),
+    ("spec", "topologySpreadConstraints", ListType::Map("topologyKey")),
+    ("spec", "volumes", ListType::Map("name")),
+    ("status", "hostIPs", ListType::Map("ip")),
+    ("status", "podIPs", ListType::Map("ip")),
+    ("status", "resourceClaimStatuses", ListType::Map("name")),
     // many kinds
-    ("status", "conditions", Merge::By("type")),
+    ("status", "conditions", ListType::Map("type")),
 ];
 
-/// The lists inside of a container, whatever list the container stands in.
-const LISTS_OF_CONTAINERS: &[(&str, Merge)] = &[
-    ("env", Merge::By("name")),
-    ("ports", Merge::By("containerPort")),
-    ("volumeDevices", Merge::By("devicePath")),
-    ("volumeMounts", Merge::By("mountPath")),
+/// The lists in a container of any list of containers.
+const LISTS_OF_CONTAINERS: &[(&str, ListType)] = &[
+    ("env", ListType::Map("name")),
+    ("ports", ListType::Map("containerPort")),
+    ("volumeDevices", ListType::Map("devicePath")),
+    ("volumeMounts", ListType::Map("mountPath")),
 ];
 
-fn merge_of(parent: &str, field: &str) -> Merge {
+fn list_type(parent: &str, field: &str) -> ListType {
     if matches!(parent, "containers" | "initContainers" | "ephemeralContainers") {
         let found = LISTS_OF_CONTAINERS.iter().find(|(name, _)| *name == field);
-        return found.map_or(Merge::Atomic, |(_, merge)| *merge);
+        return found.map_or(ListType::Atomic, |(_, list_type)| *list_type);
     }
     let found = LISTS
         .iter()
         .find(|(place, name, _)| *place == parent && *name == field);
-    found.map_or(Merge::Atomic, |(_, _, merge)| *merge)
+    found.map_or(ListType::Atomic, |(_, _, list_type)| *list_type)
 }
 
 /// Applies a patch to an object.
 ///
 /// # Errors
-/// Text that is no JSON object, and directives that are malformed or for a list that is not merged.
+/// The patch is not a JSON object, or a directive is malformed or for a list that is not merged.
 pub(crate) fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
     let decoded = codec::json::decode(patch).map_err(PatchError::Decode)?;
     let Value::Object(mut patch) = decoded.value else {
@@ -83,7 +85,7 @@ pub(crate) fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchErro
     if document.get("kind").and_then(Value::as_str) == Some("PodDisruptionBudget")
         && let Some(Value::Object(selector)) = patch.get_mut("spec").and_then(|spec| spec.get_mut("selector"))
     {
-        // Declared to be replaced, in this kind only; clients leave the directive out.
+        // The Go type of this kind declares the selector to be replaced; clients omit the directive.
         selector.insert(PATCH.to_owned(), "replace".into());
     }
     let value = merge_map(original, patch, "")?;
@@ -97,7 +99,7 @@ fn malformed(why: String) -> PatchError {
     PatchError::Decode(DecodeError::Syntax(why))
 }
 
-/// Merges into an object that stands in the field `parent`, or in the list of that name.
+/// Merges into an object that is in the field `parent`, or in an item of the list of that name.
 fn merge_map(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
@@ -127,14 +129,14 @@ fn merge_map(
     }
     for (field, order) in orders {
         if let Some(Value::Array(items)) = original.remove(&field) {
-            let items = merge_list(&items, Vec::new(), Some(order), merge_of(parent, &field), &field)?;
+            let items = merge_list(&items, Vec::new(), Some(order), list_type(parent, &field), &field)?;
             original.insert(field, Value::Array(items));
         }
     }
     for (field, values) in deletions {
-        if merge_of(parent, &field) != Merge::Values {
+        if list_type(parent, &field) != ListType::Set {
             return Err(malformed(format!(
-                "{DELETE_FROM_PRIMITIVE_LIST}{field}: no such list of values"
+                "{DELETE_FROM_PRIMITIVE_LIST}{field}: not a list of scalars"
             )));
         }
         if let Some(Value::Array(items)) = original.get_mut(&field) {
@@ -164,7 +166,7 @@ fn merge_field(
                 &old,
                 new,
                 order,
-                merge_of(parent, field),
+                list_type(parent, field),
                 field,
             )?))
         }
@@ -172,13 +174,13 @@ fn merge_field(
     })
 }
 
-/// Removes what a union must not keep: fields beside those of the new member.
+/// Applies `$retainKeys`: removes the fields of a union that belong to its old member.
 fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else {
         return Ok(());
     };
     let Value::Array(keys) = keys else {
-        return Err(malformed(format!("{RETAIN_KEYS} is no list")));
+        return Err(malformed(format!("{RETAIN_KEYS} is not a list")));
     };
     let is_kept = |key: &str| keys.iter().any(|kept| kept.as_str() == Some(key));
     if let Some(key) = patch.keys().find(|key| !key.starts_with('$') && !is_kept(key)) {
@@ -190,116 +192,166 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     Ok(())
 }
 
-/// Takes the directives of a prefix out of a patch: field → list.
+/// Removes the directives with a prefix from a patch: field → list.
 fn take_lists(
     patch: &mut Map<String, Value>,
     prefix: &str,
-) -> Result<std::collections::BTreeMap<String, Vec<Value>>, PatchError> {
+) -> Result<BTreeMap<String, Vec<Value>>, PatchError> {
     let names: Vec<String> = patch
         .keys()
         .filter(|key| key.starts_with(prefix))
         .cloned()
         .collect();
-    let mut lists = std::collections::BTreeMap::new();
+    let mut lists = BTreeMap::new();
     for name in names {
         let Some(Value::Array(items)) = patch.remove(&name) else {
-            return Err(malformed(format!("{name} is no list")));
+            return Err(malformed(format!("{name} is not a list")));
         };
         lists.insert(name.trim_start_matches(prefix).to_owned(), items);
     }
     Ok(lists)
 }
 
+/// Merges the items of a patch into a list.
 fn merge_list(
     old: &[Value],
     new: Vec<Value>,
     order: Option<Vec<Value>>,
-    merge: Merge,
+    list_type: ListType,
     field: &str,
 ) -> Result<Vec<Value>, PatchError> {
-    let key = match merge {
-        Merge::Atomic if order.is_some() => {
+    let merge_key = match list_type {
+        ListType::Atomic if order.is_some() => {
             return Err(malformed(format!(
                 "{SET_ELEMENT_ORDER}{field}: the list is replaced as a whole here"
             )));
         }
-        Merge::Atomic => return Ok(new),
-        Merge::Values => None,
-        Merge::By(key) => Some(key),
+        ListType::Atomic => return Ok(new),
+        ListType::Set => None,
+        ListType::Map(key) => Some(key),
     };
-    let identity = |item: &Value| -> Result<Value, PatchError> {
-        let Some(key) = key else { return Ok(item.clone()) };
-        let found = item.get(key).filter(|value| !value.is_null()).cloned();
-        found.ok_or_else(|| {
-            malformed(format!(
-                "an item of {field:?} does not contain declared merge key: {key}"
-            ))
-        })
-    };
-
+    let list = MergedList { field, merge_key };
     let mut merged = old.to_vec();
-    let mut additions = Vec::with_capacity(new.len());
-    let mut replaces = false;
-    for mut item in new {
-        match item
-            .as_object_mut()
-            .and_then(|members| members.remove(PATCH))
-            .as_ref()
-            .map(Value::as_str)
-        {
-            None => additions.push(item),
-            Some(Some("delete")) => {
-                let gone = identity(&item)?;
-                merged.retain(|item| identity(item).ok().as_ref() != Some(&gone));
-            }
-            Some(Some("replace")) => replaces = true,
-            Some(other) => {
-                return Err(malformed(format!(
-                    "unknown patch type: {} in {field:?}",
-                    other.unwrap_or("?")
-                )));
-            }
-        }
+    let Directives { items, replace } = list.take_directives(new, &mut merged)?;
+    if replace {
+        return Ok(items);
     }
-    if replaces {
-        return Ok(additions);
-    }
-    let added: Vec<Value> = additions.iter().map(&identity).collect::<Result<_, _>>()?;
-    for (item, id) in additions.into_iter().zip(&added) {
-        let place = merged
-            .iter_mut()
-            .find(|old| identity(old).ok().as_ref() == Some(id));
-        match (item, place) {
-            (Value::Object(item), Some(place)) => {
-                let old = place.as_object_mut().map(std::mem::take).unwrap_or_default();
-                *place = Value::Object(merge_map(old, item, field)?);
-            }
-            (Value::Object(item), None) => merged.push(Value::Object(merge_map(Map::new(), item, field)?)),
-            (_, Some(_)) => {}
-            (item, None) => merged.push(item),
-        }
-    }
+    let patched = list.identities(&items)?;
+    list.merge_items(&mut merged, items, &patched)?;
     let order = match order {
-        None => added,
-        Some(order) => {
-            let order: Vec<Value> = order.iter().map(&identity).collect::<Result<_, _>>()?;
-            let mut rest = order.iter();
-            if let Some(id) = added.iter().find(|id| !rest.any(|ordered| ordered == *id)) {
-                return Err(malformed(format!(
-                    "{SET_ELEMENT_ORDER}{field} does not agree with the patch on {id}"
-                )));
-            }
-            order
-        }
+        None => patched,
+        Some(order) => list.checked_order(&order, &patched)?,
     };
-    let old: Vec<Value> = old.iter().filter_map(|item| identity(item).ok()).collect();
-    Ok(ordered(merged, &order, &old, |item| {
-        identity(item).unwrap_or_default()
+    let before: Vec<Value> = old.iter().filter_map(|item| list.identity(item).ok()).collect();
+    Ok(ordered(merged, &order, &before, |item| {
+        list.identity(item).unwrap_or_default()
     }))
 }
 
-/// Items named in `wanted` come in its order; the others keep their place relative to those that were in the list
-/// before, as far as that can be told.
+/// A list that is merged item by item.
+struct MergedList<'a> {
+    field: &'a str,
+    /// None for a set of scalars.
+    merge_key: Option<&'static str>,
+}
+
+/// The items of a patch without its directives.
+struct Directives {
+    items: Vec<Value>,
+    /// Whether the items replace the list.
+    replace: bool,
+}
+
+impl MergedList<'_> {
+    /// What identifies an item: the value of its merge key, or the scalar itself.
+    fn identity(&self, item: &Value) -> Result<Value, PatchError> {
+        let Some(key) = self.merge_key else {
+            return Ok(item.clone());
+        };
+        let found = item.get(key).filter(|value| !value.is_null()).cloned();
+        found.ok_or_else(|| {
+            malformed(format!(
+                "an item of {:?} does not contain declared merge key: {key}",
+                self.field
+            ))
+        })
+    }
+
+    fn identities(&self, items: &[Value]) -> Result<Vec<Value>, PatchError> {
+        items.iter().map(|item| self.identity(item)).collect()
+    }
+
+    /// The position of an item in `items`.
+    fn find<'i>(&self, items: &'i mut [Value], id: &Value) -> Option<&'i mut Value> {
+        items
+            .iter_mut()
+            .find(|item| self.identity(item).ok().as_ref() == Some(id))
+    }
+
+    /// Applies the deletions of a patch to `merged`. Returns the other items.
+    fn take_directives(&self, new: Vec<Value>, merged: &mut Vec<Value>) -> Result<Directives, PatchError> {
+        let mut items = Vec::with_capacity(new.len());
+        let mut replace = false;
+        for mut item in new {
+            let directive = item.as_object_mut().and_then(|members| members.remove(PATCH));
+            match directive.as_ref().map(Value::as_str) {
+                None => items.push(item),
+                Some(Some("delete")) => {
+                    let deleted = self.identity(&item)?;
+                    merged.retain(|item| self.identity(item).ok().as_ref() != Some(&deleted));
+                }
+                Some(Some("replace")) => replace = true,
+                Some(other) => {
+                    return Err(malformed(format!(
+                        "unknown patch type: {} in {:?}",
+                        other.unwrap_or("?"),
+                        self.field
+                    )));
+                }
+            }
+        }
+        Ok(Directives { items, replace })
+    }
+
+    /// Merges items into those with the same identity, and appends the others.
+    fn merge_items(
+        &self,
+        merged: &mut Vec<Value>,
+        items: Vec<Value>,
+        identities: &[Value],
+    ) -> Result<(), PatchError> {
+        for (item, id) in items.into_iter().zip(identities) {
+            match (item, self.find(merged, id)) {
+                (Value::Object(item), Some(old)) => {
+                    let members = old.as_object_mut().map(std::mem::take).unwrap_or_default();
+                    *old = Value::Object(merge_map(members, item, self.field)?);
+                }
+                (Value::Object(item), None) => {
+                    merged.push(Value::Object(merge_map(Map::new(), item, self.field)?));
+                }
+                (_, Some(_)) => {}
+                (item, None) => merged.push(item),
+            }
+        }
+        Ok(())
+    }
+
+    /// The identities in a `$setElementOrder` list, which must contain the patched items in their order.
+    fn checked_order(&self, order: &[Value], patched: &[Value]) -> Result<Vec<Value>, PatchError> {
+        let order = self.identities(order)?;
+        let mut rest = order.iter();
+        match patched.iter().find(|id| !rest.any(|ordered| ordered == *id)) {
+            None => Ok(order),
+            Some(id) => Err(malformed(format!(
+                "{SET_ELEMENT_ORDER}{} does not agree with the patch on {id}",
+                self.field
+            ))),
+        }
+    }
+}
+
+/// Sorts the items of `wanted` in its order. The other items keep their position relative to items that were in the
+/// list before.
 fn ordered(
     items: Vec<Value>,
     wanted: &[Value],
@@ -315,7 +367,7 @@ fn ordered(
     let mut named = named.into_iter().peekable();
     for other in others {
         let place = position(before, &identity(&other));
-        // What the client named goes first, unless both were there and the other one stood in front.
+        // An ordered item goes first, unless both were in the list before and the other one preceded it.
         while let Some(next) = named.peek() {
             match (place, position(before, &identity(next))) {
                 (Some(place), Some(next)) if place < next => break,
@@ -350,7 +402,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_refused(patch: &Value, expected: &str) {
+    fn check_rejected(patch: &Value, expected: &str) {
         let error = patched(&json!({}), patch).unwrap_err();
         assert!(error.contains(expected), "{patch}: {error}");
     }
@@ -392,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_told_apart_by_their_key() {
+    fn items_are_identified_by_their_merge_key() {
         let pod = json!({"spec": {"containers": [
             {"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "1"}]},
             {"name": "b", "image": "1"}
@@ -425,14 +477,14 @@ mod tests {
         let node = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
         let taints = json!({"spec": {"taints": [{"key": "b", "effect": "NoExecute"}]}});
         check(&node, &taints, &taints);
-        check_refused(
+        check_rejected(
             &json!({"spec": {"$setElementOrder/taints": [], "taints": []}}),
             "replaced as a whole",
         );
     }
 
     #[test]
-    fn values_are_a_set() {
+    fn lists_of_scalars_are_sets() {
         let object = json!({"metadata": {"finalizers": ["a", "b"]}});
         check(
             &object,
@@ -444,14 +496,14 @@ mod tests {
             &json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"]}}),
             &json!({"metadata": {"finalizers": ["b"]}}),
         );
-        check_refused(
+        check_rejected(
             &json!({"spec": {"$deleteFromPrimitiveList/containers": ["a"]}}),
-            "no such list of values",
+            "not a list of scalars",
         );
     }
 
     #[test]
-    fn order_is_that_of_the_directive() {
+    fn the_order_is_that_of_the_directive() {
         let named = |names: &[&str]| -> Value { names.iter().map(|name| json!({"name": name})).collect() };
         let pod = json!({"spec": {"volumes": named(&["a", "b", "server"])}});
         for (order, patch, expected) in [
@@ -474,31 +526,34 @@ mod tests {
             &json!({"spec": {"volumes": named(&["new"])}}),
             &json!({"spec": {"volumes": named(&["new", "a", "b", "server"])}}),
         );
-        check_refused(
+        check_rejected(
             &json!({"spec": {"$setElementOrder/volumes": named(&["a"]), "volumes": named(&["b"])}}),
             "does not agree with the patch",
         );
     }
 
     #[test]
-    fn a_union_keeps_only_what_is_retained() {
+    fn a_union_keeps_only_retained_keys() {
         check(
             &json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}}),
             &json!({"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}),
             &json!({"spec": {"strategy": {"type": "Recreate"}}}),
         );
-        check_refused(&json!({"spec": {"$retainKeys": ["a"], "b": 1}}), "does not list");
+        check_rejected(&json!({"spec": {"$retainKeys": ["a"], "b": 1}}), "does not list");
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
-        check_refused(&json!([]), "Invalid JSON Patch");
-        check_refused(&json!({"spec": {"$patch": "foo"}}), "unknown patch type: foo");
-        check_refused(
+    fn malformed_patches_are_rejected() {
+        check_rejected(&json!([]), "Invalid JSON Patch");
+        check_rejected(&json!({"spec": {"$patch": "foo"}}), "unknown patch type: foo");
+        check_rejected(
             &json!({"spec": {"containers": [{"image": "a"}]}}),
             "does not contain declared merge key: name",
         );
-        check_refused(&json!({"spec": {"$setElementOrder/volumes": "a"}}), "is no list");
+        check_rejected(
+            &json!({"spec": {"$setElementOrder/volumes": "a"}}),
+            "is not a list",
+        );
         assert!(apply(&json!({}), b"{").is_err());
     }
 }
