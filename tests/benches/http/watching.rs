@@ -95,7 +95,8 @@ impl Bench<'_> {
         };
 
         let what = format!("{watchers} watchers × {rate} writes/s");
-        let few = watchers <= SHARE;
+        // Only with few watchers are there goals.
+        let goal = |goal: Goal, unit: Unit| if watchers <= SHARE { goal } else { Goal::None(unit) };
         let asked = (watchers as f64) * f64::from(rate);
         let mut events = beside(
             vec![
@@ -108,11 +109,7 @@ impl Bench<'_> {
         events.append(&mut fallen);
         report.row(
             &format!("{what}: events"),
-            if few {
-                Goal::AtLeast(asked * ON_TIME, Unit::Rate)
-            } else {
-                Goal::None(Unit::Rate)
-            },
+            goal(Goal::AtLeast(asked * ON_TIME, Unit::Rate), Unit::Rate),
             ours.rate(),
             &events,
         );
@@ -135,11 +132,7 @@ impl Bench<'_> {
         );
         report.row(
             &format!("{what}: lag p99, from sending the write"),
-            if few {
-                Goal::AtMost(20e-3, Unit::Seconds)
-            } else {
-                Goal::None(Unit::Seconds)
-            },
+            goal(Goal::AtMost(20e-3, Unit::Seconds), Unit::Seconds),
             ours.lag(),
             &beside(
                 vec![format!("ours p50 {}", show(ours.seen.lag.median()))],

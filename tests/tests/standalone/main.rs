@@ -1,4 +1,4 @@
-//! Does the project work without a cluster? The core stories, in seconds and without Go.
+//! Tests of standalone mode: the main use cases in seconds, without a cluster and without Go.
 
 mod conformance;
 mod drain;
