@@ -1,6 +1,6 @@
 //! The checker of one watch, with the ledger as its source of expected events.
 
-use drydock_storage::conformance::watch_checker::{self, Violation, Rule};
+use drydock_storage::conformance::watch_checker::{self, Rule, Violation};
 
 use super::event::{Event, Frame, Version};
 use super::ledger::{ClassId, Ledger};

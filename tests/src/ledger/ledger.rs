@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use drydock_storage::conformance::watch_checker::{
-    Digest, Violation, Forgotten, Kind, Rule, SelectedEvents, Stored,
+    Digest, Forgotten, Kind, Rule, SelectedEvents, Stored, Violation,
 };
 
 use super::event::{Event, Frame, Selection, Version};
@@ -173,7 +173,10 @@ impl Ledger {
                 self.known_to = revision;
                 Ok(())
             }
-            Frame::Error { code } => Err(Violation::new(Rule::Open, format!("ERROR event with code {code}"))),
+            Frame::Error { code } => Err(Violation::new(
+                Rule::Open,
+                format!("ERROR event with code {code}"),
+            )),
         }
     }
 
@@ -297,7 +300,10 @@ impl Ledger {
                     items.objects, class.selection, state.objects
                 ),
             )),
-            Err(Forgotten) => Err(Violation::new(Rule::Forgotten, format!("the state at {revision}"))),
+            Err(Forgotten) => Err(Violation::new(
+                Rule::Forgotten,
+                format!("the state at {revision}"),
+            )),
         }
     }
 

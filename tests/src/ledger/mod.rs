@@ -21,7 +21,7 @@ mod event;
 mod ledger;
 pub mod wire;
 
-pub use drydock_storage::conformance::watch_checker::{Digest, Violation, Kind, Rule};
+pub use drydock_storage::conformance::watch_checker::{Digest, Kind, Rule, Violation};
 
 pub use self::checker::Checker;
 pub use self::event::{Event, Frame, Group, Selection, Version};

@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use super::shared::{Phase, Shared};
 use super::watchers::open;
 use crate::ledger::wire::{frame, page};
-use crate::ledger::{Checker, ClassId, Digest, Violation, Frame, Rule, Selection};
+use crate::ledger::{Checker, ClassId, Digest, Frame, Rule, Selection, Violation};
 use crate::load::{Call, Sender};
 
 /// Objects of a page.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::settings::Settings;
 use crate::ledger::wire::Place;
-use crate::ledger::{Violation, Frame, Ledger, Rule};
+use crate::ledger::{Frame, Ledger, Rule, Violation};
 use crate::load::{Answer, Call, Histogram, Sender};
 use crate::lock;
 

@@ -15,7 +15,7 @@ use super::scatter;
 use super::settings::Settings;
 use super::shared::{Phase, Shared};
 use crate::ledger::wire::frame;
-use crate::ledger::{Checker, ClassId, Event, Violation, Frame, Group, Kind, Rule, Selection};
+use crate::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Rule, Selection, Violation};
 use crate::lines::Lines;
 use crate::load::{Call, Sender};
 
