@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Writes of three objects, and the class that selects group 7.
+    /// Writes of four objects, and the class that selects group 7.
     fn ledger() -> (Ledger, ClassId) {
         let selected = Selection {
             group: Some(Group::Is(7)),
@@ -135,7 +135,8 @@ mod tests {
             event(5, Kind::Modified, 2, 1, 7),
             event(6, Kind::Modified, 1, 2, 8),
             event(7, Kind::Deleted, 2, 1, 7),
-            event(8, Kind::Added, 3, 0, 7),
+            event(8, Kind::Added, 0, 0, 8),
+            event(9, Kind::Added, 3, 0, 7),
         ] {
             ledger.observe(frame).unwrap();
         }
@@ -153,7 +154,7 @@ mod tests {
             event(6, Kind::Deleted, 1, 1, 7),
             event(7, Kind::Deleted, 2, 1, 7),
             bookmark(7, false),
-            event(8, Kind::Added, 3, 0, 7),
+            event(9, Kind::Added, 3, 0, 7),
         ]
     }
 
@@ -163,7 +164,7 @@ mod tests {
             for frame in frames {
                 checker.take(*frame)?;
             }
-            checker.finish(8, &ledger)
+            checker.finish(9, &ledger)
         };
         all().map_err(|violation| violation.rule)
     }
@@ -188,7 +189,7 @@ mod tests {
             Err(Rule::Filtered)
         );
         assert_eq!(
-            initial(&|it| it.insert(4, event(6, Kind::Added, 3, 0, 8))),
+            initial(&|it| it.insert(7, event(8, Kind::Added, 0, 0, 8))),
             Err(Rule::Reliable)
         );
         assert_eq!(
@@ -204,23 +205,23 @@ mod tests {
     #[test]
     fn frames_wait_until_the_ledger_knows_their_revision() {
         let (mut ledger, class) = ledger();
-        let mut checker = Checker::after(class, 8, true);
-        checker.take(event(9, Kind::Added, 1, 3, 7)).unwrap();
+        let mut checker = Checker::after(class, 9, true);
+        checker.take(event(10, Kind::Added, 1, 3, 7)).unwrap();
         checker.settle(&ledger).unwrap();
-        assert!(!checker.has_all_to(8, &ledger).unwrap());
-        ledger.observe(event(9, Kind::Modified, 1, 3, 7)).unwrap();
+        assert!(!checker.has_all_to(9, &ledger).unwrap());
+        ledger.observe(event(10, Kind::Modified, 1, 3, 7)).unwrap();
         checker.settle(&ledger).unwrap();
-        assert!(checker.has_all_to(9, &ledger).unwrap());
+        assert!(checker.has_all_to(10, &ledger).unwrap());
     }
 
     #[test]
     fn a_watch_that_lags_behind_the_ledger_is_reported() {
         let (mut ledger, class) = ledger();
-        ledger.forget_before(8);
+        ledger.forget_before(9);
         let late = Checker::after(class, 3, true).due(&ledger).unwrap_err();
         assert_eq!(late.rule, Rule::Forgotten);
         assert!(late.detail.ends_with("lags too far behind"), "{}", late.detail);
-        let in_time = Checker::after(class, 7, true).due(&ledger).unwrap();
-        assert_eq!(in_time.map(|event| event.revision), Some(8));
+        let in_time = Checker::after(class, 8, true).due(&ledger).unwrap();
+        assert_eq!(in_time.map(|event| event.revision), Some(9));
     }
 }
