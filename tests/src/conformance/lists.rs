@@ -152,7 +152,8 @@ pub async fn resource_version_parameters_select_the_snapshot(api: &Endpoint) -> 
     Ok(())
 }
 
-/// Parameters that a list or deletecollection rejects: what is added to the path, code, reason, and a part of the message.
+/// Parameters that a list or deletecollection rejects: the addition to the path, code, reason, and a part of the
+/// message.
 const REJECTED: &[(&str, u16, &str, &str)] = &[
     (
         "&limit=abc",

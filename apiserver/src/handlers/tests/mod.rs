@@ -5,9 +5,6 @@ mod damaged;
 mod faces;
 mod lists;
 mod objects;
-mod routes;
-mod watches;
-mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
