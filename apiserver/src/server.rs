@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::admission;
 use crate::backups::Backups;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{
     CertificateFiles, Config, Durability, ServeConfig, ServerConfig, StandaloneConfig, StorageConfig,
 };
@@ -498,7 +498,6 @@ impl Base {
                     group: group.to_owned(),
                     resource: plural.to_owned(),
                     extract: attributes::extract(resource),
-                    indexed_labels: IndexedLabels::All,
                     limits: limits.clone(),
                     metrics: cache_metrics.clone(),
                     seed: fastrand::u64(..),

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use drydock_storage::{Entry, Key, Revision, Value};
 
 use super::tree::Item;
@@ -212,22 +212,10 @@ impl CachedObject {
         &self.key
     }
 
-    /// `metadata.uid`.
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        &self.kept.uid
-    }
-
     /// The stored payload, without resourceVersion, and the offset at which that is spliced in.
     #[must_use]
     pub fn value(&self) -> &Value {
         &self.value
-    }
-
-    /// The revision at which the object was created.
-    #[must_use]
-    pub fn created(&self) -> Revision {
-        self.created
     }
 
     /// The revision of its last write: its resourceVersion.
@@ -250,14 +238,6 @@ impl CachedObject {
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.value_of(TermKind::Label, name)
-    }
-
-    /// The labels, ordered by name.
-    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
-        let terms = self.kept.terms.iter();
-        terms
-            .filter(|term| term.kind() == TermKind::Label)
-            .map(|term| (term.name(), term.value()))
     }
 
     /// The value of a field that selectors may name. Every object has `metadata.name` and `metadata.namespace`.
@@ -289,33 +269,14 @@ impl CachedObject {
 
     /// As [`CachedObject::write_into`] with another resourceVersion, for deletions.
     pub fn write_at(&self, revision: Revision, out: &mut BytesMut) {
-        let (head, tail) = self.halves();
+        // Clamped: a wrong offset must not panic.
+        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
+        let (head, tail) = self.value.bytes.split_at(offset.min(self.value.bytes.len()));
         out.reserve(self.value.bytes.len() + SPLICE_BYTES);
         out.extend_from_slice(head);
         // Writing into a buffer that grows cannot fail.
         let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
         out.extend_from_slice(tail);
-    }
-
-    /// The payload with `revision` spliced in, as three parts: the first and last are shared, not copied.
-    #[must_use]
-    pub fn parts(&self, revision: Revision) -> (Bytes, Bytes, Bytes) {
-        let at = self.splice_offset();
-        let digits = format!("\"resourceVersion\":\"{revision}\",");
-        (
-            self.value.bytes.slice(..at),
-            digits.into(),
-            self.value.bytes.slice(at..),
-        )
-    }
-
-    fn splice_offset(&self) -> usize {
-        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
-        offset.min(self.value.bytes.len())
-    }
-
-    fn halves(&self) -> (&[u8], &[u8]) {
-        self.value.bytes.split_at(self.splice_offset())
     }
 
     /// The size of the payload in bytes.
@@ -379,6 +340,8 @@ impl Item for Arc<CachedObject> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn object(payload: &'static str, splice_offset: u32) -> CachedObject {
@@ -414,8 +377,6 @@ mod tests {
             text(|out| object.write_at(Revision(9), out)),
             expected.replace('7', "9")
         );
-        let (head, digits, tail) = object.parts(Revision(7));
-        assert_eq!([head, digits, tail].concat(), expected.as_bytes());
     }
 
     #[test]
@@ -434,7 +395,6 @@ mod tests {
         assert_eq!(object.field("spec"), None);
         assert_eq!(object.field("metadata.name"), Some("n"));
         assert_eq!(object.field("metadata.namespace"), Some("ns"));
-        assert_eq!(object.labels().collect::<Vec<_>>(), [("a", ""), ("b", "2")]);
     }
 
     #[test]

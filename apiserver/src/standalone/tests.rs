@@ -21,7 +21,7 @@ use super::pod_life_cycle::PodLifeCycle;
 use super::reconcile::Reconcile;
 use super::{host, resources};
 use crate::admission::Chain;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::error::ApiError;
 use crate::filters::Authorizer;
 use crate::host::reviews::{ReviewTtls, Reviews};
@@ -63,7 +63,6 @@ impl World {
                 group: group.to_owned(),
                 resource: plural.to_owned(),
                 extract: attributes::extract(&resource),
-                indexed_labels: IndexedLabels::default(),
                 limits: CacheLimits::default(),
                 metrics: CacheMetrics::default(),
                 seed: 1,
