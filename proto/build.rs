@@ -1,4 +1,4 @@
-//! Compiles the protobuf contracts to Rust, without protoc.
+//! Generates Rust types for the storage records from `record.proto`, without protoc.
 
 use std::error::Error;
 

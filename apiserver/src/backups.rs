@@ -1,47 +1,47 @@
 //! Backups of a running server: `POST /storage/backups`.
 //!
-//! The path is no resource: who may post to it is said by RBAC for non-resource URLs. A backup lands below the data
-//! folder, where its files can be linked instead of copied, and is read whole before it counts. With `?incremental=true`
-//! it goes to the folder of `--incremental-backup-dir` instead, which may be another volume: only what that lacks is
-//! copied. `?keep=` says how many of the newest stay. A backup goes on when the client leaves; only one is taken at a
-//! time.
+//! The path is not a resource: RBAC rules for non-resource URLs decide who may post to it. A backup is written below the
+//! data folder, where files can be linked instead of copied, and is read back in full before it counts. With
+//! `?incremental=true` it goes to the folder of `--incremental-backup-dir` instead, which may be another volume: only
+//! missing files are copied. `?keep=` is the number of newest backups to keep. A backup continues when the client
+//! disconnects; only one runs at a time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use drydock_storage::rocks::{LifeError, RocksStore};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::Semaphore;
 
+use crate::backend::Backend;
 use crate::config::StorageConfig;
 use crate::error::ApiError;
 use crate::handlers::{Answered, Extension};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::{Query, RequestContext, ResourceRequest};
 
-/// The path.
 const PATH: &str = "/storage/backups";
-/// The folder of backups below the data folder.
+/// The folder of whole backups below the data folder.
 const FOLDER: &str = "backups";
-/// How many backups are kept unless `?keep=` says otherwise.
+/// How many backups are kept without `?keep=`.
 const KEEP: usize = 3;
 
 /// Takes backups of a store.
-pub(crate) struct Backups {
-    store: RocksStore,
+pub(crate) struct Backups<S> {
+    store: S,
     folder: PathBuf,
-    incremental: Option<PathBuf>,
-    one: Arc<Semaphore>,
+    incremental_folder: Option<PathBuf>,
+    /// One permit: backups run one at a time.
+    permit: Arc<Semaphore>,
 }
 
-impl Backups {
+impl<S: Backend> Backups<S> {
     /// Backups of `store`, whose settings are given.
-    pub(crate) fn new(store: RocksStore, config: &StorageConfig) -> Self {
+    pub(crate) fn new(store: S, config: &StorageConfig) -> Self {
         Self {
             store,
             folder: config.data_dir.join(FOLDER),
-            incremental: config.incremental_backup_dir.clone(),
-            one: Arc::new(Semaphore::new(1)),
+            incremental_folder: config.incremental_backup_dir.clone(),
+            permit: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -51,39 +51,37 @@ impl Backups {
             Some(count) => usize::try_from(count)
                 .map_err(|_| ApiError::bad_request("keep must not be negative; 0 keeps all backups"))?,
         };
-        let incremental = if query.boolean("incremental").unwrap_or(false) {
-            let folder = self.incremental.clone().ok_or_else(|| {
+        let incremental = query.boolean("incremental").unwrap_or(false);
+        let folder = if incremental {
+            self.incremental_folder.clone().ok_or_else(|| {
                 ApiError::bad_request("this server has no --incremental-backup-dir to put the backup into")
-            })?;
-            Some(folder)
+            })?
         } else {
-            None
+            self.folder.clone()
         };
-        let permit = Arc::clone(&self.one)
+        let permit = Arc::clone(&self.permit)
             .try_acquire_owned()
             .map_err(|_| ApiError::too_many_requests("a backup is being taken already", 10))?;
-        let (store, folder) = (self.store.clone(), self.folder.clone());
+        let store = self.store.clone();
         let taken = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            if let Some(folder) = incremental {
-                let report = store.backup_incrementally(&folder, keep)?;
-                tracing::info!(path = %report.path.display(), "incremental backup taken");
-                return Ok(serde_json::to_value(&report));
+            let report = if incremental {
+                store.back_up_incrementally(&folder, keep)
+            } else {
+                store.back_up(&folder, keep)
+            };
+            if let Ok(report) = &report {
+                tracing::info!(path = %report.path.display(), incremental, "backup taken");
             }
-            let report = store.backup(&folder, keep, &|progress| {
-                tracing::debug!(step = progress.step, done = progress.done, "backup");
-            })?;
-            tracing::info!(path = %report.path.display(), "backup taken");
-            Ok(serde_json::to_value(&report))
+            report
         })
         .await
-        .map_err(|error| ApiError::internal("the backup was broken off").because(error))?;
-        let value = taken
-            .map_err(|error: LifeError| {
-                ApiError::internal(format!("no backup was taken: {error}")).because(error)
-            })?
+        .map_err(|error| ApiError::internal("the backup panicked").because(error))?;
+        let details = taken
+            .map_err(|error| ApiError::internal(format!("no backup was taken: {error}")).because(error))?
+            .details
             .map_err(|error| ApiError::internal("the report cannot be written").because(error))?;
-        let mut body = drydock_machinery::codec::encode_pretty(&value);
+        let mut body = drydock_machinery::codec::encode_pretty(&details);
         body.push(b'\n');
         let mut response = http::Response::new(ResponseBody::full(body));
         *response.status_mut() = StatusCode::CREATED;
@@ -95,7 +93,7 @@ impl Backups {
     }
 }
 
-impl Extension for Backups {
+impl<S: Backend> Extension for Backups<S> {
     fn claims(&self, _: &ResourceRequest) -> bool {
         false
     }
@@ -116,12 +114,13 @@ impl Extension for Backups {
 
 #[cfg(test)]
 mod tests {
-    use drydock_storage::{Key, Options, Store as _, Transaction, Value};
-
     use std::path::Path;
     use std::time::Duration;
 
+    use drydock_storage::{Key, Options, Store as _, Transaction, Value};
+
     use super::*;
+    use crate::backend::ServerStore;
     use crate::config::Durability;
 
     fn settings(folder: &Path) -> StorageConfig {
@@ -137,9 +136,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_server_is_backed_up_incrementally_where_it_was_told_to() {
+    async fn incremental_backups_go_to_the_configured_folder_only() {
         let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
         let nowhere = Backups::new(store.clone(), &settings(folder.path()));
         let query = Query::parse("incremental=true&keep=2");
         assert_eq!(nowhere.take(&query).await.unwrap_err().code(), 400);
@@ -167,9 +166,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_server_is_backed_up_and_the_newest_are_kept() {
+    async fn a_running_server_is_backed_up_and_the_newest_backups_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store.clone(), &settings(folder.path()));
         for name in ["a", "b", "c"] {
             let value = Value {
@@ -195,22 +194,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_backup_at_a_time_and_no_nonsense() {
+    async fn backups_run_one_at_a_time_and_a_negative_keep_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()));
         assert_eq!(
             backups.take(&Query::parse("keep=-1")).await.unwrap_err().code(),
             400
         );
-        let _running = backups.one.acquire().await.unwrap();
+        let _running = backups.permit.acquire().await.unwrap();
         assert_eq!(backups.take(&Query::default()).await.unwrap_err().code(), 429);
     }
 
     #[test]
     fn only_its_own_path_is_claimed() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()));
         for (path, claimed) in [
             (PATH, true),

@@ -1,6 +1,4 @@
-//! Is the server alive, and may requests be sent to it?
-//!
-//! `/healthz`, `/livez` and `/readyz` answer in Kubernetes' exact format; each part of the server registers its check.
+//! Health checks: `/healthz`, `/livez` and `/readyz`, in Kubernetes' exact format. Each part of the server registers checks.
 
 use std::{
     fmt,
@@ -10,14 +8,14 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use crate::{http::body::ResponseBody, request::Query};
+use crate::request::Query;
 
-/// Where a check counts.
+/// The paths that a check is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// On all three paths: a fault here is a reason to restart the process.
+    /// All three: a failure is a reason to restart the process.
     All,
-    /// On `/readyz` alone: a fault here is a reason to send no requests.
+    /// `/readyz` only: a failure is a reason to send no requests.
     Ready,
 }
 
@@ -54,8 +52,7 @@ impl HealthBuilder {
             .check("log", Scope::All, || Ok(()))
     }
 
-    /// Adds a check. It must answer at once, from what its part of the server already knows. Names that dashboards know:
-    /// `etcd` (storage), `informer-sync`, `etcd-readiness`, `shutdown`, `poststarthook/NAME`.
+    /// Adds a check. It must return at once, from state in memory. Names that dashboards use: `etcd` (storage), `informer-sync`, `etcd-readiness`, `shutdown`, `poststarthook/NAME`.
     #[must_use]
     pub fn check(
         mut self,
@@ -96,18 +93,18 @@ impl HealthBuilder {
     }
 }
 
-/// Something that happens once.
+/// A flag that is set once.
 #[derive(Clone, Debug, Default)]
 pub struct Mark(Arc<OnceLock<()>>);
 
 impl Mark {
-    /// It has happened.
+    /// Sets the flag.
     pub fn set(&self) {
-        // Setting it twice means the same.
+        // Setting it twice has no effect.
         let _already = self.0.set(());
     }
 
-    /// Whether it has happened.
+    /// Whether the flag is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.get().is_some()
@@ -132,7 +129,7 @@ impl Endpoint {
     }
 }
 
-/// Splits `/readyz/etcd` into endpoint and check; none for paths that are not health paths.
+/// Splits `/readyz/etcd` into endpoint and check; none for other paths.
 fn endpoint(path: &str) -> Option<(Endpoint, Option<&str>)> {
     for endpoint in [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz] {
         let Some(rest) = path
@@ -156,9 +153,9 @@ pub fn is_health_path(path: &str) -> bool {
 }
 
 impl Health {
-    /// Answers a health path; none when the path is not ours or names no check.
+    /// The response to a health path; none for other paths and for unknown checks.
     #[must_use]
-    pub fn respond(&self, path: &str, query: &Query) -> Option<Response<ResponseBody>> {
+    pub fn respond(&self, path: &str, query: &Query) -> Option<Response<Bytes>> {
         let (endpoint, check) = endpoint(path)?;
         match check {
             None => Some(self.respond_all(endpoint, query)),
@@ -166,9 +163,9 @@ impl Health {
                 let check = self.checks(endpoint).find(|check| check.name == name)?;
                 Some(match (check.probe)() {
                     Ok(()) => text(StatusCode::OK, "ok".to_owned(), false),
-                    Err(fault) => text(
+                    Err(reason) => text(
                         StatusCode::INTERNAL_SERVER_ERROR,
-                        format!("internal server error: {fault}\n"),
+                        format!("internal server error: {reason}\n"),
                         true,
                     ),
                 })
@@ -191,7 +188,7 @@ impl Health {
             .filter(move |check| check.scope == Scope::All || endpoint == Endpoint::Readyz)
     }
 
-    fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<ResponseBody> {
+    fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<Bytes> {
         let excluded: Vec<&str> = query.all("exclude").filter(|name| !name.is_empty()).collect();
         let mut used = vec![false; excluded.len()];
         let mut report: Vec<String> = Vec::new();
@@ -212,8 +209,8 @@ impl Health {
             }
             match (check.probe)() {
                 Ok(()) => report.push(format!("[+]{} ok", check.name)),
-                Err(fault) => {
-                    failed.push((check.name.as_str(), fault));
+                Err(reason) => {
+                    failed.push((check.name.as_str(), reason));
                     report.push(format!("[-]{} failed: reason withheld", check.name));
                 }
             }
@@ -244,20 +241,20 @@ impl Health {
     }
 }
 
-/// Each line with its end.
+/// The lines, each with a newline.
 fn lines(report: &[String]) -> String {
     let mut text = report.join("\n");
     text.push('\n');
     text
 }
 
-/// Whether excluding `name` covers `check`: the check itself, or the group in front of its slash.
+/// Whether excluding `name` excludes `check`: the check itself, or the group before its slash.
 fn covers(name: &str, check: &str) -> bool {
     check == name || check.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
-fn text(code: StatusCode, body: String, nosniff: bool) -> Response<ResponseBody> {
-    let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
+fn text(code: StatusCode, body: String, nosniff: bool) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = code;
     let headers = response.headers_mut();
     headers.insert(
@@ -298,14 +295,13 @@ mod tests {
         let response = health(&Arc::new(AtomicBool::new(ok)))
             .respond(path, &Query::parse(query))
             .expect("a health path");
-        let text: Vec<u8> = response.body().buffers().flatten().copied().collect();
-        assert_eq!(String::from_utf8(text).unwrap(), body, "{target}");
+        assert_eq!(std::str::from_utf8(response.body()).unwrap(), body, "{target}");
         assert_eq!(response.status(), code, "{target}");
         assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
     }
 
     #[test]
-    fn healthy_servers_say_ok() {
+    fn a_healthy_server_responds_ok() {
         check(true, "/healthz", 200, "ok");
         check(true, "/readyz/etcd", 200, "ok");
         check(true, "/livez/poststarthook/a", 200, "ok");
@@ -324,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_check_is_named_without_its_reason() {
+    fn a_failing_check_is_listed_without_its_reason() {
         check(
             false,
             "/healthz",
@@ -335,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusions_cover_checks_and_groups() {
+    fn exclusions_apply_to_checks_and_groups() {
         check(false, "/healthz?exclude=etcd", 200, "ok");
         check(
             false,
@@ -346,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_and_unknown_checks_are_not_ours() {
+    fn other_paths_and_unknown_checks_have_no_response() {
         let health = health(&Arc::new(AtomicBool::new(true)));
         for path in [
             "/",
@@ -362,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_hooks_are_unready() {
+    fn unfinished_hooks_fail_readiness() {
         let mut builder = HealthBuilder::new();
         let mark = builder.post_start_hook("cache");
         let health = builder.build();

@@ -1,10 +1,12 @@
 //! Drydock's API server.
 //!
 //! A request flows `http → filters → handlers → registry → storage`; events flow `storage → cache → handlers`.
-//! [`filters`] holds the chain in order; [`request`] is what the chain learns about a request; [`host`] is the cluster
-//! we serve for.
+//! [`filters`] has the filter chain, [`request`] the parsed request, [`host`] the cluster that the server belongs to. Start
+//! at [`server`].
 
 pub mod admission;
+pub mod authorization;
+pub mod backend;
 mod backups;
 pub mod cache;
 pub mod config;
@@ -20,7 +22,6 @@ pub mod openapi;
 pub mod registry;
 pub mod request;
 pub mod server;
-pub mod standalone;
 pub mod storage_command;
 pub mod telemetry;
 pub mod threads;

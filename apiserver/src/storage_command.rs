@@ -1,6 +1,6 @@
-//! Work on the files of a store while no server runs on them.
+//! `drydock-apiserver storage`: work on the files of a store while no server runs on them.
 //!
-//! Progress is a bar on standard error, for people; the outcome is one JSON document on standard output, for programs.
+//! Progress is shown as a bar on standard error; the report is one JSON document on standard output.
 
 use std::sync::Mutex;
 
@@ -10,13 +10,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::backend;
 use crate::config::{ConfigError, StorageCommand, StorageFlags};
-use crate::server::store_options;
 
 /// Why a storage command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// A flag has a value that cannot be.
+    /// A flag has an invalid value.
     #[error(transparent)]
     Flags(#[from] ConfigError),
     /// The store cannot be opened.
@@ -37,22 +37,22 @@ pub enum CommandError {
     /// The report cannot be written.
     #[error("the report cannot be written")]
     Report(#[source] std::io::Error),
-    /// The work was broken off.
-    #[error("the work was broken off")]
+    /// The work panicked.
+    #[error("the command panicked")]
     Panicked(#[source] tokio::task::JoinError),
 }
 
-/// Carries a command out and prints its report.
+/// Runs a command and prints its report.
 ///
 /// # Errors
 /// [`CommandError`].
 pub async fn run(command: StorageCommand) -> Result<(), CommandError> {
-    tokio::task::spawn_blocking(move || carry_out(&command))
+    tokio::task::spawn_blocking(move || execute(&command))
         .await
         .map_err(CommandError::Panicked)?
 }
 
-fn carry_out(command: &StorageCommand) -> Result<(), CommandError> {
+fn execute(command: &StorageCommand) -> Result<(), CommandError> {
     let bar = Bar::new();
     let progress = |progress: Progress| bar.show(progress);
     match command {
@@ -101,13 +101,13 @@ fn remove_damaged<'a>(store: &StorageFlags, key: &'a str) -> Result<Removed<'a>,
             removed: key,
             revision: revision.0,
         }),
-        // Nobody else writes to a store that this process holds.
+        // This process holds the lock of the store: there is no concurrent writer.
         Outcome::Conflict { .. } => Err(StoreError::Unknown { source: None }.into()),
     }
 }
 
 fn options(store: &StorageFlags) -> Result<Options, CommandError> {
-    Ok(store_options(&store.validated()?))
+    Ok(backend::options(&store.validated()?))
 }
 
 fn open(store: &StorageFlags) -> Result<RocksStore, CommandError> {
@@ -127,7 +127,7 @@ fn print(report: &impl Serialize) -> Result<(), CommandError> {
     std::io::stdout().write_all(&text).map_err(CommandError::Report)
 }
 
-/// A bar on standard error; nothing where that is no terminal.
+/// A progress bar on standard error; not shown if that is not a terminal.
 struct Bar(Mutex<ProgressBar>);
 
 impl Bar {
@@ -151,21 +151,28 @@ impl Bar {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
+    use clap::Parser as _;
     use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
     use drydock_storage::{Transaction, Value};
 
     use super::*;
-    use crate::config::Config;
 
-    /// Spoils the first payload that goes to disk while it is told to: the value of an object, not its history.
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: StorageCommand,
+    }
+
+    /// While set, damages the next payload that is sealed: the value of an object, which comes before its history.
     #[derive(Default)]
-    struct Spoiling(AtomicBool);
+    struct Damaging(AtomicBool);
 
-    impl Seal for Spoiling {
+    impl Seal for Damaging {
         fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
             if self.0.swap(false, Ordering::Relaxed)
                 && let Some(last) = plain.last_mut()
@@ -181,24 +188,16 @@ mod tests {
     }
 
     async fn remove(folder: &std::path::Path, key: &str) -> Result<(), CommandError> {
-        let arguments = [
-            "drydock-apiserver",
-            "storage",
-            "remove-damaged",
-            "--storage-any-file-system",
-        ];
-        let arguments = arguments.into_iter().map(Into::into);
+        let arguments = ["storage", "remove-damaged", "--storage-any-file-system"];
+        let arguments = arguments.into_iter().map(OsString::from);
         let arguments = arguments.chain(["--data-dir".into(), folder.into(), key.into()]);
-        let Config::Storage(command) = Config::parse(arguments.collect()).unwrap() else {
-            panic!("a storage command");
-        };
-        run(command).await
+        run(Line::try_parse_from(arguments).unwrap().command).await
     }
 
     #[tokio::test]
-    async fn only_what_is_damaged_is_removed() {
+    async fn remove_damaged_removes_only_damaged_values() {
         let folder = tempfile::TempDir::new().unwrap();
-        let seal = Arc::new(Spoiling::default());
+        let seal = Arc::new(Damaging::default());
         let options = || Options {
             seal: Arc::clone(&seal) as _,
             ..Options::for_tests(folder.path())
@@ -226,9 +225,9 @@ mod tests {
             ("damaged", true),
             ("damaged", false),
         ] {
-            let answer = remove(folder.path(), key(name).as_str()).await;
-            assert_eq!(answer.is_ok(), is_removed, "{name}: {answer:?}");
-            let refused = matches!(answer, Err(CommandError::Store(StoreError::Malformed { .. })));
+            let outcome = remove(folder.path(), key(name).as_str()).await;
+            assert_eq!(outcome.is_ok(), is_removed, "{name}: {outcome:?}");
+            let refused = matches!(outcome, Err(CommandError::Store(StoreError::NotDamaged)));
             assert_eq!(refused, !is_removed, "{name}");
         }
         assert!(matches!(

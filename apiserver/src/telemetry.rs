@@ -1,21 +1,21 @@
-//! Where do log lines go, and in which form? To standard error, as text or JSON.
+//! The log: text or JSON on standard error.
 
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{LogConfig, LogFormat};
 
-/// Why the log cannot be set up.
+/// Why logging cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level is no directive.
-    #[error("the log level is wrong")]
+    /// The level does not parse.
+    #[error("invalid log level")]
     Level(#[source] tracing_subscriber::filter::ParseError),
-    /// The process has a log already.
-    #[error("the log was set up before")]
+    /// Logging is already set up.
+    #[error("logging is already set up")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends this process's log where `config` says. Once per process.
+/// Sets up the log of the process. May be called once.
 ///
 /// # Errors
 /// [`TelemetryError`].

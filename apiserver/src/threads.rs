@@ -1,10 +1,10 @@
-//! Whose turn is it when every core is busy?
+//! Thread priorities, for when every core is busy.
 //!
-//! A commit waits for the disk, and then for a core: beside busy threads of equal rank that is a tick of the scheduler,
-//! many times what the disk takes. So everything that can wait ranks lower than the commit thread: workers, which read,
-//! decode and encode, by [`WORKERS_YIELD`], and the engine's background work, which the storage ranks lower still.
-//! Ranks are niceness, which any thread may raise and none may lower without privilege, and which a thread has from the
-//! one that started it. So the commit thread must not descend from a worker: see [`beside_workers`].
+//! A commit waits for the disk and then for a core. Among busy threads of equal priority the latter takes a scheduler tick,
+//! many times the time of the disk. So everything that can wait has a lower priority than the commit thread: workers, which
+//! read, decode and encode, by [`WORKER_NICENESS`], and the background work of the storage engine by still more. Priorities
+//! are niceness values, which any thread may raise and none may lower without privilege, and which a thread inherits from
+//! the one that started it. So the commit thread must not be started by a worker: see [`beside_workers`].
 
 use std::io;
 
@@ -12,42 +12,42 @@ use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-/// How much nicer workers are than the thread that makes their runtime: a third of its share of a core.
-const WORKERS_YIELD: i32 = 5;
-/// Name of the workers, also of those for blocking work.
+/// Niceness of workers above the thread that creates the runtime: they get a third of its share of a core.
+const WORKER_NICENESS: i32 = 5;
+/// Name of the workers, blocking ones included.
 const WORKER: &str = "drydock-worker";
 
-/// A runtime whose workers yield to threads that do not descend from them.
+/// A runtime whose workers have a lower priority than the calling thread.
 ///
 /// # Errors
-/// The system has no threads or sockets to give.
+/// The system cannot create threads or sockets.
 pub fn runtime() -> io::Result<Runtime> {
-    // A worker may be started by a worker: what it inherits is no base to count from.
-    let rank = getpriority_process(None)? + WORKERS_YIELD;
+    // A worker may start another: computed here, since what that one inherits is already raised.
+    let niceness = getpriority_process(None)? + WORKER_NICENESS;
     Builder::new_multi_thread()
         .enable_all()
         .thread_name(WORKER)
         .on_thread_start(move || {
-            if let Err(error) = setpriority_process(None, rank) {
-                tracing::warn!(%error, "a worker does not yield to commits");
+            if let Err(error) = setpriority_process(None, niceness) {
+                tracing::warn!(%error, "cannot lower the priority of a worker below that of commits");
             }
         })
         .build()
 }
 
-/// Runs what blocks on a thread of the rank of the one that asks: no worker's, if that is the main thread. Threads that
-/// are started in there have that rank too. None if it panicked.
+/// Runs blocking work on a new thread with the priority of the calling thread, which is not that of a worker if it is the
+/// main thread. Threads that the work starts have this priority too. None if the work panicked.
 ///
 /// # Errors
-/// The system has no thread to give.
+/// The system cannot create a thread.
 pub async fn beside_workers<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new()
         .name("drydock-start".to_owned())
-        .spawn(move || drop(tell.send(work())))?;
-    Ok(told.await.ok())
+        .spawn(move || drop(sender.send(work())))?;
+    Ok(receiver.await.ok())
 }
 
 #[cfg(test)]
@@ -58,14 +58,14 @@ mod tests {
     use drydock_storage::{Key, Store, Transaction, Value};
 
     use super::*;
+    use crate::backend;
     use crate::config::{Durability, StorageConfig};
-    use crate::server::open_store;
 
     /// The niceness of the threads of this process, by name.
-    fn ranks() -> BTreeMap<String, Vec<i32>> {
+    fn niceness_by_name() -> BTreeMap<String, Vec<i32>> {
         let mut ranks = BTreeMap::<String, Vec<i32>>::new();
         for task in std::fs::read_dir("/proc/self/task").unwrap() {
-            // Threads end while this looks.
+            // A thread may have ended meanwhile.
             let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else {
                 continue;
             };
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_go_before_workers_and_workers_before_the_work_of_the_engine() {
+    fn commits_have_priority_over_workers_and_workers_over_the_engine() {
         let root = tempfile::tempdir().unwrap();
         let own = getpriority_process(None).unwrap();
         let runtime = runtime().unwrap();
@@ -91,7 +91,7 @@ mod tests {
             incremental_backup_dir: None,
             check_interval: Duration::ZERO,
         };
-        let store = runtime.block_on(open_store(&config)).unwrap();
+        let store = runtime.block_on(backend::open(&config)).unwrap();
         let write = async {
             let key = Key::new("g", "r", "", "n").unwrap();
             let value = Value {
@@ -105,10 +105,10 @@ mod tests {
             work.await.unwrap().unwrap();
         };
         runtime.block_on(write);
-        let ranks = ranks();
+        let ranks = niceness_by_name();
         for (name, expected) in [
             ("storage-commit", own),
-            ("drydock-worker", own + WORKERS_YIELD),
+            ("drydock-worker", own + WORKER_NICENESS),
             ("rocksdb:high", own + 10),
             ("rocksdb:low", own + 10),
         ] {

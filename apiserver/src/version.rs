@@ -1,15 +1,13 @@
-//! Which build is running? The answer to `/version`, in the members Kubernetes' clients parse.
+//! The running build: `/version`, with the members that Kubernetes clients parse.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use serde::Serialize;
 
-use crate::http::body::ResponseBody;
-
-/// The Kubernetes release whose behaviour we follow, with our own version behind it; clients parse `vX.Y.Z`.
+/// The Kubernetes release whose behaviour this server follows, then its own version; clients parse `vX.Y.Z`.
 pub const GIT_VERSION: &str = concat!("v1.37.0-drydock.", env!("CARGO_PKG_VERSION"));
 
-/// Operating system and architecture in Go's words: `linux/amd64`.
+/// Operating system and architecture, as Go names them: `linux/amd64`.
 #[must_use]
 pub fn platform() -> String {
     let architecture = match std::env::consts::ARCH {
@@ -35,9 +33,9 @@ struct Version {
     platform: String,
 }
 
-/// The answer to `GET /version`.
+/// The response to `GET /version`.
 #[must_use]
-pub fn respond() -> Response<ResponseBody> {
+pub fn respond() -> Response<Bytes> {
     let version = Version {
         major: "1",
         minor: "37",
@@ -49,9 +47,9 @@ pub fn respond() -> Response<ResponseBody> {
         compiler: "rustc",
         platform: platform(),
     };
-    // A struct of texts always encodes.
+    // Encoding a struct of strings cannot fail.
     let body = serde_json::to_vec_pretty(&version).unwrap_or_default();
-    let mut response = Response::new(ResponseBody::full(Bytes::from(body)));
+    let mut response = Response::new(Bytes::from(body));
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -64,7 +62,7 @@ mod tests {
 
     #[test]
     fn clients_can_parse_the_version() {
-        let body: Vec<u8> = respond().body().buffers().flatten().copied().collect();
+        let body = respond().into_body();
         let version: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert!(
             version["gitVersion"]

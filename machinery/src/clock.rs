@@ -1,4 +1,4 @@
-//! What time is it? Whoever needs to know takes a [`Clock`], so that tests move time instead of waiting for it.
+//! The current time as an argument: code that needs the time takes a [`Clock`], so that tests can set it.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
@@ -8,38 +8,41 @@ use jiff::Timestamp;
 
 /// A source of the current time.
 pub trait Clock: Debug + Send + Sync {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The clock of the machine.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that asks the machine")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only place that reads the system clock"
+    )]
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
 }
 
-/// A clock that stands still until it is moved.
+/// A clock for tests; the time changes only when set or advanced.
 #[derive(Debug)]
 pub struct ManualClock(Mutex<Timestamp>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// A clock set to `now`.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
         Self(Mutex::new(now))
     }
 
-    /// Sets the time, also backwards.
+    /// Sets the time, forwards or backwards.
     pub fn set(&self, now: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Moves the time forward; it stops at the last moment that can be represented.
+    /// Advances the time, at most to [`Timestamp::MAX`].
     pub fn advance(&self, by: Duration) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *now = now.checked_add(by).unwrap_or(Timestamp::MAX);
@@ -57,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
+    fn a_manual_clock_changes_only_when_set_or_advanced() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         assert_eq!(clock.now(), Timestamp::UNIX_EPOCH);
         clock.advance(Duration::from_secs(90));

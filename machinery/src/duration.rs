@@ -1,4 +1,4 @@
-//! How does a person read a length of time? With two or three significant figures: `45s`, `5m`, `3h12m`, `2d`.
+//! Human readable durations, as `kubectl` prints them: `45s`, `5m`, `3h12m`, `2d`.
 
 use jiff::SignedDuration;
 
@@ -7,10 +7,9 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// A length of time as Kubernetes' tables print it. One second below zero still reads `0s`, as clocks differ; further
-/// below is `<invalid>`.
-#[must_use]
-pub fn human_duration(duration: SignedDuration) -> String {
+/// A duration as Kubernetes prints it in tables (`duration.HumanDuration`). Down to one second below zero it is `0s`,
+/// since clocks differ; below that it is `<invalid>`.
+pub(crate) fn human_duration(duration: SignedDuration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         ..-1 => "<invalid>".to_owned(),
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_in_kubectl() {
+    fn durations_are_printed_as_in_kubectl() {
         for (seconds, expected) in [
             (-2, "<invalid>"),
             (-1, "0s"),

@@ -1,15 +1,16 @@
-//! Does a CEL expression hold, without letting its author hurt the server?
+//! CEL conditions, compiled and evaluated under limits. Start at [`Expression::compile`].
 //!
-//! Expressions are foreign text, and the CEL library recurses on them without a budget. So nothing is trusted:
+//! Expressions are untrusted text, and the CEL library parses and evaluates them recursively without a budget.
+//! Therefore:
 //!
-//! 1. before parsing, the source is bounded in bytes, in operators and in the depth of its brackets;
-//! 2. parsing and evaluation run on threads with stacks far larger than the bounds need;
-//! 3. after parsing, [`check`](check) bounds the tree, forbids names that do not exist, and everything whose cost the
-//!    source does not show: loops in loops in loops, computed patterns, patterns that grow when compiled;
-//! 4. an expression with loops is not evaluated over longer lists than its loops can bear.
+//! 1. Before parsing, the source is limited in bytes, operators and bracket depth.
+//! 2. Parsing and evaluation run on threads with stacks far larger than these limits need.
+//! 3. After parsing, [`check`](check) limits the size of the tree and rejects undeclared names and constructs of
+//!    unpredictable cost: loops nested more than twice, computed patterns, patterns that grow when compiled.
+//! 4. An expression with loops is evaluated only over lists and maps short enough for its loops.
 //!
-//! Conditions speak of `pod` and `namespace`. The latter is a reserved word of CEL, so [`reserved`](reserved) puts
-//! another name in its place. Start at [`Expression::compile`].
+//! Conditions use the variables `pod` and `namespace`. `namespace` is a reserved word of CEL, so
+//! [`reserved`](reserved) substitutes another identifier before parsing.
 
 mod check;
 mod reserved;
@@ -21,20 +22,20 @@ use cel::objects::Key;
 use cel::{Context, Env, Program};
 use serde_json::Value;
 
-/// What conditions may speak of: the pod, and its namespace.
-pub const VARIABLES: [&str; 2] = ["pod", "namespace"];
-/// The longest source, in bytes.
-pub const MAX_SOURCE_BYTES: usize = 10 * 1024;
+/// The variables of conditions: the pod and its namespace.
+const VARIABLES: [&str; 2] = ["pod", "namespace"];
+/// The maximum length of a source, in bytes.
+const MAX_SOURCE_BYTES: usize = 10 * 1024;
 
-/// Every operator, dot and bracket may be a level of recursion in the parser; overflows were seen from 2,000 terms on
-/// with a stack of 2 MiB in release and from 200 in debug builds.
+/// Every operator, dot and bracket may be a level of recursion in the parser. With a stack of 2 MiB, it overflowed from
+/// 2,000 terms on in release builds and from 200 in debug builds.
 const MAX_OPERATORS: usize = 512;
-/// The parser's own bound does not see chains, and brackets cost the most stack of all.
+/// The parser's own limit does not count chains, and brackets need the most stack.
 const MAX_BRACKET_DEPTH: usize = 32;
-/// Only touched pages of it are ever used.
+/// Only pages that are touched use memory.
 const STACK_BYTES: usize = 64 * 1024 * 1024;
 
-/// Why an expression is refused.
+/// Why an expression is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// The source has too many bytes.
@@ -43,52 +44,52 @@ pub enum CompileError {
     /// The expression has too many of something.
     #[error("is too complex: more than {max} {what}")]
     TooComplex {
-        /// What there is too much of.
+        /// What exceeds the limit.
         what: &'static str,
-        /// How much there may be.
+        /// The limit.
         max: usize,
     },
-    /// The source is no CEL.
+    /// The source is not valid CEL.
     #[error("{0}")]
     Syntax(String),
-    /// The expression uses a variable that nobody declares.
+    /// The expression uses an undeclared variable.
     #[error("undeclared reference to '{0}'")]
     UndeclaredVariable(String),
-    /// The expression calls a function that does not exist.
+    /// The expression calls an undeclared function.
     #[error("undeclared reference to function '{0}'")]
     UndeclaredFunction(String),
-    /// The expression uses a part of CEL that is switched off.
+    /// The expression uses a CEL feature that is not supported.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The expression cannot yield a boolean.
+    /// The expression cannot evaluate to a boolean.
     #[error("must evaluate to bool")]
     NotBoolean,
-    /// The library failed, or no thread could be had.
+    /// The library panicked, or no thread could be started.
     #[error("could not be compiled")]
     Failed,
 }
 
-/// Why an expression has no answer. Never to be read as yes or no.
+/// Why an expression could not be evaluated. Callers must not treat this as true or false.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluateError {
-    /// The expression failed on these variables, such as for a missing key.
+    /// Evaluation failed on these variables, for example because of a missing key.
     #[error("{0}")]
     Execution(String),
-    /// The expression yields something else than a boolean.
+    /// The result is not a boolean.
     #[error("must evaluate to bool")]
     NotBoolean,
-    /// The expression has loops, and a list or map has too many items for them.
+    /// The expression has loops, and a list or map exceeds their limit.
     #[error("a list or map has more than {max} items, too many for the loops of the expression")]
     TooManyItems {
-        /// How many there may be.
+        /// The limit.
         max: usize,
     },
-    /// The library failed, or no thread could be had.
+    /// The library panicked, or no thread could be started.
     #[error("could not be evaluated")]
     Failed,
 }
 
-/// A condition over a pod and its namespace, compiled.
+/// A compiled condition over a pod and its namespace.
 ///
 /// ```
 /// use drydock_machinery::expression::Expression;
@@ -101,17 +102,17 @@ pub enum EvaluateError {
 #[derive(Debug)]
 pub struct Expression {
     program: Program,
-    /// The most items of a list or map it is evaluated over.
+    /// The maximum number of items of a list or map in a variable.
     max_items: usize,
 }
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 impl Expression {
-    /// Compiles a condition over [`VARIABLES`]. Takes milliseconds and its own thread: cache the result.
+    /// Compiles a condition over `pod` and `namespace`. Takes milliseconds, on a thread of its own: cache the result.
     ///
     /// # Errors
-    /// The first reason to refuse it.
+    /// The first reason to reject it.
     pub fn compile(source: &str) -> Result<Self, CompileError> {
         scan(source)?;
         let source = reserved::replace(source);
@@ -124,10 +125,10 @@ impl Expression {
         on_large_stack(compile).unwrap_or(Err(CompileError::Failed))
     }
 
-    /// Whether the condition holds. Runs on its own thread, and blocks until it is done.
+    /// Evaluates the condition. Runs on a thread of its own and blocks until it is done.
     ///
     /// # Errors
-    /// Whatever keeps it from an answer.
+    /// See [`EvaluateError`].
     pub fn evaluate(&self, variables: &[(&str, &Value)]) -> Result<bool, EvaluateError> {
         let evaluate = || {
             let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
@@ -135,7 +136,7 @@ impl Expression {
                 context.add_variable_from_value(reserved::stand_in(name), converted(value, self.max_items)?);
             }
             match self.program.execute(&context) {
-                Ok(cel::Value::Bool(answer)) => Ok(answer),
+                Ok(cel::Value::Bool(result)) => Ok(result),
                 Ok(_) => Err(EvaluateError::NotBoolean),
                 Err(error) => Err(EvaluateError::Execution(one_line(&error.to_string()))),
             }
@@ -144,8 +145,7 @@ impl Expression {
     }
 }
 
-/// Refuses sources that could overflow the parser. Text in quotes counts as well: what looks like it needs a lexer is
-/// refused rather than lexed.
+/// Rejects sources that could overflow the parser. Characters in string literals count too, so that no lexer is needed.
 fn scan(source: &str) -> Result<(), CompileError> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(CompileError::TooLong);
@@ -183,7 +183,7 @@ fn scan(source: &str) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Runs the work on a thread with room for deep recursion; `None` when there is no thread, or the work panicked.
+/// Runs `work` on a thread with a large stack; `None` if the thread could not be started or the work panicked.
 fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -193,7 +193,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     })
 }
 
-/// The value in CEL's terms. Whole numbers that fit are `int`, as they are in typed Kubernetes objects.
+/// Converts a JSON value to a CEL value. Integers that fit are `int`, as in typed Kubernetes objects.
 fn converted(value: &Value, max_items: usize) -> Result<cel::Value, EvaluateError> {
     let fits = |items: usize| {
         if items > max_items {
@@ -227,7 +227,7 @@ fn converted(value: &Value, max_items: usize) -> Result<cel::Value, EvaluateErro
     })
 }
 
-/// The library's messages hold excerpts over several lines; a cause of a Status has one.
+/// Joins the lines of a library message, which contains source excerpts, since a cause of a `Status` is one line.
 fn one_line(text: &str) -> String {
     const MAX_CHARACTERS: usize = 512;
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,15 +1,15 @@
-//! What is wrong with an object, and where?
+//! Validation errors: which field is invalid, and why.
 //!
-//! A validation walks the object with a [`FieldPath`] and returns an [`ErrorList`]: one [`FieldError`] a fault, all of
-//! them, in the order of the walk. Paths, bodies and reasons are Kubernetes' own, since clients show the bodies and
-//! match the reasons.
+//! A validation function walks an object with a [`FieldPath`] and returns an [`ErrorList`] with one [`FieldError`] for
+//! each violation, in the order of the walk. Paths, bodies and reasons are those of `k8s.io/apimachinery`, since clients
+//! display the bodies and match the reasons.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
 
-/// The place of a field in an object: `spec.requesters[1].name`.
+/// The path of a field in an object: `spec.requesters[1].name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FieldPath(String);
 
@@ -41,7 +41,7 @@ impl FieldPath {
         Self(format!("{}[{index}]", self.0))
     }
 
-    /// A value of this map. The key stands as it is, without quotes.
+    /// A value of this map. The key is not quoted.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
@@ -54,39 +54,22 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// What is wrong with a field.
+/// The kind of a violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FieldErrorKind {
-    /// It is missing or empty.
+enum Kind {
     Required,
-    /// Its value breaks a rule.
     Invalid,
-    /// Its value has another type than the schema says.
     TypeInvalid,
-    /// Its value is not a member of the enumeration.
     NotSupported,
-    /// It may not be there, or not change, under the circumstances.
     Forbidden,
-    /// Its value occurs before in the list.
     Duplicate,
-    /// What it names does not exist.
-    NotFound,
-    /// It has too many bytes.
     TooLong,
-    /// It has too few characters.
-    TooShort,
-    /// It has too many items.
     TooMany,
-    /// It has too few items.
-    TooFew,
-    /// The check itself failed.
-    Internal,
 }
 
-impl FieldErrorKind {
-    /// The reason of the cause in a Status.
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
+impl Kind {
+    /// The reason of the cause in a `Status`.
+    const fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
             Self::Invalid => "FieldValueInvalid",
@@ -94,12 +77,8 @@ impl FieldErrorKind {
             Self::NotSupported => "FieldValueNotSupported",
             Self::Forbidden => "FieldValueForbidden",
             Self::Duplicate => "FieldValueDuplicate",
-            Self::NotFound => "FieldValueNotFound",
             Self::TooLong => "FieldValueTooLong",
-            Self::TooShort => "FieldValueTooShort",
             Self::TooMany => "FieldValueTooMany",
-            Self::TooFew => "FieldValueTooFew",
-            Self::Internal => "InternalError",
         }
     }
 
@@ -110,27 +89,23 @@ impl FieldErrorKind {
             Self::NotSupported => "Unsupported value",
             Self::Forbidden => "Forbidden",
             Self::Duplicate => "Duplicate value",
-            Self::NotFound => "Not found",
             Self::TooLong => "Too long",
-            Self::TooShort => "Too short",
             Self::TooMany => "Too many",
-            Self::TooFew => "Too few",
-            Self::Internal => "Internal error",
         }
     }
 }
 
-/// One fault of one field. `Display` prints `field: body`.
+/// One violation of one field. `Display` prints `field: body`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{field}: {body}")]
 pub struct FieldError {
-    kind: FieldErrorKind,
+    kind: Kind,
     field: String,
     body: String,
 }
 
 impl FieldError {
-    fn without_value(kind: FieldErrorKind, path: &FieldPath, detail: &str) -> Self {
+    fn without_value(kind: Kind, path: &FieldPath, detail: &str) -> Self {
         let body = if detail.is_empty() {
             kind.text().to_owned()
         } else {
@@ -143,7 +118,7 @@ impl FieldError {
         }
     }
 
-    fn with_value(kind: FieldErrorKind, path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
+    fn with_value(kind: Kind, path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
         let mut body = format!("{}: {}", kind.text(), printed(&value.into()));
         if !detail.is_empty() {
             body.push_str(": ");
@@ -156,25 +131,36 @@ impl FieldError {
         }
     }
 
-    /// The field is missing or empty. `detail` may be empty, here and below.
+    /// The field is missing or empty. `detail` may be empty, here and in the other constructors.
     #[must_use]
     pub fn required(path: &FieldPath, detail: &str) -> Self {
-        Self::without_value(FieldErrorKind::Required, path, detail)
+        Self::without_value(Kind::Required, path, detail)
     }
 
-    /// The value breaks a rule.
+    /// The value violates a rule.
     #[must_use]
     pub fn invalid(path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
-        Self::with_value(FieldErrorKind::Invalid, path, value, detail)
+        Self::with_value(Kind::Invalid, path, value, detail)
+    }
+
+    /// One error for each rule that the value violates.
+    pub(crate) fn invalid_each(
+        path: &FieldPath,
+        value: &str,
+        details: Vec<String>,
+    ) -> impl Iterator<Item = Self> {
+        details
+            .into_iter()
+            .map(move |detail| Self::invalid(path, value, &detail))
     }
 
     /// The value has the wrong type.
     #[must_use]
     pub fn type_invalid(path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
-        Self::with_value(FieldErrorKind::TypeInvalid, path, value, detail)
+        Self::with_value(Kind::TypeInvalid, path, value, detail)
     }
 
-    /// The value is none of `supported`, which are listed in the order given.
+    /// The value is not one of `supported`, which are listed in the order given.
     #[must_use]
     pub fn not_supported(path: &FieldPath, value: impl Into<Value>, supported: &[&str]) -> Self {
         let listed: Vec<String> = supported.iter().map(|text| quoted(text)).collect();
@@ -183,50 +169,29 @@ impl FieldError {
         } else {
             format!("supported values: {}", listed.join(", "))
         };
-        Self::with_value(FieldErrorKind::NotSupported, path, value, &detail)
+        Self::with_value(Kind::NotSupported, path, value, &detail)
     }
 
-    /// The field may not be there, or not change, under the circumstances.
+    /// The field must not be set, or must not change, under these circumstances.
     #[must_use]
     pub fn forbidden(path: &FieldPath, detail: &str) -> Self {
-        Self::without_value(FieldErrorKind::Forbidden, path, detail)
+        Self::without_value(Kind::Forbidden, path, detail)
     }
 
-    /// The value occurs before in the list.
+    /// The value occurs earlier in the list.
     #[must_use]
     pub fn duplicate(path: &FieldPath, value: impl Into<Value>) -> Self {
-        Self::with_value(FieldErrorKind::Duplicate, path, value, "")
+        Self::with_value(Kind::Duplicate, path, value, "")
     }
 
-    /// What the value names does not exist.
-    #[must_use]
-    pub fn not_found(path: &FieldPath, value: impl Into<Value>) -> Self {
-        Self::with_value(FieldErrorKind::NotFound, path, value, "")
-    }
-
-    /// The text has more than `max_bytes` bytes. It is not repeated.
+    /// The text has more than `max_bytes` bytes. The body does not contain the text.
     #[must_use]
     pub fn too_long(path: &FieldPath, max_bytes: usize) -> Self {
         let unit = if max_bytes == 1 { "byte" } else { "bytes" };
         Self::without_value(
-            FieldErrorKind::TooLong,
+            Kind::TooLong,
             path,
             &format!("may not be more than {max_bytes} {unit}"),
-        )
-    }
-
-    /// The text has fewer than `min_characters` characters.
-    #[must_use]
-    pub fn too_short(path: &FieldPath, min_characters: usize) -> Self {
-        let unit = if min_characters == 1 {
-            "character"
-        } else {
-            "characters"
-        };
-        Self::without_value(
-            FieldErrorKind::TooShort,
-            path,
-            &format!("must be at least {min_characters} {unit}"),
         )
     }
 
@@ -235,38 +200,14 @@ impl FieldError {
     pub fn too_many(path: &FieldPath, actual: usize, max: usize) -> Self {
         let unit = if max == 1 { "item" } else { "items" };
         Self::with_value(
-            FieldErrorKind::TooMany,
+            Kind::TooMany,
             path,
             actual,
             &format!("must have at most {max} {unit}"),
         )
     }
 
-    /// The list has `actual` items, fewer than `min`.
-    #[must_use]
-    pub fn too_few(path: &FieldPath, actual: usize, min: usize) -> Self {
-        let unit = if min == 1 { "item" } else { "items" };
-        Self::with_value(
-            FieldErrorKind::TooFew,
-            path,
-            actual,
-            &format!("must have at least {min} {unit}"),
-        )
-    }
-
-    /// The check itself failed.
-    #[must_use]
-    pub fn internal(path: &FieldPath, detail: &str) -> Self {
-        Self::without_value(FieldErrorKind::Internal, path, detail)
-    }
-
-    /// What is wrong.
-    #[must_use]
-    pub const fn kind(&self) -> FieldErrorKind {
-        self.kind
-    }
-
-    /// The reason of the cause in a Status.
+    /// The reason of the cause in a `Status`.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         self.kind.reason()
@@ -278,30 +219,30 @@ impl FieldError {
         &self.field
     }
 
-    /// The fault without the field: the message of the cause in a Status.
+    /// The error without the field: the message of the cause in a `Status`.
     #[must_use]
     pub fn body(&self) -> &str {
         &self.body
     }
 }
 
-/// All faults of an object.
+/// All validation errors of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ErrorList(Vec<FieldError>);
 
 impl ErrorList {
-    /// No fault.
+    /// An empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Adds a fault.
+    /// Appends an error.
     pub fn push(&mut self, error: FieldError) {
         self.0.push(error);
     }
 
-    /// How many faults there are.
+    /// The number of errors.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
@@ -313,12 +254,12 @@ impl ErrorList {
         self.0.is_empty()
     }
 
-    /// The faults in the order they were found.
+    /// The errors in the order in which they were found.
     pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
         self.0.iter()
     }
 
-    /// The message of the 422: `kind` is `Kind.group`. Faults that read alike are printed once.
+    /// The message of the 422 response; `kind` is `Kind.group`. Errors with equal text are printed once.
     #[must_use]
     pub fn invalid_message(&self, kind: &str, name: &str) -> String {
         let name = quoted(name);
@@ -330,7 +271,7 @@ impl ErrorList {
 }
 
 impl fmt::Display for ErrorList {
-    /// One fault stands alone, several in brackets; those that read alike are printed once.
+    /// A single error is printed as it is, several in brackets; errors with equal text are printed once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = HashSet::new();
         let texts: Vec<String> = self
@@ -382,7 +323,7 @@ impl<'a> IntoIterator for &'a ErrorList {
     }
 }
 
-/// A value as error bodies print it: text in quotes, everything else as JSON that is safe inside HTML.
+/// A value as error bodies print it: text in quotes, anything else as JSON with `<`, `>` and `&` escaped.
 fn printed(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
@@ -425,8 +366,8 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// Whether a character is drawn, or is a plain space. A mark that joins the letter before it counts, so it is asked
-/// about behind a letter.
+/// Whether a character is printable (Go's `unicode.IsPrint`). A combining mark is printable only after a letter, so the
+/// character is tested after one.
 pub(crate) fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return matches!(character, ' '..='~');
@@ -443,13 +384,29 @@ pub(crate) fn is_printable(character: char) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
 
+    /// Field, reason without `FieldValue`, and body without the example that some rules append in parentheses.
+    pub(crate) type Cause<'a> = (&'a str, &'a str, &'a str);
+
+    /// Compares errors with expected causes; `subject` is what was validated.
+    pub(crate) fn assert_causes(errors: &ErrorList, expected: &[Cause<'_>], subject: &dyn fmt::Display) {
+        let found: Vec<Cause<'_>> = errors
+            .iter()
+            .map(|error| {
+                let reason = error.reason().trim_start_matches("FieldValue");
+                let body = error.body().split(" (e.g. ").next().unwrap();
+                (error.field(), reason, body)
+            })
+            .collect();
+        assert_eq!(found, expected, "{subject}");
+    }
+
     #[test]
-    fn paths_print_as_clients_know_them() {
+    fn paths_have_the_format_of_kubernetes() {
         let requesters = FieldPath::new("spec").child("requesters");
         assert_eq!(
             requesters.index(1).child("name").to_string(),
@@ -469,95 +426,65 @@ mod tests {
 
     #[test]
     fn bodies_and_reasons_follow_the_kind() {
-        fn check(error: &FieldError, reason: &str, body: &str) {
-            assert_eq!((error.reason(), error.body()), (reason, body));
+        let path = &FieldPath::new("spec").child("a");
+        for (error, reason, body) in [
+            (FieldError::required(path, ""), "Required", "Required value"),
+            (
+                FieldError::required(path, "why"),
+                "Required",
+                "Required value: why",
+            ),
+            (
+                FieldError::invalid(path, "a\"b", "why"),
+                "Invalid",
+                r#"Invalid value: "a\"b": why"#,
+            ),
+            (FieldError::invalid(path, 7, ""), "Invalid", "Invalid value: 7"),
+            (
+                FieldError::invalid(path, Value::Null, ""),
+                "Invalid",
+                "Invalid value: null",
+            ),
+            (
+                FieldError::invalid(path, json!({"b": "<", "a": [1]}), "x"),
+                "Invalid",
+                r#"Invalid value: {"a":[1],"b":"\u003c"}: x"#,
+            ),
+            (
+                FieldError::type_invalid(path, true, "x"),
+                "TypeInvalid",
+                "Invalid value: true: x",
+            ),
+            (
+                FieldError::not_supported(path, "C", &["A", "B"]),
+                "NotSupported",
+                r#"Unsupported value: "C": supported values: "A", "B""#,
+            ),
+            (FieldError::forbidden(path, "why"), "Forbidden", "Forbidden: why"),
+            (
+                FieldError::duplicate(path, "n"),
+                "Duplicate",
+                r#"Duplicate value: "n""#,
+            ),
+            (
+                FieldError::too_long(path, 10),
+                "TooLong",
+                "Too long: may not be more than 10 bytes",
+            ),
+            (
+                FieldError::too_many(path, 3, 1),
+                "TooMany",
+                "Too many: 3: must have at most 1 item",
+            ),
+        ] {
+            assert_eq!(error.reason(), format!("FieldValue{reason}"));
+            assert_eq!(error.body(), body);
             assert_eq!(error.to_string(), format!("spec.a: {body}"));
         }
-        let path = &FieldPath::new("spec").child("a");
-        check(
-            &FieldError::required(path, ""),
-            "FieldValueRequired",
-            "Required value",
-        );
-        check(
-            &FieldError::required(path, "why"),
-            "FieldValueRequired",
-            "Required value: why",
-        );
-        check(
-            &FieldError::invalid(path, "a\"b", "why"),
-            "FieldValueInvalid",
-            r#"Invalid value: "a\"b": why"#,
-        );
-        check(
-            &FieldError::invalid(path, 7, ""),
-            "FieldValueInvalid",
-            "Invalid value: 7",
-        );
-        check(
-            &FieldError::invalid(path, Value::Null, ""),
-            "FieldValueInvalid",
-            "Invalid value: null",
-        );
-        check(
-            &FieldError::invalid(path, json!({"b": "<", "a": [1]}), "x"),
-            "FieldValueInvalid",
-            r#"Invalid value: {"a":[1],"b":"\u003c"}: x"#,
-        );
-        check(
-            &FieldError::type_invalid(path, true, "x"),
-            "FieldValueTypeInvalid",
-            "Invalid value: true: x",
-        );
-        check(
-            &FieldError::not_supported(path, "C", &["A", "B"]),
-            "FieldValueNotSupported",
-            r#"Unsupported value: "C": supported values: "A", "B""#,
-        );
-        check(
-            &FieldError::forbidden(path, "why"),
-            "FieldValueForbidden",
-            "Forbidden: why",
-        );
-        check(
-            &FieldError::duplicate(path, "n"),
-            "FieldValueDuplicate",
-            r#"Duplicate value: "n""#,
-        );
-        check(
-            &FieldError::not_found(path, "n"),
-            "FieldValueNotFound",
-            r#"Not found: "n""#,
-        );
-        check(
-            &FieldError::too_long(path, 10),
-            "FieldValueTooLong",
-            "Too long: may not be more than 10 bytes",
-        );
-        check(
-            &FieldError::too_many(path, 3, 1),
-            "FieldValueTooMany",
-            "Too many: 3: must have at most 1 item",
-        );
-        check(
-            &FieldError::too_few(path, 0, 2),
-            "FieldValueTooFew",
-            "Too few: 0: must have at least 2 items",
-        );
-        check(
-            &FieldError::too_short(path, 1),
-            "FieldValueTooShort",
-            "Too short: must be at least 1 character",
-        );
-        check(
-            &FieldError::internal(path, "boom"),
-            "InternalError",
-            "Internal error: boom",
-        );
     }
 
     #[test]
-    fn several_faults_stand_in_brackets_and_the_same_fault_once() {
+    fn several_errors_are_printed_in_brackets_and_equal_errors_once() {
         let path = FieldPath::new("spec");
         let mut errors = ErrorList::new();
         assert_eq!(errors.invalid_message("K.g", "n"), r#"K.g "n" is invalid"#);
@@ -576,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn quoting_is_gos() {
+    fn text_is_quoted_as_in_go() {
         // Expected texts were printed by Go's strconv.Quote.
         for (text, expected) in [
             ("a b", r#""a b""#),

@@ -1,22 +1,21 @@
-//! Pure logic over values: names, selectors, faults, tables, expressions. No tokio, no network, no files, and no
-//! clock but [`clock::Clock`].
+//! API machinery as pure functions over JSON values. No tokio, no network, no files; time is an argument ([`clock`]).
 //!
-//! - [`codec`]: bytes to objects and back.
-//! - [`schema`]: what an object of a kind looks like; defaults; published schemas.
-//! - [`apply`]: which writer owns which field.
-//! - [`patch`]: JSON patch and merge patch.
-//! - [`field_error`]: paths, faults and lists of faults: what every validation returns.
-//! - [`clock`]: the time as an argument.
+//! - [`codec`]: decoding and encoding of objects.
+//! - [`schema`]: structural schemas: conformance, defaults, published OpenAPI schemas.
+//! - [`apply`]: field ownership and server-side apply.
+//! - [`patch`]: JSON patch and JSON merge patch.
+//! - [`field_error`]: field paths and validation errors.
+//! - [`object_meta`]: validation of `metadata`.
+//! - [`names`]: name syntax, and the names allowed for requesters and interceptors.
+//! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
-//! - [`names`]: which names are well formed, and which may be used.
-//! - [`object_meta`]: the rules of metadata that every kind shares.
-//! - [`selector`]: labels, fields and nodes that a request speaks of.
-//! - [`table`], [`duration`]: what `kubectl get` shows.
+//! - [`table`]: columns and cells for `kubectl get`.
+//! - [`clock`]: the current time as an argument.
 
 pub mod apply;
 pub mod clock;
 pub mod codec;
-pub mod duration;
+mod duration;
 pub mod expression;
 pub mod field_error;
 pub mod names;

@@ -1,16 +1,16 @@
-//! Which names are well formed, and which may be used?
+//! Name syntax: DNS labels, subdomains, label keys and label values, and the names of requesters and interceptors.
 //!
-//! The rules of Kubernetes for labels, subdomains and qualified names, each as a function from text to faults (none
-//! when it is fine), in Kubernetes' own words. [`AllowedNames`] adds the rule of requesters and interceptors.
+//! Each syntax is a function from text to error details, empty if the text is valid. The details are those of
+//! `k8s.io/apimachinery/pkg/util/validation`. [`AllowedNames`] validates the names of requesters and interceptors.
 
 use std::collections::BTreeSet;
 
 use crate::field_error::{ErrorList, FieldError, FieldPath, quoted};
 
-/// The longest DNS label, and the longest name part of a label key, in bytes.
-pub const MAX_LABEL_BYTES: usize = 63;
-/// The longest DNS subdomain, and so the longest object name, in bytes.
-pub const MAX_SUBDOMAIN_BYTES: usize = 253;
+/// The maximum length of a DNS label and of the name part of a label key, in bytes.
+const MAX_LABEL_BYTES: usize = 63;
+/// The maximum length of a DNS subdomain, and so of an object name, in bytes.
+const MAX_SUBDOMAIN_BYTES: usize = 253;
 
 const DNS_LABEL_REGEX: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS_SUBDOMAIN_REGEX: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -18,15 +18,15 @@ const LABEL_KEY_REGEX: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_VALUE_REGEX: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const HTTP_PATH_REGEX: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
 
-/// The faults of a DNS-1123 label: at most 63 lower-case letters, digits and dashes.
+/// Validates an RFC 1123 label: at most 63 lower-case letters, digits and dashes.
 #[must_use]
-pub fn dns_label_faults(value: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+pub fn dns_label_errors(value: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if value.len() > MAX_LABEL_BYTES {
-        faults.push(too_long(MAX_LABEL_BYTES, "characters"));
+        errors.push(too_long(MAX_LABEL_BYTES, "characters"));
     }
     if !is_dns_label_shaped(value) {
-        faults.push(if is_dns_subdomain_shaped(value) {
+        errors.push(if is_dns_subdomain_shaped(value) {
             "must not contain dots".to_owned()
         } else {
             format!(
@@ -36,34 +36,34 @@ pub fn dns_label_faults(value: &str) -> Vec<String> {
             )
         });
     }
-    faults
+    errors
 }
 
-/// The faults of a DNS-1123 subdomain: labels joined by dots, at most 253 bytes.
+/// Validates an RFC 1123 subdomain: labels joined by dots, at most 253 bytes.
 #[must_use]
-pub fn dns_subdomain_faults(value: &str) -> Vec<String> {
-    subdomain_faults(value, "characters")
+pub fn dns_subdomain_errors(value: &str) -> Vec<String> {
+    subdomain_errors(value, "characters")
 }
 
-/// Names are counted in "characters", the domains of label keys in "bytes"; clients see both words.
-fn subdomain_faults(value: &str, unit: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+/// `unit` is the word in the message: "characters" for names, "bytes" for the domains of label keys, as in Kubernetes.
+fn subdomain_errors(value: &str, unit: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if value.len() > MAX_SUBDOMAIN_BYTES {
-        faults.push(too_long(MAX_SUBDOMAIN_BYTES, unit));
+        errors.push(too_long(MAX_SUBDOMAIN_BYTES, unit));
     }
     if !is_dns_subdomain_shaped(value) {
-        faults.push(format!(
+        errors.push(format!(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
              start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
              '{DNS_SUBDOMAIN_REGEX}')"
         ));
     }
-    faults
+    errors
 }
 
-/// The text whose faults are those of a name's beginning: a dash at the end is fine, since something follows.
-#[must_use]
-pub fn as_prefix(prefix: &str) -> String {
+/// A complete name that is valid exactly if `prefix` is a valid prefix of a generated name: a trailing dash is allowed,
+/// since a suffix follows.
+pub(crate) fn as_prefix(prefix: &str) -> String {
     let Some(without_dash) = prefix.strip_suffix('-') else {
         return prefix.to_owned();
     };
@@ -75,11 +75,11 @@ pub fn as_prefix(prefix: &str) -> String {
     kept
 }
 
-/// The faults of a label key, also called a qualified name: an optional subdomain and `/`, then at most 63 letters,
-/// digits, `-`, `_` and `.`.
+/// Validates a label key, also called a qualified name: an optional subdomain and `/`, then at most 63 letters, digits,
+/// `-`, `_` and `.`.
 #[must_use]
-pub fn label_key_faults(value: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+pub fn label_key_errors(value: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     let shape = format!(
         "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric \
          character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{LABEL_KEY_REGEX}')"
@@ -92,44 +92,44 @@ pub fn label_key_faults(value: &str) -> Vec<String> {
             )];
         }
         Some(("", name)) => {
-            faults.push("prefix part must be non-empty".to_owned());
+            errors.push("prefix part must be non-empty".to_owned());
             name
         }
         Some((prefix, name)) => {
-            faults.extend(
-                subdomain_faults(prefix, "bytes")
+            errors.extend(
+                subdomain_errors(prefix, "bytes")
                     .iter()
-                    .map(|fault| format!("prefix part {fault}")),
+                    .map(|detail| format!("prefix part {detail}")),
             );
             name
         }
     };
     if name.is_empty() {
-        faults.push("name part must be non-empty".to_owned());
+        errors.push("name part must be non-empty".to_owned());
     } else if name.len() > MAX_LABEL_BYTES {
-        faults.push(format!("name part {}", too_long(MAX_LABEL_BYTES, "bytes")));
+        errors.push(format!("name part {}", too_long(MAX_LABEL_BYTES, "bytes")));
     }
     if !is_label_shaped(name) {
-        faults.push(format!("name part {shape}"));
+        errors.push(format!("name part {shape}"));
     }
-    faults
+    errors
 }
 
-/// The faults of a label value: empty, or at most 63 letters, digits, `-`, `_` and `.`.
+/// Validates a label value: empty, or at most 63 letters, digits, `-`, `_` and `.`.
 #[must_use]
-pub fn label_value_faults(value: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+pub fn label_value_errors(value: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if value.len() > MAX_LABEL_BYTES {
-        faults.push(too_long(MAX_LABEL_BYTES, "bytes"));
+        errors.push(too_long(MAX_LABEL_BYTES, "bytes"));
     }
     if !value.is_empty() && !is_label_shaped(value) {
-        faults.push(format!(
+        errors.push(format!(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
              start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used \
              for validation is '{LABEL_VALUE_REGEX}')"
         ));
     }
-    faults
+    errors
 }
 
 fn too_long(max: usize, unit: &str) -> String {
@@ -153,17 +153,17 @@ fn is_label_shaped(value: &str) -> bool {
     )
 }
 
-/// Whether the first and last byte are at `ends` with each other and all bytes are `inner`.
+/// Whether the first and the last byte satisfy `ends`, and all bytes satisfy `inner`.
 fn has_shape(value: &str, ends: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     let bytes = value.as_bytes();
     matches!((bytes.first(), bytes.last()), (Some(&first), Some(&last)) if ends(first) && ends(last))
         && bytes.iter().all(|&byte| inner(byte))
 }
 
-/// The domains whose names only Kubernetes hands out.
+/// The domains reserved for Kubernetes.
 const RESERVED_DOMAINS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
-/// Reserved names that requesters and interceptors of Kubernetes and Drydock use.
+/// Names under the reserved domains that requesters and interceptors of Kubernetes and Drydock use.
 const KNOWN_RESERVED_NAMES: [&str; 9] = [
     "daemonset.apps.k8s.io",
     "deployment.apps.k8s.io",
@@ -176,8 +176,8 @@ const KNOWN_RESERVED_NAMES: [&str; 9] = [
     "statefulset.apps.k8s.io",
 ];
 
-/// The names that requesters and interceptors may have: a fully qualified domain name or a path prefixed by a domain,
-/// and under `k8s.io` and `kubernetes.io` only those listed here.
+/// The names allowed for requesters and interceptors: a fully qualified domain name or a path prefixed by a domain; under
+/// `k8s.io` and `kubernetes.io`, only the names listed here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedNames {
     reserved: BTreeSet<String>,
@@ -192,14 +192,14 @@ impl Default for AllowedNames {
 }
 
 impl Extend<String> for AllowedNames {
-    /// Allows more names under the reserved domains.
+    /// Allows further names under the reserved domains.
     fn extend<I: IntoIterator<Item = String>>(&mut self, names: I) {
         self.reserved.extend(names);
     }
 }
 
 impl AllowedNames {
-    /// The faults of a requester's or interceptor's name.
+    /// Validates the name of a requester or interceptor.
     #[must_use]
     pub fn validate(&self, path: &FieldPath, name: &str) -> ErrorList {
         if name.is_empty() {
@@ -235,18 +235,18 @@ fn is_reserved(domain: &str) -> bool {
 }
 
 fn domain_errors(path: &FieldPath, name: &str) -> ErrorList {
-    let faults = dns_subdomain_faults(name);
-    if !faults.is_empty() {
-        return FieldError::invalid(path, name, &faults.join(",")).into();
+    let errors = dns_subdomain_errors(name);
+    if !errors.is_empty() {
+        return FieldError::invalid(path, name, &errors.join(",")).into();
     }
     if !name.contains('.') {
         let detail = "should be a domain with at least two segments separated by dots";
         return FieldError::invalid(path, name, detail).into();
     }
     name.split('.')
-        .map(|label| (label, dns_label_faults(label)))
-        .filter(|(_, faults)| !faults.is_empty())
-        .map(|(label, faults)| FieldError::invalid(path, label, &faults.join(",")))
+        .map(|label| (label, dns_label_errors(label)))
+        .filter(|(_, errors)| !errors.is_empty())
+        .map(|(label, errors)| FieldError::invalid(path, label, &errors.join(",")))
         .collect()
 }
 
@@ -255,10 +255,8 @@ fn domain_prefixed_path_errors(path: &FieldPath, name: &str, domain: &str, rest:
         let detail = r#"must be a domain-prefixed path (such as "acme.io/foo")"#;
         return FieldError::invalid(path, name, detail).into();
     }
-    let mut errors: ErrorList = dns_subdomain_faults(domain)
-        .iter()
-        .map(|fault| FieldError::invalid(path, domain, fault))
-        .collect();
+    let mut errors: ErrorList =
+        FieldError::invalid_each(path, domain, dns_subdomain_errors(domain)).collect();
     if !rest
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte))
@@ -292,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_short_and_without_dots() {
+    fn dns_labels_are_short_and_without_dots() {
         let long = "a".repeat(64);
         check(
-            dns_label_faults,
+            dns_label_errors,
             &[
                 ("a", &[]),
                 ("0-a", &[]),
@@ -316,7 +314,7 @@ mod tests {
     fn subdomains_are_labels_joined_by_dots() {
         let long = "a".repeat(254);
         check(
-            dns_subdomain_faults,
+            dns_subdomain_errors,
             &[
                 ("a", &[]),
                 ("a.b-c.0", &[]),
@@ -340,7 +338,7 @@ mod tests {
         let long = "a".repeat(64);
         let long_prefix = format!("{}/a", "a".repeat(254));
         check(
-            label_key_faults,
+            label_key_errors,
             &[
                 ("a", &[]),
                 ("A_b.c-D", &[]),
@@ -361,7 +359,7 @@ mod tests {
     fn values_may_be_empty() {
         let long = "a".repeat(64);
         check(
-            label_value_faults,
+            label_value_errors,
             &[
                 ("", &[]),
                 ("A_b.c-D", &[]),
@@ -380,16 +378,17 @@ mod tests {
         assert_eq!(as_prefix("web"), "web");
     }
 
+    fn check_participant(name: &str, expected: &[(&str, &str)]) {
+        let errors = AllowedNames::default().validate(&FieldPath::new("n"), name);
+        let found: Vec<_> = errors
+            .iter()
+            .map(|error| (error.reason(), error.body()))
+            .collect();
+        assert_eq!(found, expected, "{name}");
+    }
+
     #[test]
     fn participants_are_domains_or_prefixed_paths() {
-        fn check(name: &str, expected: &[(&str, &str)]) {
-            let errors = AllowedNames::default().validate(&FieldPath::new("n"), name);
-            let found: Vec<_> = errors
-                .iter()
-                .map(|error| (error.reason(), error.body()))
-                .collect();
-            assert_eq!(found, expected, "{name}");
-        }
         for name in [
             "a.example.com",
             "example.com",
@@ -400,66 +399,51 @@ mod tests {
             "k8s.io.example.com",
             "acme.io/foo.k8s.io",
         ] {
-            check(name, &[]);
+            check_participant(name, &[]);
         }
-        check("", &[("FieldValueRequired", "Required value")]);
-        check(
-            "example",
-            &[(
-                "FieldValueInvalid",
-                "Invalid value: \"example\": should be a domain with at least two segments separated by dots",
-            )],
-        );
-        check(
-            "Example.com",
-            &[(
-                "FieldValueInvalid",
-                &format!("Invalid value: \"Example.com\": {SUBDOMAIN}"),
-            )],
-        );
-        check(
-            "example.com.",
-            &[(
-                "FieldValueInvalid",
-                &format!("Invalid value: \"example.com.\": {SUBDOMAIN}"),
-            )],
-        );
-        let label = "a".repeat(64);
-        check(
-            &format!("{label}.com"),
-            &[(
-                "FieldValueInvalid",
-                &format!("Invalid value: \"{label}\": must be no more than 63 characters"),
-            )],
-        );
-        let long = format!("{}com", "abcdefghi.".repeat(26));
-        check(
-            &long,
-            &[(
-                "FieldValueInvalid",
-                &format!("Invalid value: \"{long}\": must be no more than 253 characters"),
-            )],
-        );
-        let long = format!("acme.io/{}", "a".repeat(246));
-        check(
-            &long,
-            &[(
-                "FieldValueInvalid",
-                &format!("Invalid value: \"{long}\": must be no more than 253 characters"),
-            )],
-        );
-        for name in ["/foo", "acme.io/"] {
-            check(
+        check_participant("", &[("FieldValueRequired", "Required value")]);
+        let long_label = "a".repeat(64);
+        let long_domain = format!("{}com", "abcdefghi.".repeat(26));
+        let long_path = format!("acme.io/{}", "a".repeat(246));
+        for (name, value, detail) in [
+            (
+                "example",
+                "example",
+                "should be a domain with at least two segments separated by dots",
+            ),
+            ("Example.com", "Example.com", SUBDOMAIN),
+            ("example.com.", "example.com.", SUBDOMAIN),
+            (
+                &format!("{long_label}.com"),
+                &long_label,
+                "must be no more than 63 characters",
+            ),
+            (&long_domain, &long_domain, "must be no more than 253 characters"),
+            (&long_path, &long_path, "must be no more than 253 characters"),
+            (
+                "/foo",
+                "/foo",
+                r#"must be a domain-prefixed path (such as "acme.io/foo")"#,
+            ),
+            (
+                "acme.io/",
+                "acme.io/",
+                r#"must be a domain-prefixed path (such as "acme.io/foo")"#,
+            ),
+        ] {
+            check_participant(
                 name,
                 &[(
                     "FieldValueInvalid",
-                    &format!(
-                        "Invalid value: \"{name}\": must be a domain-prefixed path (such as \"acme.io/foo\")"
-                    ),
+                    &format!("Invalid value: \"{value}\": {detail}"),
                 )],
             );
         }
-        check(
+    }
+
+    #[test]
+    fn domain_and_path_of_a_participant_are_validated_separately() {
+        check_participant(
             "Acme.io/f oo",
             &[
                 (

@@ -1,32 +1,32 @@
-//! What is valid metadata, and what may become of it? The rules every kind shares, over objects as JSON.
+//! Validation of `metadata`: the rules shared by all kinds, over objects as JSON.
 //!
-//! [`validate_create`] and [`validate_update`] find the faults; [`generate_name`] and [`drop_duplicate_owners`] bring
-//! metadata into shape before. resourceVersion is a precondition, so whoever compares it also requires it.
+//! [`validate_create`] and [`validate_update`] return the errors; [`generate_name`] and [`drop_duplicate_owners`] run
+//! before them. `resourceVersion` is not validated here: it is a precondition, checked where it is compared.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use crate::field_error::{ErrorList, FieldError, FieldPath, is_printable, quoted};
-use crate::names::{as_prefix, dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults};
+use crate::names::{as_prefix, dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors};
 
-/// The most bytes that all annotations of an object have together, keys and values.
-pub const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
-/// The longest field manager, in bytes.
-pub const MAX_FIELD_MANAGER_BYTES: usize = 128;
-/// The finalizer of a delete that leaves dependents alone.
-pub const ORPHAN_FINALIZER: &str = "orphan";
-/// The finalizer of a delete that waits for dependents.
-pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
+/// The maximum total size of all annotations of an object, keys and values, in bytes.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// The maximum length of a field manager, in bytes.
+pub(crate) const MAX_FIELD_MANAGER_BYTES: usize = 128;
+/// The finalizer of a delete that orphans dependents.
+const ORPHAN_FINALIZER: &str = "orphan";
+/// The finalizer of a foreground delete, which waits for dependents.
+const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
 const MAX_SUBRESOURCE_BYTES: usize = 256;
-/// Generated names have at most 63 bytes, so that they also fit labels.
+/// Generated names have at most 63 bytes, so that they are valid label values.
 const MAX_GENERATED_BASE_BYTES: usize = 58;
 const SUFFIX_LENGTH: usize = 5;
-/// Without vowels and without digits that look like them, so that no suffix is a word.
+/// No vowels and no digits that resemble them, so that no suffix is a word.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The base, cut where needed, and five random characters.
+/// Generates a name: the base, truncated if necessary, and five random characters.
 #[must_use]
 pub fn generate_name(base: &str, rng: &mut fastrand::Rng) -> String {
     let cut = (0..=base.len().min(MAX_GENERATED_BASE_BYTES))
@@ -41,7 +41,7 @@ pub fn generate_name(base: &str, rng: &mut fastrand::Rng) -> String {
     name
 }
 
-/// Removes owner references that occur before, and returns the warning about them, if there were any.
+/// Removes repeated owner references. Returns the warning about them, if there were any.
 pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences")?.as_array_mut()?;
     let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
@@ -63,7 +63,7 @@ pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
     })
 }
 
-/// All faults in the metadata of a new object whose name has been generated, if it had to be.
+/// Validates the metadata of a new object, after name generation.
 #[must_use]
 pub fn validate_create(object: &Value, namespaced: bool) -> ErrorList {
     let metadata = Metadata::of(object);
@@ -75,7 +75,7 @@ pub fn validate_create(object: &Value, namespaced: bool) -> ErrorList {
     errors
 }
 
-/// All faults in the metadata of an update, after what a client cannot change was restored.
+/// Validates the metadata of an update, after fields that clients cannot change were restored.
 #[must_use]
 pub fn validate_update(new: &Value, old: &Value) -> ErrorList {
     let (new, old) = (Metadata::of(new), Metadata::of(old));
@@ -117,13 +117,13 @@ fn immutable(path: &FieldPath, value: Value) -> FieldError {
     FieldError::invalid(path, value, "field is immutable")
 }
 
-/// Times are the same however they are written.
+/// Equality in which two spellings of one time are equal.
 fn is_same(new: Option<&Value>, old: Option<&Value>) -> bool {
     let time = |value: Option<&Value>| value.and_then(Value::as_str)?.parse::<jiff::Timestamp>().ok();
     new == old || matches!((time(new), time(old)), (Some(new), Some(old)) if new == old)
 }
 
-/// The metadata of an object. What is absent, null or of a wrong type reads as empty: decoding has refused the latter.
+/// The metadata of an object. Absent fields, null and values of a wrong type (which decoding rejects) read as empty.
 #[derive(Debug, Clone, Copy)]
 struct Metadata<'a>(Option<&'a Map<String, Value>>);
 
@@ -171,17 +171,17 @@ fn name_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let prefix = metadata.text("generateName");
     if !prefix.is_empty() {
-        errors.extend(each(
+        errors.extend(FieldError::invalid_each(
             &path.child("generateName"),
             prefix,
-            &dns_subdomain_faults(&as_prefix(prefix)),
+            dns_subdomain_errors(&as_prefix(prefix)),
         ));
     }
     let (name, path) = (metadata.text("name"), path.child("name"));
     if name.is_empty() {
         errors.push(FieldError::required(&path, "name or generateName is required"));
     } else {
-        errors.extend(each(&path, name, &dns_subdomain_faults(name)));
+        errors.extend(FieldError::invalid_each(&path, name, dns_subdomain_errors(name)));
     }
     errors
 }
@@ -190,7 +190,7 @@ fn namespace_errors(metadata: Metadata<'_>, path: &FieldPath, namespaced: bool) 
     let (namespace, path) = (metadata.text("namespace"), path.child("namespace"));
     match (namespaced, namespace.is_empty()) {
         (true, true) => FieldError::required(&path, "").into(),
-        (true, false) => each(&path, namespace, &dns_label_faults(namespace)),
+        (true, false) => FieldError::invalid_each(&path, namespace, dns_label_errors(namespace)).collect(),
         (false, true) => ErrorList::new(),
         (false, false) => FieldError::forbidden(&path, "not allowed on this type").into(),
     }
@@ -217,18 +217,11 @@ fn shared_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     errors
 }
 
-fn each(path: &FieldPath, value: &str, faults: &[String]) -> ErrorList {
-    faults
-        .iter()
-        .map(|fault| FieldError::invalid(path, value, fault))
-        .collect()
-}
-
 fn label_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (key, value) in metadata.pairs("labels") {
-        errors.extend(each(path, key, &label_key_faults(key)));
-        errors.extend(each(path, value, &label_value_faults(value)));
+        errors.extend(FieldError::invalid_each(path, key, label_key_errors(key)));
+        errors.extend(FieldError::invalid_each(path, value, label_value_errors(value)));
     }
     errors
 }
@@ -238,7 +231,11 @@ fn annotation_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut bytes = 0;
     for (key, value) in metadata.pairs("annotations") {
         bytes += key.len() + value.len();
-        errors.extend(each(path, key, &label_key_faults(&key.to_lowercase())));
+        errors.extend(FieldError::invalid_each(
+            path,
+            key,
+            label_key_errors(&key.to_lowercase()),
+        ));
     }
     if bytes > MAX_ANNOTATIONS_BYTES {
         errors.push(FieldError::too_long(path, MAX_ANNOTATIONS_BYTES));
@@ -290,7 +287,11 @@ fn one_owner_errors(owner: &Value, path: &FieldPath) -> ErrorList {
 fn finalizer_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, finalizer) in metadata.finalizers().enumerate() {
-        errors.extend(each(path, finalizer, &label_key_faults(finalizer)));
+        errors.extend(FieldError::invalid_each(
+            path,
+            finalizer,
+            label_key_errors(finalizer),
+        ));
         if !finalizer.contains('/') && ![ORPHAN_FINALIZER, FOREGROUND_FINALIZER].contains(&finalizer) {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(&path.index(index), finalizer, detail));
@@ -362,7 +363,7 @@ fn managed_fields_errors(entries: &[Value], path: &FieldPath) -> ErrorList {
     errors
 }
 
-/// All faults of a field manager: of a write's option, or of an entry of managedFields.
+/// Validates a field manager: the `fieldManager` option of a write, or the manager of an entry of `managedFields`.
 #[must_use]
 pub fn validate_field_manager(manager: &str, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();

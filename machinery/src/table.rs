@@ -1,4 +1,4 @@
-//! What does `kubectl get` show? Columns of a kind, and cells of an object.
+//! Columns and cells of the tables that `kubectl get` prints.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::duration::human_duration;
 
-/// What a cell shows that is not known.
+/// The text of a cell with an unknown value.
 pub const UNKNOWN: &str = "<unknown>";
-/// What a cell shows that is empty for good.
+/// The text of a cell without a value.
 pub const NONE: &str = "<none>";
 
-/// A cell: a JSON scalar that fits its column.
+/// A cell: a JSON scalar of the type of its column.
 pub type Cell = Value;
 
 /// The type of the cells of a column.
@@ -26,11 +26,11 @@ pub enum ColumnType {
     Number,
     /// True or false.
     Boolean,
-    /// An RFC 3339 time, which clients print as an age.
+    /// An RFC 3339 time; clients print it as an age.
     Date,
 }
 
-/// A column. All five members stand on the wire.
+/// A column definition. All five members are always serialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Column {
     /// The heading; kubectl prints it in upper case.
@@ -40,14 +40,14 @@ pub struct Column {
     pub type_: ColumnType,
     /// `name` marks the column of names; otherwise empty.
     pub format: &'static str,
-    /// What the column means.
+    /// The meaning of the column.
     pub description: &'static str,
-    /// 0 is always shown, more only with `-o wide`.
+    /// 0: always shown; greater than 0: shown only with `-o wide`.
     pub priority: i32,
 }
 
 impl Column {
-    /// The column of names, which every table begins with.
+    /// The name column, the first of every table.
     pub const NAME: Self = Self {
         name: "Name",
         type_: ColumnType::String,
@@ -56,7 +56,7 @@ impl Column {
         priority: 0,
     };
 
-    /// The column of ages, which most tables end with.
+    /// The age column, the last of most tables.
     pub const AGE: Self = Self::new(
         "Age",
         ColumnType::String,
@@ -100,7 +100,7 @@ pub fn age_of(object: &Value, now: Timestamp) -> Cell {
     Value::from(time_since(created.and_then(|text| text.parse().ok()), now))
 }
 
-/// How long ago a moment was, for people.
+/// The human readable duration since a time.
 #[must_use]
 pub fn time_since(moment: Option<Timestamp>, now: Timestamp) -> String {
     moment.map_or_else(
@@ -109,7 +109,7 @@ pub fn time_since(moment: Option<Timestamp>, now: Timestamp) -> String {
     )
 }
 
-/// How far a moment is ahead, for people.
+/// The human readable duration until a time.
 #[must_use]
 pub fn time_until(moment: Option<Timestamp>, now: Timestamp) -> String {
     moment.map_or_else(
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_has_all_members_on_the_wire() {
+    fn all_members_of_a_column_are_serialized() {
         assert_eq!(
             serde_json::to_value(Column::AGE.wide()).unwrap(),
             json!({
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_count_from_creation() {
+    fn ages_are_measured_from_the_creation_timestamp() {
         let now: Timestamp = "2026-01-01T00:05:00Z".parse().unwrap();
         let object = json!({"metadata": {"name": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}});
         assert_eq!(age_of(&object, now), json!("5m"));

@@ -1,13 +1,13 @@
-//! Wire and disk contracts: types only. No I/O, no clock, no policy.
+//! API kinds and on-disk records: types and schemas only. No I/O, no clock, no policy.
 //!
-//! - [`kinds`]: the API kinds, their faces, and [`kinds::KINDS`], the one table that discovery, OpenAPI, the
-//!   registry, RBAC manifests and tests iterate.
+//! - [`kinds`]: the API kinds and their served versions. [`kinds::KINDS`] is the table that discovery, OpenAPI, the
+//!   registry, RBAC manifests and tests iterate over.
 //! - [`storage`]: the records of the storage engine.
-//! - [`string_enum`]: how an enumeration of the wire is typed without losing values it does not know.
+//! - `string_enum!`: string enumerations that keep values this release does not know.
 //!
-//! What Kubernetes already types is reused from `k8s-openapi`: `ObjectMeta`, `Status`, `Condition`, `Time`,
-//! `LabelSelector`. They drop fields they do not know, so a server never writes back an object it decoded
-//! through them: handlers work on JSON values, and these types are views for rules and clients.
+//! `ObjectMeta`, `Status`, `Condition`, `Time` and `LabelSelector` come from `k8s-openapi`. These types drop fields they
+//! do not know, so the server never writes back an object decoded into them: handlers work on JSON values, and the
+//! types here are read-only views for validation, controllers and clients.
 
 pub mod kinds;
 mod schema;

@@ -1,10 +1,11 @@
-//! The JSON schema of our types: inlined, with Kubernetes' extensions, and of the types reused from `k8s-openapi`.
+//! JSON schemas: of our types, with every definition inlined, and of the types reused from `k8s-openapi`, with
+//! Kubernetes' extensions.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-/// The schema of `T` with every definition in place, as the API machinery reads it.
+/// The schema of `T` with every definition inlined, the form that `drydock-machinery` reads.
 pub(crate) fn inlined<T: JsonSchema>() -> Value {
     let generator = SchemaSettings::draft07()
         .with(|settings| {
@@ -15,12 +16,12 @@ pub(crate) fn inlined<T: JsonSchema>() -> Value {
     generator.into_root_schema_for::<T>().to_value()
 }
 
-/// `metav1.Time`: RFC 3339, whole seconds.
+/// `metav1.Time`: RFC 3339 with whole seconds.
 pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// A list of `metav1.Condition`, one a type.
+/// A list of `metav1.Condition`: a list map keyed by `type`.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -52,12 +53,12 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
         "properties": {
             "matchLabels": {
                 "type": "object",
-                "description": "Pairs that must all be present.",
+                "description": "Labels that must all be present with these values.",
                 "additionalProperties": { "type": "string" }
             },
             "matchExpressions": {
                 "type": "array",
-                "description": "Requirements that must all hold.",
+                "description": "Requirements that must all be satisfied.",
                 "x-kubernetes-list-type": "atomic",
                 "items": {
                     "type": "object",

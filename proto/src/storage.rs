@@ -1,6 +1,6 @@
-//! What the storage engine writes to disk; see `proto/storage/v1/record.proto` for each field.
+//! The records that the storage engine writes to disk; `proto/storage/v1/record.proto` documents each field.
 
-/// Records of the first format.
+/// Records of format version 1.
 pub mod v1 {
     #![expect(
         missing_docs,

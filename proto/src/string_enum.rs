@@ -1,7 +1,7 @@
-//! How is an enumeration of the wire typed without losing values it does not know?
+//! String enumerations of the API that keep values this release does not know.
 
-/// Declares an enumeration of the wire: known members as variants, everything else kept as text, so that
-/// validation can name the value it refuses and a client survives a newer server.
+/// Declares a string enumeration of the API. Known values are variants; any other value is kept as text, so that
+/// validation can name the value it rejects and clients can read objects of a newer server.
 macro_rules! string_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -13,10 +13,10 @@ macro_rules! string_enum {
         }
 
         impl $name {
-            /// The known values, as on the wire.
+            /// The known values, as written in JSON.
             pub const KNOWN: &'static [&'static str] = &[$($text),+];
 
-            /// The value as on the wire.
+            /// The value as written in JSON.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {

@@ -58,12 +58,9 @@ pub enum StoreError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A transaction that no backend takes: too many writes, or two writes of one key.
-    #[error("the transaction is malformed: {reason}")]
-    Malformed {
-        /// Why, for people.
-        reason: &'static str,
-    },
+    /// [`Store::remove_damaged`](crate::Store::remove_damaged) of a key that is absent or whose value can be read.
+    #[error("the value of the key is not damaged")]
+    NotDamaged,
     /// A key that was read or given is not well formed.
     #[error("malformed key")]
     Key(#[from] KeyError),

@@ -10,19 +10,19 @@ mod error;
 mod key;
 pub mod memory;
 pub mod metrics;
-pub mod migrate;
 mod options;
 mod record;
 mod revision;
 pub mod rocks;
 pub mod seal;
 mod store;
+mod sync;
 
 pub use error::StoreError;
 pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
 pub use options::{Durability, FreeSpace, MeasureDisk, Options};
 pub use revision::Revision;
 pub use store::{
-    At, Condition, Damaged, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Outcome, Page,
-    Scan, Signal, Store, Transaction, Value, Write,
+    At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Health, Outcome, Page, Scan, Signal, Store,
+    Transaction, Value, Write,
 };

@@ -1,20 +1,20 @@
-//! What does a store owe its users, in the fewest lines that can be believed?
+//! The reference implementation of [`Store`]: every version of every key in a `BTreeMap`, one mutex, no files.
 //!
-//! The model: every version of every key in a `BTreeMap`, one mutex, no files. It is the oracle the other
-//! backends are compared with, and the store of tests that need no disk. Start at [`MemoryStore::new`].
+//! Other backends are compared with it, and tests that need no disk run on it. Start at [`MemoryStore::new`].
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::sync::lock;
 use crate::{
-    At, Condition, Damaged, Entry, Event, EventKind, Events, Expect, Floors, Found, Health, Key, KeyRange,
-    Outcome, Page, Revision, Scan, Signal, Store, StoreError, Transaction, Value, Write,
+    At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page,
+    Revision, Scan, Signal, Store, StoreError, Transaction, Value,
 };
 
-/// A store that lives and dies with its process. Clones share it.
+/// A store without persistence. Clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Shared {
     model: Mutex<Model>,
-    /// Ticks whenever a watch may have something to say.
+    /// Changes whenever a watch may have something to deliver.
     pulse: watch::Sender<u64>,
 }
 
@@ -38,8 +38,8 @@ struct Version {
 struct Model {
     /// Every kept version of every key, oldest first.
     keys: BTreeMap<Key, Vec<Version>>,
-    /// Every kept revision's events.
-    log: BTreeMap<Revision, Vec<Event>>,
+    /// The event of every kept revision.
+    log: BTreeMap<Revision, Event>,
     revision: Revision,
     floors: Floors,
     progress_requests: u64,
@@ -53,8 +53,8 @@ pub struct MemoryEvents {
     shared: Arc<Shared>,
     pulse: watch::Receiver<u64>,
     range: KeyRange,
-    /// Everything up to this revision has been told.
-    told: Revision,
+    /// Everything up to this revision has been delivered.
+    delivered: Revision,
     seen_requests: u64,
     has_ended: bool,
 }
@@ -90,12 +90,12 @@ impl MemoryStore {
         }
     }
 
-    /// Says whether there is room; without, what makes the store larger is [`StoreError::Full`].
+    /// Sets whether the store is full: then writes that make it larger fail with [`StoreError::Full`].
     pub fn set_full(&self, is_full: bool) {
         self.shared.lock().is_full = is_full;
     }
 
-    /// From now on the value of `key` cannot be read, as if its bytes had failed a checksum.
+    /// Makes the value of `key` unreadable, as if its bytes had failed a checksum.
     pub fn damage(&self, key: &Key) {
         let mut model = self.shared.lock();
         let newest = model.keys.get_mut(key).and_then(|versions| versions.last_mut());
@@ -112,11 +112,11 @@ impl Default for MemoryStore {
 }
 
 impl Shared {
-    /// The model. A panic while it was held left it as it was before the transaction or after it.
     fn lock(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.model)
     }
 
+    /// The model, unless the store is closed.
     fn open(&self) -> Result<MutexGuard<'_, Model>, StoreError> {
         let model = self.lock();
         if model.is_closed {
@@ -144,47 +144,26 @@ impl Model {
         self.keys.get(key)?.last()?.entry.as_ref()
     }
 
-    fn holds(&self, condition: &Condition) -> bool {
-        let found = self.current(&condition.key).map(|entry| entry.modified);
-        match condition.expect {
-            Expect::Absent => found.is_none(),
-            Expect::Revision(revision) => found == Some(revision),
-        }
-    }
-
     fn transact(&mut self, transaction: Transaction) -> Result<Outcome, StoreError> {
-        transaction.check_form()?;
-        if !transaction
-            .conditions
-            .iter()
-            .all(|condition| self.holds(condition))
-        {
-            for condition in &transaction.conditions {
-                self.check_readable(&condition.key)?;
-            }
-            let current = transaction.conditions.iter();
+        transaction.check_size()?;
+        let Transaction { key, write, .. } = &transaction;
+        let current = self.current(key);
+        if current.map(|entry| entry.modified) != write.base() {
+            self.check_readable(key)?;
             return Ok(Outcome::Conflict {
                 revision: self.revision,
-                current: current
-                    .map(|condition| self.current(&condition.key).cloned())
-                    .collect(),
+                current: current.cloned(),
             });
         }
-        if transaction.writes.is_empty() {
-            return Ok(Outcome::Committed {
-                revision: self.revision,
-            });
-        }
-        let before = |write: &Write| self.current(write.key()).map(|entry| entry.value.bytes.len());
-        if self.is_full && transaction.needs_room(transaction.writes.iter().map(before)) {
+        let before = current.map(|entry| entry.value.bytes.len());
+        if self.is_full && transaction.needs_room(before) {
             return Err(StoreError::Full {
-                reason: "it was said to be".to_owned(),
+                reason: "set to full".to_owned(),
             });
         }
-        for write in &transaction.writes {
-            self.check_readable(write.key())?;
-        }
-        self.commit(transaction.writes)
+        self.check_readable(key)?;
+        let Transaction { key, write, .. } = transaction;
+        Ok(self.commit(key, write.into_value()))
     }
 
     fn is_damaged(&self, key: &Key) -> bool {
@@ -200,54 +179,39 @@ impl Model {
 
     fn remove_damaged(&mut self, key: &Key) -> Result<Outcome, StoreError> {
         if !self.is_damaged(key) {
-            return Err(StoreError::Malformed {
-                reason: "the value of the key is not damaged",
-            });
+            return Err(StoreError::NotDamaged);
         }
-        self.commit(vec![Write::Delete(key.clone())])
+        Ok(self.commit(key.clone(), None))
     }
 
-    fn commit(&mut self, writes: Vec<Write>) -> Result<Outcome, StoreError> {
+    /// Sets or removes a key at the next revision.
+    fn commit(&mut self, key: Key, value: Option<Value>) -> Outcome {
         let revision = self.revision.next();
-        let mut events = Vec::with_capacity(writes.len());
-        for write in writes {
-            events.push(self.event(write, revision)?);
-        }
-        for event in &events {
-            self.keys.entry(event.key.clone()).or_default().push(Version {
-                at: revision,
-                entry: event.new.clone(),
-            });
-        }
-        self.log.insert(revision, events);
-        self.revision = revision;
-        Ok(Outcome::Committed { revision })
-    }
-
-    fn event(&self, write: Write, revision: Revision) -> Result<Event, StoreError> {
-        let old = self.current(write.key()).cloned();
-        let (key, kind, new) = match (write, &old) {
-            (Write::Put(key, value), old) => {
-                let kind = if old.is_some() {
-                    EventKind::Updated
-                } else {
-                    EventKind::Created
-                };
-                let entry = Entry {
-                    value,
-                    created: old.as_ref().map_or(revision, |old| old.created),
-                    modified: revision,
-                };
-                (key, kind, Some(entry))
-            }
-            (Write::Delete(key), Some(_)) => (key, EventKind::Deleted, None),
-            (Write::Delete(_), None) => {
-                return Err(StoreError::Malformed {
-                    reason: "it removes a key that is absent",
-                });
-            }
+        let old = self.current(&key).cloned();
+        let new = value.map(|value| Entry {
+            value,
+            created: old.as_ref().map_or(revision, |old| old.created),
+            modified: revision,
+        });
+        let kind = match (&old, &new) {
+            (_, None) => EventKind::Deleted,
+            (None, Some(_)) => EventKind::Created,
+            (Some(_), Some(_)) => EventKind::Updated,
         };
-        Ok(Event { key, kind, new, old })
+        self.keys.entry(key.clone()).or_default().push(Version {
+            at: revision,
+            entry: new.clone(),
+        });
+        let event = Event {
+            revision,
+            key,
+            kind,
+            new,
+            old,
+        };
+        self.log.insert(revision, event);
+        self.revision = revision;
+        Outcome::Committed { revision }
     }
 
     fn scan(&self, range: &KeyRange, at: At, page: &Page) -> Result<Scan, StoreError> {
@@ -278,7 +242,7 @@ impl Model {
             }
             if page.limit != 0 && scan.entries.len() == page.limit {
                 scan.more = true;
-                // What is damaged behind the last entry belongs to the next page.
+                // Damaged keys after the last entry belong to the next page.
                 if let Some((last, _)) = scan.entries.last() {
                     scan.damaged.retain(|key| key < last);
                 }
@@ -346,7 +310,7 @@ impl Store for MemoryStore {
             shared: Arc::clone(&self.shared),
             pulse,
             range: range.clone(),
-            told: first.previous(),
+            delivered: first.previous(),
             seen_requests: model.progress_requests,
             has_ended: false,
         })
@@ -386,42 +350,35 @@ impl Store for MemoryStore {
     }
 }
 
-/// What a watch finds when it looks.
-enum Look {
-    Found(Signal),
-    Nothing,
+/// The state of a watch.
+enum Poll {
+    Ready(Signal),
+    Pending,
     Closed,
 }
 
 impl MemoryEvents {
-    fn look(&mut self) -> Look {
+    fn poll(&mut self) -> Poll {
         let model = self.shared.lock();
         if model.is_closed {
-            return Look::Closed;
+            return Poll::Closed;
         }
-        if self.told.next() < model.floors.watchable_from {
+        if self.delivered.next() < model.floors.watchable_from {
             self.has_ended = true;
-            return Look::Found(Signal::Compacted(model.floors.watchable_from));
+            return Poll::Ready(Signal::Compacted(model.floors.watchable_from));
         }
-        for (revision, events) in model.log.range(self.told.next()..) {
-            let events = events
-                .iter()
-                .filter(|event| self.range.contains(event.key.as_str()));
-            let events: Vec<Event> = events.cloned().collect();
-            if !events.is_empty() {
-                self.told = *revision;
-                return Look::Found(Signal::Changes {
-                    revision: *revision,
-                    events,
-                });
-            }
+        let mut following = model.log.range(self.delivered.next()..);
+        if let Some((revision, event)) = following.find(|(_, event)| self.range.contains(event.key.as_str()))
+        {
+            self.delivered = *revision;
+            return Poll::Ready(Signal::Change(event.clone()));
         }
-        if self.told < model.revision || self.seen_requests < model.progress_requests {
-            self.told = self.told.max(model.revision);
+        if self.delivered < model.revision || self.seen_requests < model.progress_requests {
+            self.delivered = self.delivered.max(model.revision);
             self.seen_requests = model.progress_requests;
-            return Look::Found(Signal::Progress(self.told));
+            return Poll::Ready(Signal::Progress(self.delivered));
         }
-        Look::Nothing
+        Poll::Pending
     }
 }
 
@@ -429,10 +386,10 @@ impl Events for MemoryEvents {
     async fn next(&mut self) -> Option<Signal> {
         while !self.has_ended {
             self.pulse.borrow_and_update();
-            match self.look() {
-                Look::Found(signal) => return Some(signal),
-                Look::Closed => break,
-                Look::Nothing => {}
+            match self.poll() {
+                Poll::Ready(signal) => return Some(signal),
+                Poll::Closed => break,
+                Poll::Pending => {}
             }
             if self.pulse.changed().await.is_err() {
                 break;
@@ -479,8 +436,8 @@ mod tests {
                 .await
                 .map(drop),
         ];
-        for answer in refused {
-            assert!(matches!(answer, Err(StoreError::Corrupt { .. })), "{answer:?}");
+        for result in refused {
+            assert!(matches!(result, Err(StoreError::Corrupt { .. })), "{result:?}");
         }
         let apart = Page {
             damaged: Damaged::SetApart,
@@ -490,15 +447,15 @@ mod tests {
         assert_eq!((scan.entries.len(), scan.damaged), (1, vec![key("one")]));
 
         for other in ["two", "three"] {
-            let answer = store.remove_damaged(&key(other)).await;
-            assert!(matches!(answer, Err(StoreError::Malformed { .. })), "{answer:?}");
+            let result = store.remove_damaged(&key(other)).await;
+            assert!(matches!(result, Err(StoreError::NotDamaged)), "{result:?}");
         }
         store.remove_damaged(&key("one")).await.unwrap();
         assert_eq!(store.get(&key("one")).await.unwrap().entry, None);
         let mut events = store.watch(&range, Revision(4)).await.unwrap();
-        let Some(Signal::Changes { events, .. }) = events.next().await else {
-            panic!("the removal is told");
+        let Some(Signal::Change(event)) = events.next().await else {
+            panic!("the removal is delivered");
         };
-        assert!(events[0].old.as_ref().unwrap().value.is_unreadable());
+        assert!(event.old.unwrap().value.is_unreadable());
     }
 }

@@ -19,7 +19,7 @@ pub struct Stage {
     pub stage: &'static str,
 }
 
-/// The label of how transactions ended: `committed`, `checked`, `conflict`, `refused`, `unknown`, `busy`, `full`.
+/// The label of how transactions ended: `committed`, `conflict`, `refused`, `unknown`, `busy`, `full`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndedAs {
     /// The end.

@@ -5,7 +5,7 @@
 //! checksum) is appended by the commit thread, which alone knows it. Checksums cover the value from the task
 //! that wrote it to the one that reads it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use crc32fast::Hasher;
@@ -14,7 +14,7 @@ use prost::Message;
 use thiserror::Error;
 
 use crate::seal::{Seal, SealError, Sealed};
-use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value};
+use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value, sync};
 
 /// First byte of every record: the version of what follows.
 const ENVELOPE: u8 = 1;
@@ -80,7 +80,6 @@ pub(crate) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub(crate) revision: Revision,
-    pub(crate) index: u16,
     pub(crate) at_ms: u64,
 }
 
@@ -104,7 +103,7 @@ pub(crate) struct StoredChange {
 
 impl StoredChange {
     /// Reads a history record up to its place.
-    pub(crate) fn decode(place: (Revision, u16), bytes: &[u8]) -> Result<Self, RecordError> {
+    pub(crate) fn decode(revision: Revision, bytes: &[u8]) -> Result<Self, RecordError> {
         let record = HistoryRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
         let key = Key::parse(&record.key)?;
         let change_kind = ChangeKind::try_from(record.kind).map_err(|_| RecordError::Kind)?;
@@ -114,10 +113,8 @@ impl StoredChange {
             (ChangeKind::Deleted, Some(_), None) => EventKind::Deleted,
             _ => return Err(RecordError::Kind),
         };
-        let (revision, index) = place;
         let committed = Committed {
             revision,
-            index,
             at_ms: record.committed_ms,
         };
         let created = Revision(record.created);
@@ -182,13 +179,13 @@ impl Records {
 
     /// One shared text per form: values by the hundred thousand name a handful of them.
     fn form(&self, name: &str) -> Arc<str> {
-        let forms = self.forms.read().unwrap_or_else(PoisonError::into_inner);
+        let forms = sync::read(&self.forms);
         if let Some(form) = forms.iter().find(|form| form.as_ref() == name) {
             return Arc::clone(form);
         }
         drop(forms);
         let form: Arc<str> = name.into();
-        let mut forms = self.forms.write().unwrap_or_else(PoisonError::into_inner);
+        let mut forms = sync::write(&self.forms);
         if forms.len() < MAX_FORMS && !forms.contains(&form) {
             forms.push(Arc::clone(&form));
         }
@@ -291,6 +288,7 @@ impl Records {
         let old = self.opened_side(&key, record.old, plain)?;
         let new = self.opened_side(&key, record.new, new_bytes)?;
         Ok(Event {
+            revision: committed.revision,
             key,
             kind,
             new: new.map(|value| Entry {
@@ -478,7 +476,8 @@ fn place_crc_of_change(
     hasher.update(&created.0.to_le_bytes());
     hasher.update(&previous.to_le_bytes());
     hasher.update(&committed.revision.0.to_le_bytes());
-    hasher.update(&committed.index.to_le_bytes());
+    // The index that format 1 reserves, see `column_families`.
+    hasher.update(&[0, 0]);
     hasher.update(&committed.at_ms.to_le_bytes());
     hasher.finalize()
 }
@@ -523,7 +522,6 @@ mod tests {
 
     const COMMITTED: Committed = Committed {
         revision: Revision(9),
-        index: 2,
         at_ms: 77,
     };
 
@@ -558,10 +556,11 @@ mod tests {
         #[test]
         fn a_history_record_is_read_as_written(old in ".{0,300}", new in ".{0,300}") {
             let records = Records::new(Arc::new(Unsealed));
-            let stored = StoredChange::decode((Revision(9), 2), &updated(&records, &value(&old), &value(&new))).unwrap();
+            let stored = StoredChange::decode(Revision(9), &updated(&records, &value(&old), &value(&new))).unwrap();
             prop_assert_eq!(stored.committed, COMMITTED);
             let event = records.event(stored).unwrap();
             prop_assert_eq!(event, Event {
+                revision: Revision(9),
                 key: key(),
                 kind: EventKind::Updated,
                 new: Some(Entry { value: value(&new), created: Revision(4), modified: Revision(9) }),
@@ -588,7 +587,7 @@ mod tests {
             let mut enveloped = vec![ENVELOPE];
             enveloped.extend(bytes);
             drop(records.entry(&key(), &enveloped));
-            if let Ok(stored) = StoredChange::decode((Revision(1), 0), &enveloped) {
+            if let Ok(stored) = StoredChange::decode(Revision(1), &enveloped) {
                 drop(records.event(stored));
             }
         }
@@ -602,11 +601,7 @@ mod tests {
         assert!(matches!(records.entry(&other, &bytes), Err(RecordError::Place)));
         let bytes = updated(&records, &value("a"), &value("b"));
         assert!(matches!(
-            StoredChange::decode((Revision(9), 3), &bytes),
-            Err(RecordError::Place)
-        ));
-        assert!(matches!(
-            StoredChange::decode((Revision(8), 2), &bytes),
+            StoredChange::decode(Revision(8), &bytes),
             Err(RecordError::Place)
         ));
     }
@@ -620,7 +615,7 @@ mod tests {
             assert!(!bytes.windows(6).any(|window| window == b"secret"));
         }
         assert_eq!(records.entry(&key(), &bytes[0]).unwrap().value, secret);
-        let stored = StoredChange::decode((Revision(9), 2), &bytes[1]).unwrap();
+        let stored = StoredChange::decode(Revision(9), &bytes[1]).unwrap();
         assert_eq!(records.event(stored).unwrap().old.unwrap().value, secret);
         // Without the key: what is whole is not to be had, what is not whole is damaged all the same.
         let plain = Records::new(Arc::new(Unsealed));
@@ -642,7 +637,7 @@ mod tests {
             let refused = if is_state {
                 plain.entry(&key(), &bytes).unwrap_err()
             } else {
-                let stored = StoredChange::decode((Revision(9), 2), &bytes).unwrap();
+                let stored = StoredChange::decode(Revision(9), &bytes).unwrap();
                 plain.event(stored).unwrap_err()
             };
             assert!(

@@ -1,15 +1,14 @@
 //! The contract every backend keeps.
 //!
 //! Guarantees, each with a test in the conformance suite:
-//! - *revision*: one number a store; every committed transaction takes the next one, all its writes share it;
-//! - *durable*: an answer to a write is sent only after the write is on disk, and nothing that is not
-//!   durable is ever visible to a get, scan, watch or conflict;
+//! - *revision*: one number per store; every committed write takes the next one;
+//! - *durable*: a write is acknowledged only after it is on disk, and nothing that is not durable is visible to a get,
+//!   scan, watch or conflict;
 //! - *strictly serializable*: transactions, gets, scans at [`At::Latest`];
 //! - *exact past*: a scan at a revision equals the state right after it, on every page;
-//! - *watch*: ordered, unique, reliable, atomic by revision, resumable;
-//! - *refuse, do not guess*: damage is reported, never an empty answer.
+//! - *watch*: ordered, unique, reliable, resumable;
+//! - *refuse, do not guess*: damage is reported, never served as an empty result.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +18,14 @@ use futures_util::future::join_all;
 
 use crate::{Key, KeyRange, Revision, StoreError};
 
-/// What is stored under a key: opaque bytes and the little that readers need without parsing them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is stored under a key: opaque bytes, and the few properties that readers need without parsing them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Value {
     /// The payload: immutable and shared.
     pub bytes: Bytes,
-    /// Names the form of the payload (the API version of the stored object), so that stale forms can be found.
+    /// The form of the payload (the API version of the stored object), so that readers can convert old forms.
     pub form: Arc<str>,
-    /// An offset into `bytes` that travels with the value: where its reader splices text in.
+    /// An offset into `bytes` stored with the value: where readers insert text when they serve it.
     pub splice_offset: u32,
 }
 
@@ -34,7 +33,7 @@ impl Value {
     /// The largest payload in bytes: 1.5 MiB, as with etcd, so that objects can move between backends.
     pub const MAX_BYTES: usize = 3 << 19;
 
-    /// What stands for a value that failed its checks, in the event of its removal: no bytes of no form.
+    /// Replaces a value that failed its checks in the event of its removal: no bytes, no form.
     #[must_use]
     pub fn unreadable() -> Self {
         Self {
@@ -52,192 +51,155 @@ impl Value {
 }
 
 /// A value with its place in history.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The value.
     pub value: Value,
-    /// The revision at which the key came to be; recreation starts anew.
+    /// The revision of the create; deletion and recreation start anew.
     pub created: Revision,
     /// The revision of the last write.
     pub modified: Revision,
 }
 
-/// What a transaction expects of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
-    /// There is no such key.
-    Absent,
-    /// The key was last written at this revision.
-    Revision(Revision),
-}
-
-/// A key and what it must be for the transaction to happen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
-    /// The key.
-    pub key: Key,
-    /// What must hold.
-    pub expect: Expect,
-}
-
-/// One change of a transaction.
+/// What a transaction does to its key. Every write is conditional.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// Set the value.
-    Put(Key, Value),
-    /// Remove the key; removing an absent key is [`StoreError::Malformed`] unless a condition guards it.
-    Delete(Key),
+    /// Set the value if the key is absent.
+    Create(Value),
+    /// Replace the value if the key was last written at `base`.
+    Update {
+        /// The expected revision of the last write.
+        base: Revision,
+        /// The new value.
+        value: Value,
+    },
+    /// Remove the key if it was last written at `base`.
+    Delete {
+        /// The expected revision of the last write.
+        base: Revision,
+    },
 }
 
 impl Write {
-    /// The key that is written.
+    /// The expected revision of the key's last write; none if the key must be absent.
     #[must_use]
-    pub fn key(&self) -> &Key {
+    pub fn base(&self) -> Option<Revision> {
         match self {
-            Self::Put(key, _) | Self::Delete(key) => key,
+            Self::Create(_) => None,
+            Self::Update { base, .. } | Self::Delete { base } => Some(*base),
+        }
+    }
+
+    /// The new value; none for a delete.
+    #[must_use]
+    pub fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Create(value) | Self::Update { value, .. } => Some(value),
+            Self::Delete { .. } => None,
+        }
+    }
+
+    /// As [`Write::value`], by value.
+    #[must_use]
+    pub fn into_value(self) -> Option<Value> {
+        match self {
+            Self::Create(value) | Self::Update { value, .. } => Some(value),
+            Self::Delete { .. } => None,
         }
     }
 }
 
-/// All conditions hold and all writes happen at one new revision, or nothing happens.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// One conditional write of one key, at one new revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold; at most [`Transaction::MAX_KEYS`].
-    pub conditions: Vec<Condition>,
-    /// What then changes; at most [`Transaction::MAX_KEYS`], one write a key. None = a linearizable check.
-    pub writes: Vec<Write>,
-    /// Whether a store without room lets it make values larger that are there: for what leads to less, such as a mark
-    /// that an object is to go. New keys are never taken then.
+    /// The key.
+    pub key: Key,
+    /// What is written, and the condition for it.
+    pub write: Write,
+    /// Whether a full store accepts an update that makes the value longer. For updates that lead to a removal, such as
+    /// setting a deletion timestamp. A full store never accepts a create.
     pub may_grow: bool,
 }
 
 impl Transaction {
-    /// The most conditions, and the most writes, of one transaction.
-    pub const MAX_KEYS: usize = 1024;
+    fn new(key: Key, write: Write) -> Self {
+        Self {
+            key,
+            write,
+            may_grow: false,
+        }
+    }
 
     /// Create `key` if it is absent.
     #[must_use]
     pub fn create(key: Key, value: Value) -> Self {
-        Self {
-            conditions: vec![Condition {
-                key: key.clone(),
-                expect: Expect::Absent,
-            }],
-            writes: vec![Write::Put(key, value)],
-            may_grow: false,
-        }
+        Self::new(key, Write::Create(value))
     }
 
     /// Replace the value of `key` if it was last written at `base`.
     #[must_use]
     pub fn update(key: Key, base: Revision, value: Value) -> Self {
-        Self {
-            conditions: vec![Condition {
-                key: key.clone(),
-                expect: Expect::Revision(base),
-            }],
-            writes: vec![Write::Put(key, value)],
-            may_grow: false,
-        }
+        Self::new(key, Write::Update { base, value })
     }
 
     /// Remove `key` if it was last written at `base`.
     #[must_use]
     pub fn delete(key: Key, base: Revision) -> Self {
-        Self {
-            conditions: vec![Condition {
-                key: key.clone(),
-                expect: Expect::Revision(base),
-            }],
-            writes: vec![Write::Delete(key)],
-            may_grow: false,
-        }
+        Self::new(key, Write::Delete { base })
     }
 
-    /// Ask, linearizably, whether `key` is still what it was at `base`.
-    #[must_use]
-    pub fn check(key: Key, base: Revision) -> Self {
-        Self {
-            conditions: vec![Condition {
-                key,
-                expect: Expect::Revision(base),
-            }],
-            writes: Vec::new(),
-            may_grow: false,
-        }
-    }
-
-    /// The same, let grow or not: see [`Transaction::may_grow`].
+    /// Sets [`Transaction::may_grow`].
     #[must_use]
     pub fn growing(self, may_grow: bool) -> Self {
         Self { may_grow, ..self }
     }
 
-    /// Whether a store without room refuses it. `before` tells how long the values are that it writes over, in the
-    /// order of its writes.
-    pub(crate) fn needs_room(&self, before: impl IntoIterator<Item = Option<usize>>) -> bool {
-        let mut writes = self.writes.iter().zip(before);
-        writes.any(|(write, before)| match (write, before) {
-            (Write::Delete(_), _) => false,
-            (Write::Put(..), None) => true,
-            (Write::Put(_, value), Some(before)) => !self.may_grow && value.bytes.len() > before,
-        })
+    /// Whether a full store refuses it. `before` is the length of the value it overwrites.
+    pub(crate) fn needs_room(&self, before: Option<usize>) -> bool {
+        match (self.write.value(), before) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(value), Some(before)) => !self.may_grow && value.bytes.len() > before,
+        }
     }
 
-    /// Whether any backend takes it, without a look at what is stored.
+    /// Checks the limits that hold on every backend.
     ///
     /// # Errors
-    /// [`StoreError::Malformed`] for too many keys or two writes of one key, [`StoreError::TooLarge`] for a
-    /// value beyond [`Value::MAX_BYTES`].
-    pub fn check_form(&self) -> Result<(), StoreError> {
-        if self.conditions.len() > Self::MAX_KEYS || self.writes.len() > Self::MAX_KEYS {
-            return Err(StoreError::Malformed {
-                reason: "it has more than 1024 conditions or writes",
+    /// [`StoreError::TooLarge`] for a value beyond [`Value::MAX_BYTES`].
+    pub fn check_size(&self) -> Result<(), StoreError> {
+        let found = self.write.value().map_or(0, |value| value.bytes.len());
+        if found > Value::MAX_BYTES {
+            return Err(StoreError::TooLarge {
+                found,
+                limit: Value::MAX_BYTES,
             });
-        }
-        for write in &self.writes {
-            if let Write::Put(_, value) = write
-                && value.bytes.len() > Value::MAX_BYTES
-            {
-                return Err(StoreError::TooLarge {
-                    found: value.bytes.len(),
-                    limit: Value::MAX_BYTES,
-                });
-            }
-        }
-        if self.writes.len() > 1 {
-            let mut seen = HashSet::with_capacity(self.writes.len());
-            if !self.writes.iter().all(|write| seen.insert(write.key())) {
-                return Err(StoreError::Malformed {
-                    reason: "it writes one key twice",
-                });
-            }
         }
         Ok(())
     }
 }
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It happened, durably, at this revision (without writes: it holds at this revision).
+    /// The write is durable, at this revision.
     Committed {
-        /// The revision taken, or the current one for a transaction without writes.
+        /// The revision it took.
         revision: Revision,
     },
-    /// A condition does not hold.
+    /// The condition does not hold.
     Conflict {
-        /// The revision at which it was found not to hold.
+        /// The revision at which it was checked.
         revision: Revision,
-        /// What the keys of the conditions hold, in their order; all of it durable.
-        current: Vec<Option<Entry>>,
+        /// What the key holds, durably.
+        current: Option<Entry>,
     },
 }
 
-/// A linearizable read of one key.
+/// The result of a linearizable read of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The revision the answer is valid at.
+    /// The revision of the state that was read.
     pub revision: Revision,
     /// What the key holds.
     pub entry: Option<Entry>,
@@ -255,21 +217,21 @@ pub enum At {
 /// Which part of a range to scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Only keys greater than this text; empty = from the start of the range.
+    /// Only keys greater than this text; empty: from the start of the range.
     pub after: String,
-    /// At most so many entries; 0 = all.
+    /// At most this many entries; 0: all.
     pub limit: usize,
-    /// What becomes of keys whose value cannot be read.
+    /// How keys whose value cannot be read are treated.
     pub damaged: Damaged,
 }
 
-/// What a scan makes of keys whose value failed its checks.
+/// How a scan treats keys whose value failed its checks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Damaged {
-    /// Refuse the whole range with [`StoreError::Corrupt`]: a list must not have holes that nobody sees.
+    /// Fail the whole scan with [`StoreError::Corrupt`]: a list must not have invisible holes.
     #[default]
     Refuse,
-    /// Name them in [`Scan::damaged`] and go on.
+    /// Return their keys in [`Scan::damaged`] and go on.
     SetApart,
 }
 
@@ -280,49 +242,47 @@ pub struct Scan {
     pub revision: Revision,
     /// The entries, ordered by key.
     pub entries: Vec<(Key, Entry)>,
-    /// With [`Damaged::SetApart`], the keys in the page's part of the range whose value cannot be read, ordered.
+    /// With [`Damaged::SetApart`], the keys within the page whose value cannot be read, ordered.
     pub damaged: Vec<Key>,
     /// Whether entries follow beyond the limit.
     pub more: bool,
 }
 
-/// What happened to a key.
+/// What a write did to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// The key came to be.
+    /// The key was absent before.
     Created,
-    /// Its value changed.
+    /// The value was replaced.
     Updated,
-    /// It was removed.
+    /// The key was removed.
     Deleted,
 }
 
-/// One change of one key. Holds both sides, so that a reader needs no other look.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The change of one revision. Holds the value before and after, so that a reader needs no second read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Event {
+    /// The revision of the change.
+    pub revision: Revision,
     /// The key.
     pub key: Key,
-    /// What happened.
+    /// What the write did.
     pub kind: EventKind,
-    /// What the key holds since; none for [`EventKind::Deleted`].
+    /// What the key holds after it; none for [`EventKind::Deleted`].
     pub new: Option<Entry>,
-    /// What it held before; none for [`EventKind::Created`], and [`Value::unreadable`] when that could not be read.
+    /// What it held before; none for [`EventKind::Created`], and [`Value::unreadable`] if that could not be read.
     pub old: Option<Entry>,
 }
 
 /// What a watch delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
-    /// All changes of one revision in the watched range, in the order they were written.
-    Changes {
-        /// The revision.
-        revision: Revision,
-        /// Never empty.
-        events: Vec<Event>,
-    },
+    /// A change in the watched range.
+    Change(Event),
     /// Everything up to this revision has been delivered.
     Progress(Revision),
-    /// The reader fell behind what is kept; the watch ends with this signal. Holds the oldest watchable revision.
+    /// History after the reader's position was compacted; the watch ends with this signal. Holds the oldest watchable
+    /// revision.
     Compacted(Revision),
 }
 
@@ -383,14 +343,14 @@ impl Floors {
     }
 }
 
-/// Whether the store does its work.
+/// Which operations the store serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Reads and writes.
     Ready,
     /// Reads only, and why.
     ReadOnly(String),
-    /// A write failed in doubt: reads of what was published go on until the process ends, and why.
+    /// The outcome of a write is unknown: reads of published state go on until the process ends. Holds the cause.
     Failed(String),
 }
 
@@ -399,11 +359,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The stream type of [`Store::watch`].
     type Events: Events;
 
-    /// Checks and writes, atomically. The future may be dropped: the write then happens or not, once.
+    /// Checks the condition and writes, atomically. If the future is dropped, the write happens once or not at all.
     fn transact(&self, transaction: Transaction) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
-    /// Many independent transactions in order, each atomic and at a revision of its own, answered together.
-    /// One refusal does not stop the others. Cheaper than one call each where the backend can batch.
+    /// Runs independent transactions in order, each at a revision of its own, and returns all outcomes together.
+    /// One failure does not stop the others. Cheaper than single calls where the backend batches.
     fn transact_many(
         &self,
         transactions: Vec<Transaction>,
@@ -426,11 +386,10 @@ pub trait Store: Clone + Send + Sync + 'static {
         page: Page,
     ) -> impl Future<Output = Result<Scan, StoreError>> + Send;
 
-    /// Removes a key whose value cannot be read, whatever it was: the one way to be rid of it. Its event holds
-    /// [`Value::unreadable`].
+    /// Removes a key whose value cannot be read; no other call can. The event holds [`Value::unreadable`].
     ///
     /// # Errors
-    /// [`StoreError::Malformed`] for a key whose value can be read, or that is absent.
+    /// [`StoreError::NotDamaged`] for a key whose value can be read, or that is absent.
     fn remove_damaged(&self, key: &Key) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
     /// Delivers every change of the range with a revision of at least `first`, in order.
@@ -446,19 +405,20 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The newest committed revision, linearizably.
     fn current_revision(&self) -> impl Future<Output = Result<Revision, StoreError>> + Send;
 
-    /// Asks watches for a [`Signal::Progress`] soon. A hint.
+    /// Asks every watch to deliver a [`Signal::Progress`] soon. A hint.
     fn request_progress(&self);
 
-    /// Lets go of history up to and including `through`: `listable_from` and `watchable_from` become `through + 1`
-    /// at least. A no-op when already there.
+    /// Drops history up to and including `through`: `listable_from` and `watchable_from` become at least `through + 1`.
+    /// Does nothing if they are already.
     fn compact(&self, through: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// What can still be listed and watched.
+    /// The oldest revisions that can be listed and watched.
     fn floors(&self) -> Floors;
 
-    /// Whether the store does its work.
+    /// Which operations the store serves.
     fn health(&self) -> Health;
 
-    /// Stops taking work, flushes and closes within `grace`. Idempotent; later calls answer [`StoreError::Closed`].
+    /// Stops accepting work, flushes and closes within `grace`. Idempotent; later operations fail with
+    /// [`StoreError::Closed`].
     fn close(&self, grace: Duration) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

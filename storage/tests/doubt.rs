@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{
-    Durability, Health, Key, Options, Outcome, Revision, Store, StoreError, Transaction, Value, Write,
+    Durability, Health, Key, Options, Outcome, Revision, Store, StoreError, Transaction, Value,
 };
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
@@ -140,11 +140,7 @@ async fn a_second_removal_of_a_key_whose_first_is_in_doubt_is_in_doubt() {
     let root = TempDir::new().unwrap();
     let store = open(&root);
     store.transact(create("one")).await.unwrap();
-    let blind = Transaction {
-        writes: vec![Write::Delete(key("one"))],
-        ..Transaction::default()
-    };
-    let transactions = vec![Transaction::delete(key("one"), Revision(2)), blind];
+    let transactions = vec![Transaction::delete(key("one"), Revision(2)); 2];
     for answer in one_doubtful_batch(&store, transactions).await {
         assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
     }

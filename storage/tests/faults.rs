@@ -103,7 +103,7 @@ async fn no_more_than_four_read_history_from_disk_though_their_watches_are_dropp
         assert!(polled.is_pending());
         assert_eq!(store.metrics().replays.get(), 4, "a fifth read began");
         fail::remove("history-read");
-        assert!(matches!(fifth.await, Some(Signal::Changes { .. })));
+        assert!(matches!(fifth.await, Some(Signal::Change(_))));
     }
     turn.teardown();
 }

@@ -108,13 +108,10 @@ async fn every_released_format_opens() {
         let past: Vec<Value> = past.entries.into_iter().map(|(_, entry)| entry.value).collect();
         assert_eq!(past, [value("first "), value("second ")]);
         let mut events = store.watch(&KeyRange::all(), Revision(5)).await.unwrap();
-        let Some(Signal::Changes { events, .. }) = events.next().await else {
+        let Some(Signal::Change(deletion)) = events.next().await else {
             panic!("the deletion is due");
         };
-        assert_eq!(
-            events.first().unwrap().old.as_ref().unwrap().value,
-            value("second ")
-        );
+        assert_eq!(deletion.old.unwrap().value, value("second "));
         assert_eq!(
             commit(&store, Transaction::create(key("two"), value("new "))).await,
             Revision(6)

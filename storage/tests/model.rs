@@ -14,8 +14,7 @@ use bytes::Bytes;
 use drydock_storage::memory::MemoryStore;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{
-    At, Condition, Events, Expect, Key, KeyRange, Options, Page, Revision, Signal, Store, StoreError,
-    Transaction, Value, Write,
+    At, Events, Key, KeyRange, Options, Page, Revision, Signal, Store, StoreError, Transaction, Value,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -37,7 +36,6 @@ type Back = u64;
 
 #[derive(Debug, Clone)]
 enum Guard {
-    None,
     Absent,
     /// What the key holds now.
     Current,
@@ -47,8 +45,8 @@ enum Guard {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Transact(Vec<Part>),
-    Many(Vec<(usize, Option<usize>)>),
+    Transact(Part),
+    Many(Vec<Part>),
     Get(usize),
     Scan {
         range: usize,
@@ -56,11 +54,11 @@ enum Step {
         after: Option<usize>,
         limit: usize,
     },
-    /// A watch from so many revisions ago, read until now.
+    /// A watch from that many revisions ago, read until now.
     Watch(usize, Back),
     Compact(Back),
     /// A transaction during which the engine fails, and a reopening.
-    Doubt(Vec<Part>, usize),
+    Doubt(Part, usize),
     Reopen,
 }
 
@@ -80,21 +78,20 @@ fn writes() -> impl Strategy<Value = Option<usize>> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let guard = prop_oneof![
-        1 => Just(Guard::None),
         2 => Just(Guard::Absent),
         5 => Just(Guard::Current),
         1 => (0_u64..20).prop_map(Guard::Revision),
     ];
-    let parts = prop::collection::vec((0..KEYS.len(), guard, writes()), 1..4).boxed();
+    let part = (0..KEYS.len(), guard, writes()).boxed();
     let step = prop_oneof![
-        10 => parts.clone().prop_map(Step::Transact),
-        2 => prop::collection::vec((0..KEYS.len(), writes()), 1..6).prop_map(Step::Many),
+        10 => part.clone().prop_map(Step::Transact),
+        4 => prop::collection::vec(part.clone(), 1..6).prop_map(Step::Many),
         2 => (0..KEYS.len()).prop_map(Step::Get),
         4 => (0_usize..6, prop::option::of(-2_i64..40), prop::option::of(0..KEYS.len()), 0_usize..4)
             .prop_map(|(range, back, after, limit)| Step::Scan { range, back, after, limit }),
         3 => (0_usize..6, 0_u64..40).prop_map(|(range, back)| Step::Watch(range, back)),
         1 => (0_u64..20).prop_map(Step::Compact),
-        1 => (parts, 0..FAULTS.len()).prop_map(|(parts, fault)| Step::Doubt(parts, fault)),
+        1 => (part, 0..FAULTS.len()).prop_map(|(part, fault)| Step::Doubt(part, fault)),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..40)
@@ -154,7 +151,7 @@ async fn watched<S: Store>(store: &S, range: &KeyRange, first: Revision) -> Stri
     loop {
         let signal = tokio::time::timeout(Duration::from_secs(20), events.next()).await;
         match signal.unwrap() {
-            Some(Signal::Changes { revision, events }) => changes.push((revision, events)),
+            Some(Signal::Change(event)) => changes.push(event),
             Some(Signal::Progress(revision)) if revision < current => {}
             Some(Signal::Progress(_)) => break,
             other => panic!("{other:?}"),
@@ -163,47 +160,39 @@ async fn watched<S: Store>(store: &S, range: &KeyRange, first: Revision) -> Stri
     format!("{changes:?}")
 }
 
+/// The transaction of a part, given the state of the model.
+async fn transaction((number, guard, size): &Part, model: &MemoryStore, unique: u64) -> Transaction {
+    let key = key(*number);
+    let current = model.current_revision().await.unwrap();
+    let found = model.get(&key).await.unwrap().entry.map(|entry| entry.modified);
+    let base = match guard {
+        Guard::Absent => None,
+        Guard::Current => found,
+        Guard::Revision(back) => Some(Revision(current.0.saturating_sub(*back))),
+    };
+    match (base, size) {
+        (None, size) => Transaction::create(key, value(size.unwrap_or_default(), unique)),
+        (Some(base), Some(size)) => Transaction::update(key, base, value(*size, unique)),
+        (Some(base), None) => Transaction::delete(key, base),
+    }
+}
+
 /// What a step asks for, given where the model is.
 async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64) -> String {
     let current = model.current_revision().await.unwrap();
     let ago = |back: u64| Revision(current.0.saturating_sub(back));
     match step {
-        Step::Transact(parts) | Step::Doubt(parts, _) => {
-            let mut transaction = Transaction::default();
-            for (position, (number, guard, size)) in parts.iter().enumerate() {
-                let key = key(*number);
-                let found = model.get(&key).await.unwrap().entry.map(|entry| entry.modified);
-                let expect = match guard {
-                    Guard::None => None,
-                    Guard::Absent => Some(Expect::Absent),
-                    Guard::Current => Some(found.map_or(Expect::Absent, Expect::Revision)),
-                    Guard::Revision(back) => Some(Expect::Revision(ago(*back))),
-                };
-                if let Some(expect) = expect {
-                    let key = key.clone();
-                    transaction.conditions.push(Condition { key, expect });
-                }
-                transaction.writes.push(match size {
-                    Some(size) => Write::Put(key, value(*size, unique * 10 + position as u64)),
-                    None => Write::Delete(key),
-                });
-            }
+        Step::Transact(part) | Step::Doubt(part, _) => {
+            let transaction = transaction(part, model, unique * 10).await;
             say(store.transact(transaction).await)
         }
         Step::Many(parts) => {
-            let transactions = parts
-                .iter()
-                .enumerate()
-                .map(|(position, (number, size))| Transaction {
-                    conditions: Vec::new(),
-                    writes: vec![match size {
-                        Some(size) => Write::Put(key(*number), value(*size, unique * 10 + position as u64)),
-                        None => Write::Delete(key(*number)),
-                    }],
-                    may_grow: false,
-                });
-            let answers = store.transact_many(transactions.collect()).await;
-            answers.into_iter().map(say).collect::<Vec<_>>().join(" | ")
+            let mut transactions = Vec::new();
+            for (part, unique) in parts.iter().zip(unique * 10..) {
+                transactions.push(transaction(part, model, unique).await);
+            }
+            let outcomes = store.transact_many(transactions).await;
+            outcomes.into_iter().map(say).collect::<Vec<_>>().join(" | ")
         }
         Step::Get(number) => say(store.get(&key(*number)).await),
         Step::Scan {

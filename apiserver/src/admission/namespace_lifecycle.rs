@@ -1,8 +1,8 @@
 //! Nothing new in a namespace that is missing or being deleted: otherwise its deletion would never end.
 
-use super::Attributes;
 use crate::error::ApiError;
 use crate::host::{Host, Namespace};
+use crate::registry::admission::Attributes;
 
 /// Checks the namespace of a new object.
 ///

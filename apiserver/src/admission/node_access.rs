@@ -14,10 +14,11 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Access, Attributes, Operation, Rule};
+use super::{Access, Rule};
+use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::filters::Decision;
 use crate::host::{Host, NodeMetadata};
+use crate::registry::admission::{Attributes, Operation};
 use crate::registry::resource::Part;
 
 /// Above so many nodes only the right to all of them will do.
@@ -79,7 +80,7 @@ impl NodeAccess {
     }
 
     async fn check_each(&self, write: &Attributes<'_>, nodes: Vec<NodeMetadata>) -> Result<(), ApiError> {
-        let user = &write.context.user.name;
+        let user = &write.caller.user.name;
         let refuse = |why: String| {
             Err(ApiError::forbidden(
                 write.resource.group_resource(),
@@ -152,7 +153,7 @@ impl NodeAccess {
             return;
         }
         let is_control_plane = |node: &NodeMetadata| node.labels.contains_key(CONTROL_PLANE);
-        let warnings = &write.context.warnings;
+        let warnings = write.caller.warnings;
         let all_of_control_plane = nodes.iter().filter(|node| is_control_plane(node)).count();
         if chosen.len() == nodes.len() {
             warnings.add("spec.nodeSelector: matches every node of the cluster");

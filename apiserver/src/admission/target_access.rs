@@ -8,9 +8,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Access, Attributes, Rule};
+use super::{Access, Rule};
+use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::filters::Decision;
+use crate::registry::admission::Attributes;
 use crate::registry::resource::Part;
 
 pub(super) struct TargetAccess {
@@ -47,7 +48,7 @@ impl TargetAccess {
                 .may_delete(write, "pods", write.namespace, pod)
                 .await?
             {
-                let user = &write.context.user.name;
+                let user = &write.caller.user.name;
                 let namespace = write.namespace;
                 let tail = if reason.is_empty() {
                     String::new()

@@ -1,21 +1,19 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use drydock_proto::kinds::{Kind, evictionrequest, nodemaintenance};
-use http::{HeaderValue, Method};
 use prometheus_client::registry::Registry;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
-use crate::registry::evictionrequest::EvictionRequestStrategy;
-use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
-use crate::registry::strategy::Strategy;
-use crate::request::{Query, RequestInfo, UserInfo, Warnings};
+use crate::registry::admission::Operation;
+use crate::registry::kinds::Registration;
+use crate::registry::resource::Part;
+use crate::registry::{evictionrequest, nodemaintenance};
+use crate::request::{UserInfo, Warnings};
 
 /// A cluster in which the user may delete what is listed: `pods/NAMESPACE/NAME` or `nodes//NAME`, with an empty name for
 /// all.
@@ -113,7 +111,7 @@ impl Host for Cluster {
 
 /// What is written, where; the request is by jane.
 struct Write {
-    kind: &'static Kind,
+    registration: &'static Registration,
     namespace: &'static str,
     operation: Operation,
     part: Part,
@@ -121,14 +119,20 @@ struct Write {
     old: Option<Value>,
 }
 
-static REQUEST: Kind = evictionrequest::KIND;
-static MAINTENANCE: Kind = nodemaintenance::KIND;
+static REQUEST: &Registration = &evictionrequest::REGISTRATION;
+static MAINTENANCE: &Registration = &nodemaintenance::REGISTRATION;
 
 impl Write {
-    fn of(kind: &'static Kind, operation: Operation, object: Option<Value>, old: Option<Value>) -> Self {
-        let namespace = if kind.is_namespaced() { "shop" } else { "" };
+    fn of(
+        registration: &'static Registration,
+        operation: Operation,
+        object: Option<Value>,
+        old: Option<Value>,
+    ) -> Self {
+        let is_namespaced = registration.kind().is_namespaced();
+        let namespace = if is_namespaced { "shop" } else { "" };
         Self {
-            kind,
+            registration,
             namespace,
             operation,
             part: Part::Main,
@@ -144,23 +148,27 @@ impl Write {
         let served = ServedResource {
             group: "coordination.k8s.io",
             version: "v1alpha3",
-            resource: self.kind.plural,
+            resource: self.registration.kind().plural,
         };
         let metrics = Metrics::register(&mut Registry::default(), [served]);
         let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());
         let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
         let chain = Chain::new(host, authorizer, Some("own".to_owned()));
-        let strategy: Box<dyn Strategy> = if self.kind.is_namespaced() {
-            Box::new(EvictionRequestStrategy::default())
-        } else {
-            Box::new(NodeMaintenanceStrategy)
+        let resource = self.registration.resource(&Arc::default()).unwrap();
+        let user = Arc::new(UserInfo {
+            name: "jane".to_owned(),
+            ..UserInfo::default()
+        });
+        let warnings = Warnings::default();
+        let caller = Caller {
+            user: &user,
+            user_agent: "",
+            warnings: &warnings,
         };
-        let resource = Resource::of_kind(self.kind, strategy).unwrap();
-        let context = context();
         let write = Attributes {
             operation: self.operation,
             resource: &resource,
-            context: &context,
+            caller,
             part: self.part,
             namespace: self.namespace,
             name: "x",
@@ -174,37 +182,12 @@ impl Write {
             }
             chain.validate(&write).await
         };
-        let outcome = outcome.await.map(|()| context.warnings.texts());
+        let outcome = outcome.await.map(|()| warnings.texts());
         let asked = cluster.asked.lock().unwrap().clone();
         (
             outcome.map_err(|error: ApiError| (error.code().as_u16(), error.to_string())),
             asked,
         )
-    }
-}
-
-fn context() -> RequestContext {
-    let query = Query::default();
-    RequestContext {
-        info: RequestInfo::parse(
-            &Method::POST,
-            "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
-            &query,
-        )
-        .unwrap(),
-        query,
-        user: Arc::new(UserInfo {
-            name: "jane".to_owned(),
-            ..UserInfo::default()
-        }),
-        impersonator: None,
-        audit_id: HeaderValue::from_static("id"),
-        received: tokio::time::Instant::now(),
-        deadline: None,
-        warnings: Warnings::default(),
-        user_agent: String::new(),
-        remote: ([127, 0, 0, 1], 1).into(),
-        ending: CancellationToken::new(),
     }
 }
 
@@ -247,7 +230,7 @@ async fn nothing_new_where_a_namespace_ends() {
         ),
     ] {
         let all: &'static str = Box::leak(format!("pods/{namespace}/").into_boxed_str());
-        let mut write = Write::of(&REQUEST, Operation::Create, Some(request("web-0")), None);
+        let mut write = Write::of(REQUEST, Operation::Create, Some(request("web-0")), None);
         write.namespace = namespace;
         let (outcome, _) = write.outcome(may(&[all])).await;
         assert_eq!(
@@ -274,7 +257,7 @@ async fn whoever_touches_a_request_may_delete_the_pod() {
         (Operation::Update, Some(touched), Some(request("web-0"))),
         (Operation::Delete, None, Some(request("web-0"))),
     ] {
-        let write = Write::of(&REQUEST, operation, object, old);
+        let write = Write::of(REQUEST, operation, object, old);
         let (outcome, asked) = write.outcome(may(&["pods/shop/"])).await;
         assert_eq!(
             (outcome, asked),
@@ -303,10 +286,10 @@ async fn status_and_writes_that_change_nothing_need_no_right_to_the_target() {
     let mut moved = request("web-0");
     moved["metadata"]["managedFields"] = json!([{"manager": "m"}]);
     moved["metadata"]["resourceVersion"] = json!("2");
-    let write = Write::of(&REQUEST, Operation::Update, Some(moved), Some(request("web-0")));
+    let write = Write::of(REQUEST, Operation::Update, Some(moved), Some(request("web-0")));
     assert_eq!(write.outcome(may(&[])).await, (Ok(Vec::new()), Vec::new()));
     let mut status = Write::of(
-        &REQUEST,
+        REQUEST,
         Operation::Update,
         Some(request("web-1")),
         Some(request("web-0")),
@@ -318,7 +301,7 @@ async fn status_and_writes_that_change_nothing_need_no_right_to_the_target() {
 #[tokio::test]
 async fn both_targets_count_when_they_differ() {
     let write = Write::of(
-        &REQUEST,
+        REQUEST,
         Operation::Update,
         Some(request("web-1")),
         Some(request("web-0")),
@@ -356,7 +339,7 @@ fn nodes(allowed: &[&'static str]) -> Cluster {
 #[tokio::test]
 async fn whoever_drains_nodes_may_delete_each() {
     let cannot = "nodemaintenances.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope";
-    let write = Write::of(&MAINTENANCE, Operation::Create, Some(maintenance("old")), None);
+    let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("old")), None);
     assert_eq!(
         write.outcome(nodes(&["nodes//"])).await,
         (Ok(Vec::new()), vec!["nodes//".to_owned()])
@@ -377,7 +360,7 @@ async fn whoever_drains_nodes_may_delete_each() {
         .await;
     assert_eq!(outcome.unwrap_err().0, 500);
 
-    let none = Write::of(&MAINTENANCE, Operation::Create, Some(maintenance("future")), None);
+    let none = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("future")), None);
     assert_eq!(none.outcome(nodes(&["nodes//"])).await.0, Ok(Vec::new()));
     assert_eq!(
         none.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0,
@@ -386,7 +369,7 @@ async fn whoever_drains_nodes_may_delete_each() {
     );
 
     let unreadable = Write::of(
-        &MAINTENANCE,
+        MAINTENANCE,
         Operation::Delete,
         None,
         Some(json!({"spec": {"nodeSelector": 7}})),
@@ -396,14 +379,14 @@ async fn whoever_drains_nodes_may_delete_each() {
         403
     );
 
-    let delete = Write::of(&MAINTENANCE, Operation::Delete, None, Some(maintenance("old")));
+    let delete = Write::of(MAINTENANCE, Operation::Delete, None, Some(maintenance("old")));
     assert_eq!(delete.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0, 403);
 }
 
 #[tokio::test]
 async fn selections_people_rarely_mean_are_warned_about() {
     let warnings = |label: &'static str| async move {
-        let write = Write::of(&MAINTENANCE, Operation::Create, Some(maintenance(label)), None);
+        let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance(label)), None);
         write.outcome(nodes(&["nodes//"])).await.0.unwrap()
     };
     assert_eq!(warnings("old").await, Vec::<String>::new());
@@ -417,7 +400,7 @@ async fn selections_people_rarely_mean_are_warned_about() {
     );
     let all = json!({"spec": {"nodeSelector": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "none", "operator": "DoesNotExist"}]}]}}});
-    let write = Write::of(&MAINTENANCE, Operation::Create, Some(all), None);
+    let write = Write::of(MAINTENANCE, Operation::Create, Some(all), None);
     assert_eq!(
         write.outcome(nodes(&["nodes//"])).await.0.unwrap(),
         [

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use drydock_storage::{At, Damaged, Key, KeyRange, Page as ScanPage, Store, StoreError};
 
 use super::error::ReadError;
-use super::freshness::{Freshness, ListState};
 use super::object::CachedObject;
 use super::parts::CacheParts;
 use super::snapshot::{Objects, Page, Query};
+use crate::request::freshness::{Freshness, ListState};
 
 /// The most objects of a page. A client that asks for more gets a continue token for the rest.
 const MAX_PAGE: usize = 1_000;

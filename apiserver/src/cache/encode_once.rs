@@ -12,6 +12,7 @@ use drydock_storage::Revision;
 use thiserror::Error;
 
 use super::object::CachedObject;
+use crate::request::projection::Projection;
 
 /// What happened to an object, as seen through the selection of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,10 +25,15 @@ pub enum WatchKind {
     Deleted,
 }
 
-/// Names an encoding: two encoders with the same id write the same bytes. Distinct for every face, media type
-/// and projection.
+/// Identifies an encoding: encoders of one resource with equal ids write the same bytes. Watches are always encoded as
+/// JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EncoderId(pub u32);
+pub struct EncoderId {
+    /// The served version.
+    pub face: &'static str,
+    /// What is shown of an object.
+    pub projection: Projection,
+}
 
 /// An object could not be encoded as requested.
 #[derive(Debug, Clone, Error)]
@@ -165,13 +171,15 @@ mod tests {
                 let (encodings, calls) = (&encodings, &calls);
                 scope.spawn(move || {
                     for round in 0..100 {
-                        let encoder = EncoderId((round + thread) % 5);
-                        let kind = [WatchKind::Added, WatchKind::Deleted][(round % 2) as usize];
-                        let (frame, _) = encodings.get(encoder, kind, || {
+                        let face = ["a", "b", "c", "d", "e"][(round + thread) % 5];
+                        let projection = Projection::Object;
+                        let id = EncoderId { face, projection };
+                        let kind = [WatchKind::Added, WatchKind::Deleted][round % 2];
+                        let (frame, _) = encodings.get(id, kind, || {
                             calls.fetch_add(1, Ordering::Relaxed);
-                            Ok(format!("{} {kind:?}", encoder.0).into())
+                            Ok(format!("{face} {kind:?}").into())
                         });
-                        assert_eq!(frame.unwrap(), format!("{} {kind:?}", encoder.0));
+                        assert_eq!(frame.unwrap(), format!("{face} {kind:?}"));
                     }
                 });
             }

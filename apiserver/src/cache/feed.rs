@@ -237,10 +237,9 @@ impl<S: Store> Feeder<S> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) if revision > root.revision => {
-                    if let [event] = events.as_slice()
-                        && Self::removes_unread(event, root)
-                    {
+                Some(Signal::Change(event)) if event.revision > root.revision => {
+                    let revision = event.revision;
+                    if Self::removes_unread(&event, root) {
                         if root.revision > before {
                             self.publish_batch(&std::mem::take(&mut batch), root);
                         }
@@ -250,17 +249,15 @@ impl<S: Store> Feeder<S> {
                         continue;
                     }
                     root.revision = revision;
-                    for event in events {
-                        let Ok(event) = self.apply(event, root) else {
-                            // The events before it are not published either: they may build on a wrong state.
-                            self.is_wrong = true;
-                            return ControlFlow::Break(StreamEnd::Reload);
-                        };
-                        batch.push(event);
-                    }
+                    let Ok(event) = self.apply(event, root) else {
+                        // The events before it are not published either: they may build on a wrong state.
+                        self.is_wrong = true;
+                        return ControlFlow::Break(StreamEnd::Reload);
+                    };
+                    batch.push(event);
                 }
                 // Applied before: a resumed stream may overlap.
-                Some(Signal::Changes { .. }) => {}
+                Some(Signal::Change(_)) => {}
                 Some(Signal::Progress(revision)) => root.revision = root.revision.max(revision),
                 Some(Signal::Compacted(_)) => flow = ControlFlow::Break(StreamEnd::Reload),
                 None => flow = ControlFlow::Break(StreamEnd::Resume),

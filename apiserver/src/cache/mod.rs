@@ -5,7 +5,6 @@
 //! ```text
 //! bookmark →
 //! continue_token →
-//! freshness →
 //! lock →
 //! packer →
 //! tree →
@@ -31,12 +30,12 @@
 //! published → lock, past, root, snapshot
 //! parts → config, error, event_logs, metrics, open_watches, published, repairs, replays, source, termination
 //! consistency → metrics, parts, root, source
-//! direct → error, freshness, object, parts, snapshot
-//! reads → error, freshness, parts, root, snapshot
+//! direct → error, object, parts, snapshot
+//! reads → error, parts, root, snapshot
 //! replay → encode_once, error, history, packer, parts, progress, selection
 //! feed → class, consistency, history, object, parts, root
-//! watcher → bookmark, class, encode_once, error, freshness, history, live, open_watches, packer, parts, progress, reads, replay, selection, snapshot
-//! watch_cache → config, direct, error, feed, freshness, object, parts, reads, snapshot, watcher
+//! watcher → bookmark, class, encode_once, error, history, live, open_watches, packer, parts, progress, reads, replay, selection, snapshot
+//! watch_cache → config, direct, error, feed, object, parts, reads, snapshot, watcher
 //! ```
 //!
 //! Invariants:
@@ -55,7 +54,6 @@ mod encode_once;
 mod error;
 mod event_logs;
 mod feed;
-mod freshness;
 mod history;
 mod live;
 mod lock;
@@ -80,12 +78,12 @@ mod tree;
 mod watch_cache;
 mod watcher;
 
+pub use crate::request::freshness::{Freshness, ListState, WatchStart};
 pub use config::{CacheConfig, CacheLimits};
 pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, PageOf, TokenError};
 pub use encode_once::{EncodeError, EncoderId, EventEncoder, WatchKind};
 pub use error::{ReadError, WatchEnd};
 pub use feed::Feeder;
-pub use freshness::{Freshness, ListState, WatchStart};
 pub use metrics::CacheMetrics;
 pub use object::{Attributes, CachedObject, Extract};
 pub use selection::{Predicate, Scope, Selection};

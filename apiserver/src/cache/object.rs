@@ -6,10 +6,9 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use drydock_storage::{Entry, Key, Revision, Value};
 
 use super::tree::Item;
@@ -26,7 +25,7 @@ pub struct Attributes {
 }
 
 /// Reads the attributes of a payload; supplied by the registry of the kind.
-pub type Extract = dyn Fn(&Key, &[u8]) -> Attributes + Send + Sync;
+pub type Extract = dyn Fn(&Key, &Value) -> Attributes + Send + Sync;
 
 /// Whether a term is a label or a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -178,7 +177,7 @@ impl CachedObject {
         before: Option<&Self>,
         interner: &mut Interner,
     ) -> Self {
-        let attributes = extract(&key, &entry.value.bytes);
+        let attributes = extract(&key, &entry.value);
         let kept = match before {
             Some(before) if before.has(&attributes) => Arc::clone(&before.kept),
             _ => Arc::new(Kept::new(&attributes, interner)),
@@ -262,32 +261,12 @@ impl CachedObject {
         Arc::ptr_eq(&self.kept.terms, &other.kept.terms) || self.kept.terms == other.kept.terms
     }
 
-    /// Writes the payload with its resourceVersion spliced in.
-    pub fn write_into(&self, out: &mut BytesMut) {
-        self.write_at(self.modified, out);
-    }
-
-    /// As [`CachedObject::write_into`] with another resourceVersion, for deletions.
-    pub fn write_at(&self, revision: Revision, out: &mut BytesMut) {
-        // Clamped: a wrong offset must not panic.
-        let offset = usize::try_from(self.value.splice_offset).unwrap_or(usize::MAX);
-        let (head, tail) = self.value.bytes.split_at(offset.min(self.value.bytes.len()));
-        out.reserve(self.value.bytes.len() + SPLICE_BYTES);
-        out.extend_from_slice(head);
-        // Writing into a buffer that grows cannot fail.
-        let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
-        out.extend_from_slice(tail);
-    }
-
     /// The size of the payload in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         u64::try_from(self.value.bytes.len()).unwrap_or(u64::MAX)
     }
 }
-
-/// Room for `"resourceVersion":"<20 digits>",`.
-const SPLICE_BYTES: usize = 42;
 
 impl Kept {
     fn new(attributes: &Attributes, interner: &mut Interner) -> Self {
@@ -354,34 +333,12 @@ mod tests {
             created: Revision(2),
             modified: Revision(7),
         };
-        let extract = |_: &Key, _: &[u8]| Attributes {
+        let extract = |_: &Key, _: &Value| Attributes {
             uid: "u".to_owned(),
             labels: vec![("b".to_owned(), "2".to_owned()), ("a".to_owned(), String::new())],
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
         };
         CachedObject::new(Key::new("g", "r", "ns", "n").unwrap(), entry, &extract)
-    }
-
-    fn text(write: impl Fn(&mut BytesMut)) -> String {
-        let mut out = BytesMut::new();
-        write(&mut out);
-        String::from_utf8(out.to_vec()).unwrap()
-    }
-
-    #[test]
-    fn the_resource_version_is_spliced_into_the_payload() {
-        let object = object(r#"{"metadata":{"name":"n","uid":"u"}}"#, 24);
-        let expected = r#"{"metadata":{"name":"n","resourceVersion":"7","uid":"u"}}"#;
-        assert_eq!(text(|out| object.write_into(out)), expected);
-        assert_eq!(
-            text(|out| object.write_at(Revision(9), out)),
-            expected.replace('7', "9")
-        );
-    }
-
-    #[test]
-    fn an_offset_beyond_the_payload_does_not_panic() {
-        assert!(text(|out| object("{}", 99).write_into(out)).starts_with("{}"));
     }
 
     #[test]
@@ -423,7 +380,7 @@ mod tests {
     fn versions_of_an_object_share_unchanged_attributes() {
         let mut interner = Interner::default();
         let first = object("{}", 1);
-        let same = |_: &Key, _: &[u8]| Attributes {
+        let same = |_: &Key, _: &Value| Attributes {
             uid: "u".to_owned(),
             labels: vec![("a".to_owned(), String::new()), ("b".to_owned(), "2".to_owned())],
             fields: vec![("spec.x".to_owned(), "1".to_owned())],
@@ -436,7 +393,7 @@ mod tests {
             &mut interner,
         );
         assert!(Arc::ptr_eq(&first.kept, &second.kept));
-        let fewer = |_: &Key, _: &[u8]| Attributes::default();
+        let fewer = |_: &Key, _: &Value| Attributes::default();
         let third = CachedObject::interned(
             first.key.clone(),
             first.entry(),

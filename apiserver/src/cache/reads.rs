@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::error::ReadError;
-use super::freshness::Freshness;
 use super::parts::CacheParts;
 use super::root::Root;
 use super::snapshot::Snapshot;
+use crate::request::freshness::Freshness;
 
 /// How often the store is asked for its progress while a read waits for a revision.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);

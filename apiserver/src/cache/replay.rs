@@ -93,16 +93,15 @@ impl<E: Events> Replay<E> {
         let mut signal = Some(first);
         while let Some(next) = signal {
             match next {
-                Some(Signal::Changes { revision, events }) => {
-                    for event in events {
-                        let encoder = progress.encoder(encoder, count);
-                        match append(cache, selection, progress, revision, event, encoder, &mut frames) {
-                            Ok(matched) => count += usize::from(matched),
-                            Err(error) => end = Some(ReplayEnd::Failed(error)),
+                Some(Signal::Change(event)) => {
+                    let revision = event.revision;
+                    let encoder = progress.encoder(encoder, count);
+                    match append(cache, selection, progress, event, encoder, &mut frames) {
+                        Ok(matched) => {
+                            count += usize::from(matched);
+                            progress.seen = revision;
                         }
-                    }
-                    if end.is_none() {
-                        progress.seen = revision;
+                        Err(error) => end = Some(ReplayEnd::Failed(error)),
                     }
                 }
                 Some(Signal::Progress(revision)) => progress.seen = progress.seen.max(revision),
@@ -124,12 +123,17 @@ fn append<S: Store>(
     cache: &CacheParts<S>,
     selection: &Selection,
     progress: &Progress,
-    revision: Revision,
     event: Event,
     encoder: &dyn EventEncoder,
     out: &mut BytesMut,
 ) -> Result<bool, WatchEnd> {
-    let Event { key, new, old, .. } = event;
+    let Event {
+        revision,
+        key,
+        new,
+        old,
+        ..
+    } = event;
     if old.as_ref().is_some_and(|old| old.value.is_unreadable()) && selection.may_match(&key) {
         // Whether the removed object matched is unknown, so the client must list again.
         return Err(progress.expired(revision.next(), &cache.metrics));

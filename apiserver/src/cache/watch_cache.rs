@@ -18,12 +18,12 @@ use super::config::CacheConfig;
 use super::direct;
 use super::error::ReadError;
 use super::feed::Feeder;
-use super::freshness::{Freshness, ListState};
 use super::object::CachedObject;
 use super::parts::CacheParts;
 use super::reads::Reads;
 use super::snapshot::{Page, Query};
 use super::watcher::{WatchRequest, Watcher};
+use crate::request::freshness::{Freshness, ListState};
 
 /// The cache of one resource. Clones share it.
 pub struct WatchCache<S: Store> {

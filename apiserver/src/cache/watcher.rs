@@ -23,7 +23,6 @@ use super::bookmark::Bookmarks;
 use super::class::Member;
 use super::encode_once::{EventEncoder, WatchKind};
 use super::error::{ReadError, WatchEnd};
-use super::freshness::{Freshness, WatchStart};
 use super::history::Entered;
 use super::live::{Live, Pulled};
 use super::open_watches::{Cursor, Opened};
@@ -34,6 +33,7 @@ use super::reads::Reads;
 use super::replay::{Filled, Next, Replay, ReplayEnd};
 use super::selection::Selection;
 use super::snapshot::Objects;
+use crate::request::freshness::{Freshness, WatchStart};
 
 /// How long a watch that ends with the server may still send pending events.
 const DRAIN_TIME: Duration = Duration::from_secs(1);

@@ -1,155 +1,104 @@
-//! What may a configuration file say? Every flag, in camelCase; anything else is refused.
+//! The configuration file: a YAML mapping with a member per flag, in camelCase. Unknown members are rejected.
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
-use clap::parser::ValueSource;
-use serde::Deserialize;
+use clap::{Arg, Command, parser::ValueSource};
+use serde::{
+    Deserializer as _,
+    de::{Error as _, MapAccess, Visitor},
+};
 
-use super::{ConfigError, LogFormat};
+use super::error::ConfigError;
 
-/// The members of a configuration file: every flag, in camelCase.
-#[derive(Debug, Default, Deserialize)]
-#[expect(clippy::struct_field_names, reason = "members are named as the flags")]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct File {
-    kubeconfig: Option<String>,
-    authentication_kubeconfig: Option<String>,
-    authorization_kubeconfig: Option<String>,
-    authentication_skip_lookup: Option<bool>,
-    authentication_tolerate_lookup_failure: Option<bool>,
-    client_ca_file: Option<String>,
-    requestheader_client_ca_file: Option<String>,
-    requestheader_allowed_names: Option<Vec<String>>,
-    requestheader_username_headers: Option<Vec<String>>,
-    requestheader_uid_headers: Option<Vec<String>>,
-    requestheader_group_headers: Option<Vec<String>>,
-    requestheader_extra_headers_prefix: Option<Vec<String>>,
-    write_kubeconfig: Option<String>,
-    bind_address: Option<String>,
-    secure_port: Option<u16>,
-    tls_cert_file: Option<String>,
-    tls_private_key_file: Option<String>,
-    tls_min_version: Option<String>,
-    authorization_always_allow_paths: Option<Vec<String>>,
-    data_dir: Option<String>,
-    storage_durability: Option<String>,
-    history_window: Option<String>,
-    storage_object_bytes_limit: Option<String>,
-    storage_any_file_system: Option<bool>,
-    incremental_backup_dir: Option<String>,
-    storage_check_interval: Option<String>,
-    shutdown_delay_duration: Option<String>,
-    request_timeout: Option<String>,
-    max_requests_inflight: Option<u32>,
-    max_mutating_requests_inflight: Option<u32>,
-    authentication_token_webhook_cache_ttl: Option<String>,
-    authorization_webhook_cache_authorized_ttl: Option<String>,
-    authorization_webhook_cache_unauthorized_ttl: Option<String>,
-    allowed_reserved_names: Option<Vec<String>>,
-    debug_cache_check_period: Option<String>,
-    log_format: Option<LogFormat>,
-    log_level: Option<String>,
-}
+/// A flag and its value, as on a command line.
+pub(super) type Setting = (String, String);
 
-/// A file's member as the flag it stands for, and the flag's value.
-pub(super) type Setting = (&'static str, String);
-
-impl File {
-    /// The settings of the file as flags.
-    fn settings(self) -> Vec<Setting> {
-        fn text<T: ToString>(flag: &'static str, value: Option<T>) -> Option<Setting> {
-            value.map(|value| (flag, value.to_string()))
-        }
-        fn list(flag: &'static str, value: Option<Vec<String>>) -> Option<Setting> {
-            value.map(|values| (flag, values.join(",")))
-        }
-        let format = self.log_format.map(|format| match format {
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-        });
-        [
-            text("kubeconfig", self.kubeconfig),
-            text("authentication-kubeconfig", self.authentication_kubeconfig),
-            text("authorization-kubeconfig", self.authorization_kubeconfig),
-            text("authentication-skip-lookup", self.authentication_skip_lookup),
-            text(
-                "authentication-tolerate-lookup-failure",
-                self.authentication_tolerate_lookup_failure,
-            ),
-            text("client-ca-file", self.client_ca_file),
-            text("requestheader-client-ca-file", self.requestheader_client_ca_file),
-            list("requestheader-allowed-names", self.requestheader_allowed_names),
-            list(
-                "requestheader-username-headers",
-                self.requestheader_username_headers,
-            ),
-            list("requestheader-uid-headers", self.requestheader_uid_headers),
-            list("requestheader-group-headers", self.requestheader_group_headers),
-            list(
-                "requestheader-extra-headers-prefix",
-                self.requestheader_extra_headers_prefix,
-            ),
-            text("write-kubeconfig", self.write_kubeconfig),
-            text("bind-address", self.bind_address),
-            text("secure-port", self.secure_port),
-            text("tls-cert-file", self.tls_cert_file),
-            text("tls-private-key-file", self.tls_private_key_file),
-            text("tls-min-version", self.tls_min_version),
-            list(
-                "authorization-always-allow-paths",
-                self.authorization_always_allow_paths,
-            ),
-            text("data-dir", self.data_dir),
-            text("storage-durability", self.storage_durability),
-            text("history-window", self.history_window),
-            text("storage-object-bytes-limit", self.storage_object_bytes_limit),
-            text("storage-any-file-system", self.storage_any_file_system),
-            text("incremental-backup-dir", self.incremental_backup_dir),
-            text("storage-check-interval", self.storage_check_interval),
-            text("shutdown-delay-duration", self.shutdown_delay_duration),
-            text("request-timeout", self.request_timeout),
-            text("max-requests-inflight", self.max_requests_inflight),
-            text(
-                "max-mutating-requests-inflight",
-                self.max_mutating_requests_inflight,
-            ),
-            text(
-                "authentication-token-webhook-cache-ttl",
-                self.authentication_token_webhook_cache_ttl,
-            ),
-            text(
-                "authorization-webhook-cache-authorized-ttl",
-                self.authorization_webhook_cache_authorized_ttl,
-            ),
-            text(
-                "authorization-webhook-cache-unauthorized-ttl",
-                self.authorization_webhook_cache_unauthorized_ttl,
-            ),
-            list("allowed-reserved-names", self.allowed_reserved_names),
-            text("debug-cache-check-period", self.debug_cache_check_period),
-            text("log-format", format),
-            text("log-level", self.log_level),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
-}
-
-/// The settings in a file.
-pub(super) fn read(path: &Path) -> Result<Vec<Setting>, ConfigError> {
+/// The settings in a file for the flags of `program`.
+pub(super) fn read(path: &Path, program: &Command) -> Result<Vec<Setting>, ConfigError> {
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
-    let file: File = serde_saphyr::from_str(&text).map_err(|error| ConfigError::File {
-        path: path.to_owned(),
-        text: error.to_string().lines().next().unwrap_or_default().to_owned(),
-    })?;
-    Ok(file.settings())
+    serde_saphyr::with_deserializer_from_str(&text, |file| file.deserialize_map(Members(program)))
+        .map_err(|error| invalid(path, &error))
 }
 
-/// Whether nobody gave the flag. One that the command does not know counts as given: the file may serve both commands.
+/// An error in the file, cut to its first line.
+pub(super) fn invalid(path: &Path, error: &impl ToString) -> ConfigError {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    ConfigError::File {
+        path: path.to_owned(),
+        text: line.strip_prefix("error: ").unwrap_or(line).to_owned(),
+    }
+}
+
+/// Reads each member as the type of its flag. Null counts as absent.
+struct Members<'a>(&'a Command);
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = Vec<Setting>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mapping of settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Vec<Setting>, A::Error> {
+        let mut settings = Vec::new();
+        while let Some(member) = members.next_key::<String>()? {
+            let Some((flag, argument)) = flag_of(self.0, &member) else {
+                return Err(A::Error::custom(format!("unknown member {member:?}")));
+            };
+            let value = if argument.get_value_delimiter().is_some() {
+                let values: Option<Vec<String>> = members.next_value()?;
+                values.map(|values| values.join(","))
+            } else if is_boolean(argument) {
+                let value: Option<bool> = members.next_value()?;
+                value.map(|value| value.to_string())
+            } else {
+                members.next_value::<Option<String>>()?
+            };
+            settings.extend(value.map(|value| (flag.to_owned(), value)));
+        }
+        Ok(settings)
+    }
+}
+
+/// The flag of any command that a member stands for. Only flags with an environment variable are settings.
+fn flag_of<'a>(program: &'a Command, member: &str) -> Option<(&'a str, &'a Arg)> {
+    program
+        .get_subcommands()
+        .flat_map(Command::get_arguments)
+        .filter(|argument| argument.get_env().is_some())
+        .filter_map(|argument| Some((argument.get_long()?, argument)))
+        .find(|(flag, _)| *flag != "config" && member_of(flag) == member)
+}
+
+/// `secure-port` → `securePort`.
+fn member_of(flag: &str) -> String {
+    let mut member = String::with_capacity(flag.len());
+    for (index, word) in flag.split('-').enumerate() {
+        let mut characters = word.chars();
+        match characters.next() {
+            Some(first) if index > 0 => member.push(first.to_ascii_uppercase()),
+            Some(first) => member.push(first),
+            None => {}
+        }
+        member.push_str(characters.as_str());
+    }
+    member
+}
+
+fn is_boolean(argument: &Arg) -> bool {
+    let values = argument.get_possible_values();
+    !values.is_empty()
+        && values
+            .iter()
+            .all(|value| matches!(value.get_name(), "true" | "false"))
+}
+
+/// Whether the flag has its default value. A flag that the command does not know counts as set, since one file may be used
+/// for both commands.
 pub(super) fn is_default(matches: &clap::ArgMatches, flag: &str) -> bool {
     let id = flag.replace('-', "_");
     match matches.try_contains_id(&id) {

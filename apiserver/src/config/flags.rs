@@ -1,4 +1,4 @@
-//! Which flags are there, and which values can they have?
+//! The flags of a server, and their validation.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -7,101 +7,27 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 
 use super::{
-    AuthenticationOverrides, CertificateFiles, Config, ConfigError, DEFAULT_DATA_DIR, Durability, HostConfig,
-    LogConfig, LogFormat, RequestHeaderOverrides, ServeConfig, ServerConfig, StandaloneConfig,
-    StorageCommand, StorageConfig,
+    error::ConfigError,
+    settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
+    storage::StorageFlags,
+    values::{GoDuration, parse_tls_version},
 };
 use crate::{
-    filters::{DEFAULT_ALWAYS_ALLOW, InFlightLimits},
-    host::reviews::ReviewTtls,
+    authorization::DEFAULT_ALWAYS_ALLOW,
+    filters::InFlightLimits,
+    host::{
+        kube::{AuthenticationOverrides, HostConfig, RequestHeaderOverrides},
+        reviews::ReviewTtls,
+    },
     http::tls::MinTlsVersion,
-    request::duration::parse_go_duration,
 };
 
-/// Where a store lies and how it is kept; said alike to a server and to work on its files.
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct StorageFlags {
-    /// Folder of the store.
-    #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
-    data_dir: PathBuf,
-    /// `strict`: a write is answered when the disk has it. `relaxed=DURATION`: the disk is asked that often.
-    #[arg(long, env = "DRYDOCK_STORAGE_DURABILITY", default_value_t = Durability::Strict, value_name = "MODE")]
-    storage_durability: Durability,
-    /// How long past revisions can be watched from.
-    #[arg(
-        long,
-        env = "DRYDOCK_HISTORY_WINDOW",
-        default_value = "5m",
-        value_name = "DURATION"
-    )]
-    history_window: GoDuration,
-    /// Bytes of all objects, which memory holds, at which creates and changes that grow are refused; 0 = no limit.
-    #[arg(
-        long,
-        env = "DRYDOCK_STORAGE_OBJECT_BYTES_LIMIT",
-        default_value = "1536Mi",
-        value_name = "BYTES"
-    )]
-    storage_object_bytes_limit: Bytes,
-    /// Take file systems that cannot promise that a write is on disk: network mounts, overlays, memory.
-    #[arg(
-        long,
-        env = "DRYDOCK_STORAGE_ANY_FILE_SYSTEM",
-        default_value_t = false,
-        num_args = 0..=1,
-        default_missing_value = "true",
-        require_equals = true,
-        value_name = "BOOL",
-        action = clap::ArgAction::Set
-    )]
-    storage_any_file_system: bool,
-}
-
-impl StorageFlags {
-    /// The settings of the store.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`].
-    pub fn validated(&self) -> Result<StorageConfig, ConfigError> {
-        if self.history_window.0 < Duration::from_secs(1) {
-            return Err(wrong("--history-window", "must be at least 1s"));
-        }
-        Ok(StorageConfig {
-            data_dir: self.data_dir.clone(),
-            durability: self.storage_durability,
-            history_window: self.history_window.0,
-            object_bytes_limit: self.storage_object_bytes_limit.0,
-            any_file_system: self.storage_any_file_system,
-            incremental_backup_dir: None,
-            check_interval: Duration::ZERO,
-        })
-    }
-}
-
-/// Drydock's API server.
-#[derive(Debug, Parser)]
-#[command(name = "drydock-apiserver", version, about, disable_help_subcommand = true)]
-pub(super) struct CommandLine {
-    #[command(subcommand)]
-    pub(super) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Command {
-    /// Serve as an aggregated API server of a cluster.
-    Serve(Box<ServeFlags>),
-    /// Serve everything alone, without a cluster: a first look, demos and tests, never a way to run a cluster.
-    Standalone(Box<StandaloneFlags>),
-    /// Work on the files of a store that no server has open.
-    #[command(subcommand)]
-    Storage(StorageCommand),
-}
-
+/// Flags of `serve`.
 #[derive(Debug, Args)]
-pub(super) struct ServeFlags {
+pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
     #[command(flatten)]
@@ -109,21 +35,7 @@ pub(super) struct ServeFlags {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct StandaloneFlags {
-    /// File that the kubeconfig for clients is written to.
-    #[arg(
-        long,
-        env = "DRYDOCK_WRITE_KUBECONFIG",
-        default_value = "drydock.kubeconfig",
-        value_name = "FILE"
-    )]
-    write_kubeconfig: PathBuf,
-    #[command(flatten)]
-    server: ServerFlags,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct HostFlags {
+struct HostFlags {
     /// Kubeconfig for the host; without it the service account of the pod.
     #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -136,16 +48,16 @@ pub(super) struct HostFlags {
     /// Do not read authentication settings from the host.
     #[arg(long, env = "DRYDOCK_AUTHENTICATION_SKIP_LOOKUP", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     authentication_skip_lookup: bool,
-    /// Start though the host's authentication settings cannot be read.
+    /// Start even if the host's authentication settings cannot be read.
     #[arg(long, env = "DRYDOCK_AUTHENTICATION_TOLERATE_LOOKUP_FAILURE", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     authentication_tolerate_lookup_failure: bool,
-    /// Authorities of users' client certificates, instead of the host's.
+    /// CA bundle for users' client certificates, instead of the host's.
     #[arg(long, env = "DRYDOCK_CLIENT_CA_FILE", value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Authorities of the front-proxy certificate, instead of the host's.
+    /// CA bundle for the front-proxy certificate, instead of the host's.
     #[arg(long, env = "DRYDOCK_REQUESTHEADER_CLIENT_CA_FILE", value_name = "FILE")]
     requestheader_client_ca_file: Option<PathBuf>,
-    /// Common names the front-proxy certificate may have; none = any.
+    /// Allowed common names of the front-proxy certificate; none = any.
     #[arg(
         long,
         env = "DRYDOCK_REQUESTHEADER_ALLOWED_NAMES",
@@ -190,15 +102,16 @@ pub(super) struct HostFlags {
     requestheader_extra_headers_prefix: Vec<String>,
 }
 
+/// Flags of everything that serves.
 #[derive(Debug, Args)]
-pub(super) struct ServerFlags {
+pub struct ServerFlags {
     /// YAML file with flags as members, in camelCase: `securePort: 6443`.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to listen on.
     #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
     bind_address: IpAddr,
-    /// Port to listen on; 0 lets the system choose, and the choice is logged.
+    /// Port to listen on; with 0 the system chooses one, which is logged.
     #[arg(long, env = "DRYDOCK_SECURE_PORT", default_value_t = 443, value_name = "PORT")]
     secure_port: u16,
     /// Serving certificate with intermediates, PEM.
@@ -210,15 +123,15 @@ pub(super) struct ServerFlags {
     /// The oldest TLS version, `VersionTLS12` or `VersionTLS13`.
     #[arg(long, env = "DRYDOCK_TLS_MIN_VERSION", default_value = "VersionTLS12", value_parser = parse_tls_version, value_name = "VERSION")]
     tls_min_version: MinTlsVersion,
-    /// Paths that need no authorization; a trailing * stands for every path with that start.
+    /// Paths that need no authorization; a trailing * matches every path with that prefix.
     #[arg(long, env = "DRYDOCK_AUTHORIZATION_ALWAYS_ALLOW_PATHS", value_delimiter = ',', default_values_t = DEFAULT_ALWAYS_ALLOW.map(str::to_owned), value_name = "PATHS")]
     authorization_always_allow_paths: Vec<String>,
     #[command(flatten)]
     store: StorageFlags,
-    /// Folder, on any volume, that `POST /storage/backups?incremental=true` keeps incremental backups in.
+    /// Folder, on any volume, for the incremental backups of `POST /storage/backups?incremental=true`.
     #[arg(long, env = "DRYDOCK_INCREMENTAL_BACKUP_DIR", value_name = "DIR")]
     incremental_backup_dir: Option<PathBuf>,
-    /// How often every stored value is read and compared with its checksums; 0 = never.
+    /// How often every stored value is read and its checksums verified; 0 = never.
     #[arg(
         long,
         env = "DRYDOCK_STORAGE_CHECK_INTERVAL",
@@ -234,7 +147,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     shutdown_delay_duration: GoDuration,
-    /// Time of a request that is no watch.
+    /// Time limit of a request that is not a watch.
     #[arg(
         long,
         env = "DRYDOCK_REQUEST_TIMEOUT",
@@ -242,7 +155,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     request_timeout: GoDuration,
-    /// Reads handled at a time; 0 = no limit.
+    /// Maximum number of concurrent reads; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_MAX_REQUESTS_INFLIGHT",
@@ -250,7 +163,7 @@ pub(super) struct ServerFlags {
         value_name = "COUNT"
     )]
     max_requests_inflight: usize,
-    /// Writes handled at a time; 0 = no limit.
+    /// Maximum number of concurrent writes; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_MAX_MUTATING_REQUESTS_INFLIGHT",
@@ -258,7 +171,7 @@ pub(super) struct ServerFlags {
         value_name = "COUNT"
     )]
     max_mutating_requests_inflight: usize,
-    /// How long a good token is not reviewed again.
+    /// How long the review of a valid token is cached.
     #[arg(
         long,
         env = "DRYDOCK_AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL",
@@ -266,7 +179,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     authentication_token_webhook_cache_ttl: GoDuration,
-    /// How long an allowed access is not reviewed again.
+    /// How long a review that allows is cached.
     #[arg(
         long,
         env = "DRYDOCK_AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL",
@@ -274,7 +187,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     authorization_webhook_cache_authorized_ttl: GoDuration,
-    /// How long a refused access is not reviewed again.
+    /// How long a review that does not allow is cached.
     #[arg(
         long,
         env = "DRYDOCK_AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL",
@@ -282,7 +195,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     authorization_webhook_cache_unauthorized_ttl: GoDuration,
-    /// Names under k8s.io that requesters and interceptors may have beside the built-in ones.
+    /// Names under k8s.io that requesters and interceptors may have in addition to the built-in ones.
     #[arg(
         long,
         env = "DRYDOCK_ALLOWED_RESERVED_NAMES",
@@ -290,7 +203,7 @@ pub(super) struct ServerFlags {
         value_name = "NAMES"
     )]
     allowed_reserved_names: Vec<String>,
-    /// For tests: compare caches with the store this often, and end the process when they differ.
+    /// For tests: compare caches with the store this often, and abort the process if they differ.
     #[arg(
         long,
         env = "DRYDOCK_DEBUG_CACHE_CHECK_PERIOD",
@@ -298,7 +211,7 @@ pub(super) struct ServerFlags {
         value_name = "DURATION"
     )]
     debug_cache_check_period: Option<GoDuration>,
-    /// Form of log lines.
+    /// Format of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
     /// What is logged: a level, or directives such as `drydock_apiserver=debug,info`.
@@ -306,93 +219,31 @@ pub(super) struct ServerFlags {
     log_level: String,
 }
 
-/// A Go duration (`1h30m`) that is not negative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GoDuration(pub(super) Duration);
-
-impl FromStr for GoDuration {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let nanoseconds = parse_go_duration(text).map_err(|error| error.to_string())?;
-        let nanoseconds = u64::try_from(nanoseconds).map_err(|_| format!("{text} is negative"))?;
-        Ok(Self(Duration::from_nanos(nanoseconds)))
+impl ServeFlags {
+    /// The path of the configuration file, if any.
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.server.config_file()
     }
-}
 
-/// A number of bytes, whole or with a suffix of two letters: `1536Mi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bytes(pub(super) u64);
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.trim_end_matches(|last: char| !last.is_ascii_digit());
-        let shift = match text.get(digits.len()..) {
-            Some("") => 0,
-            Some("Ki") => 10,
-            Some("Mi") => 20,
-            Some("Gi") => 30,
-            _ => return Err(format!("{text} must end with a digit, Ki, Mi or Gi")),
-        };
-        let count: u64 = digits
-            .parse()
-            .map_err(|_| format!("{text} is no number of bytes"))?;
-        let bytes = count.checked_mul(1 << shift);
-        bytes.map(Self).ok_or_else(|| format!("{text} is too large"))
-    }
-}
-
-fn parse_tls_version(text: &str) -> Result<MinTlsVersion, String> {
-    match text {
-        "VersionTLS12" => Ok(MinTlsVersion::Tls12),
-        "VersionTLS13" => Ok(MinTlsVersion::Tls13),
-        _ => Err("must be VersionTLS12 or VersionTLS13".to_owned()),
-    }
-}
-
-impl Command {
-    /// The configuration file, if one was named.
-    pub(super) fn config_file(&self) -> Option<&Path> {
-        match self {
-            Self::Serve(flags) => flags.server.config.as_deref(),
-            Self::Standalone(flags) => flags.server.config.as_deref(),
-            Self::Storage(_) => None,
+    /// The validated settings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServeConfig, ConfigError> {
+        let server = self.server.validated()?;
+        if server.certificate.is_none() {
+            return Err(ConfigError::value(
+                "--tls-cert-file",
+                "and --tls-private-key-file are needed to serve",
+            ));
         }
-    }
-
-    /// The settings behind the flags.
-    pub(super) fn validated(self) -> Result<Config, ConfigError> {
-        match self {
-            Self::Serve(flags) => {
-                let server = flags.server.validated()?;
-                if server.certificate.is_none() {
-                    return Err(wrong(
-                        "--tls-cert-file",
-                        "and --tls-private-key-file are needed to serve",
-                    ));
-                }
-                let (host, authentication) = flags.host.validated()?;
-                Ok(Config::Serve(Box::new(ServeConfig {
-                    host,
-                    authentication,
-                    server,
-                })))
-            }
-            Self::Standalone(flags) => Ok(Config::Standalone(Box::new(StandaloneConfig {
-                write_kubeconfig: flags.write_kubeconfig,
-                server: flags.server.validated()?,
-            }))),
-            Self::Storage(command) => Ok(Config::Storage(command)),
-        }
-    }
-}
-
-fn wrong(setting: &'static str, text: impl Into<String>) -> ConfigError {
-    ConfigError::Value {
-        setting,
-        text: text.into(),
+        let (host, authentication) = self.host.validated()?;
+        Ok(ServeConfig {
+            host,
+            authentication,
+            server,
+        })
     }
 }
 
@@ -414,7 +265,10 @@ impl HostFlags {
                 .iter()
                 .find(|name| http::HeaderName::from_str(name).is_err())
             {
-                return Err(wrong(setting, format!("{bad:?} is no header name")));
+                return Err(ConfigError::value(
+                    setting,
+                    format!("{bad:?} is not a header name"),
+                ));
             }
         }
         let request_header = self
@@ -445,19 +299,35 @@ impl HostFlags {
 }
 
 impl ServerFlags {
-    fn validated(self) -> Result<ServerConfig, ConfigError> {
+    /// The path of the configuration file, if any.
+    #[must_use]
+    pub fn config_file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The validated settings.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn validated(self) -> Result<ServerConfig, ConfigError> {
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
             (Some(_), None) => {
-                return Err(wrong("--tls-private-key-file", "is needed with --tls-cert-file"));
+                return Err(ConfigError::value(
+                    "--tls-private-key-file",
+                    "is needed with --tls-cert-file",
+                ));
             }
             (None, Some(_)) => {
-                return Err(wrong("--tls-cert-file", "is needed with --tls-private-key-file"));
+                return Err(ConfigError::value(
+                    "--tls-cert-file",
+                    "is needed with --tls-private-key-file",
+                ));
             }
         };
         if self.request_timeout.0 < Duration::from_secs(1) {
-            return Err(wrong("--request-timeout", "must be at least 1s"));
+            return Err(ConfigError::value("--request-timeout", "must be at least 1s"));
         }
         let storage = StorageConfig {
             incremental_backup_dir: self.incremental_backup_dir,
@@ -469,13 +339,13 @@ impl ServerFlags {
             .iter()
             .find(|path| !path.starts_with('/'))
         {
-            return Err(wrong(
+            return Err(ConfigError::value(
                 "--authorization-always-allow-paths",
                 format!("{bad:?} does not start with /"),
             ));
         }
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log_level) {
-            return Err(wrong("--log-level", error.to_string()));
+            return Err(ConfigError::value("--log-level", error.to_string()));
         }
         Ok(ServerConfig {
             address: SocketAddr::new(self.bind_address, self.secure_port),

@@ -1,26 +1,64 @@
-use clap::CommandFactory as _;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use super::{file::File, *};
+use clap::{CommandFactory as _, Subcommand};
 
-fn parse(arguments: &[&str]) -> Result<Config, ConfigError> {
-    Config::parse(
+use super::*;
+use crate::{
+    filters::InFlightLimits,
+    host::{kube::AuthenticationOverrides, reviews::ReviewTtls},
+};
+
+/// A program with the commands of this crate.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<ServeFlags>),
+    Other {
+        #[arg(long, env)]
+        of_other: Option<String>,
+    },
+    #[command(subcommand)]
+    Storage(StorageCommand),
+}
+
+impl CommandLine for Line {
+    fn config_file(&self) -> Option<&Path> {
+        match &self.command {
+            Command::Serve(flags) => flags.config_file(),
+            Command::Other { .. } | Command::Storage(_) => None,
+        }
+    }
+}
+
+fn parse(arguments: &[&str]) -> Result<Command, ConfigError> {
+    let line: Line = super::parse(
         std::iter::once("drydock-apiserver")
             .chain(arguments.iter().copied())
             .map(OsString::from)
             .collect(),
-    )
+    )?;
+    Ok(line.command)
 }
 
 const PAIR: [&str; 3] = ["serve", "--tls-cert-file=c", "--tls-private-key-file=k"];
 
 fn serve(flags: &[&str]) -> Result<ServeConfig, ConfigError> {
-    match parse(&[&PAIR, flags].concat())? {
-        Config::Serve(config) => Ok(*config),
+    serve_with(&[&PAIR, flags].concat())
+}
+
+fn serve_with(arguments: &[&str]) -> Result<ServeConfig, ConfigError> {
+    match parse(arguments)? {
+        Command::Serve(flags) => flags.validated(),
         other => panic!("{other:?}"),
     }
 }
 
-fn fault(flags: &[&str]) -> String {
+fn error_text(flags: &[&str]) -> String {
     serve(flags).unwrap_err().to_string()
 }
 
@@ -55,7 +93,7 @@ fn defaults_are_those_of_the_go_servers() {
 }
 
 #[test]
-fn flags_become_typed() {
+fn flags_are_parsed_into_settings() {
     let config = serve(&[
         "--bind-address=127.0.0.1",
         "--secure-port=0",
@@ -82,7 +120,7 @@ fn flags_become_typed() {
 }
 
 #[test]
-fn bytes_have_suffixes() {
+fn byte_counts_may_have_suffixes() {
     for (text, expected) in [
         ("0", 0),
         ("1500", 1500),
@@ -99,7 +137,7 @@ fn bytes_have_suffixes() {
 }
 
 #[test]
-fn wrong_values_are_one_clear_line() {
+fn invalid_values_are_reported_in_one_line() {
     for (flags, text) in [
         (
             &["--request-timeout=0s"][..],
@@ -111,10 +149,10 @@ fn wrong_values_are_one_clear_line() {
         ),
         (
             &["--requestheader-uid-headers=a b"],
-            "--requestheader-uid-headers: \"a b\" is no header name",
+            "--requestheader-uid-headers: \"a b\" is not a header name",
         ),
     ] {
-        assert_eq!(fault(flags), text);
+        assert_eq!(error_text(flags), text);
     }
     for flags in [
         "--secure-port=70000",
@@ -128,10 +166,12 @@ fn wrong_values_are_one_clear_line() {
     ] {
         assert_eq!(clap_exit(serve(&[flags]).unwrap_err()), 2, "{flags}");
     }
-    let lonely = parse(&["serve", "--tls-cert-file=c"]).unwrap_err().to_string();
+    let lonely = serve_with(&["serve", "--tls-cert-file=c"])
+        .unwrap_err()
+        .to_string();
     assert_eq!(lonely, "--tls-private-key-file: is needed with --tls-cert-file");
     assert!(
-        parse(&["serve"])
+        serve_with(&["serve"])
             .unwrap_err()
             .to_string()
             .contains("are needed to serve")
@@ -139,16 +179,21 @@ fn wrong_values_are_one_clear_line() {
     assert_eq!(clap_exit(parse(&["--help"]).unwrap_err()), 0);
 }
 
-fn with_file(text: &str, flags: &[&str]) -> Result<ServeConfig, ConfigError> {
+fn file_with(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
     std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+fn with_file(text: &str, flags: &[&str]) -> Result<ServeConfig, ConfigError> {
+    let (_folder, path) = file_with(text);
     serve(&[&[format!("--config={}", path.display()).as_str()], flags].concat())
 }
 
 #[test]
-fn flags_beat_the_file_and_the_file_beats_defaults() {
-    let text = "securePort: 6443\nrequestTimeout: 30s\nallowedReservedNames: [a.k8s.io, b.k8s.io]\nauthenticationSkipLookup: true\nwriteKubeconfig: ignored-by-serve\n";
+fn flags_override_the_file_and_the_file_overrides_defaults() {
+    let text = "securePort: 6443\nrequestTimeout: 30s\nallowedReservedNames: [a.k8s.io, b.k8s.io]\nauthenticationSkipLookup: true\nofOther: ignored-by-serve\n";
     let config = with_file(text, &["--request-timeout=20s"]).unwrap();
     assert_eq!(config.server.address.port(), 6443);
     assert_eq!(config.server.request_timeout, Duration::from_secs(20));
@@ -157,7 +202,7 @@ fn flags_beat_the_file_and_the_file_beats_defaults() {
 }
 
 #[test]
-fn unknown_members_of_the_file_are_refused() {
+fn unknown_members_of_the_file_are_rejected() {
     let error = with_file("securPort: 1\n", &[]).unwrap_err();
     assert!(matches!(error, ConfigError::File { .. }));
     assert!(error.to_string().contains("securPort"), "{error}");
@@ -170,16 +215,16 @@ fn unknown_members_of_the_file_are_refused() {
 }
 
 #[test]
-fn storage_commands_parse_and_take_the_flags_of_the_server() {
+fn storage_commands_take_the_storage_flags_of_the_server() {
     let backup = |flags: &[&str]| match parse(&[&["storage", "backup", "--data-dir=/d"], flags].concat()) {
-        Ok(Config::Storage(StorageCommand::Backup { store, target, keep })) => {
+        Ok(Command::Storage(StorageCommand::Backup { store, target, keep })) => {
             Ok((store.validated().unwrap(), target, keep))
         }
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(clap_exit(error)),
     };
     let (store, target, keep) = backup(&["--to=/b"]).unwrap();
-    // Work on files ends long before a check would be due.
+    // The storage commands never run periodic checks.
     assert_eq!(store, storage(&["--data-dir=/d", "--storage-check-interval=0s"]));
     assert_eq!(
         (target.to, target.incremental_to, keep),
@@ -199,7 +244,7 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     assert_eq!(backup(&[]).unwrap_err(), 2);
     assert_eq!(backup(&["--to=/b", "--incremental-to=/c"]).unwrap_err(), 2);
     let removal = parse(&["storage", "remove-damaged", "--data-dir=/d", "g/r/n/name"]).unwrap();
-    let Config::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
+    let Command::Storage(StorageCommand::RemoveDamaged { store, key }) = removal else {
         panic!("{removal:?}");
     };
     let never = ["--data-dir=/d", "--storage-check-interval=0s"];
@@ -208,17 +253,15 @@ fn storage_commands_parse_and_take_the_flags_of_the_server() {
     assert!(parse(&["storage"]).is_err());
 }
 
-/// The settings of the store of a server with these flags.
+/// The storage settings of a server with these flags.
 fn storage(flags: &[&str]) -> StorageConfig {
     serve(flags).unwrap().server.storage
 }
 
 #[test]
 fn every_flag_has_an_environment_variable_and_a_member_in_the_file() {
-    let command = CommandLine::command();
+    let command = Line::command();
     let serve = command.find_subcommand("serve").unwrap();
-    let known = File::deserialize(serde_json::json!({})).is_ok();
-    assert!(known);
     for argument in serve
         .get_arguments()
         .filter(|argument| argument.get_long() != Some("help"))
@@ -239,10 +282,35 @@ fn every_flag_has_an_environment_variable_and_a_member_in_the_file() {
             });
             member.push_str(rest);
         }
-        let refused = File::deserialize(serde_json::json!({ member.clone(): {} })).unwrap_err();
-        assert!(
-            !refused.to_string().contains("unknown field"),
-            "{member}: {refused}"
-        );
+        let (_folder, path) = file_with(&format!("{member}:\n"));
+        assert_eq!(file::read(&path, &command).unwrap(), [], "{member}");
+    }
+}
+
+#[test]
+fn members_are_read_as_the_type_of_their_flag() {
+    let config = with_file("# nothing\n", &[]).unwrap();
+    assert_eq!(config, serve(&[]).unwrap());
+    let config = with_file(
+        "logLevel: off\nauthenticationSkipLookup: yes\nlogFormat: json\n",
+        &[],
+    )
+    .unwrap();
+    assert_eq!(config.server.log.level, "off");
+    assert_eq!(config.server.log.format, LogFormat::Json);
+    assert!(config.host.skip_lookup);
+    for text in [
+        "securePort: 70000\n",
+        "historyWindow: soon\n",
+        "logFormat: xml\n",
+        "allowedReservedNames: a.k8s.io\n",
+        "kubeconfig: [a]\n",
+        "config: other.yaml\n",
+        "help: true\n",
+        "secure-port: 1\n",
+        "securePort: 1\nsecurePort: 2\n",
+    ] {
+        let error = with_file(text, &[]).unwrap_err();
+        assert!(matches!(error, ConfigError::File { .. }), "{text}: {error}");
     }
 }

@@ -1,8 +1,8 @@
-//! What does a client find when it asks what is served?
+//! Discovery: what the server serves.
 //!
-//! Both forms come from the one table of resources: the older one a document a group-version, and the aggregated one
-//! for everything at once. The documents are made once, at start: they are the same bytes for as long as the server
-//! runs, so that entity tags spare everybody a second look.
+//! There are two formats: the older one with a document per group-version, and aggregated discovery with one document for
+//! everything. The documents are built once at start and do not change while the server runs, so that entity tags save
+//! clients a second download.
 
 use std::collections::HashMap;
 
@@ -29,12 +29,10 @@ const VERBS: &[&str] = &[
     "update",
     "watch",
 ];
-/// Verbs of the status subresource, sorted.
-const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
-/// The media type of aggregated discovery, as answered.
+/// The media type of aggregated discovery in responses.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The documents.
+/// The discovery documents.
 #[derive(Debug)]
 pub struct Discovery {
     /// Path without trailing slash → document.
@@ -88,7 +86,7 @@ impl Discovery {
         }
     }
 
-    /// The paths served, sorted, for the index.
+    /// The paths of the documents, sorted, for the index.
     #[must_use]
     pub fn paths(&self) -> Vec<&str> {
         let mut paths: Vec<&str> = self.documents.keys().map(String::as_str).collect();
@@ -96,9 +94,9 @@ impl Discovery {
         paths
     }
 
-    /// The answer to a path of discovery, or `None` when it is no such path.
+    /// The response to a discovery path, or `None` for other paths.
     #[must_use]
-    pub fn answer(&self, path: &str, headers: &HeaderMap) -> Option<Response<ResponseBody>> {
+    pub fn respond(&self, path: &str, headers: &HeaderMap) -> Option<Response<ResponseBody>> {
         let path = path.trim_end_matches('/');
         let wanted = matches!(path, "/apis" | "/api").then(|| asked_form(headers));
         match wanted {
@@ -128,7 +126,7 @@ enum Form {
     Unacceptable,
 }
 
-/// The first clause of `Accept` that is served: aggregated discovery in v2, or plain JSON.
+/// The first clause of `Accept` that can be served: aggregated discovery in v2, or plain JSON.
 fn asked_form(headers: &HeaderMap) -> Form {
     let texts: Vec<&str> = headers
         .get_all(ACCEPT)
@@ -194,7 +192,7 @@ pub(crate) fn hex_upper(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing into a text cannot fail.
+            // Writing into a String cannot fail.
             let _ok = write!(text, "{byte:02X}");
             text
         })
@@ -246,12 +244,12 @@ fn core_versions(catalog: &Catalog) -> Value {
     })
 }
 
-/// The first eight bytes of a hash over the stored form: changes exactly when that changes.
+/// The first eight bytes of a hash of the stored version, which changes exactly when that version does.
 fn storage_version_hash(resource: &Resource) -> String {
     let text = format!(
         "{}/{}/{}",
         resource.group,
-        resource.storage_version().name,
+        resource.storage_face().version,
         resource.kind
     );
     let hash = digest(&SHA256, text.as_bytes());
@@ -260,7 +258,8 @@ fn storage_version_hash(resource: &Resource) -> String {
 
 fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Value {
     let mut entries: Vec<(String, Value)> = Vec::new();
-    for (resource, _) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let mut entry = json!({
             "name": resource.plural,
             "singularName": resource.singular,
@@ -314,7 +313,7 @@ fn aggregated_document(catalog: &Catalog, groups: &[&str]) -> Value {
                 .map(|version| {
                     let resources: Vec<Value> = catalog
                         .of_group_version(group, version)
-                        .map(|(resource, _)| aggregated_resource(resource, version))
+                        .map(|endpoint| aggregated_resource(endpoint.resource(), version))
                         .collect();
                     json!({ "version": version, "resources": resources, "freshness": "Current" })
                 })
@@ -367,34 +366,4 @@ fn aggregated_resource(resource: &Resource, version: &str) -> Value {
         }
     }
     entry
-}
-
-/// A subresource as discovery shows it.
-#[derive(Debug, Clone, Copy)]
-pub struct Subresource {
-    /// Its name in the URL.
-    pub name: &'static str,
-    /// The kind it is read and written as.
-    pub kind: &'static str,
-    /// Group and version of that kind where they are not the resource's.
-    pub foreign_kind: Option<(&'static str, &'static str)>,
-    /// Its verbs, sorted.
-    pub verbs: &'static [&'static str],
-}
-
-impl Resource {
-    /// The subresources, the status first.
-    #[must_use]
-    pub fn subresources(&self) -> Vec<Subresource> {
-        let status = self.has_status.then_some(Subresource {
-            name: "status",
-            kind: self.kind,
-            foreign_kind: None,
-            verbs: STATUS_VERBS,
-        });
-        status
-            .into_iter()
-            .chain(self.more_subresources.iter().copied())
-            .collect()
-    }
 }

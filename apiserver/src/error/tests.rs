@@ -105,11 +105,6 @@ fn messages_are_those_that_clients_match() {
             "the server does not allow this method on the requested resource",
         ),
         (
-            ApiError::not_supported(REQUESTS, "list"),
-            405,
-            r#"list is not supported on resources of kind "evictionrequests.coordination.k8s.io""#,
-        ),
-        (
             ApiError::not_acceptable(&["application/json", "application/yaml"]),
             406,
             "only the following media types are accepted: application/json, application/yaml",
@@ -143,11 +138,6 @@ fn messages_are_those_that_clients_match() {
             ApiError::request_timeout(),
             504,
             "Timeout: request did not complete within the allotted timeout",
-        ),
-        (
-            ApiError::server_timeout(REQUESTS, "create"),
-            500,
-            "The create operation against evictionrequests.coordination.k8s.io could not be completed at this time, please try again.",
         ),
         (ApiError::internal("boom"), 500, "Internal error occurred: boom"),
         (

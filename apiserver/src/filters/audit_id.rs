@@ -1,13 +1,14 @@
-//! Under which id do log, audit and response speak of a request? The caller's own, or a new one.
+//! The id that log lines and the response carry: the client's own, or a new one.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
 /// `Audit-Id`.
 pub(super) const HEADER: HeaderName = HeaderName::from_static("audit-id");
-/// What logs print of it at most.
+/// The most bytes of it that logs print.
 const LOGGED_BYTES: usize = 64;
 
+/// The id of a request.
 pub(super) fn of(headers: &HeaderMap) -> HeaderValue {
     if let Some(id) = headers.get(&HEADER).filter(|id| !id.is_empty()) {
         return id.clone();

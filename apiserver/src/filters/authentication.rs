@@ -1,8 +1,8 @@
-//! Who asks?
+//! Identifies the user of a request.
 //!
-//! Front-proxy headers, then the client's own certificate, then a bearer token; the first that succeeds counts. Only
-//! who shows nothing is anonymous: a bad credential is 401, never a step down. Identity is found per request, never
-//! kept with a connection.
+//! Front-proxy headers are tried first, then the client's own certificate, then a bearer token; the first that succeeds
+//! counts. A request without any credential is anonymous. An invalid credential is 401 and never becomes anonymous.
+//! Identity is established per request and never kept with a connection.
 
 use std::{
     collections::HashMap,
@@ -28,20 +28,20 @@ use crate::{
     request::{UserInfo, Warnings},
 };
 
-/// Token reviews a single address may have in flight. Bad tokens are never cached, so without a bound one client could
-/// keep the host busy.
+/// Token reviews that a single address may have in flight. Rejected tokens are not cached, so without a limit one client
+/// could overload the host.
 const REVIEWS_PER_ADDRESS: usize = 32;
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 const EXTRA_SPACE: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
-/// Finds out who asks.
+/// Identifies users.
 pub struct Authenticator {
     config: watch::Receiver<Arc<AuthenticationConfig>>,
     reviews: Arc<Reviews>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    asking: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    reviews_by_address: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl fmt::Debug for Authenticator {
@@ -50,18 +50,18 @@ impl fmt::Debug for Authenticator {
     }
 }
 
-/// An authenticated request.
+/// The outcome of an authentication.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticated {
     pub(super) user: Arc<UserInfo>,
-    /// Whether the front proxy spoke: its connection carries many users and must outlive an anonymous one.
+    /// Whether the front proxy named the user: its connection carries many users and must not be closed for one.
     pub(super) by_front_proxy: bool,
 }
 
-type Fault = Box<dyn Error + Send + Sync>;
+type Cause = Box<dyn Error + Send + Sync>;
 
 impl Authenticator {
-    /// An authenticator that believes what `reviews`' host publishes.
+    /// An authenticator with the settings that the host of `reviews` publishes.
     #[must_use]
     pub fn new(reviews: Arc<Reviews>, clock: Arc<dyn Clock>, metrics: Metrics) -> Self {
         Self {
@@ -69,12 +69,34 @@ impl Authenticator {
             reviews,
             clock,
             metrics,
-            asking: Arc::default(),
+            reviews_by_address: Arc::default(),
         }
     }
 
-    /// Authenticates and removes every credential and identity header.
-    pub(super) async fn authenticate(
+    /// The user of a request. Removes every credential and identity header.
+    ///
+    /// A client without an identity of its own gets one response per HTTP/2 connection, as over HTTP/1.1 without
+    /// keep-alive: abuse then costs it handshakes.
+    pub(super) async fn filter(
+        &self,
+        connection: &Connection,
+        headers: &mut HeaderMap,
+        warnings: &Warnings,
+    ) -> Result<Arc<UserInfo>, ApiError> {
+        let before = Instant::now();
+        let result = self.authenticate(connection, headers, warnings).await;
+        self.metrics.filtered("authentication", before.elapsed());
+        let is_stranger = match &result {
+            Ok(found) => found.user.is_anonymous() && !found.by_front_proxy,
+            Err(_) => true,
+        };
+        if is_stranger && connection.http2 {
+            connection.close();
+        }
+        result.map(|found| found.user)
+    }
+
+    async fn authenticate(
         &self,
         connection: &Connection,
         headers: &mut HeaderMap,
@@ -93,9 +115,9 @@ impl Authenticator {
             Err(_) => (Outcome::Error, None),
         };
         self.metrics.authenticated(outcome, user, before.elapsed());
-        result.map_err(|faults| {
-            let faults: Vec<String> = faults.iter().map(|fault| chain(&**fault)).collect();
-            tracing::info!(remote = %connection.remote, ?faults, "unable to authenticate the request");
+        result.map_err(|causes| {
+            let causes: Vec<String> = causes.iter().map(|cause| chain(&**cause)).collect();
+            tracing::info!(remote = %connection.remote, ?causes, "unable to authenticate the request");
             ApiError::unauthorized()
         })
     }
@@ -106,8 +128,8 @@ impl Authenticator {
         connection: &Connection,
         headers: &HeaderMap,
         warnings: &Warnings,
-    ) -> Result<Authenticated, Vec<Fault>> {
-        let mut faults: Vec<Fault> = Vec::new();
+    ) -> Result<Authenticated, Vec<Cause>> {
+        let mut causes: Vec<Cause> = Vec::new();
         let found = |mut user: UserInfo, by_front_proxy| {
             user.mark_authenticated();
             Ok(Authenticated {
@@ -118,12 +140,12 @@ impl Authenticator {
         match self.by_request_header(config, connection, headers) {
             Ok(Some(user)) => return found(user, true),
             Ok(None) => {}
-            Err(fault) => faults.push(fault),
+            Err(cause) => causes.push(cause),
         }
         match self.by_certificate(config, connection) {
             Ok(Some(user)) => return found(user, false),
             Ok(None) => {}
-            Err(fault) => faults.push(fault),
+            Err(cause) => causes.push(cause),
         }
         if let Some(token) = bearer_token(headers, warnings) {
             match self.by_token(token, connection.remote.ip()).await {
@@ -133,16 +155,16 @@ impl Authenticator {
                         by_front_proxy: false,
                     });
                 }
-                Err(fault) => faults.push(fault),
+                Err(cause) => causes.push(cause),
             }
         }
-        if faults.is_empty() {
+        if causes.is_empty() {
             return Ok(Authenticated {
                 user: Arc::new(UserInfo::anonymous()),
                 by_front_proxy: false,
             });
         }
-        Err(faults)
+        Err(causes)
     }
 
     fn by_request_header(
@@ -150,7 +172,7 @@ impl Authenticator {
         config: &AuthenticationConfig,
         connection: &Connection,
         headers: &HeaderMap,
-    ) -> Result<Option<UserInfo>, Fault> {
+    ) -> Result<Option<UserInfo>, Cause> {
         let Some(certificates) = &connection.certificates else {
             return Ok(None);
         };
@@ -175,7 +197,7 @@ impl Authenticator {
         &self,
         config: &AuthenticationConfig,
         connection: &Connection,
-    ) -> Result<Option<UserInfo>, Fault> {
+    ) -> Result<Option<UserInfo>, Cause> {
         let Some(certificates) = &connection.certificates else {
             return Ok(None);
         };
@@ -201,9 +223,9 @@ impl Authenticator {
         Ok(Some(user))
     }
 
-    async fn by_token(&self, token: &str, address: IpAddr) -> Result<Arc<UserInfo>, Fault> {
-        let _asking = self
-            .asking(address)
+    async fn by_token(&self, token: &str, address: IpAddr) -> Result<Arc<UserInfo>, Cause> {
+        let _slot = self
+            .begin_review(address)
             .ok_or("too many token reviews in flight for this address")?;
         let (verdict, source) = self.reviews.token(token).await;
         match verdict {
@@ -218,38 +240,43 @@ impl Authenticator {
         }
     }
 
-    fn asking(&self, address: IpAddr) -> Option<Asking> {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = asking.entry(address).or_default();
+    /// Counts a review of the address; none when it has too many.
+    fn begin_review(&self, address: IpAddr) -> Option<ReviewSlot> {
+        let mut counts = self
+            .reviews_by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
         if *count >= REVIEWS_PER_ADDRESS {
             return None;
         }
         *count += 1;
-        Some(Asking {
-            asking: Arc::clone(&self.asking),
+        Some(ReviewSlot {
+            counts: Arc::clone(&self.reviews_by_address),
             address,
         })
     }
 }
 
-struct Asking {
-    asking: Arc<Mutex<HashMap<IpAddr, usize>>>,
+/// A token review in flight, until dropped.
+struct ReviewSlot {
+    counts: Arc<Mutex<HashMap<IpAddr, usize>>>,
     address: IpAddr,
 }
 
-impl Drop for Asking {
+impl Drop for ReviewSlot {
     fn drop(&mut self) {
-        let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = asking.get_mut(&self.address) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                asking.remove(&self.address);
+                counts.remove(&self.address);
             }
         }
     }
 }
 
-/// The token of the first Authorization line. Two spaces in front of it make it no credential at all.
+/// The token of the first Authorization header. With two spaces before it, the header is ignored.
 fn bearer_token<'a>(headers: &'a HeaderMap, warnings: &Warnings) -> Option<&'a str> {
     let line = headers.get(header::AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = line.splitn(3, ' ');
@@ -266,6 +293,7 @@ fn bearer_token<'a>(headers: &'a HeaderMap, warnings: &Warnings) -> Option<&'a s
     Some(token)
 }
 
+/// The error with its sources, on one line.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,6 +1,6 @@
-//! Which responses are compressed? Documents over 128 KiB for clients that ask for gzip; never watches.
+//! Compresses responses over 128 KiB with gzip for clients that accept it; never watches.
 //!
-//! A list is compressed while it is sent, so that it needs a buffer and no second copy.
+//! A list is compressed while it is sent, so that it needs a buffer and not a second copy.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::http::body::{ResponseBody, Truncated};
 
 /// Bodies up to this many bytes are sent as they are.
 const THRESHOLD: usize = 128 * 1024;
-/// Compressed bytes are handed on in buffers of about this size.
+/// Compressed bytes are sent in buffers of about this size.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// The fastest level, as the reference uses.
 const LEVEL: Compression = Compression::new(1);
@@ -34,7 +34,7 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
         })
 }
 
-/// The response, compressed if it is worth it.
+/// The response, compressed if it is large enough.
 pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) -> Response<ResponseBody> {
     let body = response.body();
     let is_small = body.size().is_some_and(|size| size <= THRESHOLD as u64);
@@ -46,21 +46,21 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
         return response;
     }
     let (mut parts, mut body) = response.into_parts();
-    // They are for what is sent, not for what is read here.
+    // Guards belong to the body that is sent, not to the one that is read here.
     let guards = body.release();
-    // Only its beginning says whether a stream is large.
-    let (mut begun, mut length) = (Vec::new(), 0);
+    // A stream does not know its size: read up to the threshold.
+    let (mut head, mut length) = (Vec::new(), 0);
     while length <= THRESHOLD {
         match next(&mut body).await {
             Some(Ok(bytes)) => {
                 length += bytes.len();
-                begun.push(bytes);
+                head.push(bytes);
             }
             Some(Err(error)) => {
-                let cut = stream::iter(begun.into_iter().map(Ok).chain([Err(error)]));
+                let cut = stream::iter(head.into_iter().map(Ok).chain([Err(error)]));
                 return Response::from_parts(parts, ResponseBody::abortable_stream(cut).holding(guards));
             }
-            None => return Response::from_parts(parts, ResponseBody::chunks(begun).holding(guards)),
+            None => return Response::from_parts(parts, ResponseBody::chunks(head).holding(guards)),
         }
     }
     parts
@@ -72,7 +72,7 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(
         parts,
-        ResponseBody::abortable_stream(gzip(begun, body)).holding(guards),
+        ResponseBody::abortable_stream(gzip(head, body)).holding(guards),
     )
 }
 
@@ -81,9 +81,9 @@ async fn next(body: &mut ResponseBody) -> Option<Result<Bytes, Truncated>> {
     Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
 }
 
-fn gzip(begun: Vec<Bytes>, rest: ResponseBody) -> impl Stream<Item = Result<Bytes, Truncated>> {
+fn gzip(head: Vec<Bytes>, rest: ResponseBody) -> impl Stream<Item = Result<Bytes, Truncated>> {
     let rest = stream::unfold(rest, |mut rest| async { Some((next(&mut rest).await?, rest)) });
-    let plain = Box::pin(stream::iter(begun).map(Ok).chain(rest));
+    let plain = Box::pin(stream::iter(head).map(Ok).chain(rest));
     let encoder = GzEncoder::new(BytesMut::new().writer(), LEVEL);
     stream::unfold(Some((encoder, plain)), |state| async {
         let (mut encoder, mut plain) = state?;
@@ -104,7 +104,7 @@ fn gzip(begun: Vec<Bytes>, rest: ResponseBody) -> impl Stream<Item = Result<Byte
 }
 
 fn not_compressed(error: &std::io::Error) -> Truncated {
-    tracing::error!(%error, "a response could not be compressed");
+    tracing::error!(%error, "compressing a response failed");
     Truncated("the response could not be compressed")
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// The body as the client gets it, and as it was before.
+    /// The compressed body, if any, and the plain one.
     async fn sent(body: ResponseBody, accept: &'static str) -> (Option<Vec<u8>>, Vec<u8>) {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(accept));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn documents_over_128_kib_are_compressed_whole_or_while_they_are_made() {
+    async fn documents_over_128_kib_are_compressed_whether_buffered_or_streamed() {
         const KIB: usize = 1024;
         let check = async |sizes: &[usize], compressed: bool| {
             let parts = parts(sizes);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_asks_for_gzip_gets_it() {
+    async fn only_clients_that_accept_gzip_get_it() {
         let large = || ResponseBody::chunks(parts(&[1 << 20]));
         for accept in ["br", "", "gzip;q=0", "xgzip"] {
             assert_eq!(sent(large(), accept).await.0, None, "{accept}");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guards_stay_until_everything_is_sent() {
+    async fn guards_are_held_until_the_body_is_sent() {
         for sizes in [&[1024][..], &[64 * 1024; 4]] {
             let (guard, mut dropped) = tokio::sync::oneshot::channel::<()>();
             let plain = stream::iter(parts(sizes)).map(Ok);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_document_that_breaks_off_is_broken_off() {
+    async fn a_truncated_document_is_truncated_when_compressed() {
         for before in [0, 1, 10] {
             let parts = parts(&vec![64 * 1024; before]).into_iter().map(Ok);
             let broken = parts.chain([Err(Truncated("gone"))]);

@@ -1,15 +1,14 @@
-//! On whose behalf does the request run?
+//! Impersonation: runs a request as the user named in its `Impersonate-*` headers.
 //!
-//! The aggregator has consumed impersonation headers already, so they arrive on direct connections only. They are
-//! honoured after a review of each part, or refused: running the request as its sender would give it more rights than
-//! it asked for.
+//! The aggregator consumes these headers, so they arrive on direct connections only. Each part is reviewed, and the
+//! request is rejected if one is not allowed: ignoring the headers would run it with more rights than it asked for.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
 
-use super::authorization::{Authorizer, Decision, denial};
 use crate::{
+    authorization::{Authorizer, Decision, denial},
     error::ApiError,
     host::{AccessReview, Attributes, ResourceAttributes, request_header::extra_key},
     request::{
@@ -25,7 +24,7 @@ const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 
-/// Whom the headers ask to be.
+/// The user that the headers name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
     user: String,
@@ -34,8 +33,33 @@ struct Asked {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The impersonated user, once `user` is allowed to be that one; none without impersonation. Removes the headers.
-pub(super) async fn impersonate(
+/// The users of a request.
+pub(super) struct Identity {
+    /// As whom the request runs.
+    pub(super) user: Arc<UserInfo>,
+    /// Who sent it, when that is another user.
+    pub(super) impersonator: Option<Arc<UserInfo>>,
+}
+
+/// As whom the request of `user` runs, after a review. Removes the headers.
+pub(super) async fn filter(
+    authorizer: &Authorizer,
+    user: Arc<UserInfo>,
+    headers: &mut HeaderMap,
+) -> Result<Identity, ApiError> {
+    Ok(match impersonated(authorizer, &user, headers).await? {
+        Some(impersonated) => Identity {
+            user: impersonated,
+            impersonator: Some(user),
+        },
+        None => Identity {
+            user,
+            impersonator: None,
+        },
+    })
+}
+
+async fn impersonated(
     authorizer: &Authorizer,
     user: &Arc<UserInfo>,
     headers: &mut HeaderMap,
@@ -218,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_follow_from_who_is_impersonated() {
+    fn groups_depend_on_the_impersonated_user() {
         for (lines, groups) in [
             (&[("impersonate-user", "u")][..], &["system:authenticated"][..]),
             (

@@ -1,18 +1,20 @@
-//! How many requests are handled at a time?
+//! Limits how many requests are handled at a time, with 429 for the rest.
 //!
-//! The host has applied its own flow control to what comes through the aggregator; this is the last line. Discovery,
-//! health, watches and `system:masters` (the availability checks) are never refused.
+//! The host applies its own flow control to requests that come through the aggregator; this is the last defence.
+//! Discovery, health, watches and `system:masters` (the availability checks) are exempt.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::state::RequestState;
 use crate::{
     error::ApiError,
+    metrics::Metrics,
     request::{RequestInfo, UserInfo, user::MASTERS},
 };
 
-/// Limits on requests being handled. 0 = none.
+/// Limits on concurrent requests. 0 = no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlightLimits {
     /// Reads.
@@ -46,22 +48,32 @@ impl MaxInFlight {
         }
     }
 
-    /// Takes a place for the request, if it needs one.
-    pub(super) fn enter(
+    /// Takes a permit for the request and counts a rejection.
+    pub(super) fn filter(
         &self,
-        info: &RequestInfo,
+        state: &RequestState,
         user: &UserInfo,
+        metrics: &Metrics,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        self.enter(&state.info, user).inspect_err(|error| {
+            if let Some(labels) = &state.labels {
+                metrics.terminated(labels, error.code().as_u16());
+            }
+        })
+    }
+
+    /// Takes a permit for the request, if it needs one.
+    fn enter(&self, info: &RequestInfo, user: &UserInfo) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         if info.resource.is_none() || info.is_long_running() || user.in_group(MASTERS) {
             return Ok(None);
         }
-        let places = if info.is_mutating() {
+        let permits = if info.is_mutating() {
             &self.mutating
         } else {
             &self.reading
         };
-        let Some(places) = places else { return Ok(None) };
-        Arc::clone(places)
+        let Some(permits) = permits else { return Ok(None) };
+        Arc::clone(permits)
             .try_acquire_owned()
             .map(Some)
             .map_err(|_| ApiError::overloaded())
@@ -76,7 +88,7 @@ mod tests {
     use crate::request::Query;
 
     #[test]
-    fn reads_and_writes_have_their_own_places() {
+    fn reads_and_writes_have_separate_limits() {
         let limit = MaxInFlight::new(InFlightLimits {
             reading: 1,
             mutating: 1,
@@ -97,8 +109,8 @@ mod tests {
             )
         };
         let read = enter(Method::GET, "/apis/g/v/rs", &user).unwrap().unwrap();
-        let refused = enter(Method::GET, "/apis/g/v/rs", &user).unwrap_err();
-        assert_eq!(refused.code(), 429);
+        let rejected = enter(Method::GET, "/apis/g/v/rs", &user).unwrap_err();
+        assert_eq!(rejected.code(), 429);
         let _write = enter(Method::POST, "/apis/g/v/rs", &user).unwrap().unwrap();
         assert!(enter(Method::PUT, "/apis/g/v/rs/x", &user).is_err());
         for (target, user) in [

@@ -1,19 +1,25 @@
-//! What happens when a handler has a bug? That request is answered 500, and no other one notices.
+//! Isolates panics: a bug in a handler fails its own request with 500, and no other.
 
-use std::panic::AssertUnwindSafe;
+use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::FutureExt;
 use http::Response;
 
-use crate::{error::ApiError, http::body::ResponseBody};
+use super::state::RequestState;
+use crate::{error::ApiError, http::body::ResponseBody, metrics::Metrics};
 
-/// The response, and whether the handler panicked. State that a panic may leave half-changed lives behind locks that
-/// recover or poison themselves, so unwinding past it is safe.
-pub(super) async fn isolated(
-    answer: impl Future<Output = Response<ResponseBody>>,
-) -> (Response<ResponseBody>, bool) {
-    match AssertUnwindSafe(answer).catch_unwind().await {
-        Ok(response) => (response, false),
-        Err(_) => (ApiError::panicked().into_response(), true),
+/// Runs the request, with a 500 in place of a panic. Unwinding is safe: state that a panic may leave half-changed is
+/// behind locks that are recovered or poisoned.
+pub(super) async fn isolate(
+    request: impl Future<Output = Response<ResponseBody>>,
+    state: &RequestState,
+    metrics: &Metrics,
+) -> Response<ResponseBody> {
+    if let Ok(response) = AssertUnwindSafe(request).catch_unwind().await {
+        return response;
     }
+    if let Some(labels) = &state.labels {
+        metrics.aborted(labels);
+    }
+    ApiError::panicked().into_response()
 }

@@ -1,24 +1,25 @@
-//! Which requests does the log show? Failures of ours as errors, slow ones as warnings, the rest for who wants to debug.
+//! Logs requests: server errors at level error, slow requests at warn, all others at debug.
 
 use std::{future::Future, time::Duration};
 
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
 use super::audit_id;
 use crate::{
-    error::Failure,
     http::{
         body::{RequestBody, ResponseBody},
         connection::Connection,
+        failure::Failure,
     },
+    request::info::user_agent,
 };
 
-/// Requests longer than this are logged though they succeeded; watches are not slow, they are long.
+/// Successful requests that took longer than this are logged as slow. Watches are long by nature and are not.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The log's view of one request.
+/// What the log line of a request needs.
 pub(super) struct Entry {
     span: Span,
     method: Method,
@@ -33,15 +34,11 @@ impl Entry {
         id: &HeaderValue,
         received: Instant,
     ) -> Self {
-        let agent = request
-            .headers()
-            .get(header::USER_AGENT)
-            .and_then(|agent| agent.to_str().ok());
         let span = tracing::info_span!(
             "request",
             audit_id = audit_id::printable(id),
             remote = %connection.remote,
-            agent = agent.unwrap_or_default(),
+            agent = user_agent(request.headers()),
             user = field::Empty,
         );
         Self {
@@ -52,13 +49,13 @@ impl Entry {
         }
     }
 
-    /// Runs the request inside its span, so that every line about it carries its id.
-    pub(super) fn in_span<F: Future>(&self, answer: F) -> impl Future<Output = F::Output> + use<F> {
-        answer.instrument(self.span.clone())
+    /// Runs the request inside its span, so that every log line about it carries its id.
+    pub(super) fn in_span<F: Future>(&self, request: F) -> impl Future<Output = F::Output> + use<F> {
+        request.instrument(self.span.clone())
     }
 
-    /// Writes the line.
-    pub(super) fn written(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    /// Writes the log line.
+    pub(super) fn write(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
         let _entered = self.span.enter();
         let took = self.received.elapsed();
         let (code, method, uri) = (response.status().as_u16(), &self.method, &self.uri);

@@ -1,20 +1,23 @@
-//! How does the body of a request become an object of a kind?
+//! Decodes request bodies.
 
 use bytes::Bytes;
-use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation, StrictError};
+use drydock_machinery::codec::protobuf::{self, Message};
+use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation};
+use drydock_storage::Store;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
+use super::Call;
 use crate::error::ApiError;
-use crate::registry::resource::{Catalog, Resource, ServedVersion, api_version};
-use crate::request::RequestContext;
+use crate::registry::endpoint::Endpoint;
+use crate::registry::resource::Catalog;
 use crate::request::negotiate::MediaType;
 
-/// What a body may be.
+/// The media types of bodies that are named in a 415.
 const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
 
-/// The encoding of the body; JSON when nothing is said.
+/// The encoding of the body; JSON if there is no `Content-Type`.
 ///
 /// # Errors
 /// 415 for any other type.
@@ -30,7 +33,7 @@ pub(super) fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
     }
 }
 
-/// The bytes as a value.
+/// Decodes a body.
 ///
 /// # Errors
 /// Text that is not of the type.
@@ -41,135 +44,134 @@ pub(super) fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, Dec
     }
 }
 
-/// A kind in a version, for the texts of errors.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'a> {
-    /// What is served.
-    pub(super) resource: &'a Resource,
-    /// In which version.
-    pub(super) version: &'a ServedVersion,
+/// Whether the `Content-Type` is protobuf.
+#[must_use]
+pub fn is_protobuf(headers: &HeaderMap) -> bool {
+    let text = headers
+        .get(CONTENT_TYPE)
+        .map_or(Ok(""), |value| value.to_str())
+        .unwrap_or_default();
+    text.split(';').next().unwrap_or_default().trim() == protobuf::MEDIA_TYPE
 }
 
-impl Target<'_> {
-    fn refuse(&self, why: &dyn std::fmt::Display) -> ApiError {
-        ApiError::bad_request(codec::cannot_be_handled(
-            self.resource.kind,
-            self.version.name,
-            why,
-        ))
-    }
+/// A protobuf body as the JSON it stands for.
+///
+/// # Errors
+/// 400 for bytes that are not the message.
+pub fn decode_protobuf(bytes: &[u8], message: Message) -> Result<Value, ApiError> {
+    protobuf::decode(bytes, message).map_err(|error| ApiError::bad_request(error.to_string()))
+}
 
-    /// Decodes the body of a create or update into an object that fits the schema, defaults applied.
-    ///
-    /// # Errors
-    /// 400 for text that cannot be decoded, for another kind or version, and for strict faults where they are fatal.
-    pub(super) fn decode_object(
-        &self,
-        catalog: &Catalog,
-        bytes: &Bytes,
-        media_type: MediaType,
-        validation: FieldValidation,
-        context: &RequestContext,
-    ) -> Result<Value, ApiError> {
-        let decoded = decode(bytes, media_type).map_err(|error| self.undecodable(bytes, &error))?;
-        let mut object = decoded.value;
-        if object.is_null() {
-            object = Value::Object(Map::new());
+/// Decodes the body of a create or update into an object in the version of the endpoint that fits its schema, with
+/// defaults applied.
+///
+/// # Errors
+/// 400 for a body that cannot be decoded, for another kind or version, and for strict decoding errors where the request
+/// asks for them.
+pub(super) fn decode_object<S: Store>(
+    call: &Call<'_, S>,
+    bytes: &Bytes,
+    media_type: MediaType,
+    validation: FieldValidation,
+) -> Result<Value, ApiError> {
+    let endpoint = &call.endpoint;
+    let decoded = decode(bytes, media_type).map_err(|error| undecodable(endpoint, bytes, &error))?;
+    let mut object = decoded.value;
+    if object.is_null() {
+        object = Value::Object(Map::new());
+    }
+    check_type(call.catalog, endpoint, &mut object, bytes)?;
+    let unknown = endpoint
+        .conform(&mut object)
+        .map_err(|error| cannot_be_handled(endpoint, &error))?;
+    let strict = match media_type {
+        MediaType::Json => codec::strict_errors_in(bytes, decoded.duplicates, unknown),
+        MediaType::Yaml => codec::strict_errors(decoded.duplicates, unknown),
+    };
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => strict
+            .iter()
+            .for_each(|error| call.context.warnings.add(error.to_string())),
+        FieldValidation::Strict if strict.is_empty() => {}
+        FieldValidation::Strict => {
+            return Err(cannot_be_handled(
+                endpoint,
+                &codec::strict_decoding_error(&strict),
+            ));
         }
-        self.check_type(catalog, &mut object, bytes)?;
-        let unknown = self.fit(&mut object).map_err(|error| self.refuse(&error))?;
-        let strict = match media_type {
-            MediaType::Json => codec::strict_errors_in(bytes, decoded.duplicates, unknown),
-            MediaType::Yaml => codec::strict_errors(decoded.duplicates, unknown),
-        };
-        match validation {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => strict
-                .iter()
-                .for_each(|error| context.warnings.add(error.to_string())),
-            FieldValidation::Strict if strict.is_empty() => {}
-            FieldValidation::Strict => return Err(self.refuse(&codec::strict_decoding_error(&strict))),
-        }
-        Ok(object)
     }
+    Ok(object)
+}
 
-    /// Fits a value to the schema and applies defaults; the unknown fields that were dropped are returned.
-    ///
-    /// # Errors
-    /// A member of another type than the schema's.
-    pub(super) fn fit(&self, object: &mut Value) -> Result<Vec<StrictError>, DecodeError> {
-        let unknown = self.version.schema.conform(object)?;
-        self.version.schema.default(object);
-        Ok(unknown)
-    }
+fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiError {
+    ApiError::bad_request(codec::cannot_be_handled(
+        endpoint.resource().kind,
+        endpoint.face().version,
+        why,
+    ))
+}
 
-    fn undecodable(&self, bytes: &Bytes, error: &DecodeError) -> ApiError {
-        let start: String =
-            String::from_utf8_lossy(bytes.get(..30.min(bytes.len())).unwrap_or_default()).into_owned();
-        ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): {error} ({start})",
-            self.resource.kind
-        ))
-    }
+fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &DecodeError) -> ApiError {
+    let start: String =
+        String::from_utf8_lossy(bytes.get(..30.min(bytes.len())).unwrap_or_default()).into_owned();
+    ApiError::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {error} ({start})",
+        endpoint.resource().kind
+    ))
+}
 
-    /// Checks kind and version; where the body names none, they are those of the URL.
-    fn check_type(&self, catalog: &Catalog, object: &mut Value, bytes: &Bytes) -> Result<(), ApiError> {
-        let Some(members) = object.as_object_mut() else {
-            let error = DecodeError::Type {
-                found: json_type(object).to_owned(),
-                place: "value".to_owned(),
-                expected: format!("{}.{}", self.version.name, self.resource.kind),
-            };
-            return Err(self.undecodable(bytes, &error));
+/// Checks kind and version; where the body names none, those of the endpoint are set.
+fn check_type(
+    catalog: &Catalog,
+    endpoint: &Endpoint,
+    object: &mut Value,
+    bytes: &Bytes,
+) -> Result<(), ApiError> {
+    let (kind, face) = (endpoint.resource().kind, endpoint.face());
+    let Some(members) = object.as_object_mut() else {
+        let error = DecodeError::Type {
+            found: json_type(object).to_owned(),
+            place: "value".to_owned(),
+            expected: format!("{}.{kind}", face.version),
         };
-        let expected = api_version(self.resource.group, self.version.name);
-        let said = |member: &str| {
-            members
-                .get(member)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let (kind, version) = (said("kind"), said("apiVersion"));
-        if !kind.is_empty() && kind != self.resource.kind {
-            return Err(self.refuse(&format!(
-                "converting ({version}.{kind}) to ({}.{}): unknown conversion",
-                self.version.name, self.resource.kind
-            )));
-        }
-        if !version.is_empty() && version != expected {
-            let served = catalog
-                .iter()
-                .filter(|resource| resource.kind == self.resource.kind)
-                .any(|resource| {
-                    resource
-                        .versions
-                        .iter()
-                        .any(|served| *served.api_version == *version)
-                });
-            return Err(if served {
+        return Err(undecodable(endpoint, bytes, &error));
+    };
+    let sent = |member: &str| members.get(member).and_then(Value::as_str).unwrap_or_default();
+    let (sent_kind, sent_version) = (sent("kind"), sent("apiVersion"));
+    if !sent_kind.is_empty() && sent_kind != kind {
+        return Err(cannot_be_handled(
+            endpoint,
+            &format!(
+                "converting ({sent_version}.{sent_kind}) to ({}.{kind}): unknown conversion",
+                face.version
+            ),
+        ));
+    }
+    if !sent_version.is_empty() && *sent_version != *face.api_version {
+        let mut same_kind = catalog.iter().filter(|resource| resource.kind == kind);
+        return Err(
+            if same_kind.any(|resource| resource.face_of(sent_version).is_some()) {
                 ApiError::bad_request(format!(
-                    "the API version in the data ({version}) does not match the expected API version ({expected})"
+                    "the API version in the data ({sent_version}) does not match the expected API version ({})",
+                    face.api_version
                 ))
             } else {
-                let short = version.rsplit('/').next().unwrap_or_default();
+                let short = sent_version.rsplit('/').next().unwrap_or_default();
                 ApiError::bad_request(codec::cannot_be_handled(
-                    self.resource.kind,
+                    kind,
                     short,
-                    &format!(
-                        "no kind \"{}\" is registered for version \"{version}\"",
-                        self.resource.kind
-                    ),
+                    &format!("no kind \"{kind}\" is registered for version \"{sent_version}\""),
                 ))
-            });
-        }
-        members.insert("kind".to_owned(), self.resource.kind.into());
-        members.insert("apiVersion".to_owned(), expected.into());
-        Ok(())
+            },
+        );
     }
+    members.insert("kind".to_owned(), kind.into());
+    members.insert("apiVersion".to_owned(), (*face.api_version).into());
+    Ok(())
 }
 
-/// How Go's decoder names the type of a JSON value.
+/// The name that Go's decoder gives to the type of a JSON value.
 fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,13 +1,12 @@
-//! Storing a new object.
+//! POST: creates an object.
 
 use drydock_machinery::codec;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body, protobuf};
+use super::{Call, body};
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::store::WriteRequest;
 use crate::request::negotiate::{Answer, MediaType};
 use crate::request::options::WriteOptions;
 
@@ -16,33 +15,24 @@ pub(super) async fn create<S: Store>(
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Object)?;
-    let message =
-        protobuf::message_of(&call.store.resource).filter(|_| protobuf::is_content_type(&call.headers));
+    let capabilities = &call.store.resource.capabilities;
+    let message = capabilities.message.filter(|_| body::is_protobuf(&call.headers));
     let media_type = match message {
         Some(_) => MediaType::Json,
         None => body::content_type(&call.headers)?,
     };
     let bytes = body.read().await?;
-    // What came in protobuf goes on as the JSON it stands for.
+    // A protobuf body is decoded to the JSON it stands for.
     let bytes = match message {
-        Some(message) => codec::encode(&protobuf::decode(&bytes, message)?).into(),
+        Some(message) => codec::encode(&body::decode_protobuf(&bytes, message)?).into(),
         None => bytes,
     };
     let options = WriteOptions::parse("CreateOptions", &call.context.query)?;
     let form = call.form(representation)?;
-    let object = call.target().decode_object(
-        call.catalog,
-        &bytes,
-        media_type,
-        options.field_validation,
-        &call.context,
-    )?;
-    let request = WriteRequest {
-        context: &call.context,
-        options: &options,
-        version: &call.version,
-        part: call.part,
-    };
-    let written = call.store.create(request, &call.namespace, object).await?;
+    let object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
+    let written = call
+        .store
+        .create(call.write_request(&options), &call.namespace, object)
+        .await?;
     form.object(StatusCode::CREATED, &written)
 }

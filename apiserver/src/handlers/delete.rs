@@ -1,10 +1,11 @@
-//! Removing one object.
+//! DELETE of one object.
 
 use bytes::Bytes;
+use drydock_machinery::codec::protobuf::DELETE_OPTIONS;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body, protobuf, response};
+use super::{Call, body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
@@ -19,15 +20,15 @@ pub(super) async fn options<S: Store>(
     let bytes: Bytes = body.read().await?;
     let value = if bytes.is_empty() {
         None
-    } else if protobuf::is_content_type(&call.headers) {
-        Some(protobuf::decode(&bytes, protobuf::DELETE_OPTIONS)?)
+    } else if body::is_protobuf(&call.headers) {
+        Some(body::decode_protobuf(&bytes, DELETE_OPTIONS)?)
     } else {
         let media_type = body::content_type(&call.headers)?;
         let decoded =
             body::decode(&bytes, media_type).map_err(|error| ApiError::bad_request(error.to_string()))?;
         Some(decoded.value)
     };
-    DeleteOptions::parse(&call.context.query, value, &call.version.api_version)
+    DeleteOptions::parse(&call.context.query, value, &call.endpoint.face().api_version)
 }
 
 pub(super) async fn delete<S: Store>(
@@ -40,10 +41,10 @@ pub(super) async fn delete<S: Store>(
     let key = call.store.key(&call.namespace, &call.name)?;
     let deleted = if options.unsafe_delete {
         call.store
-            .delete_unreadable(&call.context, &key, &call.version)
+            .delete_unreadable(call.caller(), &key, call.endpoint.face().version)
             .await?
     } else {
-        call.store.delete(&call.context, &key, &options).await?
+        call.store.delete(call.caller(), &key, &options).await?
     };
     match deleted {
         Deleted::Gone { uid } => {

@@ -1,17 +1,18 @@
-//! Removing the objects of a list.
+//! DELETE of a collection: removes the objects of a list.
 
 use std::sync::Arc;
 
 use drydock_storage::Store;
 use http::Response;
 
-use super::{Call, delete, list, response};
+use super::{Call, delete, list};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::negotiate::Answer;
+use crate::request::projection::IncludeObject;
 
-/// Objects that are planned and removed together; bounds what a request holds in memory beside the snapshot.
+/// How many objects are removed together. Bounds the memory of a request beyond the snapshot.
 const BATCH: usize = 1_000;
 
 pub(super) async fn delete_collection<S: Store>(
@@ -21,11 +22,11 @@ pub(super) async fn delete_collection<S: Store>(
     let representation = call.negotiate(Answer::List)?;
     let options = delete::options(call, body).await?;
     options.check_for_collection()?;
-    let include = response::IncludeObject::of(&call.context.query, representation)?;
+    let include = IncludeObject::parse(&call.context.query, representation)?;
     let page = list::page(call).await?;
     let found: Vec<Arc<CachedObject>> = page.objects.collect();
     for batch in found.chunks(BATCH) {
-        call.store.delete_many(&call.context, batch, &options).await?;
+        call.store.delete_many(call.caller(), batch, &options).await?;
     }
     let page = list::Page {
         head: page.head,

@@ -1,7 +1,7 @@
-//! Reading a collection.
+//! GET of a collection.
 //!
-//! A list is a cursor over a snapshot that is encoded into buffers of 64 KiB as the socket takes them: it holds no
-//! lock and costs the same memory for ten objects as for a hundred thousand.
+//! A list is a cursor over a snapshot, encoded into buffers of 64 KiB as fast as the socket takes them. It holds no lock and
+//! needs the same memory for ten objects as for a hundred thousand.
 
 use std::sync::Arc;
 
@@ -21,17 +21,18 @@ use crate::cache::{
 };
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
-use crate::registry::resource::Resource;
+use crate::registry::endpoint::Endpoint;
 use crate::request::negotiate::{Answer, MediaType, Representation, Transform};
 use crate::request::options::{ListOptions, ListStart};
+use crate::request::projection::IncludeObject;
 
-/// How much is encoded before the socket is asked again.
+/// The size of an encoded buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Objects in order.
 pub(super) type Objects = Box<dyn Iterator<Item = Arc<CachedObject>> + Send>;
 
-/// What a list says beside its objects.
+/// The metadata of a list.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Head {
     revision: Revision,
@@ -47,15 +48,15 @@ pub(super) struct Page {
 
 pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::List)?;
-    let include = response::IncludeObject::of(&call.context.query, representation)?;
+    let include = IncludeObject::parse(&call.context.query, representation)?;
     let page = page(call).await?;
     Ok(render(call, representation, include, page))
 }
 
-/// Finds the page a request asks for.
+/// The page a request asks for.
 ///
 /// # Errors
-/// 400 and 422 for parameters, 410 for a state that is gone, 429 and 504 for one that is not there yet.
+/// 400 and 422 for parameters, 410 for a compacted state, 429 and 504 for one that does not exist yet.
 pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError> {
     let options = ListOptions::parse(&call.context.query)?;
     let selection = selection(call)?;
@@ -84,7 +85,7 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
         (page, _) => page?,
     };
     let continue_token = page.next.map(|start| {
-        // A list that has become inconsistent stays so: every later page shows the newest state.
+        // Once a list has become inconsistent, every later page shows the newest state.
         let of = if inconsistent {
             PageOf::Latest
         } else {
@@ -102,32 +103,32 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
     })
 }
 
-/// Writes a page in the form the client asked for.
+/// Writes a page in the representation the client asked for.
 pub(super) fn render<S: Store>(
     call: &Call<'_, S>,
     representation: Representation,
-    include: response::IncludeObject,
+    include: IncludeObject,
     page: Page,
 ) -> Response<ResponseBody> {
     let items = Items {
-        resource: Arc::clone(&call.store.resource),
+        endpoint: call.endpoint.clone(),
         representation,
         include,
         now: call.store.clock().now(),
     };
-    stream_page(&call.version.api_version, items, page)
+    stream_page(items, page)
 }
 
 /// How the objects of a list are written.
 struct Items {
-    resource: Arc<Resource>,
+    endpoint: Endpoint,
     representation: Representation,
-    include: response::IncludeObject,
+    include: IncludeObject,
     now: Timestamp,
 }
 
 impl Items {
-    /// The member that holds the objects; the last in the order of the document.
+    /// The member that holds the objects. It is the last one of the document.
     fn member(&self) -> &'static str {
         if matches!(self.representation.transform, Transform::Table(_)) {
             "rows"
@@ -136,8 +137,8 @@ impl Items {
         }
     }
 
-    /// The document but for its objects.
-    fn envelope(&self, api_version: &str, head: &Head) -> Value {
+    /// The document without its objects.
+    fn envelope(&self, head: &Head) -> Value {
         let mut metadata = json!({ "resourceVersion": head.revision.to_string() });
         if let Some(members) = metadata.as_object_mut() {
             if let Some(token) = &head.continue_token {
@@ -149,7 +150,7 @@ impl Items {
         }
         match self.representation.transform {
             Transform::Table(version) => {
-                let columns = Some(self.resource.strategy.columns());
+                let columns = Some(self.endpoint.face().table.columns);
                 let mut table = response::table(version, &metadata, columns, &[]);
                 if let Some(members) = table.as_object_mut() {
                     members.remove(self.member());
@@ -162,19 +163,19 @@ impl Items {
                 "metadata": metadata,
             }),
             Transform::None => json!({
-                "kind": format!("{}List", self.resource.kind),
-                "apiVersion": api_version,
+                "kind": format!("{}List", self.endpoint.resource().kind),
+                "apiVersion": &*self.endpoint.face().api_version,
                 "metadata": metadata,
             }),
         }
     }
 
     fn value(&self, object: &CachedObject) -> Result<Value, ApiError> {
-        let served = response::served_value(object.value(), Some(object.modified()))?;
+        let served = self.endpoint.served(object.value(), Some(object.modified()))?;
         Ok(match self.representation.transform {
             Transform::Table(version) => response::row(
                 &served,
-                &self.resource.strategy.cells(&served, self.now),
+                &(self.endpoint.face().table.cells)(&served, self.now),
                 self.include,
                 version,
             ),
@@ -185,11 +186,11 @@ impl Items {
         })
     }
 
-    /// The beginning of the document, up to where its objects stand.
-    fn write_start(&self, out: &mut BytesMut, api_version: &str, head: &Head) -> Result<(), ApiError> {
-        let envelope = response::encode(&self.envelope(api_version, head), self.representation)?;
+    /// Writes the document up to its first object.
+    fn write_start(&self, out: &mut BytesMut, head: &Head) -> Result<(), ApiError> {
+        let envelope = response::encode(&self.envelope(head), self.representation)?;
         let member = self.member();
-        // An object never is the empty text: its closing brace gives way to one more member.
+        // The closing brace is removed, so that one more member can follow.
         let open = envelope
             .trim_ascii_end()
             .strip_suffix(b"}")
@@ -210,7 +211,8 @@ impl Items {
             Layout::Compact => {
                 out.extend_from_slice(if first { b"" } else { b"," });
                 if self.representation.transform == Transform::None {
-                    object.write_into(out);
+                    let revision = Some(object.modified());
+                    self.endpoint.write_served(object.value(), revision, out)?;
                 } else {
                     out.extend_from_slice(&codec::encode(&self.value(object)?));
                 }
@@ -229,7 +231,7 @@ impl Items {
         Ok(())
     }
 
-    /// The end of a document with objects, or without any.
+    /// Writes the rest of the document after its last object.
     fn write_end(&self, out: &mut BytesMut, is_empty: bool) {
         out.extend_from_slice(match (self.layout(), is_empty) {
             (Layout::Compact, _) => b"]}\n",
@@ -249,7 +251,7 @@ impl Items {
     }
 }
 
-/// How a document is laid out.
+/// The layout of a document.
 #[derive(Clone, Copy)]
 enum Layout {
     Compact,
@@ -257,7 +259,7 @@ enum Layout {
     Yaml,
 }
 
-/// Text whose lines but the first stand further to the right.
+/// Writes text with all lines but the first indented.
 fn write_indented(out: &mut BytesMut, text: &[u8], indent: &str) {
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         if index > 0 {
@@ -270,11 +272,11 @@ fn write_indented(out: &mut BytesMut, text: &[u8], indent: &str) {
     }
 }
 
-/// The page as a body that is made while it is read. The objects stand last, as clients are used to.
-fn stream_page(api_version: &str, items: Items, page: Page) -> Response<ResponseBody> {
+/// The page as a body that is encoded while it is read. The objects come last, as from kube-apiserver.
+fn stream_page(items: Items, page: Page) -> Response<ResponseBody> {
     let media_type = items.representation.media_type;
     let mut start = BytesMut::new();
-    if let Err(error) = items.write_start(&mut start, api_version, &page.head) {
+    if let Err(error) = items.write_start(&mut start, &page.head) {
         return error.into_response();
     }
     let mut state = Rest {
@@ -299,7 +301,7 @@ fn stream_page(api_version: &str, items: Items, page: Page) -> Response<Response
             match state.fill() {
                 Ok(bytes) => Some((Ok(bytes), (None, state))),
                 Err(error) => {
-                    tracing::error!(%error, "a list was broken off");
+                    tracing::error!(%error, "list response truncated: a stored object cannot be decoded");
                     state.objects = None;
                     Some((
                         Err(crate::http::body::Truncated("a stored object cannot be decoded")),
@@ -317,7 +319,7 @@ fn stream_page(api_version: &str, items: Items, page: Page) -> Response<Response
     response
 }
 
-/// What of a page is still to be written.
+/// The part of a page that is not yet written.
 struct Rest {
     items: Items,
     /// None once the last object is written.

@@ -10,7 +10,6 @@ mod delete_collection;
 mod get;
 mod list;
 mod patch;
-pub(crate) mod protobuf;
 mod response;
 mod selection;
 mod update;
@@ -31,12 +30,16 @@ use crate::error::ApiError;
 use crate::filters::Handler;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::openapi::OpenApi;
-use crate::registry::resource::{Catalog, Part, ServedVersion};
-use crate::registry::store::ResourceStore;
+use crate::registry::caller::Caller;
+use crate::registry::endpoint::Endpoint;
+use crate::registry::resource::{Catalog, Part};
+use crate::registry::store::{ResourceStore, WriteRequest};
 use crate::request::negotiate::{self, Answer, Representation};
+use crate::request::options::WriteOptions;
+use crate::request::projection::IncludeObject;
 use crate::request::{RequestContext, ResourceRequest, Verb};
 
-use self::body::Target;
+pub use self::body::{decode_protobuf, is_protobuf};
 
 /// The resources, discovery and OpenAPI of a server.
 pub struct Api<S: Store> {
@@ -65,11 +68,21 @@ pub trait Extension: Send + Sync {
     fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_>;
 }
 
+impl<'a> From<&'a RequestContext> for Caller<'a> {
+    fn from(context: &'a RequestContext) -> Self {
+        Self {
+            user: &context.user,
+            user_agent: &context.user_agent,
+            warnings: &context.warnings,
+        }
+    }
+}
+
 /// A resource request with everything a verb needs.
 struct Call<'a, S: Store> {
     catalog: &'a Catalog,
     store: Arc<ResourceStore<S>>,
-    version: ServedVersion,
+    endpoint: Endpoint,
     part: Part,
     context: RequestContext,
     headers: HeaderMap,
@@ -78,10 +91,16 @@ struct Call<'a, S: Store> {
 }
 
 impl<S: Store> Call<'_, S> {
-    fn target(&self) -> Target<'_> {
-        Target {
-            resource: &self.store.resource,
-            version: &self.version,
+    fn caller(&self) -> Caller<'_> {
+        (&self.context).into()
+    }
+
+    fn write_request<'a>(&'a self, options: &'a WriteOptions) -> WriteRequest<'a> {
+        WriteRequest {
+            caller: self.caller(),
+            options,
+            endpoint: &self.endpoint,
+            part: self.part,
         }
     }
 
@@ -91,9 +110,9 @@ impl<S: Store> Call<'_, S> {
 
     fn form(&self, representation: Representation) -> Result<response::Form<'_>, ApiError> {
         Ok(response::Form {
-            resource: &self.store.resource,
+            endpoint: &self.endpoint,
             representation,
-            include: response::IncludeObject::of(&self.context.query, representation)?,
+            include: IncludeObject::parse(&self.context.query, representation)?,
             now: self.store.clock().now(),
         })
     }
@@ -171,14 +190,10 @@ impl<S: Store> Api<S> {
         let found = self.stores.iter().find_map(|store| {
             let own = &store.resource;
             let matches = own.group == resource.group && own.plural == resource.resource;
-            matches
-                .then(|| {
-                    own.version(&resource.version)
-                        .map(|version| (store, version.clone()))
-                })
-                .flatten()
+            let endpoint = matches.then(|| Endpoint::of(own, &resource.version));
+            endpoint.flatten().map(|endpoint| (store, endpoint))
         });
-        let (store, version) = found.ok_or_else(ApiError::no_route)?;
+        let (store, endpoint) = found.ok_or_else(ApiError::no_route)?;
         let namespaced = store.resource.is_namespaced();
         let is_item = !resource.name.is_empty();
         let in_namespace = !resource.namespace.is_empty();
@@ -219,7 +234,7 @@ impl<S: Store> Api<S> {
         let call = Call {
             catalog: &self.catalog,
             store: Arc::clone(store),
-            version,
+            endpoint,
             part,
             context,
             headers,
@@ -235,11 +250,11 @@ impl<S: Store> Api<S> {
         headers: &HeaderMap,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let path = context.info.path.as_str();
-        if let Some(response) = self.openapi.answer(path, &context.query, headers) {
+        if let Some(response) = self.openapi.respond(path, &context.query, headers) {
             return response;
         }
         if context.info.method != Method::GET {
-            let known = self.discovery.answer(path, headers).is_some();
+            let known = self.discovery.respond(path, headers).is_some();
             return Err(if known {
                 ApiError::method_not_allowed()
             } else {
@@ -273,7 +288,7 @@ impl<S: Store> Api<S> {
             ));
         }
         self.discovery
-            .answer(path, headers)
+            .respond(path, headers)
             .ok_or_else(ApiError::no_route)
     }
 }

@@ -1,4 +1,4 @@
-//! Changing an object by a patch.
+//! PATCH: changes an object by a JSON patch, a merge patch, or a strategic merge patch.
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_decoding_error, strict_errors};
@@ -8,18 +8,18 @@ use http::header::CONTENT_TYPE;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::body::Target;
 use super::{Call, response};
 use crate::error::{ApiError, GroupResource, StatusCause};
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::resource::metadata_text;
-use crate::registry::store::{Change, WriteRequest};
-use crate::registry::strategy::StrategicMerge;
-use crate::request::RequestContext;
+use crate::registry::endpoint::Endpoint;
+use crate::registry::resource::{StrategicMerge, metadata_text};
+use crate::registry::store::Change;
+use crate::request::Warnings;
 use crate::request::negotiate::Answer;
 use crate::request::options::WriteOptions;
 
-/// What a patch may be here. Apply is refused, and strategic merge where the kind knows none, as with custom resources.
+/// The media types of patches that are named in a 415. Apply is refused, and so is strategic merge for kinds without it, as
+/// for custom resources.
 const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
 #[derive(Debug, Clone, Copy)]
@@ -32,13 +32,13 @@ enum PatchType {
 struct Patch<'a> {
     type_: PatchType,
     bytes: Bytes,
-    target: Target<'a>,
+    endpoint: &'a Endpoint,
     validation: FieldValidation,
-    context: &'a RequestContext,
+    warnings: &'a Warnings,
     warned: bool,
 }
 
-/// A patched document that does not decode: 422 with the field `patch`.
+/// A patched object that cannot be decoded: 422 with the field `patch`.
 fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
     let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
     ApiError::invalid(
@@ -72,30 +72,26 @@ impl Change for Patch<'_> {
                 "the patch leaves the object without metadata",
             ));
         }
-        for (member, expected) in [
-            ("kind", self.target.resource.kind),
-            ("apiVersion", &self.target.version.api_version),
-        ] {
-            // What the patch has removed is that of the URL, as in the body of an update.
+        let (kind, api_version) = (self.endpoint.resource().kind, &*self.endpoint.face().api_version);
+        let type_meta = [("kind", kind), ("apiVersion", api_version)];
+        for (member, expected) in type_meta {
+            // If the patch removes them, those of the URL count, as in the body of an update.
             if let Some(members) = object.as_object_mut() {
                 members.entry(member).or_insert_with(|| expected.into());
             }
         }
         let before = object.clone();
-        for (member, expected) in [
-            ("kind", self.target.resource.kind),
-            ("apiVersion", &self.target.version.api_version),
-        ] {
-            let said = object.get(member).and_then(Value::as_str).unwrap_or_default();
-            if said != expected {
+        for (member, expected) in type_meta {
+            let sent = object.get(member).and_then(Value::as_str).unwrap_or_default();
+            if sent != expected {
                 let why =
-                    format!("unable to find an object of {member} {said:?} here, expected {expected:?}");
+                    format!("unable to find an object of {member} {sent:?} here, expected {expected:?}");
                 return Err(undecodable(&before, &why));
             }
         }
         let unknown = self
-            .target
-            .fit(&mut object)
+            .endpoint
+            .conform(&mut object)
             .map_err(|error| undecodable(&before, &error))?;
         let strict = strict_errors(patched.strict, unknown);
         match self.validation {
@@ -104,7 +100,7 @@ impl Change for Patch<'_> {
             }
             FieldValidation::Warn if !self.warned => {
                 for error in &strict {
-                    self.context.warnings.add(error.to_string());
+                    self.warnings.add(error.to_string());
                 }
                 self.warned = true;
             }
@@ -113,7 +109,7 @@ impl Change for Patch<'_> {
         let uid = metadata_text(current, "uid");
         if metadata_text(&object, "uid") != uid && !metadata_text(&object, "uid").is_empty() {
             return Err(ApiError::invalid(
-                self.target.resource.group_kind(),
+                self.endpoint.resource().group_kind(),
                 metadata_text(current, "name"),
                 vec![StatusCause {
                     reason: "FieldValueInvalid".into(),
@@ -155,7 +151,7 @@ pub(super) async fn patch<S: Store>(
     let type_ = match text.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => PatchType::Json,
         "application/merge-patch+json" => PatchType::Merge,
-        "application/strategic-merge-patch+json" => match call.store.resource.strategy.strategic_merge() {
+        "application/strategic-merge-patch+json" => match call.store.resource.capabilities.strategic_merge {
             Some(apply) => PatchType::Strategic(apply),
             None => return Err(ApiError::unsupported_media_type(PATCH_TYPES)),
         },
@@ -174,20 +170,19 @@ pub(super) async fn patch<S: Store>(
     let mut change = Patch {
         type_,
         bytes,
-        target: call.target(),
+        endpoint: &call.endpoint,
         validation: options.field_validation,
-        context: &call.context,
+        warnings: &call.context.warnings,
         warned: false,
-    };
-    let request = WriteRequest {
-        context: &call.context,
-        options: &options,
-        version: &call.version,
-        part: call.part,
     };
     let written = call
         .store
-        .update(request, &call.namespace, &call.name, &mut change)
+        .update(
+            call.write_request(&options),
+            &call.namespace,
+            &call.name,
+            &mut change,
+        )
         .await?;
     form.object(StatusCode::OK, &written)
 }

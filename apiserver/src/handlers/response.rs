@@ -1,11 +1,8 @@
-//! How does an object, a list's item or a watched object look in the form the client asked for?
-
-use std::fmt::Write as _;
+//! Writes objects in the representation the client asked for: as they are, as tables, or as their metadata.
 
 use bytes::{Bytes, BytesMut};
 use drydock_machinery::codec;
 use drydock_machinery::table::{Cell, Column};
-use drydock_storage::Revision;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -13,89 +10,25 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, Status};
 use crate::http::body::ResponseBody;
-use crate::registry::metadata::metadata_mut;
-use crate::registry::resource::Resource;
-use crate::registry::store::{Written, decode};
-use crate::request::Query;
+use crate::registry::endpoint::Endpoint;
+use crate::registry::store::Written;
 use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transform};
-
-/// What a row of a table carries of its object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum IncludeObject {
-    /// Nothing.
-    None,
-    /// Its metadata.
-    Metadata,
-    /// All of it.
-    Object,
-}
-
-impl IncludeObject {
-    /// Reads `includeObject`, which only says something about tables.
-    ///
-    /// # Errors
-    /// 400 for any other value.
-    pub(super) fn of(query: &Query, representation: Representation) -> Result<Self, ApiError> {
-        if !matches!(representation.transform, Transform::Table(_)) {
-            return Ok(Self::Metadata);
-        }
-        match query.first("includeObject").unwrap_or_default() {
-            "" | "Metadata" => Ok(Self::Metadata),
-            "None" => Ok(Self::None),
-            "Object" => Ok(Self::Object),
-            other => Err(ApiError::bad_request(format!(
-                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
-                 'Object', 'None', or empty"
-            ))),
-        }
-    }
-}
+use crate::request::projection::IncludeObject;
 
 /// Everything that decides how an object is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form<'a> {
-    /// What kind of object it is.
-    pub(super) resource: &'a Resource,
-    /// What the client asked for.
+    /// The version the object is shown in.
+    pub(super) endpoint: &'a Endpoint,
+    /// The representation the client asked for.
     pub(super) representation: Representation,
-    /// What rows carry.
+    /// What table rows carry.
     pub(super) include: IncludeObject,
-    /// The moment ages are told at.
+    /// The time ages are computed from.
     pub(super) now: Timestamp,
 }
 
-/// The served JSON of a stored payload: with its resourceVersion, if it has one.
-pub(super) fn write_served(out: &mut BytesMut, value: &drydock_storage::Value, revision: Option<Revision>) {
-    let at = usize::try_from(value.splice_offset)
-        .unwrap_or(usize::MAX)
-        .min(value.bytes.len());
-    let (head, tail) = value.bytes.split_at(at);
-    out.reserve(value.bytes.len() + 48);
-    out.extend_from_slice(head);
-    if let Some(revision) = revision {
-        // Writing into a buffer that grows cannot fail.
-        let _ok = write!(out, "\"resourceVersion\":\"{revision}\",");
-    }
-    out.extend_from_slice(tail);
-}
-
-/// The served object as a value.
-///
-/// # Errors
-/// 500 for stored bytes that are not JSON.
-pub(super) fn served_value(
-    value: &drydock_storage::Value,
-    revision: Option<Revision>,
-) -> Result<Value, ApiError> {
-    let mut object = decode(&value.bytes)
-        .map_err(|error| ApiError::storage_read("a stored object cannot be decoded").because(error))?;
-    if let Some(revision) = revision {
-        metadata_mut(&mut object).insert("resourceVersion".to_owned(), revision.to_string().into());
-    }
-    Ok(object)
-}
-
-/// The object's metadata as an object of its own.
+/// The object's metadata as `PartialObjectMetadata`.
 #[must_use]
 pub(super) fn partial(object: &Value, version: MetaVersion) -> Value {
     json!({
@@ -116,7 +49,7 @@ pub(super) fn row(object: &Value, cells: &[Cell], include: IncludeObject, versio
     json!({ "cells": cells, "object": object })
 }
 
-/// A table of rows. `columns` is none for all but the first event of a watch.
+/// A table of rows. `columns` is `None` for all events of a watch but the first.
 #[must_use]
 pub(super) fn table(
     version: MetaVersion,
@@ -134,41 +67,46 @@ pub(super) fn table(
 }
 
 impl Form<'_> {
-    /// The object in the shape the client asked for.
+    /// Converts the object to the shape the client asked for.
     #[must_use]
     pub(super) fn shape(&self, object: Value) -> Value {
         match self.representation.transform {
             Transform::Table(version) => {
-                let strategy = &self.resource.strategy;
+                let printed = &self.endpoint.face().table;
                 let revision = object.pointer("/metadata/resourceVersion").cloned();
                 let metadata =
                     revision.map_or_else(|| json!({}), |revision| json!({ "resourceVersion": revision }));
-                let row = row(&object, &strategy.cells(&object, self.now), self.include, version);
-                table(version, &metadata, Some(strategy.columns()), &[row])
+                let row = row(
+                    &object,
+                    &(printed.cells)(&object, self.now),
+                    self.include,
+                    version,
+                );
+                table(version, &metadata, Some(printed.columns), &[row])
             }
             Transform::PartialObject(version) => partial(&object, version),
             Transform::None | Transform::PartialObjectList(_) => object,
         }
     }
 
-    /// The answer that carries an object.
+    /// The response with an object.
     ///
     /// # Errors
-    /// 500 for stored bytes that are not JSON.
+    /// 500 for a stored value that cannot be decoded or converted.
     pub(super) fn object(
         &self,
         code: StatusCode,
         written: &Written,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let plain = Representation::JSON == self.representation;
-        let body = if plain {
+        let body = if self.representation == Representation::JSON {
             let mut out = BytesMut::new();
-            write_served(&mut out, &written.value, written.revision);
+            self.endpoint
+                .write_served(&written.value, written.revision, &mut out)?;
             out.extend_from_slice(b"\n");
             out.freeze()
         } else {
             encode(
-                &self.shape(served_value(&written.value, written.revision)?),
+                &self.shape(self.endpoint.served(&written.value, written.revision)?),
                 self.representation,
             )?
         };
@@ -176,7 +114,7 @@ impl Form<'_> {
     }
 }
 
-/// A value in the client's encoding.
+/// Encodes a value.
 ///
 /// # Errors
 /// 500 for a value YAML cannot hold.
@@ -189,12 +127,12 @@ pub(super) fn encode(value: &Value, representation: Representation) -> Result<By
         }
         (MediaType::Json, true) => codec::encode_pretty(value).into(),
         (MediaType::Yaml, _) => serde_saphyr::to_string(value)
-            .map_err(|error| ApiError::internal("the answer cannot be written as YAML").because(error))?
+            .map_err(|error| ApiError::internal("the response cannot be written as YAML").because(error))?
             .into(),
     })
 }
 
-/// An answer with a body.
+/// A response with a body.
 #[must_use]
 pub(super) fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
@@ -205,7 +143,7 @@ pub(super) fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> R
     response
 }
 
-/// The Status that answers a delete.
+/// The response to a delete that removed the object.
 ///
 /// # Errors
 /// 500 for a value YAML cannot hold.
@@ -222,7 +160,7 @@ pub(super) fn status(
     ))
 }
 
-/// A refusal in the client's encoding; JSON for people where the client's wish cannot be met.
+/// The response for an error, in the client's encoding; indented JSON if there is no acceptable representation.
 #[must_use]
 pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
     let encoded = match representation {

@@ -20,7 +20,7 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let text = query.first("fieldSelector").unwrap_or_default();
     let fields = FieldSelector::parse(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let declared = call.store.resource.strategy.selectable_fields();
+    let declared = call.store.resource.capabilities.selectable_fields;
     fields
         .check_supported(declared)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Replacing an object, or its status.
+//! PUT: replaces an object, or its status.
 
 use drydock_storage::Store;
 use http::{Response, StatusCode};
@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::{Call, body};
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::store::{Change, WriteRequest};
+use crate::registry::store::Change;
 use crate::request::negotiate::Answer;
 use crate::request::options::WriteOptions;
 
-/// The body of a PUT: the whole object as the client wants it.
+/// The body of a PUT: the complete new object.
 struct Replacement(Value);
 
 impl Change for Replacement {
@@ -33,25 +33,18 @@ pub(super) async fn update<S: Store>(
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
     let media_type = body::content_type(&call.headers)?;
     let form = call.form(representation)?;
-    let mut object = call.target().decode_object(
-        call.catalog,
-        &bytes,
-        media_type,
-        options.field_validation,
-        &call.context,
-    )?;
-    // Before the object is looked up: a body that names another one is wrong whether or not there is one.
+    let mut object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
+    // Checked before the object is looked up: the response must not depend on whether it exists.
     call.store
         .settle_identity(&call.namespace, &call.name, &mut object)?;
-    let request = WriteRequest {
-        context: &call.context,
-        options: &options,
-        version: &call.version,
-        part: call.part,
-    };
     let written = call
         .store
-        .update(request, &call.namespace, &call.name, &mut Replacement(object))
+        .update(
+            call.write_request(&options),
+            &call.namespace,
+            &call.name,
+            &mut Replacement(object),
+        )
         .await?;
     form.object(StatusCode::OK, &written)
 }

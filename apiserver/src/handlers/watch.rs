@@ -1,4 +1,4 @@
-//! Following a collection.
+//! GET with `watch=true`: streams the events of a collection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +19,22 @@ use crate::cache::{
 };
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
-use crate::registry::resource::Resource;
+use crate::registry::endpoint::Endpoint;
 use crate::request::negotiate::{Answer, MetaVersion, Representation, Transform};
 use crate::request::options::WatchOptions;
+use crate::request::projection::{IncludeObject, Projection};
 
-/// Without a timeout of the client's, a watch lasts this long or up to twice as long, so that not all end at once.
+/// If the client sets no timeout, a watch lasts this long up to twice as long, chosen at random, so that watches do not all end
+/// at once.
 const SHORTEST: Duration = Duration::from_mins(30);
 
-/// No watch lasts longer: later moments need not be representable.
+/// No watch lasts longer, so that its end is always a representable time.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Watch)?;
     let options = WatchOptions::parse(&call.context.query)?;
-    let include = response::IncludeObject::of(&call.context.query, representation)?;
+    let include = IncludeObject::parse(&call.context.query, representation)?;
     let selection = selection(call)?;
     let timeout = timeout(options.timeout_seconds);
     let request = WatchRequest {
@@ -43,8 +45,7 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
     };
     let watcher = call.store.cache.subscribe(request).await?;
     let encoder = encoder(
-        Arc::clone(&call.store.resource),
-        &call.version.api_version,
+        call.endpoint.clone(),
         representation,
         include,
         call.store.shared_clock(),
@@ -63,7 +64,7 @@ fn timeout(seconds: Option<i64>) -> Duration {
     }
 }
 
-/// The frames of a watch until it ends; a fault is the last frame.
+/// The frames of a watch until it ends. An error is the last frame.
 fn frames<S: Store>(
     watcher: Watcher<S>,
     encoder: Box<dyn EventEncoder>,
@@ -106,47 +107,35 @@ const fn event_type(kind: WatchKind) -> &'static str {
     }
 }
 
-/// The encoder of a request. Its id is one for everything that changes the bytes.
+/// The encoder for a request.
 fn encoder(
-    resource: Arc<Resource>,
-    api_version: &str,
+    endpoint: Endpoint,
     representation: Representation,
-    include: response::IncludeObject,
+    include: IncludeObject,
     clock: Arc<dyn Clock>,
 ) -> Box<dyn EventEncoder> {
-    let bookmark = Bookmark {
-        kind: resource.kind,
-        api_version: api_version.to_owned(),
-    };
     match representation.transform {
         Transform::Table(version) => {
             let following = TableEncoder {
-                resource: Arc::clone(&resource),
+                endpoint: endpoint.clone(),
                 version,
                 include,
                 clock: Arc::clone(&clock),
-                columns: false,
                 following: None,
             };
             Box::new(TableEncoder {
-                resource,
+                endpoint,
                 version,
                 include,
                 clock,
-                columns: true,
                 following: Some(Box::new(following)),
             })
         }
         Transform::PartialObject(version) | Transform::PartialObjectList(version) => {
-            Box::new(PartialEncoder { version })
+            Box::new(PartialEncoder { endpoint, version })
         }
-        Transform::None => Box::new(ObjectEncoder { bookmark }),
+        Transform::None => Box::new(ObjectEncoder { endpoint }),
     }
-}
-
-struct Bookmark {
-    kind: &'static str,
-    api_version: String,
 }
 
 fn bookmark_metadata(revision: Revision, ends_initial_events: bool) -> Value {
@@ -168,21 +157,30 @@ fn write_frame(out: &mut BytesMut, type_: &str, object: &Value) {
     out.extend_from_slice(b"}\n");
 }
 
-fn decoded(object: &CachedObject, revision: Revision) -> Result<Value, EncodeError> {
-    response::served_value(object.value(), Some(revision)).map_err(|error| EncodeError {
+fn encode_error(object: &CachedObject, error: ApiError) -> EncodeError {
+    EncodeError {
         key: object.key().to_string(),
         source: Arc::new(error),
-    })
+    }
 }
 
-/// Objects as they are: nothing is encoded, the stored bytes are copied with their resourceVersion.
+fn served(endpoint: &Endpoint, object: &CachedObject, revision: Revision) -> Result<Value, EncodeError> {
+    endpoint
+        .served(object.value(), Some(revision))
+        .map_err(|error| encode_error(object, error))
+}
+
+/// Whole objects. Bytes that are stored in the version of the endpoint are copied.
 struct ObjectEncoder {
-    bookmark: Bookmark,
+    endpoint: Endpoint,
 }
 
 impl EventEncoder for ObjectEncoder {
     fn id(&self) -> EncoderId {
-        EncoderId(0)
+        EncoderId {
+            face: self.endpoint.face().version,
+            projection: Projection::Object,
+        }
     }
 
     fn event(
@@ -195,29 +193,35 @@ impl EventEncoder for ObjectEncoder {
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(event_type(kind).as_bytes());
         out.extend_from_slice(b"\",\"object\":");
-        object.write_at(revision, out);
+        self.endpoint
+            .write_served(object.value(), Some(revision), out)
+            .map_err(|error| encode_error(object, error))?;
         out.extend_from_slice(b"}\n");
         Ok(())
     }
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({
-            "kind": self.bookmark.kind,
-            "apiVersion": self.bookmark.api_version,
+            "kind": self.endpoint.resource().kind,
+            "apiVersion": &*self.endpoint.face().api_version,
             "metadata": bookmark_metadata(revision, ends_initial_events),
         });
         write_frame(out, "BOOKMARK", &object);
     }
 }
 
-/// Only metadata.
+/// Metadata only.
 struct PartialEncoder {
+    endpoint: Endpoint,
     version: MetaVersion,
 }
 
 impl EventEncoder for PartialEncoder {
     fn id(&self) -> EncoderId {
-        EncoderId(1 + meta_index(self.version))
+        EncoderId {
+            face: self.endpoint.face().version,
+            projection: Projection::Metadata(self.version),
+        }
     }
 
     fn event(
@@ -230,7 +234,7 @@ impl EventEncoder for PartialEncoder {
         write_frame(
             out,
             event_type(kind),
-            &response::partial(&decoded(object, revision)?, self.version),
+            &response::partial(&served(&self.endpoint, object, revision)?, self.version),
         );
         Ok(())
     }
@@ -241,37 +245,34 @@ impl EventEncoder for PartialEncoder {
     }
 }
 
-const fn meta_index(version: MetaVersion) -> u32 {
-    match version {
-        MetaVersion::V1 => 0,
-        MetaVersion::V1beta1 => 1,
-    }
-}
-
-/// Rows for people. Columns stand in the first frame of a stream only.
+/// Tables of one row. Only the first event of a stream has column definitions: it comes from the encoder that has a
+/// `following` one.
 struct TableEncoder {
-    resource: Arc<Resource>,
+    endpoint: Endpoint,
     version: MetaVersion,
-    include: response::IncludeObject,
+    include: IncludeObject,
     clock: Arc<dyn Clock>,
-    columns: bool,
     following: Option<Box<TableEncoder>>,
 }
 
 impl TableEncoder {
+    fn with_columns(&self) -> bool {
+        self.following.is_some()
+    }
+
     fn frame(
         &self,
         type_: &str,
         object: &Value,
         cells: &[Value],
-        include: response::IncludeObject,
+        include: IncludeObject,
         out: &mut BytesMut,
     ) {
         let revision = object
             .pointer("/metadata/resourceVersion")
             .cloned()
             .unwrap_or_default();
-        let columns = self.columns.then(|| self.resource.strategy.columns());
+        let columns = self.with_columns().then_some(self.endpoint.face().table.columns);
         let row = response::row(object, cells, include, self.version);
         let table = response::table(
             self.version,
@@ -285,12 +286,14 @@ impl TableEncoder {
 
 impl EventEncoder for TableEncoder {
     fn id(&self) -> EncoderId {
-        let include = match self.include {
-            response::IncludeObject::None => 0,
-            response::IncludeObject::Metadata => 1,
-            response::IncludeObject::Object => 2,
-        };
-        EncoderId(3 + meta_index(self.version) + 2 * include + 6 * u32::from(self.columns))
+        EncoderId {
+            face: self.endpoint.face().version,
+            projection: Projection::Table {
+                version: self.version,
+                include: self.include,
+                with_columns: self.with_columns(),
+            },
+        }
     }
 
     fn event(
@@ -300,22 +303,17 @@ impl EventEncoder for TableEncoder {
         revision: Revision,
         out: &mut BytesMut,
     ) -> Result<(), EncodeError> {
-        let served = decoded(object, revision)?;
-        let cells = self.resource.strategy.cells(&served, self.clock.now());
+        let served = served(&self.endpoint, object, revision)?;
+        let cells = (self.endpoint.face().table.cells)(&served, self.clock.now());
         self.frame(event_type(kind), &served, &cells, self.include, out);
         Ok(())
     }
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({ "metadata": bookmark_metadata(revision, ends_initial_events) });
-        let cells: Vec<Value> = self.resource.strategy.columns().iter().map(zero_cell).collect();
-        self.frame(
-            "BOOKMARK",
-            &object,
-            &cells,
-            response::IncludeObject::Metadata,
-            out,
-        );
+        let columns = self.endpoint.face().table.columns;
+        let cells: Vec<Value> = columns.iter().map(zero_cell).collect();
+        self.frame("BOOKMARK", &object, &cells, IncludeObject::Metadata, out);
     }
 
     fn following(&self) -> Option<&dyn EventEncoder> {

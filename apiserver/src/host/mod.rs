@@ -1,7 +1,7 @@
-//! What does the server ask the cluster it serves for?
+//! The host: the cluster that this server is an aggregated API server of.
 //!
-//! [`Host`] is the seam: [`kube`] speaks to a real kube-apiserver, standalone mode answers from its own storage, and
-//! tests use a fake. Start at [`Host`].
+//! [`Host`] is the interface: [`kube`] implements it over a real kube-apiserver, standalone mode over its own storage, and
+//! tests with a fake.
 
 pub mod kube;
 pub mod published;
@@ -19,66 +19,64 @@ use self::request_header::RequestHeaderConfig;
 pub use self::trust::TrustBundle;
 use crate::request::UserInfo;
 
-/// Who vouches for whom, as the host publishes it. New values count for the next request, on open connections too.
+/// The trusted authorities and the front proxy, as the host publishes them. New values apply from the next request, on open
+/// connections too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthenticationConfig {
-    /// Authorities of users' client certificates; without them no certificate authenticates its holder.
+    /// Authorities of users' client certificates; without them no certificate authenticates a user.
     pub client_ca: Option<Arc<TrustBundle>>,
-    /// How the front proxy speaks for users; without it no header authenticates.
+    /// How the front proxy names users; without it no header authenticates a user.
     pub request_header: Option<Arc<RequestHeaderConfig>>,
 }
 
-/// Why a question to the host has no answer. Never read as yes or no: callers refuse the request.
+/// Why a call to the host failed. Neither a yes nor a no: callers fail the request.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The host refused or failed.
-    #[error("the host answered {code}: {message}")]
-    Answered {
+    /// The host responded with an error.
+    #[error("the host responded with {code}: {message}")]
+    Status {
         /// HTTP status.
         code: u16,
         /// The host's text.
         message: String,
     },
-    /// No answer in time.
-    #[error("the host did not answer in time")]
+    /// No response in time.
+    #[error("the host did not respond in time")]
     Timeout,
     /// No connection, or it broke.
     #[error("the host cannot be reached: {0}")]
     Unreachable(#[source] Arc<dyn std::error::Error + Send + Sync>),
-    /// The server runs without a host client.
-    #[error("no host is configured")]
-    NotConfigured,
-    /// What is needed was not loaded yet.
+    /// The mirror that has the objects is not loaded yet.
     #[error("{0} are not loaded yet")]
     NotSynced(&'static str),
 }
 
-/// The host's answer on a bearer token.
+/// The outcome of a token review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenVerdict {
-    /// The token is good and names this user.
+    /// The token is valid and belongs to this user.
     Authenticated(Arc<UserInfo>),
     /// The token is unknown, without a reason.
     Unknown,
-    /// The token was refused, with the host's reason.
+    /// The token was rejected, with the host's reason.
     Refused(String),
 }
 
-/// May this user do that?
+/// Asks whether a user may do something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AccessReview {
     /// The user, after impersonation, with all groups and extras: the host's authorizers may depend on any of them.
     pub user: Arc<UserInfo>,
-    /// What is to be done.
+    /// What the user wants to do.
     pub attributes: Attributes,
 }
 
-/// What a review is about.
+/// The attributes of a review.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attributes {
-    /// A resource of some group.
+    /// A resource.
     Resource(ResourceAttributes),
-    /// A path that is no resource.
+    /// A path that is not a resource.
     Path {
         /// Lower-case HTTP method.
         verb: String,
@@ -115,13 +113,13 @@ pub struct ResourceAttributes {
 pub struct SelectorRequirement {
     /// Label key or field path.
     pub key: String,
-    /// How the values matter.
+    /// How the values are compared.
     pub operator: SelectorOperator,
     /// Values; empty for the existence operators.
     pub values: Vec<String>,
 }
 
-/// The operators a review knows.
+/// The operators of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SelectorOperator {
     /// One of the values.
@@ -147,25 +145,25 @@ impl SelectorOperator {
     }
 }
 
-/// The host's answer to an [`AccessReview`].
+/// The outcome of an [`AccessReview`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessVerdict {
     /// Allowed, with the authorizer's reason.
     Allowed(String),
-    /// Forbidden by an authorizer, with its reason.
+    /// Denied by an authorizer, with its reason.
     Denied(String),
-    /// Nobody allows it, which is forbidden too. The reason is empty for RBAC without faults.
+    /// No authorizer allows it, which is forbidden too. The reason is empty for RBAC without errors.
     NoOpinion(String),
 }
 
-/// A namespace as creates see it.
+/// The state of a namespace, for creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// It takes new objects.
+    /// New objects can be created in it.
     Active(Arc<BTreeMap<String, String>>),
-    /// It is being deleted and takes nothing new.
+    /// It is being deleted, and nothing can be created in it.
     Terminating(Arc<BTreeMap<String, String>>),
-    /// There is none.
+    /// It does not exist.
     Missing,
 }
 
@@ -180,7 +178,7 @@ impl Namespace {
     }
 }
 
-/// A node as selectors see it.
+/// The name and labels of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMetadata {
     /// Node name.
@@ -189,7 +187,7 @@ pub struct NodeMetadata {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Something that happened to an object, for people.
+/// An event about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostEvent {
     /// `apiVersion` of the object.
@@ -202,24 +200,24 @@ pub struct HostEvent {
     pub name: String,
     /// Uid of the object, or empty.
     pub uid: String,
-    /// Whether it needs attention.
+    /// Whether it is a warning.
     pub warning: bool,
-    /// One word in upper camel case.
+    /// One word in `UpperCamelCase`.
     pub reason: String,
-    /// What was done.
+    /// The action that was taken.
     pub action: String,
     /// A sentence, at most 1024 bytes.
     pub note: String,
 }
 
-/// The cluster we serve for.
+/// The cluster that this server belongs to.
 ///
-/// Every call is bounded in time by the implementation. Reviews are asked through [`reviews::Reviews`], which caches.
+/// The implementation limits the time of every call. Reviews go through [`reviews::Reviews`], which caches them.
 pub trait Host: Send + Sync + 'static {
-    /// Who vouches for whom, now and from now on.
+    /// The authentication settings and their changes.
     fn authentication(&self) -> watch::Receiver<Arc<AuthenticationConfig>>;
 
-    /// Asks who a bearer token stands for. The token must not be logged or kept.
+    /// Asks which user a bearer token belongs to. The token must not be logged or stored.
     fn review_token<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<TokenVerdict, HostError>>;
 
     /// Asks whether a user may do something.
@@ -228,25 +226,25 @@ pub trait Host: Send + Sync + 'static {
         review: &'a AccessReview,
     ) -> BoxFuture<'a, Result<AccessVerdict, HostError>>;
 
-    /// Looks a namespace up. A namespace created a moment ago is found.
+    /// The state of a namespace. A namespace that was just created is found.
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Namespace, HostError>>;
 
-    /// Reads a pod as the host has it now, unknown fields included.
+    /// The current pod, unknown fields included.
     fn pod<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Value>, HostError>>;
 
-    /// Every node, from a cache that is complete.
+    /// Every node, from a complete cache.
     fn nodes(&self) -> BoxFuture<'_, Result<Arc<[NodeMetadata]>, HostError>>;
 
-    /// Versions of an API group that the host serves itself, so that we must not claim them.
+    /// Versions of an API group that the host serves itself, which this server must not serve.
     fn served_locally<'a>(&'a self, group: &'a str) -> BoxFuture<'a, Result<Vec<String>, HostError>>;
 
-    /// Reports an event; best effort, never awaited by a request.
+    /// Records an event: best effort, and never awaited by a request.
     fn record_event(&self, event: HostEvent);
 
-    /// Whether the caches behind these answers are complete: the `informer-sync` check of readiness.
+    /// Whether the caches behind these calls are complete: the readiness check `informer-sync`.
     fn is_synced(&self) -> bool;
 }

@@ -1,8 +1,8 @@
-//! What does the host publish about authentication, and what of it do we take over?
+//! The authentication settings that the host publishes.
 //!
 //! The `ConfigMap` `kube-system/extension-apiserver-authentication` names the authorities and the front proxy's headers.
-//! A header list that disappears becomes empty; an authority that disappears or breaks stays as it was; malformed JSON
-//! leaves everything as it was. So a fault never widens trust by itself.
+//! A header list that disappears becomes empty. An authority that disappears or is invalid stays as it was. Malformed JSON
+//! leaves everything as it was. So an error never widens trust.
 
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
@@ -18,29 +18,29 @@ pub const NAME: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "client-ca-file";
 const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
 
-/// Why the published settings cannot be taken over.
+/// Why the published settings are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishedError {
-    /// A list that is no JSON array of texts.
-    #[error("key {key} is no JSON array of texts")]
+    /// A list that is not a JSON array of strings.
+    #[error("key {key} is not a JSON array of strings")]
     List {
         /// Key of the `ConfigMap`.
         key: &'static str,
-        /// What is wrong.
+        /// The error.
         #[source]
         source: serde_json::Error,
     },
-    /// A text that cannot be a header name.
-    #[error("key {key} names {name:?}, which is no header")]
+    /// A string that is not a header name.
+    #[error("key {key} has {name:?}, which is not a header name")]
     Header {
         /// Key of the `ConfigMap`.
         key: &'static str,
-        /// The text.
+        /// The string.
         name: String,
     },
 }
 
-/// The settings after `data` was published, `old` being those in force.
+/// The settings in `data`, where `old` are those in force.
 ///
 /// # Errors
 /// [`PublishedError`]; `old` stays in force.
@@ -69,7 +69,7 @@ pub fn take_over(
     })
 }
 
-/// The bundle under `key`. An unchanged text keeps the old bundle itself, and with it what connections know of it.
+/// The bundle under `key`. If the text is unchanged, the old bundle is kept, and with it the cached verifications.
 fn bundle(
     data: &BTreeMap<String, String>,
     key: &'static str,
@@ -77,7 +77,7 @@ fn bundle(
 ) -> Option<Arc<TrustBundle>> {
     let Some(pem) = data.get(key) else {
         if old.is_some() {
-            tracing::warn!(key, "missing content for CA bundle, the old one stays");
+            tracing::warn!(key, "the CA bundle is missing, keeping the old one");
         }
         return old.cloned();
     };
@@ -87,7 +87,7 @@ fn bundle(
     match TrustBundle::from_pem(pem) {
         Ok(bundle) => Some(Arc::new(bundle)),
         Err(error) => {
-            tracing::error!(key, %error, "a CA bundle is refused, the old one stays");
+            tracing::error!(key, %error, "invalid CA bundle, keeping the old one");
             old.cloned()
         }
     }
@@ -107,9 +107,9 @@ fn headers(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<Hea
         .collect()
 }
 
-/// Says loudly what an operator should not have set up: with one authority for users and front proxies and no allowed
-/// names, any user with a certificate can become anybody.
-pub fn warn_of_open_doors(config: &AuthenticationConfig) {
+/// Logs a configuration that operators should fix: with the same authority for users and front proxies and no allowed names,
+/// any user with a certificate can impersonate any other.
+pub fn warn_about_open_trust(config: &AuthenticationConfig) {
     let Some(front_proxy) = &config.request_header else {
         return;
     };
@@ -130,11 +130,11 @@ pub fn warn_of_open_doors(config: &AuthenticationConfig) {
     if shared {
         tracing::error!(
             "users and the front proxy share an authority and requestheader-allowed-names is empty: \
-             ANY USER WITH A CLIENT CERTIFICATE CAN BECOME ANYBODY"
+             ANY USER WITH A CLIENT CERTIFICATE CAN IMPERSONATE ANY OTHER"
         );
     } else {
         tracing::warn!(
-            "requestheader-allowed-names is empty: any certificate of its authority speaks for users"
+            "requestheader-allowed-names is empty: any certificate of its authority may name users"
         );
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_taken_over_and_names_are_lower_case() {
+    fn published_settings_are_applied_and_names_are_lower_case() {
         let (clients, proxies) = (Authority::new("clients").pem(), Authority::new("proxies").pem());
         let config = take_over(&published(&clients, &proxies), &AuthenticationConfig::default()).unwrap();
         assert_eq!(config.client_ca.as_ref().unwrap().pem(), clients);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_published_lets_nobody_in() {
+    fn without_published_settings_no_certificate_is_trusted() {
         let config = take_over(&BTreeMap::new(), &AuthenticationConfig::default()).unwrap();
         assert_eq!(config.client_ca, None);
         let front_proxy = config.request_header.unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_authorities_leave_the_old_ones() {
+    fn invalid_authorities_leave_the_old_ones() {
         let (clients, proxies) = (Authority::new("clients").pem(), Authority::new("proxies").pem());
         let old = take_over(&published(&clients, &proxies), &AuthenticationConfig::default()).unwrap();
         for broken in [

@@ -1,46 +1,46 @@
-//! On whose word may a connection speak for somebody else?
+//! Front-proxy authentication: the aggregator names the user in request headers.
 //!
-//! The aggregator connects with a front-proxy certificate and names the user in headers. The headers count only behind
-//! that certificate; whoever else sends them is authenticated as whatever they show themselves, and the headers vanish.
+//! The aggregator connects with a front-proxy certificate. The headers count only on such connections. Any other client
+//! that sends them is authenticated by its own credentials, and the headers are removed.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, header};
 use percent_encoding::percent_decode_str;
 
-use super::TrustBundle;
-use crate::request::{UserInfo, query::escapes_are_whole};
+use super::trust::TrustBundle;
+use crate::request::{UserInfo, query::escapes_are_valid};
 
-/// How the front proxy is recognised and where it puts the user.
+/// How the front proxy is recognised, and its headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHeaderConfig {
-    /// Authorities of the front-proxy certificate; without them headers never count.
+    /// Authorities of the front-proxy certificate; without them the headers never count.
     pub ca: Option<Arc<TrustBundle>>,
-    /// Common names the certificate may have, compared exactly; empty = any certificate of the authorities.
+    /// Allowed common names of the certificate, compared exactly; empty = any certificate of the authorities.
     pub allowed_names: Vec<String>,
-    /// Headers with the user name, first non-empty one wins.
+    /// Headers with the user name; the first non-empty one counts.
     pub username_headers: Vec<HeaderName>,
-    /// Headers with the uid. Empty unless the host says that it strips them from clients.
+    /// Headers with the uid. Empty unless the host publishes that it removes them from client requests.
     pub uid_headers: Vec<HeaderName>,
-    /// Headers with groups, one a line.
+    /// Headers with groups, one per line.
     pub group_headers: Vec<HeaderName>,
     /// Lower-case prefixes of headers with extra attributes.
     pub extra_prefixes: Vec<String>,
 }
 
-/// A value that is not UTF-8: refused, since it would be shown differently in reviews and logs.
+/// A value that is not UTF-8: rejected, since it would appear differently in reviews and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an identity header is not UTF-8")]
 pub struct NotUtf8;
 
 impl RequestHeaderConfig {
-    /// Whether a verified certificate with this common name may speak for others.
+    /// Whether a verified certificate with this common name may name users.
     #[must_use]
     pub fn allows(&self, common_name: &str) -> bool {
         self.allowed_names.is_empty() || self.allowed_names.iter().any(|name| name == common_name)
     }
 
-    /// The user the headers name; none without a user name. Only to be asked behind a verified front-proxy certificate.
+    /// The user in the headers; none without a user name. Call it only for a verified front-proxy certificate.
     ///
     /// # Errors
     /// [`NotUtf8`].
@@ -126,7 +126,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, NotUtf8> {
     std::str::from_utf8(bytes).map_err(|_| NotUtf8)
 }
 
-/// The first value of the first header that has a non-empty one. A second line does not rescue an empty first line.
+/// The first value of the first header whose first value is not empty. A second line of a header is ignored.
 fn first_non_empty(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, NotUtf8> {
     for name in names {
         if let Some(value) = headers.get(name) {
@@ -139,11 +139,11 @@ fn first_non_empty(headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<S
     Ok(None)
 }
 
-/// The key of an extra: lower-case, percent-decoded; kept as it is when an escape is broken.
+/// The key of an extra: lower-case, percent-decoded; unchanged when an escape is invalid.
 #[must_use]
 pub fn extra_key(raw: &str) -> String {
     let lower = raw.to_ascii_lowercase();
-    if !escapes_are_whole(&lower) {
+    if !escapes_are_valid(&lower) {
         return lower;
     }
     match percent_decode_str(&lower).decode_utf8() {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_name_is_no_opinion() {
+    fn no_user_name_means_no_user() {
         for lines in [
             &[][..],
             &[("x-remote-user", &b""[..]), ("x-remote-user", b"rescue")],
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn uid_is_ignored_unless_configured_and_stripped_either_way() {
+    fn the_uid_is_ignored_unless_configured_and_always_removed() {
         let config = RequestHeaderConfig {
             uid_headers: Vec::new(),
             ..config()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_utf8_are_refused() {
+    fn values_that_are_not_utf8_are_rejected() {
         assert_eq!(
             config().user(&headers(&[("x-remote-user", b"\xff")])),
             Err(NotUtf8)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_identity_vanish_and_the_rest_stays() {
+    fn credentials_and_identity_are_removed_and_other_headers_kept() {
         let mut headers = headers(&[
             ("authorization", b"Bearer x"),
             ("x-remote-user", b"a"),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_names_are_exact_and_none_means_any() {
+    fn allowed_names_are_exact_and_an_empty_list_allows_any() {
         let named = RequestHeaderConfig {
             allowed_names: vec!["front".to_owned()],
             ..config()

@@ -1,7 +1,7 @@
-//! Which answers of the host may be used again, and for how long?
+//! Caches of token and access reviews.
 //!
-//! Token and access reviews are kept for about 10 s. Concurrent first questions share one call, which outlives a caller
-//! that gives up. Errors are never kept, and never read as yes. Tokens are kept under a keyed hash, never themselves.
+//! Reviews are cached for about 10 s. Concurrent reviews of the same thing share one call, which continues when a caller
+//! gives up. Errors are not cached and never mean yes. The cache holds keyed hashes of tokens, not the tokens.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,19 +19,19 @@ use tokio::{
 
 use super::{AccessReview, AccessVerdict, Attributes, Host, HostError, TokenVerdict};
 
-/// How long a shared call may take, retries included.
-const SHARED_CALL: Duration = Duration::from_secs(30);
-/// Questions in flight to the host.
+/// Time limit of a shared call, retries included.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Reviews in flight to the host.
 const CALLS_IN_FLIGHT: usize = 100;
-/// Answers kept, per kind of review.
+/// Cached reviews, per kind of review.
 const CAPACITY: usize = 8192;
-/// Reviews whose caller-chosen parts reach this many bytes are not kept.
+/// Reviews whose caller-chosen parts have this many bytes or more are not cached.
 const UNCACHED_BYTES: usize = 10_000;
 
-/// How long answers are kept.
+/// How long reviews are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReviewTtls {
-    /// Good tokens.
+    /// Valid tokens.
     pub token: Duration,
     /// Allowed access.
     pub authorized: Duration,
@@ -50,12 +50,12 @@ impl Default for ReviewTtls {
     }
 }
 
-/// Where an answer came from.
+/// Where a review came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Kept from an earlier question.
+    /// The cache.
     Cache,
-    /// The host, just now.
+    /// The host.
     Host,
 }
 
@@ -73,7 +73,7 @@ impl Reviews {
     /// Caches in front of `host`.
     ///
     /// # Errors
-    /// When the machine has no randomness for the key of token hashes.
+    /// The system has no randomness for the key of token hashes.
     pub fn new(host: Arc<dyn Host>, ttls: ReviewTtls) -> Result<Self, aws_lc_rs::error::Unspecified> {
         let random = aws_lc_rs::rand::SystemRandom::new();
         Ok(Self {
@@ -92,10 +92,10 @@ impl Reviews {
         &self.host
     }
 
-    /// Who a bearer token stands for. Only good tokens are kept: a refused one is an error of the authenticator.
+    /// The user of a bearer token. Only valid tokens are cached.
     ///
     /// # Errors
-    /// When the host has no answer.
+    /// The call to the host failed.
     pub async fn token(&self, token: &str) -> (Result<TokenVerdict, Arc<HostError>>, Source) {
         let tag = hmac::sign(&self.token_key, token.as_bytes());
         let mut key = [0; 32];
@@ -106,30 +106,30 @@ impl Reviews {
         let ttl = self.ttls.token;
         let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
         let owned = token.to_owned();
-        let ask = async move {
+        let call = async move {
             let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
             host.review_token(&owned).await
         };
         self.tokens
-            .get_or_ask(
+            .get_or_call(
                 &key,
                 || key,
-                ask,
+                call,
                 move |verdict| matches!(verdict, TokenVerdict::Authenticated(_)).then_some(ttl),
             )
             .await
     }
 
-    /// Whether the host lets a user do something.
+    /// Whether the host allows a user to do something.
     ///
     /// # Errors
-    /// When the host has no answer; the request must be refused then.
+    /// The call to the host failed; the request must fail then.
     pub async fn access(&self, review: &AccessReview) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
         let (authorized, unauthorized) = (self.ttls.authorized, self.ttls.unauthorized);
         let keep = caller_chosen_bytes(&review.attributes) < UNCACHED_BYTES;
         let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
         let owned = review.clone();
-        let ask = async move {
+        let call = async move {
             let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
             host.review_access(&owned).await
         };
@@ -139,7 +139,9 @@ impl Reviews {
                 AccessVerdict::Denied(_) | AccessVerdict::NoOpinion(_) => unauthorized,
             })
         };
-        self.access.get_or_ask(review, || review.clone(), ask, ttl).await
+        self.access
+            .get_or_call(review, || review.clone(), call, ttl)
+            .await
     }
 }
 
@@ -147,7 +149,7 @@ fn caller_chosen_bytes(attributes: &Attributes) -> usize {
     match attributes {
         Attributes::Path { verb, path } => verb.len() + path.len(),
         Attributes::Resource(r) => {
-            // The path holds all of these again.
+            // The path has all of these again.
             2 * (r.namespace.len() + r.group.len() + r.version.len() + r.resource.len())
                 + 2 * (r.subresource.len() + r.name.len())
                 + r.verb.len()
@@ -155,7 +157,7 @@ fn caller_chosen_bytes(attributes: &Attributes) -> usize {
     }
 }
 
-type Answer<V> = Result<V, Arc<HostError>>;
+type Shared<V> = Result<V, Arc<HostError>>;
 
 struct Cache<K, V> {
     state: Mutex<State<K, V>>,
@@ -164,13 +166,13 @@ struct Cache<K, V> {
 
 struct State<K, V> {
     entries: HashMap<K, Entry<V>>,
-    /// Kept answers in the order they came, with their expiry.
-    kept: VecDeque<(Instant, K)>,
+    /// Cached reviews in the order of their expiry.
+    by_expiry: VecDeque<(Instant, K)>,
 }
 
 enum Entry<V> {
-    Kept { value: V, until: Instant },
-    Asking(watch::Receiver<Option<Answer<V>>>),
+    Cached { value: V, until: Instant },
+    InFlight(watch::Receiver<Option<Shared<V>>>),
 }
 
 impl<K, V> Default for Cache<K, V> {
@@ -178,7 +180,7 @@ impl<K, V> Default for Cache<K, V> {
         Self {
             state: Mutex::new(State {
                 entries: HashMap::new(),
-                kept: VecDeque::new(),
+                by_expiry: VecDeque::new(),
             }),
             capacity: CAPACITY,
         }
@@ -194,76 +196,78 @@ where
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kept answer, the answer of a call in flight, or the answer of a new call, kept as long as `ttl` says.
-    async fn get_or_ask(
+    /// The cached result, or that of a call in flight, or that of a new call, which is cached for `ttl`.
+    async fn get_or_call(
         self: &Arc<Self>,
         key: &K,
         owned_key: impl FnOnce() -> K,
-        ask: impl Future<Output = Result<V, HostError>> + Send + 'static,
+        call: impl Future<Output = Result<V, HostError>> + Send + 'static,
         ttl: impl Fn(&V) -> Option<Duration> + Send + 'static,
-    ) -> (Answer<V>, Source) {
-        let mut answer = {
+    ) -> (Shared<V>, Source) {
+        let mut result = {
             let mut state = self.lock();
             let running = match state.entries.get(key) {
-                Some(Entry::Kept { value, until }) if *until > Instant::now() => {
+                Some(Entry::Cached { value, until }) if *until > Instant::now() => {
                     return (Ok(value.clone()), Source::Cache);
                 }
-                // A call whose task died without an answer is asked anew.
-                Some(Entry::Asking(answer)) if answer.has_changed().is_ok() => Some(answer.clone()),
+                // A call whose task panicked is repeated.
+                Some(Entry::InFlight(result)) if result.has_changed().is_ok() => Some(result.clone()),
                 _ => None,
             };
             running.unwrap_or_else(|| {
-                let (sender, answer) = watch::channel(None);
+                let (sender, result) = watch::channel(None);
                 let key = owned_key();
-                state.entries.insert(key.clone(), Entry::Asking(answer.clone()));
-                tokio::spawn(Arc::clone(self).run(key, ask, ttl, sender));
-                answer
+                state.entries.insert(key.clone(), Entry::InFlight(result.clone()));
+                tokio::spawn(Arc::clone(self).run(key, call, ttl, sender));
+                result
             })
         };
-        let answer = match answer.wait_for(Option::is_some).await {
-            Ok(answer) => answer
+        let result = match result.wait_for(Option::is_some).await {
+            Ok(result) => result
                 .clone()
                 .unwrap_or_else(|| Err(Arc::new(HostError::Timeout))),
             Err(_) => Err(Arc::new(HostError::Timeout)),
         };
-        (answer, Source::Host)
+        (result, Source::Host)
     }
 
     async fn run(
         self: Arc<Self>,
         key: K,
-        ask: impl Future<Output = Result<V, HostError>> + Send,
+        call: impl Future<Output = Result<V, HostError>> + Send,
         ttl: impl Fn(&V) -> Option<Duration>,
-        sender: watch::Sender<Option<Answer<V>>>,
+        sender: watch::Sender<Option<Shared<V>>>,
     ) {
-        let answer = timeout(SHARED_CALL, ask)
+        let result = timeout(CALL_TIMEOUT, call)
             .await
             .unwrap_or(Err(HostError::Timeout))
             .map_err(Arc::new);
-        match answer
+        match result
             .as_ref()
             .ok()
             .and_then(|value| ttl(value).map(|ttl| (value.clone(), ttl)))
         {
-            Some((value, ttl)) => self.keep(key, value, ttl),
+            Some((value, ttl)) => self.insert(key, value, ttl),
             None => {
                 self.lock().entries.remove(&key);
             }
         }
-        sender.send_replace(Some(answer));
+        sender.send_replace(Some(result));
     }
 
-    fn keep(&self, key: K, value: V, ttl: Duration) {
+    fn insert(&self, key: K, value: V, ttl: Duration) {
         let now = Instant::now();
         let until = now + ttl;
         let mut state = self.lock();
-        state.entries.insert(key.clone(), Entry::Kept { value, until });
-        state.kept.push_back((until, key));
-        while state.kept.front().is_some_and(|(until, _)| *until <= now) || state.kept.len() > self.capacity {
-            let Some((expired, key)) = state.kept.pop_front() else {
+        state.entries.insert(key.clone(), Entry::Cached { value, until });
+        state.by_expiry.push_back((until, key));
+        while state.by_expiry.front().is_some_and(|(until, _)| *until <= now)
+            || state.by_expiry.len() > self.capacity
+        {
+            let Some((expired, key)) = state.by_expiry.pop_front() else {
                 break;
             };
-            if matches!(state.entries.get(&key), Some(Entry::Kept { until, .. }) if *until == expired) {
+            if matches!(state.entries.get(&key), Some(Entry::Cached { until, .. }) if *until == expired) {
                 state.entries.remove(&key);
             }
         }
@@ -305,7 +309,7 @@ mod tests {
             let key = key.to_owned();
             let (answer, _) = self
                 .cache
-                .get_or_ask(&key, || key.clone(), ask, |_| Some(TTL))
+                .get_or_call(&key, || key.clone(), ask, |_| Some(TTL))
                 .await;
             answer.map_err(|error| error.to_string())
         }
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_are_kept_for_their_time() {
+    async fn results_are_cached_for_their_time() {
         let asked = Asked::new(10);
         assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
         assert_eq!(asked.ask("a", Ok(2)).await, Ok(1));
@@ -326,14 +330,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_are_not_kept() {
+    async fn errors_are_not_cached() {
         let asked = Asked::new(10);
         asked.ask("a", Err(HostError::Timeout)).await.unwrap_err();
         assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_questions_share_one_call() {
+    async fn concurrent_reviews_share_one_call() {
         let asked = Arc::new(Asked::new(10));
         let all = (0..100).map(|_| {
             let asked = Arc::clone(&asked);
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_answers_make_room() {
+    async fn the_oldest_results_are_evicted() {
         let asked = Asked::new(2);
         for key in ["a", "b", "c"] {
             asked.ask(key, Ok(1)).await.unwrap();
@@ -369,13 +373,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_dies_is_asked_anew() {
+    async fn a_call_that_panics_is_repeated() {
         let asked = Asked::new(2);
         let key = "a".to_owned();
         let dying = async { panic!("the host client is broken") };
         let (answer, _) = asked
             .cache
-            .get_or_ask(&key, || key.clone(), dying, |_| Some(TTL))
+            .get_or_call(&key, || key.clone(), dying, |_| Some(TTL))
             .await;
         answer.unwrap_err();
         assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));

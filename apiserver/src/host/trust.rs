@@ -1,4 +1,4 @@
-//! Which certificate authorities vouch for a client certificate?
+//! Bundles of certificate authorities that client certificates are verified against.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use rustls::{
 };
 
 /// A set of authorities read from PEM. Bundles for users and for the front proxy are never merged: a certificate of the
-/// latter speaks for others.
+/// latter may name any user.
 pub struct TrustBundle {
     pem: String,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -21,7 +21,7 @@ pub enum TrustError {
     /// The text is not PEM.
     #[error("the CA bundle is not PEM")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// No certificate in it.
+    /// There is no certificate in it.
     #[error("the CA bundle holds no certificate")]
     Empty,
     /// A certificate that cannot be an authority.
@@ -52,7 +52,7 @@ impl TrustBundle {
     /// Reads every certificate of a PEM bundle; other PEM sections are skipped.
     ///
     /// # Errors
-    /// [`TrustError`]; a bundle with one bad certificate is refused whole, so that the last good one stays in use.
+    /// [`TrustError`]; a bundle with one invalid certificate is rejected as a whole, so that the last valid one stays in use.
     pub fn from_pem(pem: &str) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
@@ -73,11 +73,11 @@ impl TrustBundle {
         })
     }
 
-    /// Proves that `leaf` was issued by one of the authorities, with the other presented certificates in between, that
-    /// all are valid at `now`, and that the leaf may be used by clients (or does not say what it may be used for).
+    /// Verifies that one of the authorities issued `leaf`, through the other presented certificates, that all are valid at
+    /// `now`, and that the leaf is for clients (or does not restrict its usage).
     ///
     /// # Errors
-    /// What rustls found.
+    /// The error of rustls.
     pub fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -95,7 +95,7 @@ impl TrustBundle {
         self.verifier.root_hint_subjects()
     }
 
-    /// The text the bundle was read from.
+    /// The text that the bundle was read from.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem

@@ -1,8 +1,8 @@
-//! What is the body of a request before it is read, and of a response before it is sent?
+//! The bodies of requests and responses.
 //!
-//! Responses are empty, one buffer, a list of shared buffers (lists assembled from encoded items) or a stream (watches
-//! and large lists). A stream has no Content-Length, so the aggregator flushes it at once, and it is dropped as soon as
-//! the client goes: that drop is how a handler learns of it.
+//! A response body is empty, one buffer, several shared buffers (lists assembled from encoded items) or a stream (watches
+//! and large lists). A stream has no Content-Length, so the aggregator flushes every frame. It is dropped as soon as the
+//! client disconnects, which is how a handler notices.
 
 use std::{
     any::Any,
@@ -23,7 +23,7 @@ use crate::error::{ApiError, BODY_LIMIT};
 
 /// The body of a response.
 ///
-/// It may hold guards (metrics, shutdown) that live until the last byte is handed over or the client goes.
+/// It may hold guards (metrics, shutdown), which are dropped when the last byte is handed over or the client disconnects.
 pub struct ResponseBody {
     content: Content,
     held: Option<Box<dyn Any + Send>>,
@@ -37,10 +37,10 @@ enum Content {
     Abortable(Pin<Box<dyn Stream<Item = Result<Bytes, Truncated>> + Send>>),
 }
 
-/// The response broke off after its headers were sent: the connection or stream is reset, so that no client takes
-/// the part it has for the whole.
+/// The response failed after its headers were sent: the connection or stream is reset, so that no client takes the partial
+/// body for the whole.
 #[derive(Debug, thiserror::Error)]
-#[error("response broken off: {0}")]
+#[error("response truncated: {0}")]
 pub struct Truncated(pub &'static str);
 
 impl fmt::Debug for ResponseBody {
@@ -80,7 +80,7 @@ impl ResponseBody {
         Self { content, held: None }
     }
 
-    /// Several buffers in order, each shared with whoever else sends it; sent with a Content-Length.
+    /// Several buffers in order, which other responses may share; sent with a Content-Length.
     #[must_use]
     pub fn chunks(chunks: impl IntoIterator<Item = Bytes>) -> Self {
         let chunks: VecDeque<Bytes> = chunks.into_iter().filter(|chunk| !chunk.is_empty()).collect();
@@ -91,7 +91,7 @@ impl ResponseBody {
         }
     }
 
-    /// Frames as they come. The end of the stream is a clean end of the body, from which a watch client resumes.
+    /// Frames as they arrive. The end of the stream is a clean end of the body, after which a watch client resumes.
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl ResponseBody {
         }
     }
 
-    /// Frames as they come, where an error resets the response: for lists, whose cut would pass for a whole.
+    /// Frames as they arrive, where an error resets the response: for lists, since a truncated list would look complete.
     #[must_use]
     pub fn abortable_stream(stream: impl Stream<Item = Result<Bytes, Truncated>> + Send + 'static) -> Self {
         Self {
@@ -109,19 +109,19 @@ impl ResponseBody {
         }
     }
 
-    /// Whether the length is unknown before the end.
+    /// Whether the length is unknown.
     #[must_use]
     pub const fn is_stream(&self) -> bool {
         matches!(self.content, Content::Stream(_) | Content::Abortable(_))
     }
 
-    /// Whether it has an end: everything but the stream of a watch.
+    /// Whether it is a document: everything but the stream of a watch.
     #[must_use]
     pub const fn is_document(&self) -> bool {
         !matches!(self.content, Content::Stream(_))
     }
 
-    /// Bytes to come, unknown for streams.
+    /// Remaining bytes; none for streams.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         match &self.content {
@@ -132,7 +132,7 @@ impl ResponseBody {
         }
     }
 
-    /// The buffers to come, in order; none for streams.
+    /// The remaining buffers, in order; none for streams.
     pub fn buffers(&self) -> impl Iterator<Item = &Bytes> {
         let (one, many) = match &self.content {
             Content::Full(bytes) => (Some(bytes), None),
@@ -142,7 +142,7 @@ impl ResponseBody {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// A stream that is reset when it has not ended by `deadline`; other bodies stay as they are.
+    /// Resets a stream that has not ended by `deadline`; other bodies are unchanged.
     #[must_use]
     pub fn cut_at(self, deadline: Instant) -> Self {
         let content = match self.content {
@@ -156,7 +156,7 @@ impl ResponseBody {
         }
     }
 
-    /// The same body with other bytes; what it holds stays held.
+    /// The same guards with other bytes.
     #[must_use]
     pub fn replaced_by(self, bytes: Bytes) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl ResponseBody {
         }
     }
 
-    /// Takes the guards out, for a body that is sent in place of this one.
+    /// Removes the guards, for a body that is sent in place of this one.
     #[must_use]
     pub fn release(&mut self) -> Option<Box<dyn Any + Send>> {
         self.held.take()
@@ -186,11 +186,11 @@ fn cut(
     mut stream: impl Stream<Item = Result<Bytes, Truncated>> + Send + Unpin + 'static,
     deadline: Instant,
 ) -> impl Stream<Item = Result<Bytes, Truncated>> + Send {
-    let mut over = Box::pin(tokio::time::sleep_until(deadline));
+    let mut expired = Box::pin(tokio::time::sleep_until(deadline));
     futures_util::stream::poll_fn(move |context| {
-        // Asked first: a stream that always has more would never come to its end with a client that reads slowly.
-        if over.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Some(Err(Truncated("the request's time is over"))));
+        // Polled first: a stream that always has more would otherwise never time out.
+        if expired.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(Truncated("the request timed out"))));
         }
         stream.poll_next_unpin(context)
     })
@@ -259,13 +259,13 @@ enum Source {
 }
 
 impl RequestBody {
-    /// A body that is already here.
+    /// A body in memory.
     #[must_use]
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Self {
         Self(Source::Bytes(bytes.into()))
     }
 
-    /// A body that is still on the connection.
+    /// A body that is still to be read from the connection.
     #[must_use]
     pub fn from_connection(incoming: Incoming) -> Self {
         Self(Source::Incoming(incoming))
@@ -274,8 +274,8 @@ impl RequestBody {
     /// Reads the whole body.
     ///
     /// # Errors
-    /// 413 for more than [`BODY_LIMIT`] bytes, of which none are kept when Content-Length says so; 400 when the client
-    /// breaks off.
+    /// 413 for more than [`BODY_LIMIT`] bytes, without buffering any if the Content-Length says so; 400 if the client
+    /// disconnects.
     pub async fn read(self) -> Result<Bytes, ApiError> {
         match self.0 {
             Source::Bytes(bytes) if bytes.len() > BODY_LIMIT => Err(ApiError::body_too_large()),
@@ -291,12 +291,12 @@ impl From<Infallible> for Truncated {
     }
 }
 
-/// How much of a body that is too large is read and dropped, in bytes. A client that is still sending when its
-/// connection closes finds a broken pipe in place of the answer; one that sends more than this has no claim to it.
-const DROPPED_LIMIT: u64 = 4 * BODY_LIMIT as u64;
+/// How much of a body that is too large is read and discarded, in bytes. A client that is still sending when its connection
+/// closes gets a broken pipe instead of the response; clients that send more than this do.
+const DISCARD_LIMIT: u64 = 4 * BODY_LIMIT as u64;
 
-async fn drop_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) {
-    let mut left = DROPPED_LIMIT;
+async fn discard_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) {
+    let mut left = DISCARD_LIMIT;
     while let Some(Ok(frame)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
     {
         let length = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -314,8 +314,8 @@ where
 {
     let announced = body.size_hint().lower();
     if announced > BODY_LIMIT as u64 {
-        if announced <= DROPPED_LIMIT {
-            drop_rest(body).await;
+        if announced <= DISCARD_LIMIT {
+            discard_rest(body).await;
         }
         return Err(ApiError::body_too_large());
     }
@@ -327,7 +327,7 @@ where
         let Ok(data) = frame.into_data() else { continue };
         let length = first.as_ref().map_or(0, Bytes::len) + rest.len() + data.remaining();
         if length > BODY_LIMIT {
-            drop_rest(body).await;
+            discard_rest(body).await;
             return Err(ApiError::body_too_large());
         }
         match first.take() {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn announced_excess_is_refused_before_reading() {
+    async fn a_content_length_over_the_limit_is_rejected_before_reading() {
         assert_eq!(read(&[1], BODY_LIMIT + 1).await, Err(413));
     }
 
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lengths_are_known_except_for_streams() {
+    async fn sizes_are_known_except_for_streams() {
         let chunks = || ResponseBody::chunks([Bytes::from("ab"), Bytes::new(), Bytes::from("c")]);
         assert_eq!(chunks().size(), Some(3));
         assert_eq!(drain(chunks()).await, b"abc");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guards_live_until_the_end_of_the_body() {
+    async fn guards_are_held_until_the_end_of_the_body() {
         let (guard, mut dropped) = tokio::sync::oneshot::channel::<()>();
         let body = ResponseBody::full("x").holding(guard);
         assert!(

@@ -1,8 +1,8 @@
-//! What does the certificate a client showed say, and who vouches for it?
+//! Client certificates: their contents, and their verification against the trusted authorities.
 //!
-//! The TLS layer has proved that the client holds the key, nothing more. Who issued the certificate and whether it is
-//! valid is judged per request, with the authorities of that moment; the judgement is kept for a minute per connection
-//! and bundle, since walking a chain costs more than the rest of a request.
+//! The TLS layer has only proved that the client holds the key. Issuer and validity are verified per request, with the
+//! current authorities. A result is cached for a minute per connection and bundle, since verifying a chain costs more than
+//! the rest of a request.
 
 use std::{
     fmt,
@@ -17,21 +17,21 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::host::TrustBundle;
 
-/// How long a chain once verified is not walked again.
-const JUDGEMENT_KEPT: Duration = Duration::from_mins(1);
-/// Bundles a connection is judged against: users' and the front proxy's.
+/// How long the result of a verification is cached.
+const CACHE_TIME: Duration = Duration::from_mins(1);
+/// Bundles that a connection is verified against: those for users and for the front proxy.
 const BUNDLES: usize = 2;
-/// Attribute of the subject that holds a user's uid.
+/// The subject attribute with the user's uid.
 const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
 
-/// The certificates a client showed, leaf first.
+/// The certificates that a client presented, leaf first.
 pub struct PeerCertificates {
     chain: Vec<CertificateDer<'static>>,
     leaf: Result<Leaf, Unreadable>,
-    judgements: Mutex<Vec<Judgement>>,
+    verified: Mutex<Vec<Verification>>,
 }
 
-/// What the leaf says of its holder.
+/// The contents of the leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// The last common name of the subject, or empty.
@@ -50,12 +50,12 @@ pub struct Leaf {
     pub not_after: i64,
 }
 
-/// The leaf is no X.509 certificate.
+/// The leaf is not an X.509 certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client's certificate cannot be read")]
 pub struct Unreadable;
 
-/// Why a certificate does not count.
+/// Why a certificate is not accepted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CertificateError {
     /// See [`Unreadable`].
@@ -67,21 +67,22 @@ pub enum CertificateError {
         /// Serial number.
         serial: String,
     },
-    /// No chain to the authorities, or not for clients.
+    /// Not issued by the authorities, or not for clients.
     #[error("verifying certificate {serial} failed")]
     Untrusted {
         /// Serial number.
         serial: String,
-        /// What was found.
+        /// The error of the verification.
         #[source]
         cause: rustls::Error,
     },
 }
 
-struct Judgement {
+/// A cached result.
+struct Verification {
     bundle: Arc<TrustBundle>,
     at: Timestamp,
-    verdict: Result<(), rustls::Error>,
+    result: Result<(), rustls::Error>,
 }
 
 impl fmt::Debug for PeerCertificates {
@@ -93,7 +94,7 @@ impl fmt::Debug for PeerCertificates {
 }
 
 impl PeerCertificates {
-    /// Takes what the TLS layer received; none when the client showed no certificate.
+    /// The certificates from the TLS layer; none when the client presented none.
     #[must_use]
     pub fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let leaf = chain.first()?;
@@ -103,11 +104,11 @@ impl PeerCertificates {
                 .iter()
                 .map(|certificate| certificate.clone().into_owned())
                 .collect(),
-            judgements: Mutex::new(Vec::with_capacity(BUNDLES)),
+            verified: Mutex::new(Vec::with_capacity(BUNDLES)),
         })
     }
 
-    /// What the leaf says, once `bundle` vouches for it at `now`.
+    /// The contents of the leaf, if the authorities in `bundle` issued it and it is valid at `now`.
     ///
     /// # Errors
     /// [`CertificateError`].
@@ -119,7 +120,7 @@ impl PeerCertificates {
                 serial: leaf.serial.clone(),
             });
         }
-        self.judge(bundle, now)
+        self.verify(bundle, now)
             .map(|()| leaf)
             .map_err(|cause| CertificateError::Untrusted {
                 serial: leaf.serial.clone(),
@@ -127,34 +128,34 @@ impl PeerCertificates {
             })
     }
 
-    fn judge(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<(), rustls::Error> {
-        let is_fresh = |judgement: &Judgement| {
-            let age = now.duration_since(judgement.at);
-            !age.is_negative() && age.unsigned_abs() < JUDGEMENT_KEPT
+    fn verify(&self, bundle: &Arc<TrustBundle>, now: Timestamp) -> Result<(), rustls::Error> {
+        let is_fresh = |known: &Verification| {
+            let age = now.duration_since(known.at);
+            !age.is_negative() && age.unsigned_abs() < CACHE_TIME
         };
-        let mut judgements = self.judgements.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = judgements
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = verified
             .iter()
-            .find(|judgement| Arc::ptr_eq(&judgement.bundle, bundle) && is_fresh(judgement));
-        if let Some(judgement) = known {
-            return judgement.verdict.clone();
+            .find(|known| Arc::ptr_eq(&known.bundle, bundle) && is_fresh(known));
+        if let Some(known) = known {
+            return known.result.clone();
         }
         let Some((leaf, intermediates)) = self.chain.split_first() else {
             return Err(rustls::Error::NoCertificatesPresented);
         };
         let time = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().try_into().unwrap_or(0)));
-        let verdict = bundle.verify(leaf, intermediates, time);
-        // Both bundles are asked about on every request of a user: one's judgement must not displace the other's.
-        judgements.retain(is_fresh);
-        if judgements.len() >= BUNDLES {
-            judgements.remove(0);
+        let result = bundle.verify(leaf, intermediates, time);
+        // Requests of users are verified against both bundles: the result for one must not displace that for the other.
+        verified.retain(is_fresh);
+        if verified.len() >= BUNDLES {
+            verified.remove(0);
         }
-        judgements.push(Judgement {
+        verified.push(Verification {
             bundle: Arc::clone(bundle),
             at: now,
-            verdict: verdict.clone(),
+            result: result.clone(),
         });
-        verdict
+        result
     }
 }
 
@@ -215,33 +216,30 @@ mod tests {
     }
 
     #[test]
-    fn the_judgements_of_both_bundles_are_kept_for_a_minute() {
+    fn the_results_for_both_bundles_are_cached_for_a_minute() {
         let (users, front_proxy) = (authority("users"), authority("front-proxy"));
         let leaf = CertificateParams::default()
             .signed_by(&KeyPair::generate().unwrap(), &users)
             .unwrap();
-        let shown = PeerCertificates::new(&[leaf.der().clone()]).unwrap();
+        let presented = PeerCertificates::new(&[leaf.der().clone()]).unwrap();
         let bundle = |authority: &CertifiedIssuer<'static, KeyPair>| {
             Arc::new(TrustBundle::from_pem(&authority.pem()).unwrap())
         };
         let (users, front_proxy) = (bundle(&users), bundle(&front_proxy));
-        let judged_at = || -> Vec<i64> {
-            let judgements = shown.judgements.lock().unwrap();
-            judgements
-                .iter()
-                .map(|judgement| judgement.at.as_second())
-                .collect()
+        let verified_at = || -> Vec<i64> {
+            let verified = presented.verified.lock().unwrap();
+            verified.iter().map(|known| known.at.as_second()).collect()
         };
-        let ask = |second: i64| {
+        let verify = |second: i64| {
             let now = Timestamp::from_second(second).unwrap();
-            assert!(shown.verified(&front_proxy, now).is_err());
-            assert!(shown.verified(&users, now).is_ok());
+            assert!(presented.verified(&front_proxy, now).is_err());
+            assert!(presented.verified(&users, now).is_ok());
         };
         let start = 1_800_000_000;
-        ask(start);
-        ask(start + 59);
-        assert_eq!(judged_at(), [start, start]);
-        ask(start + 60);
-        assert_eq!(judged_at(), [start + 60, start + 60]);
+        verify(start);
+        verify(start + 59);
+        assert_eq!(verified_at(), [start, start]);
+        verify(start + 60);
+        assert_eq!(verified_at(), [start + 60, start + 60]);
     }
 }

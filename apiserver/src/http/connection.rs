@@ -1,8 +1,8 @@
-//! How is one connection served, and when is it closed?
+//! Serves one connection and decides when it is closed.
 //!
-//! HTTP/1.1 or HTTP/2 is chosen by ALPN, with hyper's own builders and every limit set on purpose: one aggregator
-//! carries all its users over few connections, so streams are many and header blocks large, while slow or idle clients
-//! are cut off.
+//! ALPN selects HTTP/1.1 or HTTP/2, with hyper's builders and every limit set explicitly: an aggregator sends the requests
+//! of all its users over few connections, so streams are many and header blocks large. Slow and idle clients are
+//! disconnected.
 
 use std::{
     io,
@@ -41,13 +41,13 @@ use super::{
 const HEADER_BYTES: usize = 1_048_576 + 4096;
 /// `SETTINGS_MAX_HEADER_LIST_SIZE` as the reference sends it.
 const HEADER_LIST_BYTES: u32 = 1_048_896;
-/// Lines of an HTTP/1.1 header block; every group and extra of a user is one.
+/// Lines of an HTTP/1.1 header block. Each group and each extra of a user has one.
 const HEADER_LINES: usize = 1024;
-/// Time to send a header block.
-const HEADER_TIME: Duration = Duration::from_secs(32);
-/// Time a connection may do nothing.
-const IDLE: Duration = Duration::from_secs(90);
-/// How often slow and idle connections are looked for.
+/// Time limit for a client to send a header block.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// Time a connection may be idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How often a connection is checked for being slow or idle.
 const TICK: Duration = Duration::from_secs(4);
 /// Streams per HTTP/2 connection, as aggregated servers allow.
 const STREAMS: u32 = 1000;
@@ -55,33 +55,32 @@ const STREAMS: u32 = 1000;
 const WINDOW_BYTES: u32 = 256 * 1024;
 /// Receive window of a connection. Bodies are at most 3 MiB, so a hundred full windows suffice.
 const CONNECTION_WINDOW_BYTES: u32 = 100 * WINDOW_BYTES;
-/// What may wait to be sent per stream before a handler has to pause: with thousands of slow watchers this is what
-/// each of them costs.
+/// Bytes that may be buffered per stream before its handler has to pause. Each slow watcher costs this much memory.
 const SEND_BYTES: usize = 128 * 1024;
-/// Streams reset by the client before we accepted them, beyond which the connection is an attack.
+/// Streams that the client reset before they were accepted; above this limit the connection is taken for an attack.
 const PENDING_RESETS: usize = 20;
-/// Streams we reset ourselves, beyond which the connection is an attack.
+/// Streams that this server reset; above this limit the connection is taken for an attack.
 const LOCAL_RESETS: usize = 1024;
-/// A dead peer is noticed by unanswered pings, so that it does not hold watches.
+/// Interval of pings. A peer that does not respond to them is dead and must not hold watches.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// Time to answer a ping.
+/// Time limit for the response to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a connection may be without room for more. That a peer takes no byte is noticed by the kernel, see the
-/// listener; one that takes bytes slowly may fill a large send buffer for this long.
-const STALLED: Duration = Duration::from_mins(2);
-/// Time for the last bytes of a connection that has ended.
-const LAST_BYTES: Duration = Duration::from_secs(1);
+/// How long writes to a connection may block. The kernel detects a peer that takes no byte at all (see the listener); this
+/// limit is for one that takes bytes slowly, from a large send buffer.
+const STALL_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time limit to send the last bytes of a connection that has ended.
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a request can know of the connection that brought it. Never an identity: that is found per request.
+/// The connection of a request, as filters see it. It has no identity: that is established per request.
 #[derive(Debug)]
 pub struct Connection {
     /// The peer.
     pub remote: SocketAddr,
     /// Whether HTTP/2 is spoken.
     pub http2: bool,
-    /// What the client showed; possession of the key is proved, nothing else.
+    /// The certificates of the client. Only possession of the key is proved.
     pub certificates: Option<PeerCertificates>,
-    going: CancellationToken,
+    closing: CancellationToken,
 }
 
 impl Connection {
@@ -92,25 +91,25 @@ impl Connection {
             remote,
             http2,
             certificates,
-            going: CancellationToken::new(),
+            closing: CancellationToken::new(),
         }
     }
 
-    /// Lets the connection end after the responses that are under way.
+    /// Closes the connection after the responses in flight.
     pub fn close(&self) {
-        self.going.cancel();
+        self.closing.cancel();
     }
 
     /// Whether [`Self::close`] was called.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.going.is_cancelled()
+        self.closing.is_cancelled()
     }
 }
 
-/// What answers the requests of a connection.
+/// Handles the requests of a connection.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one request.
+    /// Handles one request.
     fn serve(
         &self,
         connection: &Connection,
@@ -118,7 +117,7 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = Response<ResponseBody>> + Send;
 }
 
-/// What the connection is doing, for the watch on slow and idle clients.
+/// What the connection is doing, for the detection of slow and idle clients.
 #[derive(Debug)]
 struct Activity {
     requests: AtomicUsize,
@@ -128,11 +127,11 @@ struct Activity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing is under way since then.
+    /// No request is in flight, since then.
     Idle(Instant),
-    /// Bytes arrive that are no whole request yet, since then.
+    /// Part of a header block has arrived, since then.
     Head(Instant),
-    /// Requests are being answered.
+    /// Requests are in flight.
     Busy,
 }
 
@@ -162,7 +161,7 @@ impl Activity {
     }
 }
 
-/// Held by a request and its response's body.
+/// Held by a request and the body of its response.
 struct Busy(Arc<Activity>);
 
 impl Drop for Busy {
@@ -173,15 +172,15 @@ impl Drop for Busy {
     }
 }
 
-/// Notes that bytes arrive while no request is being answered: over HTTP/1.1 they are the start of a header block. Over
-/// HTTP/2 they may be pings and settings, and hyper bounds header blocks by itself.
-struct Noticed<S> {
+/// Records that bytes arrive while no request is in flight: over HTTP/1.1 they are the start of a header block. Over HTTP/2
+/// they may be pings and settings, and hyper itself limits the time of header blocks.
+struct Observed<S> {
     inner: Socket<S>,
     activity: Arc<Activity>,
     http2: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Read for Noticed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Read for Observed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -201,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Read for Noticed<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Write for Noticed<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Write for Observed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -231,7 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Noticed<S> {
     }
 }
 
-/// Serves a connection until it ends, is idle, too slow, or `closed` tells it to go.
+/// Serves a connection until it ends, is idle or too slow, or `closed` is cancelled.
 pub async fn serve<T, S>(stream: T, connection: Connection, service: Arc<S>, closed: CancellationToken)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -243,14 +242,15 @@ where
     let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
     let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
     let socket = Socket::new(stream, unsent);
-    let io = Noticed {
+    let io = Observed {
         inner: socket.clone(),
         activity: Arc::clone(&activity),
         http2,
     };
     let connection = Arc::new(connection);
-    let going = connection.going.clone();
-    let answer = {
+    let closing = connection.closing.clone();
+    let stops = (&closing, &closed);
+    let handler = {
         let activity = Arc::clone(&activity);
         service_fn(move |request: Request<Incoming>| {
             let busy = activity.begin();
@@ -261,140 +261,142 @@ where
                     .serve(&connection, request.map(RequestBody::from_connection))
                     .await;
                 Ok::<_, std::convert::Infallible>(
-                    response.map(|body| activity.outgoing.follow(body.holding(busy))),
+                    response.map(|body| activity.outgoing.track(body.holding(busy))),
                 )
             }
         })
     };
     if http2 {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(HEADER_LIST_BYTES)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_frame_size(WINDOW_BYTES)
-            .max_send_buf_size(SEND_BYTES)
-            .max_pending_accept_reset_streams(PENDING_RESETS)
-            .max_local_error_reset_streams(LOCAL_RESETS)
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT);
-        let served = builder.serve_connection(io, answer);
-        tokio::pin!(served);
+        let served = http2_builder().serve_connection(io, handler);
+        let served = std::pin::pin!(served);
         drive(
             served,
             http2::Connection::graceful_shutdown,
             &socket,
             &activity,
-            &going,
-            &closed,
+            stops,
         )
         .await;
     } else {
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            // Idle time counts here too, so this is only the last line; see `drive` for the time of a header block.
-            .header_read_timeout(IDLE + TICK)
-            .max_headers(HEADER_LINES)
-            .max_header_size(HEADER_BYTES)
-            .max_buf_size(HEADER_BYTES)
-            .half_close(false)
-            .keep_alive(true);
-        let served = builder.serve_connection(io, answer);
-        tokio::pin!(served);
+        let served = http1_builder().serve_connection(io, handler);
+        let served = std::pin::pin!(served);
         drive(
             served,
             http1::Connection::graceful_shutdown,
             &socket,
             &activity,
-            &going,
-            &closed,
+            stops,
         )
         .await;
     }
 }
 
+fn http2_builder() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADER_LIST_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(WINDOW_BYTES)
+        .max_send_buf_size(SEND_BYTES)
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(LOCAL_RESETS)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
+}
+
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        // Includes idle time, so this is only the last resort; `drive` limits the time of a header block.
+        .header_read_timeout(IDLE_TIMEOUT + TICK)
+        .max_headers(HEADER_LINES)
+        .max_header_size(HEADER_BYTES)
+        .max_buf_size(HEADER_BYTES)
+        .half_close(false)
+        .keep_alive(true);
+    builder
+}
+
+/// Runs a connection. `stops` are the request of a filter to close it, and the shutdown of the server.
 async fn drive<C, E, S>(
     mut served: Pin<&mut C>,
-    let_go: impl Fn(Pin<&mut C>),
+    shut_down: impl Fn(Pin<&mut C>),
     socket: &Socket<S>,
     activity: &Activity,
-    going: &CancellationToken,
-    closed: &CancellationToken,
+    (closing, closed): (&CancellationToken, &CancellationToken),
 ) where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut told = false;
+    let mut is_shutting_down = false;
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            result = turns(served.as_mut(), socket, activity) => {
+            result = run(served.as_mut(), socket, activity) => {
                 if let Err(error) = result {
                     tracing::debug!(error, "connection ended with an error");
                 }
                 break;
             }
-            () = going.cancelled(), if !told => {
-                told = true;
-                let_go(served.as_mut());
+            () = closing.cancelled(), if !is_shutting_down => {
+                is_shutting_down = true;
+                shut_down(served.as_mut());
             }
-            () = closed.cancelled(), if !told => {
-                told = true;
-                let_go(served.as_mut());
+            () = closed.cancelled(), if !is_shutting_down => {
+                is_shutting_down = true;
+                shut_down(served.as_mut());
             }
             _ = tick.tick() => {
-                if socket.refused_since().is_some_and(|since| since.elapsed() >= STALLED) {
-                    tracing::debug!("connection closed: the peer takes nothing");
+                if socket.blocked_since().is_some_and(|since| since.elapsed() >= STALL_TIMEOUT) {
+                    tracing::debug!("connection closed: the peer stopped reading");
                     return;
                 }
                 activity.outgoing.drop_stalled();
                 match activity.stage() {
-                    Stage::Head(since) if since.elapsed() >= HEADER_TIME => {
-                        tracing::debug!("connection closed: header too slow");
+                    Stage::Head(since) if since.elapsed() >= HEADER_TIMEOUT => {
+                        tracing::debug!("connection closed: the header block took too long");
                         return;
                     }
-                    Stage::Idle(since) if since.elapsed() >= IDLE && !told => {
-                        told = true;
-                        let_go(served.as_mut());
+                    Stage::Idle(since) if since.elapsed() >= IDLE_TIMEOUT && !is_shutting_down => {
+                        is_shutting_down = true;
+                        shut_down(served.as_mut());
                     }
-                    Stage::Idle(since) if since.elapsed() >= IDLE + PING_TIMEOUT => return,
+                    Stage::Idle(since) if since.elapsed() >= IDLE_TIMEOUT + PING_TIMEOUT => return,
                     _ => {}
                 }
             }
         }
     }
     let rest = std::future::poll_fn(|context| socket.poll_sent(context));
-    if !matches!(tokio::time::timeout(LAST_BYTES, rest).await, Ok(Ok(()))) {
-        tracing::debug!("the last bytes of a connection were not taken");
+    if !matches!(tokio::time::timeout(FINAL_FLUSH_TIMEOUT, rest).await, Ok(Ok(()))) {
+        tracing::debug!("the last bytes of a connection could not be sent");
     }
 }
 
-/// Runs the protocol until the connection ends, and sends what it wrote when it has nothing more to say.
+/// Polls the protocol until the connection ends, and sends what it wrote when it has nothing more to write.
 ///
-/// Before that everybody who is ready has a turn, if the connection has several responses under way: after a change
-/// those are the streams of all its watchers, and what they hand on leaves together.
-async fn turns<C, E, S>(
-    mut served: Pin<&mut C>,
-    socket: &Socket<S>,
-    activity: &Activity,
-) -> Result<(), String>
+/// If several responses are in flight, every task that is ready runs once before the bytes are sent: after a change these
+/// are the streams of all watchers of the connection, and their frames leave in one write.
+async fn run<C, E, S>(mut served: Pin<&mut C>, socket: &Socket<S>, activity: &Activity) -> Result<(), String>
 where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut has_waited = false;
+    let mut has_yielded = false;
     std::future::poll_fn(|context| {
         if let Poll::Ready(result) = served.as_mut().poll(context) {
             return Poll::Ready(result.map_err(|error| error.to_string()));
         }
-        let has_company = activity.requests.load(Ordering::Relaxed) > 1;
-        has_waited = !has_waited && has_company && socket.has_written();
-        if has_waited {
+        let has_others = activity.requests.load(Ordering::Relaxed) > 1;
+        has_yielded = !has_yielded && has_others && socket.has_written();
+        if has_yielded {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

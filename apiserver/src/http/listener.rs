@@ -1,4 +1,4 @@
-//! How do connections come in?
+//! Accepts connections and performs their TLS handshakes.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -13,20 +13,20 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     certificate::PeerCertificates,
     connection::{self, Connection, Service},
-    outgoing::PATIENCE,
+    outgoing::READ_TIMEOUT,
     shutdown::Stages,
     tls::Tls,
 };
 use crate::metrics::Metrics;
 
-/// Time to shake hands; scanners and dead peers would hold a task otherwise.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Connections at a time. The aggregator needs a handful; beyond this new ones wait in the kernel.
+/// Time limit of a handshake; without it scanners and dead peers would hold tasks.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of connections. The aggregator needs a handful; more wait in the kernel.
 const CONNECTIONS: usize = 4096;
-/// Pause after the system had no descriptor left for a connection.
+/// Pause after the system had no file descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound port that does not accept yet.
+/// A bound port that does not accept connections yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -34,10 +34,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds; port 0 lets the system choose.
+    /// Binds the port; with port 0 the system chooses one.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         let address = socket.local_addr()?;
@@ -50,7 +50,7 @@ impl Listener {
         self.address
     }
 
-    /// Accepts connections until `stages` closes the listener. Each runs as a task of `stages`.
+    /// Accepts connections until the shutdown closes the listener. Each runs as a task of `stages`.
     pub async fn run<S: Service>(self, tls: Arc<Tls>, service: Arc<S>, metrics: Metrics, stages: Stages) {
         tracing::info!(address = %self.address, "serving securely");
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -64,8 +64,8 @@ impl Listener {
                 } => accepted,
             };
             let (Ok((stream, remote)), Ok(permit)) = accepted else {
-                // Mostly a lack of descriptors, which passes; without the pause this loop would spin.
-                tracing::warn!("a connection could not be accepted");
+                // Usually a temporary lack of file descriptors; without the pause this loop would spin.
+                tracing::warn!("accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             };
@@ -79,12 +79,12 @@ impl Listener {
     }
 }
 
-/// Small answers leave at once, and a peer that takes no byte for [`PATIENCE`] is given up: the kernel knows, since it
-/// sees what is acknowledged, with a window that stays shut too.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+/// Sets socket options: small responses are sent at once, and the kernel closes the connection of a peer that acknowledges
+/// no byte for [`READ_TIMEOUT`], a closed window included.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let patience = u32::try_from(PATIENCE.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(stream, patience)?;
+    let timeout = u32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(stream, timeout)?;
     Ok(())
 }
 
@@ -96,10 +96,10 @@ async fn serve<S: Service>(
     metrics: &Metrics,
     closed: tokio_util::sync::CancellationToken,
 ) {
-    if let Err(error) = prepare(&stream) {
-        tracing::debug!(%error, "the options of a connection were not set");
+    if let Err(error) = set_options(&stream) {
+        tracing::debug!(%error, "setting the options of a connection failed");
     }
-    let stream = match timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
+    let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             metrics.tls_handshake_failed();
@@ -124,12 +124,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn peers_that_take_nothing_are_given_up_by_the_kernel() {
+    async fn the_kernel_closes_connections_of_peers_that_do_not_read() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (stream, _) = accepted.unwrap();
-        prepare(&stream).unwrap();
+        set_options(&stream).unwrap();
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 30_000);
         assert!(stream.nodelay().unwrap());
     }

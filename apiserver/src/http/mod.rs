@@ -1,10 +1,12 @@
-//! How do bytes from a socket become a request for the filters, and a response become bytes again?
+//! The HTTP server: accepts connections, hands requests to the filters and sends their responses.
 //!
-//! `listener → tls → connection (socket below it) → Service → body (outgoing)`. `hyper` is named here and nowhere else. Start at [`listener`].
+//! `listener → tls → connection (over socket) → Service → body (through outgoing)`. No other module names `hyper`. Start at
+//! [`listener`].
 
 pub mod body;
 pub mod certificate;
 pub mod connection;
+pub mod failure;
 pub mod listener;
 mod outgoing;
 pub mod shutdown;

@@ -1,9 +1,9 @@
-//! What becomes of a response whose client has stopped reading it?
+//! Drops responses whose clients have stopped reading.
 //!
-//! Nobody asks its body for more, so the body cannot notice, and it holds what it would have sent: the state of a
-//! list, a place among the requests in flight. Over HTTP/1.1 the connection stalls with it and is closed. Over HTTP/2
-//! the connection serves others, so the connection only takes the content away: the client finds its response reset
-//! when it reads on, and resumes its watch or repeats its list.
+//! The body of such a response is not polled any more, so it cannot notice, and it holds resources: the state of a list, a
+//! permit of the requests in flight. Over HTTP/1.1 the connection stalls with the response and is closed. Over HTTP/2 the
+//! connection serves other requests, so only the content of the response is dropped: when the client reads on, it finds
+//! its response reset, and resumes its watch or repeats its list.
 
 use std::{
     pin::Pin,
@@ -21,26 +21,27 @@ use super::{
     socket::Unsent,
 };
 
-/// How long a client may take nothing of what it is sent.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// What is handed on at once at most, in bytes: a client that takes so much in [`PATIENCE`] is slow, not gone.
+/// How long a client may read nothing of a response.
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The largest piece that is handed to the connection at once, in bytes: a client that reads this much in
+/// [`READ_TIMEOUT`] is slow, and one that does not is gone.
 const PIECE_BYTES: usize = 128 * 1024;
 
-/// The responses of a connection that are under way, as far as they are streams.
+/// The streamed responses of a connection that are in flight.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    streams: Mutex<Vec<Weak<Mutex<Followed>>>>,
+    streams: Mutex<Vec<Weak<Mutex<Tracked>>>>,
     unsent: Option<Arc<Unsent>>,
 }
 
 #[derive(Debug)]
-struct Followed {
-    /// None when it was taken away.
+struct Tracked {
+    /// None once it was dropped.
     body: Option<ResponseBody>,
-    /// What the body has given and was not handed on yet.
+    /// Bytes of the body that were not handed to the connection yet.
     rest: Bytes,
-    /// Since when its last bytes wait to be taken: whoever has room for more asks for more at once. Over HTTP/1.1 the
-    /// connection is looked at instead.
+    /// When bytes were last handed to the connection, which polls again as soon as it has room. None over HTTP/1.1, where
+    /// `unsent` is used instead.
     handed_at: Option<Instant>,
     unsent: Option<Arc<Unsent>>,
 }
@@ -50,7 +51,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Outgoing {
-    /// Of a connection that counts what was not sent, or not.
+    /// The responses of a connection; `unsent` counts its unsent bytes over HTTP/1.1.
     pub(super) fn new(unsent: Option<Arc<Unsent>>) -> Self {
         Self {
             streams: Mutex::default(),
@@ -58,51 +59,51 @@ impl Outgoing {
         }
     }
 
-    /// The same response, with what it holds, that can be taken away.
-    pub(super) fn follow(&self, body: ResponseBody) -> ResponseBody {
+    /// The same body, guards included, in a form that can be dropped while the connection holds it.
+    pub(super) fn track(&self, body: ResponseBody) -> ResponseBody {
         if !body.is_stream() {
             return body;
         }
-        let followed = Arc::new(Mutex::new(Followed {
+        let tracked = Arc::new(Mutex::new(Tracked {
             body: Some(body),
             rest: Bytes::new(),
             handed_at: None,
             unsent: self.unsent.clone(),
         }));
-        lock(&self.streams).push(Arc::downgrade(&followed));
+        lock(&self.streams).push(Arc::downgrade(&tracked));
         ResponseBody::abortable_stream(futures_util::stream::poll_fn(move |context| {
-            lock(&followed).poll_next(context)
+            lock(&tracked).poll_next(context)
         }))
     }
 
-    /// Takes away the content of responses whose clients have taken nothing for [`PATIENCE`].
+    /// Drops the content of responses whose clients have read nothing for [`READ_TIMEOUT`].
     pub(super) fn drop_stalled(&self) {
         let mut abandoned = Vec::new();
-        lock(&self.streams).retain(|followed| {
-            let Some(followed) = followed.upgrade() else {
+        lock(&self.streams).retain(|tracked| {
+            let Some(tracked) = tracked.upgrade() else {
                 return false;
             };
-            // Whoever is being asked for more is not stalled, and is not waited for.
-            let mut followed = match followed.try_lock() {
-                Ok(followed) => followed,
+            // A locked response is being polled, so it is not stalled.
+            let mut tracked = match tracked.try_lock() {
+                Ok(tracked) => tracked,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return true,
             };
-            if followed.handed_at.is_some_and(|at| at.elapsed() >= PATIENCE) {
-                abandoned.extend(followed.body.take());
+            if tracked.handed_at.is_some_and(|at| at.elapsed() >= READ_TIMEOUT) {
+                abandoned.extend(tracked.body.take());
             }
-            followed.body.is_some()
+            tracked.body.is_some()
         });
         if !abandoned.is_empty() {
             tracing::debug!(
                 responses = abandoned.len(),
-                "dropped: their clients stopped reading"
+                "responses dropped: their clients stopped reading"
             );
         }
     }
 }
 
-impl Followed {
+impl Tracked {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Truncated>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Some(Err(Truncated("the client stopped reading"))));

@@ -1,10 +1,10 @@
-//! In which order does a server stop?
+//! The stages of a graceful shutdown, in order.
 //!
-//! 1. `/readyz` fails; everything is served as before for the shutdown delay, while endpoints forget us.
-//! 2. The listener closes, connections are told to go (GOAWAY, `Connection: close`), idle ones close.
-//! 3. Requests in flight finish, for at most 60 s.
-//! 4. Watches end cleanly, so that clients resume elsewhere.
-//! 5. Connections drain; then storage may close.
+//! 1. `/readyz` fails. Everything is served as before for the shutdown delay, while the server is removed from endpoints.
+//! 2. The listener closes. Connections are asked to close (GOAWAY, `Connection: close`); idle ones close.
+//! 3. Requests in flight finish, within 60 s.
+//! 4. Watches end cleanly, so that clients resume them on another server.
+//! 5. Connections drain. Then the storage may close.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,12 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-/// How long requests in flight, and afterwards connections, get to finish.
-const DRAIN: Duration = Duration::from_mins(1);
-/// How long connections get after the last watch was ended.
-const CLOSE: Duration = Duration::from_secs(5);
+/// Time limit for requests in flight to finish.
+const REQUESTS_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time limit for connections to close after watches were ended.
+const CONNECTIONS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The stages of a stop; clones share them.
+/// The stages of the shutdown; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Stages(Arc<Inner>);
 
@@ -40,19 +40,19 @@ pub struct RequestInFlight {
 }
 
 impl Stages {
-    /// Nothing stops yet.
+    /// Before the shutdown.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cancelled as soon as the stop begins: readiness fails from then on.
+    /// Cancelled when the shutdown begins: readiness fails from then on.
     #[must_use]
     pub fn unready(&self) -> &CancellationToken {
         &self.0.unready
     }
 
-    /// Cancelled when no new connection is taken and old ones should go.
+    /// Cancelled when the listener closes and connections are asked to close.
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
         &self.0.closed
@@ -64,13 +64,13 @@ impl Stages {
         &self.0.ending
     }
 
-    /// Cancelled when nothing is served any more: background loops end on it.
+    /// Cancelled when serving has ended: background loops end on it.
     #[must_use]
     pub fn stopped(&self) -> &CancellationToken {
         &self.0.stopped
     }
 
-    /// Counts a request whose end the stop waits for; watches are not counted. None once requests are no longer taken.
+    /// Counts a request that the shutdown waits for; watches are not counted. None once requests are not accepted any more.
     #[must_use]
     pub fn begin_request(&self) -> Option<RequestInFlight> {
         if self.0.ending.is_cancelled() {
@@ -87,32 +87,35 @@ impl Stages {
         &self.0.connections
     }
 
-    /// Runs the stages. Returns when all is quiet, or when the patience for each stage is over.
+    /// Runs the stages. Returns when everything has finished or the time limits have passed.
     pub async fn stop(&self, delay: Duration) {
-        tracing::info!(?delay, "stopping: not ready any more");
+        tracing::info!(?delay, "shutting down: readiness fails from now on");
         self.0.unready.cancel();
         sleep(delay).await;
 
-        tracing::info!("stopping: no new connections");
+        tracing::info!("shutting down: closing the listener");
         self.0.closed.cancel();
         self.0.requests.close();
-        if timeout_at(Instant::now() + DRAIN, self.0.requests.wait())
+        if timeout_at(Instant::now() + REQUESTS_TIMEOUT, self.0.requests.wait())
             .await
             .is_err()
         {
-            tracing::warn!(left = self.0.requests.len(), "stopping: requests did not finish");
+            tracing::warn!(
+                left = self.0.requests.len(),
+                "shutting down: requests did not finish in time"
+            );
         }
 
-        tracing::info!("stopping: ending watches");
+        tracing::info!("shutting down: ending watches");
         self.0.ending.cancel();
         self.0.connections.close();
-        if timeout_at(Instant::now() + CLOSE, self.0.connections.wait())
+        if timeout_at(Instant::now() + CONNECTIONS_TIMEOUT, self.0.connections.wait())
             .await
             .is_err()
         {
             tracing::warn!(
                 left = self.0.connections.len(),
-                "stopping: connections did not close"
+                "shutting down: connections did not close in time"
             );
         }
         self.0.stopped.cancel();
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn stages_follow_each_other() {
+    async fn stages_run_in_order() {
         let stages = Stages::new();
         let request = stages.begin_request().expect("running");
         let stopping = tokio::spawn({
@@ -146,11 +149,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_does_not_end_is_waited_for_sixty_seconds() {
+    async fn the_shutdown_waits_sixty_seconds_for_requests() {
         let stages = Stages::new();
         let _request = stages.begin_request().expect("running");
         let before = Instant::now();
         stages.stop(Duration::ZERO).await;
-        assert_eq!(before.elapsed().as_secs(), DRAIN.as_secs());
+        assert_eq!(before.elapsed().as_secs(), REQUESTS_TIMEOUT.as_secs());
     }
 }

@@ -1,9 +1,9 @@
-//! How do small writes become few, and how is it noticed that nobody takes them?
+//! Buffers small writes of a connection, and detects that the peer does not read.
 //!
 //! HTTP/2 flushes after every frame. A watch event is a frame, so a hundred watchers of one connection would cost a
-//! hundred TLS records and system calls for one change. A [`Socket`] therefore keeps what is written until the
-//! connection's task has nothing more to say, or [`WRITE_BYTES`] have gathered: [`Socket::poll_sent`], which the
-//! connection's task calls then, sends them. Large writes pass through uncopied.
+//! hundred TLS records and system calls for one change. A [`Socket`] therefore buffers what is written until the
+//! connection's task has nothing more to write and calls [`Socket::poll_sent`], or until [`WRITE_BYTES`] are buffered.
+//! Large writes are not copied.
 
 use std::{
     io,
@@ -23,15 +23,15 @@ use tokio::{
     time::Instant,
 };
 
-/// What is kept at most before it is written, in bytes: four TLS records.
+/// The size of the buffer in bytes: four TLS records.
 const WRITE_BYTES: usize = 64 * 1024;
-/// What an idle connection keeps of its buffer, in bytes.
+/// The capacity that an idle connection keeps, in bytes.
 const KEPT_BYTES: usize = 4 * 1024;
-/// What a response may have handed on without the peer taking it, in bytes, before it has to pause.
+/// Bytes of responses that may be unsent before the responses have to pause.
 const UNSENT_BYTES: usize = 128 * 1024;
 
-/// What the responses of an HTTP/1.1 connection have handed on and the peer has not taken. The protocol would collect
-/// a mebibyte of it; over HTTP/2 each stream has a limit of its own.
+/// The unsent bytes of the responses of an HTTP/1.1 connection. Without this limit hyper would buffer a mebibyte; over
+/// HTTP/2 each stream has its own limit.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     bytes: AtomicUsize,
@@ -39,7 +39,7 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
-    /// Pending while there is too much.
+    /// Pending while there are too many.
     pub(super) fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.bytes.load(Ordering::Acquire) < UNSENT_BYTES {
             return Poll::Ready(());
@@ -56,10 +56,10 @@ impl Unsent {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Heads and framing are taken too and were never added: never below zero.
+    /// Heads and framing are subtracted too but were never added, so the count stops at zero.
     fn take(&self, bytes: usize) {
         let left = |unsent: usize| Some(unsent.saturating_sub(bytes));
-        // The update is never refused.
+        // The update always succeeds.
         let before = match self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, left) {
             Ok(before) | Err(before) => before,
         };
@@ -69,22 +69,21 @@ impl Unsent {
     }
 }
 
-/// A connection's stream, held by the protocol that reads and writes it and by the task that sends what was written.
-///
-/// All of them are one task, so nobody ever waits for the lock.
+/// The stream of a connection, shared by the protocol, which reads and writes it, and the connection's task, which sends the
+/// buffer. Both run in one task, so the lock is never contended.
 pub(super) struct Socket<S>(Arc<Mutex<Io<S>>>);
 
 struct Io<S> {
     stream: TokioIo<S>,
     written: Vec<u8>,
-    /// How many of `written` were sent.
+    /// How many bytes of `written` were sent.
     sent: usize,
-    /// Whether the stream may hold bytes that it was given.
+    /// Whether the stream may hold unflushed bytes.
     is_unflushed: bool,
-    /// Whether the last write was refused. A flush that succeeds says nothing then: it had nothing to do.
-    is_refused: bool,
-    /// Since when the peer has taken nothing of what it should have.
-    refused_since: Option<Instant>,
+    /// Whether the last write was pending. Then a successful flush proves nothing: it had nothing to do.
+    is_blocked: bool,
+    /// Since when the peer has read nothing although there is something to send.
+    blocked_since: Option<Instant>,
     unsent: Option<Arc<Unsent>>,
 }
 
@@ -101,8 +100,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             written: Vec::new(),
             sent: 0,
             is_unflushed: false,
-            is_refused: false,
-            refused_since: None,
+            is_blocked: false,
+            blocked_since: None,
             unsent,
         })))
     }
@@ -111,36 +110,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what was written. Pending while the peer does not take it.
+    /// Sends the buffer. Pending while the peer does not read.
     pub(super) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io().poll_sent(context)
     }
 
-    /// Whether there is something to send, and no reason to doubt that it can be sent.
+    /// Whether there is something to send and the last write was not pending.
     pub(super) fn has_written(&self) -> bool {
         let io = self.io();
-        !io.written.is_empty() && !io.is_refused
+        !io.written.is_empty() && !io.is_blocked
     }
 
-    /// Since when the peer has taken nothing of what it should have.
-    pub(super) fn refused_since(&self) -> Option<Instant> {
-        self.io().refused_since
+    /// Since when the peer has read nothing although there is something to send.
+    pub(super) fn blocked_since(&self) -> Option<Instant> {
+        self.io().blocked_since
     }
 }
 
 impl<S: AsyncWrite + Unpin> Io<S> {
-    /// Writes, and notes whether the peer takes anything.
-    fn poll_given(
+    /// Writes, and records whether the peer reads.
+    fn poll_recorded(
         &mut self,
         context: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut TokioIo<S>>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let result = write(Pin::new(&mut self.stream), context);
-        self.is_refused = result.is_pending();
-        if self.is_refused {
-            self.refused_since.get_or_insert_with(Instant::now);
+        self.is_blocked = result.is_pending();
+        if self.is_blocked {
+            self.blocked_since.get_or_insert_with(Instant::now);
         } else {
-            self.refused_since = None;
+            self.blocked_since = None;
             self.is_unflushed = true;
         }
         if let (Some(unsent), Poll::Ready(Ok(count))) = (&self.unsent, &result) {
@@ -149,12 +148,12 @@ impl<S: AsyncWrite + Unpin> Io<S> {
         result
     }
 
-    /// Hands everything written to the stream.
-    fn poll_handed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Writes the whole buffer to the stream.
+    fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.written.len() {
             let written = std::mem::take(&mut self.written);
             let rest = written.get(self.sent..).unwrap_or_default();
-            let result = self.poll_given(context, |stream, context| stream.poll_write(context, rest));
+            let result = self.poll_recorded(context, |stream, context| stream.poll_write(context, rest));
             self.written = written;
             match ready!(result)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -167,15 +166,15 @@ impl<S: AsyncWrite + Unpin> Io<S> {
     }
 
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_handed(context))?;
+        ready!(self.poll_drained(context))?;
         self.written.shrink_to(KEPT_BYTES);
         if self.is_unflushed {
             let result = Pin::new(&mut self.stream).poll_flush(context);
             if result.is_pending() {
-                self.refused_since.get_or_insert_with(Instant::now);
+                self.blocked_since.get_or_insert_with(Instant::now);
             } else {
                 self.is_unflushed = false;
-                self.refused_since = self.refused_since.filter(|_| self.is_refused);
+                self.blocked_since = self.blocked_since.filter(|_| self.is_blocked);
             }
             return result;
         }
@@ -189,9 +188,9 @@ impl<S: AsyncWrite + Unpin> Io<S> {
     ) -> Poll<io::Result<usize>> {
         let length = buffers.iter().map(|buffer| buffer.len()).sum::<usize>();
         if self.written.len() + length > WRITE_BYTES {
-            ready!(self.poll_handed(context))?;
+            ready!(self.poll_drained(context))?;
             if length > WRITE_BYTES {
-                return self.poll_given(context, |stream, context| {
+                return self.poll_recorded(context, |stream, context| {
                     stream.poll_write_vectored(context, buffers)
                 });
             }
@@ -218,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Socket<S> {
         self.io().poll_write(context, &[io::IoSlice::new(bytes)])
     }
 
-    /// Nothing: what was written is sent when the connection has nothing more to say.
+    /// Does nothing: the buffer is sent when the connection has nothing more to write.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -248,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes the sizes of writes; takes as many bytes as it has room for.
+    /// Records the sizes of writes; accepts as many bytes as it has room for.
     #[derive(Default)]
     struct Peer {
         writes: Arc<Mutex<Vec<usize>>>,
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn small_writes_are_sent_together_and_large_ones_at_once() {
+    fn small_writes_are_buffered_and_large_ones_are_not() {
         let peer = Peer::default();
         let writes = Arc::clone(&peer.writes);
         let mut socket = Socket::new(peer, None);
@@ -312,25 +311,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_without_room_stops_writers_and_is_noticed_until_it_takes_a_byte() {
+    async fn a_peer_without_room_blocks_writers_until_it_reads() {
         let peer = Peer::default();
         let (writes, room) = (Arc::clone(&peer.writes), Arc::clone(&peer.room));
         *room.lock().unwrap() = Some(0);
         let mut socket = Socket::new(peer, None);
         assert!(write(&mut socket, WRITE_BYTES).is_ready());
-        assert_eq!(socket.refused_since(), None);
+        assert_eq!(socket.blocked_since(), None);
         let now = Instant::now();
         assert!(!sent(&socket));
         tokio::time::advance(std::time::Duration::from_secs(5)).await;
         assert!(write(&mut socket, 1).is_pending());
-        assert_eq!(socket.refused_since(), Some(now));
+        assert_eq!(socket.blocked_since(), Some(now));
 
         *room.lock().unwrap() = Some(1);
         assert!(!sent(&socket));
-        assert_eq!(socket.refused_since(), Some(Instant::now()));
+        assert_eq!(socket.blocked_since(), Some(Instant::now()));
         *room.lock().unwrap() = None;
         assert!(sent(&socket));
-        assert_eq!(socket.refused_since(), None);
+        assert_eq!(socket.blocked_since(), None);
         assert_eq!(*writes.lock().unwrap(), [1, WRITE_BYTES - 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! What does this process use of the machine? Read from `/proc` when asked, under the names every Prometheus client has.
+//! The `process_*` metrics of every Prometheus client, read from `/proc` at each scrape.
 
 use std::{fs, path::Path};
 
@@ -8,18 +8,18 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Clock ticks of `/proc` a second: `USER_HZ`, which is 100 wherever Linux shows it to programs.
+/// Clock ticks per second in `/proc`: `USER_HZ`, which Linux always reports as 100.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// Fields of `/proc/self/stat` behind the command's name, counted from 0.
 const USER_TICKS: usize = 11;
 const SYSTEM_TICKS: usize = 12;
 const START_TICKS: usize = 19;
 
-/// The `process_*` family. Values that cannot be read are left out.
+/// The `process_*` metrics. Values that cannot be read are omitted.
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// What `/proc` says.
+/// The values in `/proc`.
 #[derive(Debug, Default, PartialEq)]
 struct Usage {
     cpu_seconds: Option<f64>,
@@ -113,7 +113,7 @@ impl Usage {
     }
 }
 
-/// The first word behind `name` at the start of a line.
+/// The first word after `name` at the start of a line.
 fn line_value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()
         .find_map(|line| line.strip_prefix(name))?
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_is_read_as_linux_writes_it() {
+    fn the_files_of_proc_are_parsed() {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 4 0 1000 1000000 256 18446744073709551615";
         let status = "Name:\ta\nVmSize:\t    2048 kB\nVmRSS:\t     512 kB\n";
         let limits = "Limit                     Soft Limit           Hard Limit           Units\nMax open files            1024                 4096                 files\n";

@@ -1,8 +1,8 @@
-//! What do clients learn about the shape of our kinds and the routes to them?
+//! OpenAPI: the schemas of the served kinds and the routes to them.
 //!
-//! `/openapi/v2` is one document, `/openapi/v3` an index and a document a group-version. All are made once at start
-//! from the table of resources, and carry entity tags, so that the aggregator's look every minute costs nothing.
-//! A stale hash is answered with the current document: a redirect would be refused by the aggregator.
+//! `/openapi/v2` is one document; `/openapi/v3` is an index with a document per group-version. All are built once at start
+//! and have entity tags, so that the aggregator, which polls every minute, downloads them once. A request with an outdated
+//! hash gets the current document: the aggregator does not follow redirects.
 
 mod paths;
 
@@ -27,7 +27,7 @@ use crate::http::body::ResponseBody;
 use crate::registry::resource::{Catalog, Resource};
 use crate::request::Query;
 
-/// How long a document under its own hash may be kept.
+/// How long clients may cache a document that they request by its hash.
 const YEAR: Duration = Duration::from_hours(24 * 365);
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Document {
     }
 }
 
-/// The documents.
+/// The OpenAPI documents.
 pub struct OpenApi {
     v2: Document,
     index: Document,
@@ -59,7 +59,7 @@ pub struct OpenApi {
 }
 
 impl OpenApi {
-    /// The documents of a catalog. `clock` tells until when a document may be kept.
+    /// The documents of a catalog. `clock` is for the expiry of cached documents.
     #[must_use]
     pub fn new(catalog: &Catalog, clock: Arc<dyn Clock>) -> Self {
         let group_versions: BTreeMap<String, Document> = catalog
@@ -89,9 +89,9 @@ impl OpenApi {
         }
     }
 
-    /// The answer to a path below `/openapi`, or `None` when it is no such path.
+    /// The response to a path below `/openapi`, or `None` for other paths.
     #[must_use]
-    pub fn answer(
+    pub fn respond(
         &self,
         path: &str,
         query: &Query,
@@ -114,17 +114,17 @@ impl OpenApi {
                     return Some(Ok(not_acceptable()));
                 }
                 let is_current = query.first("hash") == Some(document.hash.as_str());
-                let kept = is_current
-                    .then(|| self.kept_for_a_year())
+                let caching = is_current
+                    .then(|| self.cache_headers())
                     .into_iter()
                     .flatten()
                     .collect::<Vec<_>>();
-                Some(Ok(respond(document, headers, &kept)))
+                Some(Ok(respond(document, headers, &caching)))
             }
         }
     }
 
-    fn kept_for_a_year(&self) -> Vec<(HeaderName, HeaderValue)> {
+    fn cache_headers(&self) -> Vec<(HeaderName, HeaderValue)> {
         let until = self.clock.now().checked_add(YEAR).unwrap_or(Timestamp::MAX);
         let text = until.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let expires = HeaderValue::try_from(text).ok().map(|value| (EXPIRES, value));
@@ -167,12 +167,12 @@ fn respond(
     if unchanged {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     }
-    let answer = response.headers_mut();
-    answer.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    answer.insert(ETAG, document.tag.clone());
-    answer.insert(VARY, HeaderValue::from_static("Accept"));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ETAG, document.tag.clone());
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
     for (name, value) in more {
-        answer.insert(name.clone(), value.clone());
+        headers.insert(name.clone(), value.clone());
     }
     response
 }
@@ -186,7 +186,7 @@ fn root(group: &str, version: &str) -> String {
     }
 }
 
-/// The name of a kind's definition: unique among everything an aggregator merges.
+/// The name of a kind's definition, unique among all documents that the aggregator merges.
 fn definition_name(resource: &Resource, version: &str) -> String {
     let group = resource
         .group
@@ -201,13 +201,14 @@ fn group_version_kind(resource: &Resource, version: &str, kind: &str) -> Value {
     json!({ "group": resource.group, "version": version, "kind": kind })
 }
 
-/// The definitions of a group-version: each kind and its list, and what they share.
+/// The definitions of a group-version: each kind, its list, and the types that they share.
 fn definitions(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) -> Map<String, Value> {
     let mut found = shapes::definitions(dialect);
-    for (resource, served) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let name = definition_name(resource, version);
         let list_kind = format!("{}List", resource.kind);
-        let definition = shapes::schema(&served.schema, dialect);
+        let definition = shapes::schema(&endpoint.face().schema, dialect);
         let list = shapes::list_schema(resource.kind, &name, dialect);
         for (name, kind, mut schema) in [
             (format!("{name}List"), list_kind.as_str(), list),

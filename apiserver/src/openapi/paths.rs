@@ -1,4 +1,4 @@
-//! The routes of a group-version, with the parameters and bodies of each verb.
+//! The paths of a group-version, with the parameters and bodies of each verb.
 
 use drydock_machinery::schema::openapi::{Dialect, META_V1};
 use serde_json::{Map, Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use super::{definition_name, group_version_kind, root};
 use crate::registry::resource::{Catalog, Resource};
 
-/// What a request body may be.
+/// Media types of request bodies.
 const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
-/// What a patch may be.
+/// Media types of patches.
 const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
 struct Writer<'a> {
@@ -27,7 +27,8 @@ pub(super) fn of_group_version(
 ) -> Map<String, Value> {
     let root = root(group, version);
     let mut paths = Map::new();
-    for (resource, _) in catalog.of_group_version(group, version) {
+    for endpoint in catalog.of_group_version(group, version) {
+        let resource = endpoint.resource();
         let writer = Writer {
             dialect,
             resource,
@@ -164,7 +165,7 @@ impl Writer<'_> {
                 "boolean",
                 "Requests watch events with type \"BOOKMARK\".",
             ),
-            self.query("continue", "string", "The continue token of the page before."),
+            self.query("continue", "string", "The continue token of the previous page."),
             self.query("fieldSelector", "string", "Restricts the list by fields."),
             self.query("labelSelector", "string", "Restricts the list by labels."),
             self.query("limit", "integer", "The maximum number of objects of a page."),
@@ -181,7 +182,7 @@ impl Writer<'_> {
             self.query(
                 "sendInitialEvents",
                 "boolean",
-                "Begins a watch with the objects there are.",
+                "Begins a watch with the existing objects.",
             ),
             self.query("timeoutSeconds", "integer", "How long a watch lasts, in seconds."),
             self.query("watch", "boolean", "Watch for changes."),
@@ -198,13 +199,13 @@ impl Writer<'_> {
             self.query(
                 "gracePeriodSeconds",
                 "integer",
-                "Accepted; kinds without graceful deletion ignore it.",
+                "Accepted, and ignored by kinds without graceful deletion.",
             ),
             self.query(
                 "ignoreStoreReadErrorWithClusterBreakingPotential",
                 "boolean",
-                "Remove an object because its stored value cannot be read. Nothing else may be said with it; it needs the \
-                 verb unsafe-delete-ignore-read-errors.",
+                "Removes an object whose stored value cannot be read. No other option may be set; it needs the verb \
+                 unsafe-delete-ignore-read-errors.",
             ),
             self.query(
                 "orphanDependents",
@@ -214,7 +215,7 @@ impl Writer<'_> {
             self.query(
                 "propagationPolicy",
                 "string",
-                "What becomes of dependents: Orphan, Background, Foreground.",
+                "What happens to dependents: Orphan, Background or Foreground.",
             ),
         ]
     }
@@ -270,7 +271,7 @@ impl Writer<'_> {
         operation
     }
 
-    fn answers(&self, operation: &mut Map<String, Value>, codes: &[&str], definition: &str) {
+    fn set_responses(&self, operation: &mut Map<String, Value>, codes: &[&str], definition: &str) {
         let mut responses = Map::new();
         for code in codes {
             let description = if *code == "201" { "Created" } else { "OK" };
@@ -285,7 +286,7 @@ impl Writer<'_> {
         operation.insert("responses".to_owned(), Value::Object(responses));
     }
 
-    fn takes(&self, operation: &mut Map<String, Value>, types: &[&str], definition: &str, required: bool) {
+    fn set_body(&self, operation: &mut Map<String, Value>, types: &[&str], definition: &str, required: bool) {
         let schema = self.dialect.reference(definition);
         match self.dialect {
             Dialect::V2 => {
@@ -308,27 +309,27 @@ impl Writer<'_> {
 
     fn list(&self, suffix: &str) -> Value {
         let mut operation = self.operation("list", "list", suffix, self.list_parameters());
-        self.answers(&mut operation, &["200"], &format!("{}List", self.definition));
+        self.set_responses(&mut operation, &["200"], &format!("{}List", self.definition));
         Value::Object(operation)
     }
 
     fn get(&self, suffix: &str) -> Value {
         let mut operation = self.operation("get", "read", suffix, Vec::new());
-        self.answers(&mut operation, &["200"], &self.definition);
+        self.set_responses(&mut operation, &["200"], &self.definition);
         Value::Object(operation)
     }
 
     fn create(&self) -> Value {
         let mut operation = self.operation("post", "create", "", self.write_parameters());
-        self.takes(&mut operation, BODY_TYPES, &self.definition, true);
-        self.answers(&mut operation, &["200", "201"], &self.definition);
+        self.set_body(&mut operation, BODY_TYPES, &self.definition, true);
+        self.set_responses(&mut operation, &["200", "201"], &self.definition);
         Value::Object(operation)
     }
 
     fn replace(&self, suffix: &str) -> Value {
         let mut operation = self.operation("put", "replace", suffix, self.write_parameters());
-        self.takes(&mut operation, BODY_TYPES, &self.definition, true);
-        self.answers(&mut operation, &["200", "201"], &self.definition);
+        self.set_body(&mut operation, BODY_TYPES, &self.definition, true);
+        self.set_responses(&mut operation, &["200", "201"], &self.definition);
         Value::Object(operation)
     }
 
@@ -336,20 +337,20 @@ impl Writer<'_> {
         let mut parameters = self.write_parameters();
         parameters.push(self.query("force", "boolean", "For apply patches only."));
         let mut operation = self.operation("patch", "patch", suffix, parameters);
-        self.takes(&mut operation, PATCH_TYPES, &format!("{META_V1}.Patch"), true);
-        self.answers(&mut operation, &["200", "201"], &self.definition);
+        self.set_body(&mut operation, PATCH_TYPES, &format!("{META_V1}.Patch"), true);
+        self.set_responses(&mut operation, &["200", "201"], &self.definition);
         Value::Object(operation)
     }
 
     fn delete(&self) -> Value {
         let mut operation = self.operation("delete", "delete", "", self.delete_parameters());
-        self.takes(
+        self.set_body(
             &mut operation,
             BODY_TYPES,
             &format!("{META_V1}.DeleteOptions"),
             false,
         );
-        self.answers(&mut operation, &["200", "202"], &format!("{META_V1}.Status"));
+        self.set_responses(&mut operation, &["200", "202"], &format!("{META_V1}.Status"));
         Value::Object(operation)
     }
 
@@ -363,13 +364,13 @@ impl Writer<'_> {
         });
         parameters.extend(more);
         let mut operation = self.operation("deletecollection", "deleteCollection", "", parameters);
-        self.takes(
+        self.set_body(
             &mut operation,
             BODY_TYPES,
             &format!("{META_V1}.DeleteOptions"),
             false,
         );
-        self.answers(&mut operation, &["200"], &format!("{META_V1}.Status"));
+        self.set_responses(&mut operation, &["200"], &format!("{META_V1}.Status"));
         Value::Object(operation)
     }
 }

@@ -1,4 +1,4 @@
-//! By what can an object be selected? Its labels, and the fields its kind declares.
+//! The attributes by which an object can be selected: its uid, its labels, and the fields its kind declares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::resource::Resource;
 use crate::cache::{Attributes, Extract};
 
-/// What of a payload every kind has.
+/// The part of an object that every kind has.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Head {
@@ -23,16 +23,23 @@ struct HeadMetadata {
     labels: BTreeMap<String, String>,
 }
 
-/// Reads the attributes of a resource's objects off their stored form. Payloads that cannot be read have none.
+/// Reads the attributes of a resource's objects from their stored values. A value that cannot be decoded has none.
 #[must_use]
-pub fn extract(resource: &Resource) -> Arc<Extract> {
-    let declared = resource.strategy.selectable_fields();
-    Arc::new(move |_, payload| {
-        let head: Head = serde_json::from_slice(payload).unwrap_or_default();
-        let fields = if declared.is_empty() {
-            Vec::new()
+pub fn extract(resource: &Arc<Resource>) -> Arc<Extract> {
+    let resource = Arc::clone(resource);
+    Arc::new(move |_, value| {
+        let declared = resource.capabilities.selectable_fields;
+        // Only the head is decoded where that is enough: most kinds have no selectable fields.
+        let is_hub = value.form == resource.storage_face().api_version;
+        let (head, fields) = if declared.is_empty() && is_hub {
+            let head = serde_json::from_slice(&value.bytes).unwrap_or_default();
+            (head, Vec::new())
         } else {
-            fields(payload, declared)
+            let hub = resource.decode(value).unwrap_or_default();
+            (
+                Head::deserialize(&hub).unwrap_or_default(),
+                fields(&hub, declared),
+            )
         };
         Attributes {
             uid: head.metadata.uid,
@@ -42,15 +49,14 @@ pub fn extract(resource: &Resource) -> Arc<Extract> {
     })
 }
 
-fn fields(payload: &[u8], declared: &[&str]) -> Vec<(String, String)> {
-    let object: Value = serde_json::from_slice(payload).unwrap_or_default();
+fn fields(object: &Value, declared: &[&str]) -> Vec<(String, String)> {
     declared
         .iter()
-        .filter_map(|path| Some(((*path).to_owned(), scalar(&object, path)?)))
+        .filter_map(|path| Some(((*path).to_owned(), scalar(object, path)?)))
         .collect()
 }
 
-/// The scalar at a path as selectors spell it.
+/// The scalar at a path, as text.
 fn scalar(object: &Value, path: &str) -> Option<String> {
     match path
         .split('.')
@@ -65,11 +71,13 @@ fn scalar(object: &Value, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn declared_fields_are_read_as_text() {
-        let payload = br#"{"spec":{"nodeName":"a","unschedulable":true,"list":[]},"reason":"R"}"#;
+        let object = json!({"spec": {"nodeName": "a", "unschedulable": true, "list": []}, "reason": "R"});
         let declared = [
             "spec.nodeName",
             "spec.unschedulable",
@@ -84,13 +92,12 @@ mod tests {
                 .collect()
         };
         assert_eq!(
-            fields(payload, &declared),
+            fields(&object, &declared),
             pairs(&[
                 ("spec.nodeName", "a"),
                 ("spec.unschedulable", "true"),
                 ("reason", "R")
             ])
         );
-        assert_eq!(fields(b"?", &declared), []);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
-use drydock_machinery::names::label_key_faults;
+use drydock_machinery::names::label_key_errors;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 const MAX_REASON_BYTES: usize = 1024;
@@ -37,7 +37,7 @@ fn validate_condition(condition: &Condition, path: &FieldPath) -> ErrorList {
         errors.push(FieldError::required(&path.child("type"), ""));
     } else {
         errors.extend(
-            label_key_faults(type_)
+            label_key_errors(type_)
                 .iter()
                 .map(|fault| FieldError::invalid(&path.child("type"), type_, fault)),
         );

@@ -35,7 +35,7 @@ impl From<StoreError> for ApiError {
             StoreError::TooLarge { limit, .. } => {
                 Self::too_large(format!("Request entity too large: limit is {limit}"))
             }
-            StoreError::Malformed { .. } | StoreError::Key(_) => {
+            StoreError::NotDamaged | StoreError::Key(_) => {
                 Self::internal("the storage refused a malformed write")
             }
             StoreError::Corrupt { key, .. } => {

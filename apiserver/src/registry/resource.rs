@@ -1,20 +1,24 @@
-//! What is a served resource? Its names, its versions with their schemas, and its rules.
+//! A served resource: its names, its served versions, its rules, and how its objects are stored.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use drydock_machinery::apply::field_set::FieldSet;
 use drydock_machinery::apply::managed_fields::{reset_by_object, reset_by_status};
-use drydock_machinery::schema::Structural;
-use drydock_proto::kinds::{Kind, Scope};
+use drydock_machinery::codec::encode_stored;
+use drydock_machinery::codec::protobuf::Message;
+use drydock_machinery::patch::{PatchError, Patched};
+use drydock_proto::kinds::Scope;
 use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
+use super::endpoint::{Endpoint, to_hub};
+use super::face::Face;
 use super::strategy::Strategy;
-use crate::discovery::Subresource;
-use crate::error::GroupResource;
+use crate::error::{ApiError, GroupResource};
 
 /// The group segment of the keys of core resources, whose API group is empty.
-pub(crate) const CORE_KEY_GROUP: &str = "core";
+pub const CORE_KEY_GROUP: &str = "core";
 
 /// Which part of an object a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +31,53 @@ pub enum Part {
 
 static NOTHING: FieldSet = FieldSet::new();
 
-/// A served version of a resource.
-#[derive(Debug, Clone)]
-pub struct ServedVersion {
-    /// The version, as in URLs.
-    pub name: &'static str,
-    /// `group/version`, as in `apiVersion`.
-    pub api_version: Arc<str>,
-    /// The fields an object may have.
-    pub schema: Arc<Structural>,
+/// How long an object may take to terminate, in seconds, when a delete asks for a grace period. `None`: the object is
+/// removed at once. Used by kinds such as pods; the process that ends the object deletes it with a grace period of 0.
+pub type GracePeriod = fn(object: &Value, requested: Option<i64>) -> Option<i64>;
+
+/// Applies a strategic merge patch to an object of a kind.
+pub type StrategicMerge = fn(document: &Value, patch: &[u8]) -> Result<Patched, PatchError>;
+
+/// What a resource can do beyond what every resource does.
+#[derive(Debug, Clone, Copy)]
+pub struct Capabilities {
+    /// Fields that field selectors may name besides `metadata.name` and `metadata.namespace`: paths of scalars in the hub.
+    pub selectable_fields: &'static [&'static str],
+    /// Subresources besides `status`.
+    pub more_subresources: &'static [Subresource],
+    /// Graceful deletion.
+    pub grace_period: Option<GracePeriod>,
+    /// Strategic merge patches; without it they are refused with 415.
+    pub strategic_merge: Option<StrategicMerge>,
+    /// The protobuf message in which objects may be sent; without it such bodies are refused with 415.
+    pub message: Option<Message>,
 }
 
-/// A served resource. The first version is the one that is stored and preferred.
+impl Capabilities {
+    /// What a custom resource can do.
+    pub const NONE: Self = Self {
+        selectable_fields: &[],
+        more_subresources: &[],
+        grace_period: None,
+        strategic_merge: None,
+        message: None,
+    };
+}
+
+/// A subresource as discovery shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subresource {
+    /// Its name in the URL.
+    pub name: &'static str,
+    /// The kind it is read and written as.
+    pub kind: &'static str,
+    /// Group and version of that kind where they are not the resource's.
+    pub foreign_kind: Option<(&'static str, &'static str)>,
+    /// Its verbs, sorted.
+    pub verbs: &'static [&'static str],
+}
+
+/// A served resource.
 pub struct Resource {
     /// API group; empty for core.
     pub group: &'static str,
@@ -48,20 +87,20 @@ pub struct Resource {
     pub singular: &'static str,
     /// The kind, in CamelCase.
     pub kind: &'static str,
-    /// Names people type.
+    /// Short names for the command line.
     pub short_names: &'static [&'static str],
-    /// Groups of resources people ask for at once.
+    /// Categories, for commands such as `kubectl get drydock`.
     pub categories: &'static [&'static str],
     /// Where objects live.
     pub scope: Scope,
-    /// Served versions, the stored and preferred first. Never empty.
-    pub versions: Vec<ServedVersion>,
+    /// Served versions: the stored one first, which is also the preferred one. Never empty.
+    pub faces: Vec<Arc<Face>>,
     /// Whether `status` is a subresource of its own.
     pub has_status: bool,
-    /// Subresources beside `status`.
-    pub more_subresources: &'static [Subresource],
     /// The rules of the kind.
     pub strategy: Box<dyn Strategy>,
+    /// What the resource can do beyond what every resource does.
+    pub capabilities: Capabilities,
 }
 
 impl std::fmt::Debug for Resource {
@@ -73,55 +112,20 @@ impl std::fmt::Debug for Resource {
     }
 }
 
-/// A kind whose schema the API machinery cannot read: a fault of this program.
-#[derive(Debug, thiserror::Error)]
-#[error("the schema of {kind} in {version} is unusable")]
-pub struct UnusableSchema {
-    kind: &'static str,
-    version: &'static str,
-    #[source]
-    source: drydock_machinery::schema::SchemaError,
-}
-
 impl Resource {
-    /// The resource of a kind of ours.
-    ///
-    /// # Errors
-    /// A schema that cannot be read.
-    pub fn of_kind(kind: &'static Kind, strategy: Box<dyn Strategy>) -> Result<Self, UnusableSchema> {
-        let group = drydock_proto::kinds::GROUP;
-        let versions = kind
-            .faces
-            .iter()
-            .map(|face| {
-                let (spec, status) = ((face.spec)(), (face.status)());
-                let members = [("spec", &spec), ("status", &status)];
-                let schema = Structural::for_kind(kind.kind, face.version, kind.description, &members)
-                    .map_err(|source| UnusableSchema {
-                        kind: kind.kind,
-                        version: face.version,
-                        source,
-                    })?;
-                Ok(ServedVersion {
-                    name: face.version,
-                    api_version: format!("{group}/{}", face.version).into(),
-                    schema: Arc::new(schema),
-                })
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            group,
-            plural: kind.plural,
-            singular: kind.singular,
-            kind: kind.kind,
-            short_names: kind.short_names,
-            categories: kind.categories,
-            scope: kind.scope,
-            versions,
-            has_status: true,
-            more_subresources: &[],
-            strategy,
-        })
+    /// The subresources, the status first.
+    #[must_use]
+    pub fn subresources(&self) -> Vec<Subresource> {
+        let status = self.has_status.then_some(Subresource {
+            name: "status",
+            kind: self.kind,
+            foreign_kind: None,
+            verbs: &["get", "patch", "update"],
+        });
+        status
+            .into_iter()
+            .chain(self.capabilities.more_subresources.iter().copied())
+            .collect()
     }
 
     /// Whether objects live in namespaces.
@@ -132,18 +136,60 @@ impl Resource {
 
     /// The served version of that name.
     #[must_use]
-    pub fn version(&self, name: &str) -> Option<&ServedVersion> {
-        self.versions.iter().find(|version| version.name == name)
+    pub fn face(&self, version: &str) -> Option<&Arc<Face>> {
+        self.faces.iter().find(|face| face.version == version)
     }
 
-    /// The version objects are stored in.
+    /// The served version with that `apiVersion`.
+    #[must_use]
+    pub fn face_of(&self, api_version: &str) -> Option<&Arc<Face>> {
+        self.faces.iter().find(|face| *face.api_version == *api_version)
+    }
+
+    /// The version objects are stored in: the hub.
     ///
     /// # Panics
     /// Never: a resource is made with at least one version.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a resource is made with at least one version")]
-    pub fn storage_version(&self) -> &ServedVersion {
-        self.versions.first().expect("a resource has a version")
+    pub fn storage_face(&self) -> &Arc<Face> {
+        self.faces.first().expect("a resource has a version")
+    }
+
+    /// Decodes a stored value to the hub. A value stored in another served version is converted.
+    ///
+    /// # Errors
+    /// 500 for bytes that are not JSON, a form that is not served here, and a value that cannot be converted.
+    pub fn decode(&self, value: &drydock_storage::Value) -> Result<Value, ApiError> {
+        let storage = self.storage_face();
+        let undecodable = || ApiError::storage_read("a stored object cannot be decoded");
+        let object: Value =
+            serde_json::from_slice(&value.bytes).map_err(|error| undecodable().because(error))?;
+        if value.form == storage.api_version {
+            return Ok(object);
+        }
+        let face = self.face_of(&value.form).ok_or_else(|| {
+            undecodable().because(UnknownForm {
+                form: value.form.to_string(),
+                kind: self.kind,
+            })
+        })?;
+        to_hub(face, object, storage).map_err(|error| undecodable().because(error))
+    }
+
+    /// Encodes a hub as a stored value.
+    ///
+    /// # Errors
+    /// 500 for an object without a uid, 413 for one that is too large to be addressed.
+    pub fn encode(&self, hub: &Value) -> Result<drydock_storage::Value, ApiError> {
+        let stored = encode_stored(hub)
+            .ok_or_else(|| ApiError::internal("an object without a uid cannot be stored"))?;
+        Ok(drydock_storage::Value {
+            bytes: Bytes::from(stored.bytes),
+            form: Arc::clone(&self.storage_face().api_version),
+            splice_offset: u32::try_from(stored.resource_version_at)
+                .map_err(|error| ApiError::too_large("the object is too large").because(error))?,
+        })
     }
 
     /// The plural with its group, as messages name it.
@@ -206,6 +252,14 @@ impl Resource {
     }
 }
 
+/// A stored value in a version that this server does not serve, for example one written by a newer release.
+#[derive(Debug, thiserror::Error)]
+#[error("it is stored as {form}, which is not a served version of {kind}")]
+struct UnknownForm {
+    form: String,
+    kind: &'static str,
+}
+
 /// Every resource a server serves.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
@@ -229,25 +283,25 @@ impl Catalog {
     pub fn group_versions(&self) -> Vec<(&'static str, &'static str)> {
         let mut found: Vec<(&'static str, &'static str)> = Vec::new();
         for resource in &self.resources {
-            for version in &resource.versions {
-                if !found.contains(&(resource.group, version.name)) {
-                    found.push((resource.group, version.name));
+            for face in &resource.faces {
+                if !found.contains(&(resource.group, face.version)) {
+                    found.push((resource.group, face.version));
                 }
             }
         }
         found
     }
 
-    /// The resources of a group-version.
+    /// The endpoints of a group-version.
     pub fn of_group_version<'a>(
         &'a self,
         group: &'a str,
         version: &'a str,
-    ) -> impl Iterator<Item = (&'a Arc<Resource>, &'a ServedVersion)> {
+    ) -> impl Iterator<Item = Endpoint> + 'a {
         self.resources
             .iter()
             .filter(move |resource| resource.group == group)
-            .filter_map(move |resource| resource.version(version).map(|served| (resource, served)))
+            .filter_map(move |resource| Endpoint::of(resource, version))
     }
 }
 

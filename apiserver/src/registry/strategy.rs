@@ -1,82 +1,65 @@
-//! What does a kind supply, and what does the generic registry do by itself?
+//! The rules of one kind, as pure functions over the hub. [`super::store`] calls them; everything that holds for every
+//! kind (system metadata, generation, managed fields, the split between spec and status, checks of metadata,
+//! conflicts, storage) is done there.
 //!
-//! The registry sets system metadata, generation, managed fields and the split between spec and status, checks
-//! metadata, resolves races, and stores. A strategy is the rest: pure functions over the hub as JSON.
+//! The hooks in the order in which a write runs them. Only the two `prepare_` hooks may change the object:
+//!
+//! | | create | update of the object | update of `status` | delete |
+//! | --- | --- | --- | --- | --- |
+//! | 1 | `prepare_for_create` | `prepare_for_update` | | |
+//! | 2 | `validate` | `validate_update` | `validate_status_update` | `refuse_delete` |
+//! | 3 | `warnings_on_create` | `warnings_on_update` | | |
+//!
+//! Managed fields are recorded between 1 and 2; admission comes after 3, and before `refuse_delete`.
 
 use drydock_machinery::field_error::ErrorList;
-use drydock_machinery::patch::{PatchError, Patched};
-use drydock_machinery::table::{Cell, Column};
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// What a strategy may know beside the object.
+/// The circumstances of a write that a strategy may depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteContext {
     /// The server's clock when the request arrived.
     pub now: Timestamp,
-    /// Whether the object's namespace is being deleted or gone. Known only where a delete would be refused otherwise.
+    /// Whether the object's namespace is being deleted or gone. Looked up only if a delete would be refused otherwise.
     pub namespace_terminating: bool,
 }
 
-/// Applies a strategic merge patch to an object of a kind.
-pub type StrategicMerge = fn(document: &Value, patch: &[u8]) -> Result<Patched, PatchError>;
-
-/// The rules of one kind. Objects are hubs that already fit the kind's schema, defaults applied.
+/// The rules of one kind. Every object passed in is a hub that fits the schema, with defaults applied.
 pub trait Strategy: Send + Sync + 'static {
-    /// Brings a new object into shape, before validation and after status was dropped and generation set to 1.
+    /// Normalizes a new object. Runs before managed fields are recorded and before validation; status has been dropped
+    /// and the system metadata set. May change everything but system metadata.
     fn prepare_for_create(&self, _object: &mut Value, _context: &WriteContext) {}
 
-    /// All faults of a new object but those of its metadata, which the registry checks.
+    /// All errors of a new object except those of its metadata, which the store checks. Runs after
+    /// `prepare_for_create`; may not change the object.
     fn validate(&self, object: &Value, context: &WriteContext) -> ErrorList;
 
-    /// What a person should know though the object is accepted.
+    /// Warnings for a new object that is valid. Runs after `validate`.
     fn warnings_on_create(&self, _object: &Value) -> Vec<String> {
         Vec::new()
     }
 
-    /// Brings an update through the main resource into shape; status was already restored from `old`.
+    /// Normalizes an update of the main resource. Runs before managed fields are recorded, the generation is advanced
+    /// and the object is validated; status has been restored from `old`. May change `new` except for system metadata and
+    /// status.
     fn prepare_for_update(&self, _new: &mut Value, _old: &Value, _context: &WriteContext) {}
 
-    /// All faults of an update through the main resource.
+    /// All errors of an update of the main resource except those of its metadata. Runs after `prepare_for_update`; may
+    /// not change the object.
     fn validate_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList;
 
-    /// What a person should know though the update is accepted.
+    /// Warnings for a valid update of the main resource. Runs after `validate_update`.
     fn warnings_on_update(&self, _new: &Value, _old: &Value) -> Vec<String> {
         Vec::new()
     }
 
-    /// All faults of an update through `status`; everything but status was already restored from `old`.
+    /// All errors of an update through `status`. Everything except status has been restored from `old`; may not change
+    /// the object.
     fn validate_status_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList;
 
-    /// Whether an update may come without a resourceVersion.
-    fn allows_unconditional_update(&self) -> bool {
-        true
-    }
-
-    /// Why the object may not be deleted now, if so: the text of a 403.
+    /// The reason why the object may not be deleted now, as the message of a 403. Runs after admission.
     fn refuse_delete(&self, _object: &Value, _context: &WriteContext) -> Option<String> {
         None
     }
-
-    /// How long the object may take to end, in seconds, when a delete asks for `requested`. None = the kind ends at
-    /// once, whatever is asked. Whoever ends such objects deletes them with a period of 0.
-    fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
-        None
-    }
-
-    /// How strategic merge patches are applied; kinds without it refuse them, as custom resources do.
-    fn strategic_merge(&self) -> Option<StrategicMerge> {
-        None
-    }
-
-    /// The fields that field selectors may name beside `metadata.name` and `metadata.namespace`: paths of scalars.
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// The columns of `kubectl get`.
-    fn columns(&self) -> &'static [Column];
-
-    /// The cells of an object, one a column.
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell>;
 }

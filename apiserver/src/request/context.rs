@@ -1,4 +1,4 @@
-//! What do the filters hand to a handler beside the HTTP request?
+//! What the filters pass to a handler in addition to the HTTP request.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -6,24 +6,24 @@ use http::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Query, RequestInfo, UserInfo, Warnings};
+use super::{info::RequestInfo, query::Query, user::UserInfo, warnings::Warnings};
 
-/// A request after every filter: parsed, authenticated, authorized, bounded in time.
+/// A request that passed every filter: parsed, authenticated, authorized, with a deadline.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     /// Verb, resource and name.
     pub info: RequestInfo,
     /// Query parameters.
     pub query: Query,
-    /// Who asks, after impersonation.
+    /// The user, after impersonation.
     pub user: Arc<UserInfo>,
-    /// Who really asks, when impersonating.
+    /// The authenticated user, when impersonating.
     pub impersonator: Option<Arc<UserInfo>>,
     /// The id that ties log lines and audit events to the response.
     pub audit_id: HeaderValue,
     /// When the request arrived, on the runtime's clock.
     pub received: Instant,
-    /// When it has to be answered; none for watches.
+    /// When the response is due; none for watches.
     pub deadline: Option<Instant>,
     /// Collects `Warning` headers.
     pub warnings: Warnings,
@@ -31,6 +31,6 @@ pub struct RequestContext {
     pub user_agent: String,
     /// The peer.
     pub remote: SocketAddr,
-    /// Cancelled when streams have to end cleanly because the server stops.
+    /// Cancelled when streams have to end cleanly because the server shuts down.
     pub ending: CancellationToken,
 }

@@ -1,6 +1,6 @@
-//! How long is `1h30m`? Durations as Go's `time.ParseDuration` reads them: query parameters and flags use them.
+//! Durations such as `1h30m`, as Go's `time.ParseDuration` parses them, for query parameters and flags.
 
-/// What is wrong with a duration; prints Go's text.
+/// Why a duration does not parse, with Go's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No number, or trailing text.
@@ -9,7 +9,7 @@ pub enum DurationError {
     /// A number without a unit.
     #[error("time: missing unit in duration {0:?}")]
     MissingUnit(String),
-    /// A unit Go does not know.
+    /// An unknown unit.
     #[error("time: unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
         /// The unit.
@@ -22,7 +22,7 @@ pub enum DurationError {
 /// Nanoseconds of a Go duration: signed decimal numbers, each with a unit of `ns us µs ms s m h`, or plain `0`.
 ///
 /// # Errors
-/// [`DurationError`], with Go's words; also for what exceeds 64 bits of nanoseconds (292 years).
+/// [`DurationError`], also for more than 64 bits of nanoseconds (292 years).
 pub fn parse_go_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let (negative, unsigned) = match text.strip_prefix('-') {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_the_words_of_go() {
+    fn errors_have_the_texts_of_go() {
         for (text, words) in [
             ("", r#"time: invalid duration """#),
             ("-", r#"time: invalid duration "-""#),

@@ -1,36 +1,36 @@
-//! Which verb on which object does a request mean?
+//! Parses method and path into verb, resource and name.
 //!
-//! The path is decoded and split once, here. Authorization and routing both use the result, so that a request cannot be
+//! The path is decoded and split only here. Authorization and routing use the same result, so that a request cannot be
 //! authorized as one thing and served as another.
 
-use http::Method;
+use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode_str;
 
-use super::query::{Query, escapes_are_whole};
+use super::query::{Query, escapes_are_valid};
 use crate::error::ApiError;
 
-/// What is done to a resource, as authorization names it.
+/// The verb of a request, as authorization names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object.
     Get,
     /// Read a collection.
     List,
-    /// Follow a collection, or one object through the old `/watch/` form.
+    /// Watch a collection, or one object through the deprecated `/watch/` path.
     Watch,
-    /// Store a new object.
+    /// Create an object.
     Create,
     /// Replace an object.
     Update,
-    /// Change an object by a patch, apply included.
+    /// Patch an object, apply included.
     Patch,
-    /// Remove an object.
+    /// Delete an object.
     Delete,
-    /// Remove a collection.
+    /// Delete a collection.
     DeleteCollection,
-    /// The old `/proxy/` form; nothing serves it.
+    /// The deprecated `/proxy/` path; nothing serves it.
     Proxy,
-    /// A method without a verb, such as OPTIONS. Only who may do everything may do it, and then it is 405.
+    /// A method without a verb, such as OPTIONS. Only users who may do everything are authorized for it, and get 405.
     None,
 }
 
@@ -52,7 +52,7 @@ impl Verb {
         }
     }
 
-    /// Whether the verb changes objects; such requests have their own limit in flight.
+    /// Whether the verb changes objects; such requests have their own limit.
     #[must_use]
     pub const fn is_mutating(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
@@ -62,11 +62,11 @@ impl Verb {
 /// A parsed request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// The decoded path as sent, slashes included.
+    /// The decoded path, slashes included.
     pub path: String,
     /// HTTP method.
     pub method: Method,
-    /// Whether a PATCH is a server-side apply, by its Content-Type.
+    /// Whether the request is a server-side apply, by its Content-Type.
     pub is_apply: bool,
     /// The resource; absent for paths such as `/apis`, `/healthz`, `/openapi/v3`.
     pub resource: Option<ResourceRequest>,
@@ -89,12 +89,12 @@ pub struct ResourceRequest {
     pub name: String,
     /// Subresource, or empty.
     pub subresource: String,
-    /// Segments behind the subresource. Authorization ignores them; routing must answer 404 when there are any.
+    /// Segments after the subresource. Authorization ignores them; routing must respond with 404 if there are any.
     pub surplus_segments: usize,
-    /// Whether the path used the old `/watch/` prefix: there a name is watched, and selectors are not authorized.
+    /// Whether the path has the deprecated `/watch/` prefix: then a name is watched, and selectors are not authorized.
     pub watch_prefix: bool,
-    /// Name pinned by the field selector of a list or watch (`metadata.name=x`). The review uses it; the object list
-    /// is still a collection.
+    /// The name in the field selector of a list or watch (`metadata.name=x`). The review uses it; the request is still for
+    /// a collection.
     pub selected_name: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl RequestInfo {
     /// # Errors
     /// 400 for broken percent escapes and for paths that are not UTF-8.
     pub fn parse(method: &Method, raw_path: &str, query: &Query) -> Result<Self, ApiError> {
-        if !escapes_are_whole(raw_path) {
+        if !escapes_are_valid(raw_path) {
             return Err(ApiError::bad_request("the path holds a broken percent escape"));
         }
         let path = percent_decode_str(raw_path)
@@ -128,7 +128,7 @@ impl RequestInfo {
         })
     }
 
-    /// Whether a response may take as long as it likes: watches, and profiles.
+    /// Whether the response has no time limit: watches, and profiles.
     #[must_use]
     pub fn is_long_running(&self) -> bool {
         match &self.resource {
@@ -137,7 +137,7 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the request counts as a change for the limits in flight.
+    /// Whether the limit for writes applies to the request.
     #[must_use]
     pub fn is_mutating(&self) -> bool {
         match &self.resource {
@@ -146,7 +146,7 @@ impl RequestInfo {
         }
     }
 
-    /// Verb for the review: the resource's, or the lower-case method of a path.
+    /// The verb for the review: that of the resource, or the lower-case method of a path.
     #[must_use]
     pub fn review_verb(&self) -> String {
         match &self.resource {
@@ -154,6 +154,15 @@ impl RequestInfo {
             None => self.method.as_str().to_ascii_lowercase(),
         }
     }
+}
+
+/// The `User-Agent`; empty when absent or not text.
+#[must_use]
+pub fn user_agent(headers: &HeaderMap) -> &str {
+    headers
+        .get(header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default()
 }
 
 fn parse_resource(method: &Method, path: &str, query: &Query) -> Option<ResourceRequest> {
@@ -235,7 +244,7 @@ fn verb_of(method: &Method, name: &str, query: &Query) -> Verb {
     }
 }
 
-/// The name that `metadata.name=x` pins, if it can be a path segment.
+/// The name in `metadata.name=x`, if it can be a path segment.
 fn pinned_name(selector: &str) -> Option<&str> {
     let mut pinned = None;
     for term in selector.split(',') {
@@ -315,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_a_path() {
+    fn other_paths_are_not_resources() {
         for (method, path, expected) in [
             ("GET", "/", "get /"),
             ("GET", "/apis", "get /apis"),
@@ -363,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn old_prefix_watches_even_one_name() {
+    fn the_watch_prefix_watches_one_name_too() {
         assert_eq!(
             describe("GET", "/apis/g/v/watch/namespaces/ns/rs/x"),
             "watch|g/v|ns|rs|x||0"
@@ -378,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selector_pins_the_reviewed_name() {
+    fn a_field_selector_sets_the_reviewed_name() {
         for (query, name) in [
             ("fieldSelector=metadata.name=x", "x"),
             ("fieldSelector=metadata.name%3D%3Dx", "x"),
@@ -399,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_cannot_be_decoded_are_refused() {
+    fn paths_that_cannot_be_decoded_are_rejected() {
         for path in ["/apis/%zz", "/apis/%", "/apis/%e4"] {
             let error = RequestInfo::parse(&Method::GET, path, &Query::default()).unwrap_err();
             assert_eq!(error.code(), 400, "{path}");

@@ -1,10 +1,12 @@
-//! What does a client ask for? Parsed once, before anything else looks at the request.
+//! What a client asks for: parsed once, before anything else reads the request.
 
 pub mod context;
 pub mod duration;
+pub mod freshness;
 pub mod info;
 pub mod negotiate;
 pub mod options;
+pub mod projection;
 pub mod query;
 pub mod user;
 pub mod warnings;

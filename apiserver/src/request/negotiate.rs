@@ -1,21 +1,21 @@
-//! In which form does the client want its answer?
+//! Content negotiation: the representation that the client wants.
 //!
-//! An `Accept` header is a list of clauses with weights. The first clause that can be served wins; a clause whose
-//! parameters cannot be served is passed over, never an error, so that the metadata clients of Kubernetes' own
-//! controllers, which ask for protobuf first, get the same transform in JSON.
+//! An `Accept` header is a list of clauses with weights. The first clause that can be served is used. A clause whose
+//! parameters cannot be served is skipped and not an error, so that the metadata clients of Kubernetes' controllers, which
+//! ask for protobuf first, get the same transform in JSON.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::ACCEPT;
 
-use super::Query;
+use super::{info::user_agent, query::Query};
 use crate::error::ApiError;
 
-/// What a client may get, in the order of preference.
+/// Media types of objects, in order of preference.
 pub const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
-/// What a watch may be.
+/// Media types of watches.
 pub const WATCH_TYPES: &[&str] = &["application/json;stream=watch"];
 
-/// The encoding of an answer.
+/// The encoding of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MediaType {
     /// `application/json`.
@@ -35,7 +35,7 @@ impl MediaType {
     }
 }
 
-/// The version of `meta.k8s.io` a transform is written in.
+/// The version of `meta.k8s.io` of a transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetaVersion {
     /// `meta.k8s.io/v1`.
@@ -55,12 +55,12 @@ impl MetaVersion {
     }
 }
 
-/// The shape of an answer.
+/// The shape of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transform {
     /// Objects as they are.
     None,
-    /// Rows for people.
+    /// A table for display.
     Table(MetaVersion),
     /// One object's metadata.
     PartialObject(MetaVersion),
@@ -68,7 +68,7 @@ pub enum Transform {
     PartialObjectList(MetaVersion),
 }
 
-/// What is answered, so that a transform that does not fit is refused.
+/// What the response holds, to reject transforms that do not apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// One object.
@@ -79,7 +79,7 @@ pub enum Answer {
     Watch,
 }
 
-/// The form of an answer.
+/// The representation of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Representation {
     /// The encoding.
@@ -151,7 +151,7 @@ impl<'a> Clause<'a> {
         }
     }
 
-    /// `None` when the clause asks for a transform nobody knows.
+    /// `None` when the clause asks for an unknown transform.
     fn transform(&self) -> Option<Transform> {
         let Some(kind) = self.parameter("as") else {
             return Some(Transform::None);
@@ -173,10 +173,10 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Chooses the form of an answer from the headers and the query.
+/// Chooses the representation from the headers and the query.
 ///
 /// # Errors
-/// 406 when no clause can be served, when a transform does not fit the answer, and for a watch in YAML.
+/// 406 when no clause can be served, when the transform does not apply, and for a watch in YAML.
 pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<Representation, ApiError> {
     let texts: Vec<&str> = headers
         .get_all(ACCEPT)
@@ -239,23 +239,22 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
     }
 }
 
-/// Whether JSON is indented: by `?pretty=`, by the clause, or because a person's tool asks.
+/// Whether JSON is indented: by `?pretty=`, by the clause, or because the client is an interactive tool.
 fn is_pretty(headers: &HeaderMap, query: &Query, pretty_clause: bool) -> bool {
     if let Some(value) = query.first("pretty") {
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
-    let agent = headers
-        .get(USER_AGENT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let agent = user_agent(headers);
     pretty_clause
         || ["curl", "Wget", "Mozilla/5.0"]
             .iter()
-            .any(|person| agent.starts_with(person))
+            .any(|tool| agent.starts_with(tool))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::USER_AGENT;
+
     use super::*;
 
     fn check(accept: &str, answer: Answer) -> Result<(MediaType, Transform), String> {

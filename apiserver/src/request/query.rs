@@ -1,7 +1,7 @@
-//! Which query parameters came with a request, and how are they read?
+//! The query parameters of a request.
 //!
-//! Parsing follows Go's `url.ParseQuery`: parts with `;` or a broken escape are dropped, order is kept, and of a
-//! repeated single-valued parameter the first value counts.
+//! Parsing follows Go's `url.ParseQuery`: parts with `;` or an invalid escape are dropped, the order is kept, and the first
+//! value of a repeated single-valued parameter counts.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use percent_encoding::percent_decode_str;
 use super::duration::parse_go_duration;
 use crate::error::ApiError;
 
-/// The decoded query parameters of a request in the order they came.
+/// The decoded query parameters of a request, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses what stands behind the `?`.
+    /// Parses the text after the `?`.
     #[must_use]
     pub fn parse(query: &str) -> Self {
         if query.is_empty() {
@@ -31,7 +31,7 @@ impl Query {
         Self(pairs.collect())
     }
 
-    /// The first value of a parameter; the empty string when it came without one.
+    /// The first value of a parameter; the empty string when it has none.
     #[must_use]
     pub fn first(&self, name: &str) -> Option<&str> {
         self.all(name).next()
@@ -45,7 +45,7 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether the parameter came at all.
+    /// Whether the parameter is present.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.first(name).is_some()
@@ -82,10 +82,10 @@ impl Query {
         }
     }
 
-    /// The time the client gives the whole request (`timeout=30s`), at most `limit`; absent, zero or negative is `limit`.
+    /// The time limit that the client sets (`timeout=30s`), at most `limit`; absent, zero or negative means `limit`.
     ///
     /// # Errors
-    /// 400 when it is no Go duration.
+    /// 400 when it is not a Go duration.
     pub fn timeout(&self, limit: Duration) -> Result<Duration, ApiError> {
         let Some(text) = self.first("timeout").filter(|text| !text.is_empty()) else {
             return Ok(limit);
@@ -106,7 +106,7 @@ fn unescape(text: &str) -> Option<String> {
     if !text.contains(['%', '+']) {
         return Some(text.to_owned());
     }
-    if !escapes_are_whole(text) {
+    if !escapes_are_valid(text) {
         return None;
     }
     let spaced = text.replace('+', " ");
@@ -114,7 +114,7 @@ fn unescape(text: &str) -> Option<String> {
 }
 
 /// Whether each `%` is followed by two hexadecimal digits.
-pub(crate) fn escapes_are_whole(text: &str) -> bool {
+pub(crate) fn escapes_are_valid(text: &str) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
         if byte == b'%'

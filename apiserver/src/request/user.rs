@@ -1,14 +1,14 @@
-//! Who asks?
+//! The user of a request.
 
 use std::collections::BTreeMap;
 
-/// Name of whoever shows no credential.
+/// Name of the user without a credential.
 pub const ANONYMOUS: &str = "system:anonymous";
 /// Group of every authenticated user.
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// Group of anonymous users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Group that may do everything without a review.
+/// Group whose users may do everything without a review.
 pub const MASTERS: &str = "system:masters";
 
 /// An authenticated (or anonymous) user, as reviews, admission and audit see it.
@@ -18,7 +18,7 @@ pub struct UserInfo {
     pub name: String,
     /// Unique id, or empty.
     pub uid: String,
-    /// Groups in the order they were given.
+    /// Groups, in order.
     pub groups: Vec<String>,
     /// Further attributes: key to values.
     pub extra: BTreeMap<String, Vec<String>>,
@@ -41,13 +41,13 @@ impl UserInfo {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// Whether no credential was shown.
+    /// Whether the request had no credential.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS
     }
 
-    /// Adds [`AUTHENTICATED`] unless the user is anonymous or says already which of both it is.
+    /// Adds [`AUTHENTICATED`] unless the user is anonymous or already has one of the two groups.
     pub fn mark_authenticated(&mut self) {
         if !self.is_anonymous() && !self.in_group(AUTHENTICATED) && !self.in_group(UNAUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());

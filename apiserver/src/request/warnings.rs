@@ -1,15 +1,15 @@
-//! Which warnings does a response carry?
+//! The `Warning` headers of a response.
 //!
-//! Texts are de-duplicated per request and share a budget of 4096 characters; once exceeded, all are cut to 256
-//! characters each and what still does not fit is dropped, as Kubernetes does.
+//! Texts are de-duplicated per request and share a budget of 4096 characters. If it is exceeded, each text is truncated to
+//! 256 characters and texts that still do not fit are dropped, as in Kubernetes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Characters of all texts of a request.
+/// Maximum number of characters of all texts of a request.
 const TOTAL_BUDGET: usize = 4096;
-/// Characters of one text once the budget was exceeded.
+/// Maximum number of characters of a text once the budget is exceeded.
 const CUT: usize = 256;
 
 /// The warnings of one request; clones share them.
@@ -17,7 +17,7 @@ const CUT: usize = 256;
 pub struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Adds a warning for the client, unless it was added before. Empty texts are ignored.
+    /// Adds a warning for the client. Empty and duplicate texts are ignored.
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
         let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,7 +26,7 @@ impl Warnings {
         }
     }
 
-    /// The texts so far, whole.
+    /// The texts so far, not truncated.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -54,7 +54,7 @@ impl Warnings {
     }
 }
 
-/// Code 299, agent `-`, the text quoted; control characters left out.
+/// Code 299, agent `-`, the text quoted; control characters are dropped.
 fn header_text(text: &str, cut: usize) -> String {
     let mut header = String::with_capacity(text.len() + 10);
     header.push_str("299 - \"");
@@ -96,12 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn within_the_budget_long_texts_stay_whole() {
+    fn long_texts_within_the_budget_are_not_truncated() {
         assert_eq!(headers(&["x".repeat(4096)])[0].len(), 4096 + 8);
     }
 
     #[test]
-    fn beyond_the_budget_texts_are_cut_and_the_rest_dropped() {
+    fn texts_over_the_budget_are_truncated_and_the_rest_dropped() {
         let texts: Vec<String> = (0..40).map(|i| format!("{i:02}{}", "x".repeat(298))).collect();
         let sent = headers(&texts);
         assert_eq!(sent.len(), TOTAL_BUDGET / CUT);

@@ -1,21 +1,19 @@
-//! What is a writer called that gives no `fieldManager`?
+//! The default field manager of writes without `fieldManager`.
 
 use crate::field_error::is_printable;
+use crate::object_meta::MAX_FIELD_MANAGER_BYTES;
 
-/// The longest name, in bytes.
-const MAX_BYTES: usize = 128;
-
-/// The name of a writer of whom nothing is known.
+/// The field manager if neither `fieldManager` nor a usable `User-Agent` was sent.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// The name of a writer that gives no `fieldManager`: its `User-Agent` up to the first slash, without characters that do
-/// not print, cut to 128 bytes; `unknown` when nothing is left.
+/// The field manager of a write without `fieldManager`: its `User-Agent` up to the first slash, without unprintable
+/// characters, truncated to 128 bytes; `unknown` if nothing is left.
 #[must_use]
 pub fn default_manager(user_agent: &str) -> String {
     let agent = user_agent.split('/').next().unwrap_or_default();
     let mut name = String::new();
     for character in agent.chars().filter(|character| is_printable(*character)) {
-        if name.len() + character.len_utf8() > MAX_BYTES {
+        if name.len() + character.len_utf8() > MAX_FIELD_MANAGER_BYTES {
             break;
         }
         name.push(character);
@@ -28,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_default_to_the_user_agent() {
+    fn the_default_manager_is_derived_from_the_user_agent() {
         for (user_agent, expected) in [
             ("kubectl/v1.37 (linux/amd64)", "kubectl"),
             ("Mozilla 5.0 x", "Mozilla 5.0 x"),

@@ -1,18 +1,25 @@
-//! Who owns which field of an object, and what does a write do to that?
+//! Field ownership: which manager owns which field of an object, and how writes change that.
 //!
 //! ```text
-//! live, new ── typed::compare (through the schema) ──► Added, Modified, Removed
-//!                                                          │
-//! managedFields ── decode ──► entries: writer → FieldSet ──┴─► entries ── encode ──► managedFields
+//! live, new ── compare (by schema) ──► added, modified, removed paths
+//!                                            │
+//! managedFields ── decode ──► entries ───────┴──► entries ── encode ──► managedFields
 //! ```
 //!
 //! Start at [`managed_fields::record_update`].
 
+mod changes;
+mod entry;
 pub mod field_set;
+#[cfg(test)]
+mod fixtures;
+mod items;
+mod join;
 pub mod managed_fields;
 mod manager_name;
-pub mod path;
-pub mod typed;
+mod path;
+mod typed;
+mod updater_cap;
 
 pub use field_set::FieldSet;
-pub use path::{Path, PathElement};
+pub use path::Path;

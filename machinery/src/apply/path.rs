@@ -1,14 +1,14 @@
-//! One step into an object, as field ownership names it: by field, by key fields, by value, by position.
+//! Paths of fields in an object, as used by field ownership: by field name, by key fields, by value, by position.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Formatter};
 
 use serde_json::{Number, Value};
 
-/// One step into an object.
+/// One step of a path.
 ///
-/// The order is that of `FieldsV1`: fields, then keys, then values, then positions. Numbers are equal when they are
-/// numerically: key 80 is key 80.0.
+/// Elements are sorted as in `FieldsV1`: fields, then keys, then values, then positions. Numbers are compared
+/// numerically: key 80 equals key 80.0.
 #[derive(Debug, Clone)]
 pub enum PathElement {
     /// A field of a struct or a key of a map.
@@ -17,38 +17,37 @@ pub enum PathElement {
     Key(Vec<(String, Value)>),
     /// The item of a set with this value.
     Value(Value),
-    /// The item at a position. Decoded, never produced.
+    /// The item at a position. May be decoded, but is never produced.
     Index(i64),
 }
 
-/// Why a key of a `FieldsV1` object is no path element.
+/// Why a key of a `FieldsV1` object is not a path element.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElementError {
-    /// Fewer than two bytes.
+    /// It has fewer than two bytes.
     #[error("key must be 2 characters long: {0}")]
     TooShort(String),
-    /// The second byte is no colon.
+    /// The second byte is not a colon.
     #[error("missing colon: {0}")]
     NoColon(String),
-    /// What follows the prefix does not parse.
+    /// The text after the prefix does not parse.
     #[error("{0}: not a valid path element")]
     Content(String),
 }
 
 impl PathElement {
     /// A field or a map key.
-    #[must_use]
-    pub fn field(name: &str) -> Self {
+    pub(super) fn field(name: &str) -> Self {
         Self::Field(name.to_owned())
     }
 
-    /// Reads a key of a `FieldsV1` object: `f:name`, `k:{"name":"a"}`, `v:"a"`, `i:0`. `None` for a prefix that is not
-    /// known; such keys are skipped with everything below them.
+    /// Parses a key of a `FieldsV1` object: `f:name`, `k:{"name":"a"}`, `v:"a"`, `i:0`. `None` for an unknown prefix;
+    /// such keys are skipped with everything below them.
     ///
     /// # Errors
     ///
-    /// [`ElementError`] when the text has no prefix or its content does not parse.
-    pub fn parse(text: &str) -> Result<Option<Self>, ElementError> {
+    /// [`ElementError`] if the text has no prefix, or its content does not parse.
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, ElementError> {
         if text.len() < 2 {
             return Err(ElementError::TooShort(text.to_owned()));
         }
@@ -71,9 +70,8 @@ impl PathElement {
         }))
     }
 
-    /// The key of a `FieldsV1` object that stands for this element.
-    #[must_use]
-    pub fn encoded(&self) -> String {
+    /// The element as a key of a `FieldsV1` object.
+    pub(super) fn encoded(&self) -> String {
         let mut text;
         match self {
             Self::Field(name) => {
@@ -130,7 +128,7 @@ fn push_quoted(text: &mut String, inner: &str) {
     }
 }
 
-/// Appends JSON with the characters escaped that the reference encoder escapes for HTML.
+/// Appends JSON with `<`, `>`, `&`, U+2028 and U+2029 escaped, as Go's encoder does.
 fn push_escaped(text: &mut String, json: &str) {
     for char in json.chars() {
         match char {
@@ -196,14 +194,13 @@ impl PartialEq for PathElement {
 
 impl Eq for PathElement {}
 
-/// A way into an object from its root. `Display` is the form of conflict messages: `.spec.requesters[name="a"]`.
+/// A path from the root of an object. `Display` prints the form of conflict messages: `.spec.requesters[name="a"]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(pub Vec<PathElement>);
 
 impl Path {
     /// A path of fields: `["spec", "type"]`.
-    #[must_use]
-    pub fn fields(names: &[&str]) -> Self {
+    pub(super) fn fields(names: &[&str]) -> Self {
         Self(names.iter().map(|name| PathElement::field(name)).collect())
     }
 }
@@ -214,9 +211,8 @@ impl Display for Path {
     }
 }
 
-/// The order of values in field sets: numbers by size, then texts, booleans, lists, maps, null.
-#[must_use]
-pub fn compare_values(left: &Value, right: &Value) -> Ordering {
+/// The order of values in field sets: numbers, strings, booleans, lists, maps, null.
+pub(super) fn compare_values(left: &Value, right: &Value) -> Ordering {
     const fn rank(value: &Value) -> u8 {
         match value {
             Value::Number(_) => 0,
@@ -271,7 +267,7 @@ fn compare_numbers(left: &Number, right: &Number) -> Ordering {
     if let (Some(left), Some(right)) = (integer(left), integer(right)) {
         return left.cmp(&right);
     }
-    // Adding zero makes the two zeros one.
+    // Adding zero maps -0.0 to 0.0.
     let float = |number: &Number| number.as_f64().unwrap_or_default() + 0.0;
     float(left).total_cmp(&float(right))
 }
@@ -283,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_survive_their_encoding() {
+    fn elements_survive_encoding_and_parsing() {
         for (element, encoded, shown) in [
             (
                 PathElement::field("kubectl.kubernetes.io/x"),
@@ -327,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_prefixes_are_skipped_and_malformed_keys_refused() {
+    fn unknown_prefixes_are_skipped_and_malformed_keys_rejected() {
         assert_eq!(PathElement::parse("x:anything"), Ok(None));
         for text in ["", "f", "spec", "v:", "k:[]", "k:{", "i:x"] {
             assert!(PathElement::parse(text).is_err(), "{text}");
@@ -337,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_ordered_as_they_are_written() {
+    fn elements_are_sorted_as_in_fields_v1() {
         let texts = [
             "f:a",
             "f:b",

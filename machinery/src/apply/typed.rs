@@ -1,109 +1,63 @@
-//! What changed between two values, seen through their schema?
+//! Comparison of two values by their schema.
 //!
-//! The schema decides what can be owned by itself: fields of structs and keys of maps, items of sets and list maps, and
-//! whole values where it says atomic. Values without a schema are taken apart by their maps; their lists are atomic.
+//! The schema decides what can be owned individually: fields of structs, keys of maps, items of sets and list maps, and
+//! atomic values as a whole. In values without a schema, maps are granular and lists are atomic.
 
 use serde_json::{Map, Value};
 
 use super::field_set::FieldSet;
+use super::items::{TypedError, groups, keyed};
+use super::join::{Joined, join};
 use super::path::{PathElement, compare_values};
 use crate::schema::{List, ListKind, ObjectShape, Shape, Structural};
 
-/// The difference between two values. Only the path of an item that stands more than once on one side can be both added
-/// and removed.
+/// The difference between two values. A path is in one of the sets only, except that of an item that is duplicated on
+/// one side, which can be both added and removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Comparison {
-    /// What only the right value has, containers included.
-    pub added: FieldSet,
-    /// Leaves that both have, with different values.
-    pub modified: FieldSet,
-    /// What only the left value has, containers included.
-    pub removed: FieldSet,
-}
-
-/// Why a list cannot be taken apart into items.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: element {index}: {fault}")]
-pub struct TypedError {
-    /// The list: `.spec.requesters`.
-    pub path: String,
-    /// The position of the item.
-    pub index: usize,
-    /// What is wrong with it.
-    pub fault: ItemFault,
-}
-
-/// What is wrong with an item of a set or a list map.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ItemFault {
-    /// No key field is present or has a default.
-    #[error(
-        "associative list with keys has an element that omits all key fields {0:?} (and doesn't have default values for \
-         any key fields)"
-    )]
-    NoKeys(Vec<String>),
-    /// A null in a list map.
-    #[error("associative list with keys may not have a null element")]
-    Null,
-    /// A scalar or a list in a list map.
-    #[error("associative list with keys may not have non-map elements")]
-    NotAMap,
-    /// A map in a set.
-    #[error("associative list without keys has an element that's a map type")]
-    MapInSet,
-    /// A null in a set.
-    #[error("associative list without keys has an element that's an explicit null")]
-    NullInSet,
-    /// A list in a set.
-    #[error("not supported: associative list with lists as elements")]
-    ListInSet,
-}
-
-impl TypedError {
-    fn below(mut self, element: &PathElement) -> Self {
-        self.path.insert_str(0, &element.to_string());
-        self
-    }
+pub(super) struct Comparison {
+    /// Paths that only the right value has, containers included.
+    pub(super) added: FieldSet,
+    /// Leaves that both values have, with different content.
+    pub(super) modified: FieldSet,
+    /// Paths that only the left value has, containers included.
+    pub(super) removed: FieldSet,
 }
 
 /// Compares two values of one schema.
 ///
-/// Numbers are compared as numbers. Objects that both values lack or that are both empty are leaves, so that `null` and
-/// `{}` differ.
+/// Numbers are compared numerically. A container that is empty or null on both sides is a leaf, so that `null` and `{}`
+/// differ.
 ///
 /// # Errors
 ///
-/// [`TypedError`] when an item of a list map has no key or an item of a set is no scalar.
-pub fn compare(schema: &Structural, left: &Value, right: &Value) -> Result<Comparison, TypedError> {
+/// [`TypedError`] if an item of a list map has no key, or an item of a set is not a scalar.
+pub(super) fn compare(schema: &Structural, left: &Value, right: &Value) -> Result<Comparison, TypedError> {
     Ok(compare_node(schema, left, right)?.below)
 }
 
-/// Everything a value has, containers included: what a writer adds who makes it out of nothing.
+/// All paths of a value, containers included: the paths that are added when the value is created.
 ///
 /// # Errors
 ///
 /// As [`compare`].
-pub fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedError> {
+pub(super) fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedError> {
     match (&schema.shape, value) {
         (Shape::Object(object), Value::Object(members)) if !object.is_atomic => {
             let mut set = FieldSet::with_capacity(members.len());
             for (key, member) in members {
                 let element = PathElement::field(key);
                 let below = match object.child(key) {
-                    Some(schema) => everything(schema, member),
+                    Some(schema) => everything(schema, member).map_err(|error| error.below(&element))?,
                     None => everything_deduced(member),
                 };
-                match below {
-                    Ok(below) => set.push(element, true, below),
-                    Err(error) => return Err(error.below(&element)),
-                }
+                set.push(element, true, below);
             }
             Ok(set)
         }
-        (Shape::Any, _) => everything_deduced(value),
+        (Shape::Any, _) => Ok(everything_deduced(value)),
         (Shape::List(list), Value::Array(items)) if list.kind != ListKind::Atomic => {
             let mut set = FieldSet::with_capacity(items.len());
-            for group in Groups::of(&keyed(list, items)?) {
+            for group in groups(&keyed(list, items)?) {
                 let below = match group.items {
                     [(_, item)] => {
                         everything(&list.items, item).map_err(|error| error.below(group.element))?
@@ -118,18 +72,18 @@ pub fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedE
     }
 }
 
-fn everything_deduced(value: &Value) -> Result<FieldSet, TypedError> {
+fn everything_deduced(value: &Value) -> FieldSet {
     let Value::Object(members) = value else {
-        return Ok(FieldSet::new());
+        return FieldSet::new();
     };
     let mut set = FieldSet::with_capacity(members.len());
     for (key, member) in members {
-        set.push(PathElement::field(key), true, everything_deduced(member)?);
+        set.push(PathElement::field(key), true, everything_deduced(member));
     }
-    Ok(set)
+    set
 }
 
-/// The difference at and below one position that both values have.
+/// The difference at and below one position, which both values have.
 #[derive(Default)]
 struct Difference {
     is_modified: bool,
@@ -160,7 +114,7 @@ impl Comparison {
     }
 }
 
-/// Equality in which 1 is 1.0.
+/// Equality in which 1 equals 1.0.
 fn equal(left: &Value, right: &Value) -> bool {
     compare_values(left, right).is_eq()
 }
@@ -191,14 +145,14 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Compares values without a schema: maps by their keys, everything else as a whole.
+/// Compares values without a schema: maps by their keys, other values as a whole.
 fn compare_deduced(left: &Value, right: &Value) -> Result<Difference, TypedError> {
     let has_members = |value: &Value| value.is_object() && !is_empty(value);
     if !has_members(left) && !has_members(right) {
         return Ok(Difference::leaf(left, right));
     }
     let mut difference = compare_members(None, left.as_object(), right.as_object())?;
-    // A map that takes the place of a scalar or a list, or gives way to one, changes the position itself, too.
+    // A map that replaces a scalar or a list, or is replaced by one, also modifies the position itself.
     let is_map = |value: &Value| value.is_object() || value.is_null();
     difference.is_modified = !is_map(left) || !is_map(right);
     Ok(difference)
@@ -210,197 +164,99 @@ fn compare_members(
     right: Option<&Map<String, Value>>,
 ) -> Result<Difference, TypedError> {
     let any = Structural::any();
-    let schema = |key: &str| object.and_then(|object| object.child(key)).unwrap_or(&any);
     let mut below = Comparison::default();
-    let mut left = left.into_iter().flatten().peekable();
-    let mut right = right.into_iter().flatten().peekable();
-    loop {
-        let order = match (left.peek(), right.peek()) {
-            (None, None) => {
-                return Ok(Difference {
-                    is_modified: false,
-                    below,
-                });
+    let (left, right) = (left.into_iter().flatten(), right.into_iter().flatten());
+    for step in join(left, right, |(left, _), (right, _)| left.cmp(right)) {
+        let (Joined::Left((key, _)) | Joined::Right((key, _)) | Joined::Both((key, _), _)) = step;
+        let schema = object.and_then(|object| object.child(key)).unwrap_or(&any);
+        let inside = |error: TypedError| error.below(&PathElement::field(key));
+        match step {
+            Joined::Left((_, old)) => {
+                let content = everything(schema, old).map_err(inside)?;
+                below.removed.push(PathElement::field(key), true, content);
             }
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((left, _)), Some((right, _))) => left.cmp(right),
-        };
-        let pair = match order {
-            std::cmp::Ordering::Less => (left.next(), None),
-            std::cmp::Ordering::Greater => (None, right.next()),
-            std::cmp::Ordering::Equal => (left.next(), right.next()),
-        };
-        match pair {
-            (Some((key, old)), Some((_, new))) => match compare_node(schema(key), old, new) {
-                Ok(difference) => {
-                    if difference.is_modified || difference.below != Comparison::default() {
-                        below.push(&PathElement::field(key), difference);
-                    }
+            Joined::Right((_, new)) => {
+                let content = everything(schema, new).map_err(inside)?;
+                below.added.push(PathElement::field(key), true, content);
+            }
+            Joined::Both((_, old), (_, new)) => {
+                let difference = compare_node(schema, old, new).map_err(inside)?;
+                if difference.is_modified || difference.below != Comparison::default() {
+                    below.push(&PathElement::field(key), difference);
                 }
-                Err(error) => return Err(error.below(&PathElement::field(key))),
-            },
-            (Some((key, old)), None) => {
-                let element = PathElement::field(key);
-                let gone = everything(schema(key), old).map_err(|error| error.below(&element))?;
-                below.removed.push(element, true, gone);
             }
-            (None, Some((key, new))) => {
-                let element = PathElement::field(key);
-                let come = everything(schema(key), new).map_err(|error| error.below(&element))?;
-                below.added.push(element, true, come);
-            }
-            (None, None) => {}
         }
     }
+    Ok(Difference {
+        is_modified: false,
+        below,
+    })
 }
 
 fn compare_items(list: &List, left: &[Value], right: &[Value]) -> Result<Difference, TypedError> {
     let mut below = Comparison::default();
     if left == right {
-        // Still taken apart, so that a list that cannot be is reported by every comparison.
+        // Still split into items, so that every comparison reports a list that cannot be split.
         keyed(list, left)?;
-        return Ok(Difference {
-            is_modified: false,
-            below,
-        });
+    } else {
+        let (left, right) = (keyed(list, left)?, keyed(list, right)?);
+        for step in join(groups(&left), groups(&right), |left, right| {
+            left.element.cmp(right.element)
+        }) {
+            match step {
+                Joined::Left(old) => compare_group(list, old.element, old.items, &[], &mut below)?,
+                Joined::Right(new) => compare_group(list, new.element, &[], new.items, &mut below)?,
+                Joined::Both(old, new) => compare_group(list, old.element, old.items, new.items, &mut below)?,
+            }
+        }
     }
-    let (left, right) = (keyed(list, left)?, keyed(list, right)?);
-    let (mut left, mut right) = (Groups::of(&left).peekable(), Groups::of(&right).peekable());
-    loop {
-        let order = match (left.peek(), right.peek()) {
-            (None, None) => {
-                return Ok(Difference {
-                    is_modified: false,
-                    below,
-                });
+    Ok(Difference {
+        is_modified: false,
+        below,
+    })
+}
+
+/// Compares the items with one path element, of which there is at least one.
+fn compare_group(
+    list: &List,
+    element: &PathElement,
+    old: &[(PathElement, &Value)],
+    new: &[(PathElement, &Value)],
+    below: &mut Comparison,
+) -> Result<(), TypedError> {
+    let inside = |error: TypedError| error.below(element);
+    let content = |items: &[(PathElement, &Value)]| match items {
+        [(_, item)] => everything(&list.items, item).map_err(inside),
+        _ => Ok(FieldSet::new()),
+    };
+    match (old, new) {
+        ([(_, old)], [(_, new)]) => {
+            let difference = compare_node(&list.items, old, new).map_err(inside)?;
+            below.push(element, difference);
+        }
+        // Duplicates on both sides are compared as one leaf.
+        ([_, _, ..], [_, _, ..]) => {
+            let is_equal =
+                old.len() == new.len() && old.iter().zip(new).all(|((_, old), (_, new))| equal(old, new));
+            below.push(
+                element,
+                Difference {
+                    is_modified: !is_equal,
+                    below: Comparison::default(),
+                },
+            );
+        }
+        // Duplicates on one side: all of the old items are removed, all of the new ones are added.
+        _ => {
+            if !old.is_empty() {
+                below.removed.push(element.clone(), true, content(old)?);
             }
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some(left), Some(right)) => left.element.cmp(right.element),
-        };
-        let pair = match order {
-            std::cmp::Ordering::Less => (left.next(), None),
-            std::cmp::Ordering::Greater => (None, right.next()),
-            std::cmp::Ordering::Equal => (left.next(), right.next()),
-        };
-        let Some(element) = pair.0.as_ref().or(pair.1.as_ref()).map(|group| group.element) else {
-            continue;
-        };
-        let old: &[_] = pair.0.as_ref().map_or(&[], |group| group.items);
-        let new: &[_] = pair.1.as_ref().map_or(&[], |group| group.items);
-        let content = |item: &Value| everything(&list.items, item).map_err(|error| error.below(element));
-        match (old, new) {
-            ([], []) => {}
-            ([(_, old)], [(_, new)]) => {
-                let difference = compare_node(&list.items, old, new).map_err(|error| error.below(element))?;
-                below.push(element, difference);
-            }
-            ([(_, old)], []) => below.removed.push(element.clone(), true, content(old)?),
-            ([], [(_, new)]) => below.added.push(element.clone(), true, content(new)?),
-            // Several on both sides are compared as one leaf.
-            ([_, _, ..], [_, _, ..]) => {
-                let is_equal =
-                    old.len() == new.len() && old.iter().zip(new).all(|((_, old), (_, new))| equal(old, new));
-                below.push(
-                    element,
-                    Difference {
-                        is_modified: !is_equal,
-                        below: Comparison::default(),
-                    },
-                );
-            }
-            // No longer several: the item is gone, what the remaining one has is new.
-            ([_, _, ..], [(_, new)]) => {
-                below.removed.push(element.clone(), true, FieldSet::new());
+            if !new.is_empty() {
                 below.added.push(element.clone(), true, content(new)?);
             }
-            ([_, _, ..], []) => below.removed.push(element.clone(), true, FieldSet::new()),
-            // Several now: what the one item had is gone, the item is new.
-            ([(_, old)], [_, _, ..]) => {
-                below.removed.push(element.clone(), true, content(old)?);
-                below.added.push(element.clone(), true, FieldSet::new());
-            }
-            ([], [_, _, ..]) => below.added.push(element.clone(), true, FieldSet::new()),
         }
     }
-}
-
-/// The items of a set or a list map with their path elements, sorted by element; items of one element keep their order.
-fn keyed<'v>(list: &List, items: &'v [Value]) -> Result<Vec<(PathElement, &'v Value)>, TypedError> {
-    let mut keyed = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        match item_element(list, item) {
-            Ok(element) => keyed.push((element, item)),
-            Err(fault) => {
-                return Err(TypedError {
-                    path: String::new(),
-                    index,
-                    fault,
-                });
-            }
-        }
-    }
-    keyed.sort_by(|(left, _), (right, _)| left.cmp(right));
-    Ok(keyed)
-}
-
-/// The path element that identifies an item of a set or a list map.
-fn item_element(list: &List, item: &Value) -> Result<PathElement, ItemFault> {
-    let ListKind::Map(keys) = &list.kind else {
-        return match item {
-            Value::Null => Err(ItemFault::NullInSet),
-            Value::Array(_) => Err(ItemFault::ListInSet),
-            Value::Object(_) => Err(ItemFault::MapInSet),
-            scalar => Ok(PathElement::Value(scalar.clone())),
-        };
-    };
-    let members = match item {
-        Value::Null => return Err(ItemFault::Null),
-        Value::Object(members) => members,
-        _ => return Err(ItemFault::NotAMap),
-    };
-    let default = |key: &str| match &list.items.shape {
-        Shape::Object(object) => object.field(key)?.schema.default.clone(),
-        _ => None,
-    };
-    let mut fields: Vec<_> = keys
-        .iter()
-        .filter_map(|key| Some((key.clone(), members.get(key).cloned().or_else(|| default(key))?)))
-        .collect();
-    if fields.is_empty() {
-        return Err(ItemFault::NoKeys(keys.clone()));
-    }
-    fields.sort_by(|(left, _), (right, _)| left.cmp(right));
-    Ok(PathElement::Key(fields))
-}
-
-/// Runs of items with one path element.
-struct Groups<'k, 'v> {
-    rest: &'k [(PathElement, &'v Value)],
-}
-
-struct Group<'k, 'v> {
-    element: &'k PathElement,
-    items: &'k [(PathElement, &'v Value)],
-}
-
-impl<'k, 'v> Groups<'k, 'v> {
-    const fn of(keyed: &'k [(PathElement, &'v Value)]) -> Self {
-        Self { rest: keyed }
-    }
-}
-
-impl<'k, 'v> Iterator for Groups<'k, 'v> {
-    type Item = Group<'k, 'v>;
-
-    fn next(&mut self) -> Option<Group<'k, 'v>> {
-        let (element, _) = self.rest.first()?;
-        let length = self.rest.iter().take_while(|(other, _)| other == element).count();
-        let (items, rest) = self.rest.split_at(length);
-        self.rest = rest;
-        Some(Group { element, items })
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -408,41 +264,15 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
+    use super::super::fixtures::SPEC;
     use super::*;
-
-    fn schema() -> Structural {
-        let item = |properties: &Value, extra: &[(&str, Value)]| {
-            let mut item = json!({"type": "object", "properties": properties});
-            item.as_object_mut().unwrap().extend(
-                extra
-                    .iter()
-                    .map(|(key, value)| ((*key).to_owned(), value.clone())),
-            );
-            item
-        };
-        let spec = json!({"type": "object", "properties": {
-            "priority": {"type": "integer"},
-            "enabled": {"type": "boolean"},
-            "requesters": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
-                "items": item(&json!({"name": {"type": "string"}, "intent": {"type": "string"}}), &[("x-kubernetes-map-type", json!("atomic"))])},
-            "granular": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
-                "items": item(&json!({"name": {"type": "string"}, "intent": {"type": "string"}, "reason": {"type": "string"}}), &[])},
-            "ports": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
-                "items": item(&json!({"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}, "note": {"type": "string"}}), &[])},
-            "active": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
-            "atomicList": {"type": "array", "items": {"type": "string"}},
-            "target": {"type": "object", "properties": {"pod": item(&json!({"name": {"type": "string"}, "uid": {"type": "string"}}), &[("x-kubernetes-map-type", json!("atomic"))])}},
-            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
-        }});
-        Structural::from_json_schema(&spec).unwrap()
-    }
 
     fn texts(set: &FieldSet) -> Vec<String> {
         set.paths().iter().map(ToString::to_string).collect()
     }
 
     fn check(left: &Value, right: &Value, added: &[&str], modified: &[&str], removed: &[&str]) {
-        let comparison = compare(&schema(), left, right).unwrap();
+        let comparison = compare(&SPEC, left, right).unwrap();
         assert_eq!(texts(&comparison.added), added, "added: {left} to {right}");
         assert_eq!(
             texts(&comparison.modified),
@@ -450,8 +280,8 @@ mod tests {
             "modified: {left} to {right}"
         );
         assert_eq!(texts(&comparison.removed), removed, "removed: {left} to {right}");
-        // The way back: what was added is removed.
-        let back = compare(&schema(), right, left).unwrap();
+        // In the other direction, added and removed are swapped.
+        let back = compare(&SPEC, right, left).unwrap();
         assert_eq!(
             (back.added, back.modified, back.removed),
             (comparison.removed, comparison.modified, comparison.added)
@@ -534,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_change_by_their_items() {
+    fn sets_are_compared_by_item() {
         check(
             &json!({"active": ["a", "b"]}),
             &json!({"active": ["c", "a"]}),
@@ -552,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_identify_items() {
+    fn defaults_of_key_fields_identify_items() {
         check(
             &json!({"ports": [{"port": 80}]}),
             &json!({"ports": [{"port": 80, "protocol": "TCP"}, {"port": 80, "protocol": "UDP"}]}),
@@ -594,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn values_without_a_schema_are_maps_of_leaves() {
+    fn values_without_a_schema_are_granular_maps_of_leaves() {
         check(
             &json!({"free": {"m": {"a": 1}, "l": [1]}}),
             &json!({"free": {"m": {"a": 2, "b": {"c": 1}}, "l": [1, 2]}}),
@@ -626,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn items_that_stand_twice_are_tolerated() {
+    fn duplicate_items_are_tolerated() {
         let twice = |intent: &str| json!({"granular": [{"name": "a"}, {"name": "a", "intent": intent}, {"name": "b"}]});
         let once = json!({"granular": [{"name": "a"}, {"name": "b"}]});
         let item = ".granular[name=\"a\"]";
@@ -651,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_cannot_be_taken_apart_are_refused() {
+    fn lists_without_item_identity_are_rejected() {
         for (value, expected) in [
             (
                 json!({"granular": [{"name": "a"}, {"intent": "E"}]}),
@@ -679,7 +509,7 @@ mod tests {
             ),
         ] {
             for (left, right) in [(&json!({}), &value), (&value, &json!({})), (&value, &value)] {
-                assert_eq!(compare(&schema(), left, right).unwrap_err().to_string(), expected);
+                assert_eq!(compare(&SPEC, left, right).unwrap_err().to_string(), expected);
             }
         }
     }
@@ -708,19 +538,19 @@ mod tests {
     proptest! {
         #[test]
         fn equal_values_compare_equal(value in any_object()) {
-            prop_assert_eq!(compare(&schema(), &value, &value).unwrap(), Comparison::default());
+            prop_assert_eq!(compare(&SPEC, &value, &value).unwrap(), Comparison::default());
         }
 
         #[test]
         fn comparison_is_symmetric_and_covers_every_difference(left in any_object(), right in any_object()) {
-            let there = compare(&schema(), &left, &right).unwrap();
-            let back = compare(&schema(), &right, &left).unwrap();
+            let there = compare(&SPEC, &left, &right).unwrap();
+            let back = compare(&SPEC, &right, &left).unwrap();
             prop_assert_eq!(&there.added, &back.removed);
             prop_assert_eq!(&there.removed, &back.added);
             prop_assert_eq!(&there.modified, &back.modified);
             prop_assert!(there.modified.intersection(&there.added).is_empty());
             prop_assert!(there.modified.intersection(&there.removed).is_empty());
-            let (all_left, all_right) = (everything(&schema(), &left).unwrap(), everything(&schema(), &right).unwrap());
+            let (all_left, all_right) = (everything(&SPEC, &left).unwrap(), everything(&SPEC, &right).unwrap());
             prop_assert!(there.removed.clone().difference(&all_left).is_empty());
             prop_assert!(there.added.clone().difference(&all_right).is_empty());
             prop_assert_eq!(all_right.clone().difference(&all_left).difference(&there.added), FieldSet::new());

@@ -1,11 +1,11 @@
-//! Writing objects: compact with sorted keys, pretty, or stored with a hole for `resourceVersion`.
+//! Encoding of objects: compact with sorted keys, pretty, or for storage, without `metadata.resourceVersion`.
 
 use serde_json::{Map, Value};
 
-/// A stored object: canonical JSON without `metadata.resourceVersion`, and where that member goes.
+/// A stored object: canonical JSON without `metadata.resourceVersion`, and the offset where that member belongs.
 ///
-/// `"resourceVersion":"N",` inserted at the offset gives the object as clients see it, keys sorted, without parsing
-/// the text again.
+/// Inserting `"resourceVersion":"N",` at the offset yields the object as clients see it, with sorted keys, without
+/// parsing the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// Canonical JSON.
@@ -22,7 +22,7 @@ pub fn encode(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// JSON for people: two spaces a level, keys sorted.
+/// Pretty JSON: indented by two spaces, keys sorted.
 #[must_use]
 pub fn encode_pretty(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2048);
@@ -30,9 +30,8 @@ pub fn encode_pretty(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// Encodes an object for storage. `None` when it has no `metadata.uid`, which every stored object has.
-///
-/// `metadata.resourceVersion` is left out whether or not the object carries it.
+/// Encodes an object for storage, without `metadata.resourceVersion`. `None` if it has no `metadata.uid`, which every
+/// stored object has.
 ///
 /// ```
 /// use drydock_machinery::codec::encode_stored;
@@ -96,14 +95,14 @@ fn write(bytes: &mut Vec<u8>, value: &Value) {
     finish(serde_json::to_writer(bytes, value));
 }
 
-/// Values have text keys and finite numbers, and memory takes every write.
+/// Values have string keys and finite numbers, and writing to memory does not fail.
 #[expect(clippy::expect_used, reason = "writing a `Value` to memory cannot fail")]
 fn finish(written: serde_json::Result<()>) {
-    written.expect("a value is always written");
+    written.expect("a value is always serializable");
 }
 
-/// Where `"resourceVersion":"N",` goes in canonical JSON of a stored object, or `None` when the text is no object with
-/// `metadata.uid`.
+/// The offset for `"resourceVersion":"N",` in the canonical JSON of a stored object. `None` if the text is not an object
+/// with `metadata.uid`.
 ///
 /// The scan skips values without decoding them and ends at `metadata.uid`.
 #[must_use]
@@ -113,13 +112,13 @@ pub fn splice_offset(stored: &[u8]) -> Option<usize> {
     Some(uid.key)
 }
 
-/// Where a member of an object stands.
+/// The offsets of a member of an object.
 struct Member {
     key: usize,
     value: usize,
 }
 
-/// Finds a member of the object that begins at `at`, whose names need no escapes.
+/// Finds a member of the object that starts at `at`. `name` must not need escapes.
 fn member(bytes: &[u8], at: usize, name: &[u8]) -> Option<Member> {
     if bytes.get(at) != Some(&b'{') {
         return None;
@@ -140,7 +139,7 @@ fn member(bytes: &[u8], at: usize, name: &[u8]) -> Option<Member> {
     None
 }
 
-/// The end of the compact JSON value that begins at `at`.
+/// The end of the compact JSON value that starts at `at`.
 fn skip(bytes: &[u8], at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut here = at;
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_version_is_spliced_in_at_its_sorted_place() {
+    fn resource_version_is_inserted_at_its_sorted_position() {
         for mut object in [
             json!({"metadata": {"uid": "u"}}),
             json!({"apiVersion": "g/v", "kind": "K", "metadata": {"name": "a\"b", "uid": "u", "labels": {"uid": "x\\"}},
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_without_a_uid_are_not_stored() {
+    fn objects_without_a_uid_are_not_encoded_for_storage() {
         for object in [
             json!({"metadata": {}}),
             json!({"kind": "K"}),

@@ -1,4 +1,4 @@
-//! Decoding JSON into sorted maps, and noticing keys that stand twice.
+//! JSON decoding into sorted maps, with detection of duplicate keys.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -7,12 +7,12 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value, map::Entry};
 
-use super::{DecodeError, Decoded, Location, MOST_ERRORS, Segment, StrictError, syntax};
+use super::{DecodeError, Decoded, Location, MAX_ERRORS, Segment, StrictError, syntax};
 
 /// Decodes one JSON document.
 ///
-/// Of a repeated key the last value counts, and [`Decoded::duplicates`] says where it stands. Invalid UTF-8 becomes
-/// U+FFFD. Nesting is limited to 128 levels, so no body can exhaust the stack.
+/// Of a duplicate key the last value is used, and [`Decoded::duplicates`] contains its path. Invalid UTF-8 is replaced
+/// by U+FFFD. Nesting is limited to 128 levels, so that no body can exhaust the stack.
 ///
 /// ```
 /// let decoded = drydock_machinery::codec::json::decode(br#"{"spec":{"y":1,"y":2}}"#)?;
@@ -23,8 +23,8 @@ use super::{DecodeError, Decoded, Location, MOST_ERRORS, Segment, StrictError, s
 ///
 /// # Errors
 ///
-/// [`DecodeError::Syntax`] with the reference decoder's text when `bytes` are not one JSON document;
-/// [`DecodeError::TooDeep`] beyond the nesting limit.
+/// [`DecodeError::Syntax`] if `bytes` are not a single JSON document; [`DecodeError::TooDeep`] if nesting exceeds the
+/// limit.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
@@ -52,20 +52,19 @@ fn parse(text: &str) -> Result<Decoded, serde_json::Error> {
 }
 
 fn explain(text: &str, error: &serde_json::Error) -> DecodeError {
-    match syntax::first_fault(text) {
-        Some(fault) => DecodeError::Syntax(fault),
-        // Grammatical, and yet refused: nesting or a number no float can hold.
+    match syntax::first_error(text) {
+        Some(error) => DecodeError::Syntax(error),
+        // Valid syntax, but rejected: nested too deeply, or a number beyond the range of floats.
         None if error.to_string().starts_with("recursion limit exceeded") => DecodeError::TooDeep,
         None => DecodeError::Syntax(error.to_string()),
     }
 }
 
-/// Brings strict errors of a JSON body into the order in which a reader of the body meets them.
+/// Sorts strict errors of a JSON body by their position in the body.
 ///
-/// The body is read once more, so this is for requests that have errors. Errors that are not found keep their order at
-/// the end.
-#[must_use]
-pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<StrictError> {
+/// Parses the body again, so call it only for requests with errors. Errors that are not found keep their order and come
+/// last.
+pub(super) fn in_order_of_position(bytes: &[u8], errors: Vec<StrictError>) -> Vec<StrictError> {
     if errors.len() < 2 {
         return errors;
     }
@@ -86,19 +85,19 @@ pub fn in_order_of_discovery(bytes: &[u8], errors: Vec<StrictError>) -> Vec<Stri
         trail: Trail::ROOT,
         order: &mut order,
     };
-    // A body that cannot be read has no errors of this kind, so there is nothing to put in order.
-    let _read = walk.deserialize(&mut serde_json::Deserializer::from_str(&text));
+    // A body that does not parse has no strict errors, so there is nothing to sort.
+    let _parsed = walk.deserialize(&mut serde_json::Deserializer::from_str(&text));
     let mut ranked: Vec<_> = errors
         .into_iter()
         .enumerate()
-        .map(|(index, error)| (order.met.get(&index).copied().unwrap_or(usize::MAX), error))
+        .map(|(index, error)| (order.found.get(&index).copied().unwrap_or(usize::MAX), error))
         .collect();
     ranked.sort_by_key(|(rank, _)| *rank);
     ranked.into_iter().map(|(_, error)| error).collect()
 }
 
-/// A hash of the path so far (FNV-1a over its text), so that a long path costs no more than its last step. Paths that
-/// collide only change the order of messages.
+/// A hash of the current path (FNV-1a over its text), so that extending a long path costs only its last step. A
+/// collision only changes the order of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Trail(u64);
 
@@ -119,30 +118,30 @@ impl Trail {
     }
 }
 
-/// Which errors have been met, and when.
+/// The errors to find, and the order in which they were found.
 #[derive(Default)]
 struct Order {
     unknown: HashMap<Trail, usize>,
     duplicates: HashMap<Trail, usize>,
     seen_once: HashSet<Trail>,
-    met: HashMap<usize, usize>,
+    found: HashMap<usize, usize>,
 }
 
 impl Order {
-    /// Takes note of a key.
-    fn meet(&mut self, path: Trail) {
+    /// Records a key.
+    fn visit_key(&mut self, path: Trail) {
         let duplicate = self
             .duplicates
             .get(&path)
             .filter(|_| !self.seen_once.insert(path));
         for index in self.unknown.get(&path).into_iter().chain(duplicate) {
-            let rank = self.met.len();
-            self.met.entry(*index).or_insert(rank);
+            let rank = self.found.len();
+            self.found.entry(*index).or_insert(rank);
         }
     }
 }
 
-/// A walk over a body that only looks at keys.
+/// A walk over a body that looks only at keys.
 struct Walk<'o> {
     trail: Trail,
     order: &'o mut Order,
@@ -206,7 +205,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
         while let Some(key) = access.next_key::<Cow<'de, str>>()? {
             let trail = self.trail.key(&key);
-            self.order.meet(trail);
+            self.order.visit_key(trail);
             access.next_value_seed(Walk {
                 trail,
                 order: self.order,
@@ -216,7 +215,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// A value on its way in, with the place it has.
+/// The decoder of one value, with its location.
 struct Node<'a, 'd> {
     location: Option<&'a Location<'a>>,
     duplicates: &'d mut Vec<StrictError>,
@@ -297,8 +296,8 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
                     vacant.insert(value);
                 }
                 Entry::Occupied(mut occupied) => {
-                    // Whoever repeats keys for the sake of it does not get to fill the memory with paths.
-                    if self.duplicates.len() < MOST_ERRORS {
+                    // Limits the memory that a body full of duplicate keys can use.
+                    if self.duplicates.len() < MAX_ERRORS {
                         let path = Location::below(self.location, Segment::Key(occupied.key())).to_string();
                         self.duplicates.push(StrictError::DuplicateField { path });
                     }
@@ -310,11 +309,11 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
     }
 }
 
-/// A fuzz target: decoding must not panic, and what it yields must survive a round trip.
+/// Fuzz target: decoding must not panic, and decoded values must survive a round trip.
 ///
 /// # Panics
 ///
-/// When a decoded value changes on its way through the encoder, which is a bug.
+/// If a decoded value changes in a round trip, which is a bug.
 pub fn fuzz_decode(bytes: &[u8]) {
     if let Ok(decoded) = decode(bytes) {
         let again = decode(&super::encode(&decoded.value));
@@ -337,7 +336,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn last_of_repeated_keys_wins_and_is_reported_with_its_path() {
+    fn last_of_duplicate_keys_wins_and_is_reported_with_its_path() {
         check(
             r#"{"spec":{"y":1,"x":0,"y":2}}"#,
             &json!({"spec": {"y": 2, "x": 0}}),
@@ -357,7 +356,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn strict_errors_are_told_in_the_order_of_the_body() {
+    fn strict_errors_are_sorted_by_position_in_the_body() {
         let unknown = |path: &str| StrictError::UnknownField {
             path: path.to_owned(),
         };
@@ -365,7 +364,7 @@ pub(crate) mod tests {
             path: path.to_owned(),
         };
         let body = br#"{"z":1,"spec":{"x":{"b":1},"y":1,"l":[0,{"q":1}],"y":2,"a":1}}"#;
-        let ordered = in_order_of_discovery(
+        let ordered = in_order_of_position(
             body,
             vec![
                 duplicate("spec.y"),
@@ -402,7 +401,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn faults_are_told_in_the_words_of_the_reference_decoder() {
+    fn syntax_errors_have_the_text_of_go() {
         for (text, expected) in [
             ("", "unexpected end of JSON input"),
             (r#"{"a":"#, "unexpected end of JSON input"),
@@ -450,7 +449,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_refused_without_exhausting_the_stack() {
+    fn deep_nesting_is_rejected_without_exhausting_the_stack() {
         let deep = "[".repeat(100_000) + &"]".repeat(100_000);
         assert_eq!(decode(deep.as_bytes()), Err(DecodeError::TooDeep));
         let deep = "{\"a\":".repeat(200) + "1" + &"}".repeat(200);
@@ -483,7 +482,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn decoding_inverts_encoding(value in any_json()) {
+        fn values_survive_encoding_and_decoding(value in any_json()) {
             let decoded = decode(&crate::codec::encode(&value)).unwrap();
             prop_assert_eq!(&decoded.value, &value);
             prop_assert!(decoded.duplicates.is_empty());
@@ -496,10 +495,10 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn every_refused_text_has_an_explanation(text in r#"[\[\]{}:,"a1\.\-e ]{0,12}"#) {
-            let refused = serde_json::from_str::<Value>(&text).is_err();
-            prop_assert_eq!(decode(text.as_bytes()).is_err(), refused);
-            prop_assert_eq!(super::syntax::first_fault(&text).is_some(), refused);
+        fn every_rejected_text_has_a_syntax_error(text in r#"[\[\]{}:,"a1\.\-e ]{0,12}"#) {
+            let rejected = serde_json::from_str::<Value>(&text).is_err();
+            prop_assert_eq!(decode(text.as_bytes()).is_err(), rejected);
+            prop_assert_eq!(super::syntax::first_error(&text).is_some(), rejected);
         }
     }
 }

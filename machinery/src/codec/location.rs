@@ -1,4 +1,4 @@
-//! Where in a document is the walk right now? A path that costs nothing until an error needs it.
+//! The current path of a walk over a document, formatted only when an error needs it.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -7,13 +7,13 @@ use std::fmt::{self, Display, Formatter, Write};
 pub(crate) enum Segment<'a> {
     /// A field of a struct: its name, and the name of the struct.
     Field(&'a str, &'a str),
-    /// A key of a map, or of an object whose schema is not known.
+    /// A key of a map, or of an object without a schema.
     Key(&'a str),
     /// A position in a list.
     Index(usize),
 }
 
-/// The way from the root, linked through the stack of the walk.
+/// The path from the root, as a linked list on the stack of the walk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Location<'a> {
     parent: Option<&'a Location<'a>>,
@@ -21,13 +21,13 @@ pub(crate) struct Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    /// The place one step below `parent`.
+    /// The location one step below `parent`.
     pub(crate) const fn below(parent: Option<&'a Location<'a>>, segment: Segment<'a>) -> Self {
         Self { parent, segment }
     }
 
-    /// The struct fields on the way, joined by dots, and the innermost struct: as the reference decoder names a
-    /// field, without keys and positions.
+    /// The innermost struct and the struct fields of the path, joined by dots, without map keys and list positions: the
+    /// form in which Go's decoder names a field.
     pub(crate) fn struct_field(&self) -> Option<(String, String)> {
         let mut owner = None;
         let mut names = Vec::new();

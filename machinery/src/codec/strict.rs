@@ -1,27 +1,27 @@
-//! What does a strict client hear, and how? The `fieldValidation` modes, their limits and their texts.
+//! Strict decoding errors (unknown and duplicate fields), and the `fieldValidation` modes that report them.
 
 use std::fmt::Display;
 
-/// How many strict errors one request may report; the rest is dropped.
-pub(crate) const MOST_ERRORS: usize = 100;
+/// The maximum number of strict errors of one request; further ones are dropped.
+pub(crate) const MAX_ERRORS: usize = 100;
 
 /// The `fieldValidation` of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
-    /// Unknown and repeated fields are dropped without a word.
+    /// Unknown and duplicate fields are dropped silently.
     Ignore,
-    /// Each is answered with a `Warning` header.
+    /// Unknown and duplicate fields are dropped; each adds a `Warning` header.
     #[default]
     Warn,
-    /// Each makes the request fail.
+    /// Unknown and duplicate fields fail the request.
     Strict,
 }
 
 impl FieldValidation {
-    /// The names a request may use, in the order in which errors list them.
+    /// The supported values of the parameter, in the order in which errors list them.
     pub const SUPPORTED: [&'static str; 4] = ["", "Ignore", "Strict", "Warn"];
 
-    /// The mode a parameter asks for; the empty text asks for the default. `None` for any other text.
+    /// Parses the parameter; the empty text is the default mode. `None` for an unsupported value.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -31,38 +31,50 @@ impl FieldValidation {
             _ => None,
         }
     }
+
+    /// Applies the mode to the strict errors of a request. Returns the errors to send as warnings.
+    ///
+    /// # Errors
+    /// In [`Strict`](Self::Strict) mode the text of the failure, if there are any errors.
+    pub fn check(self, errors: Vec<StrictError>) -> Result<Vec<StrictError>, String> {
+        match self {
+            Self::Warn => Ok(errors),
+            Self::Strict if !errors.is_empty() => Err(strict_decoding_error(&errors)),
+            Self::Ignore | Self::Strict => Ok(Vec::new()),
+        }
+    }
 }
 
-/// Something in a body that a lenient decoder drops. `Display` is the text of the `Warning` header.
+/// An unknown or duplicate field of a body. `Display` prints the text of the `Warning` header.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum StrictError {
-    /// A key of a YAML mapping stands twice.
+    /// A duplicate key of a YAML mapping.
     #[error("line {line}: key {key:?} already set in map")]
     DuplicateKey {
-        /// The line of the second value, from 1.
+        /// The line of the second value, counted from 1.
         line: u64,
         /// The key.
         key: String,
     },
-    /// A field of a JSON object stands twice.
+    /// A duplicate field of a JSON object.
     #[error("duplicate field \"{path}\"")]
     DuplicateField {
         /// The path: dots and `[i]`.
         path: String,
     },
-    /// The schema does not know the field.
+    /// A field that is not in the schema.
     #[error("unknown field \"{path}\"")]
     UnknownField {
         /// The path: dots and `[i]`.
         path: String,
     },
-    /// A member of a JSON patch operation stands twice.
+    /// A duplicate member of a JSON patch operation.
     #[error("json patch duplicate field \"{path}\"")]
     PatchDuplicateField {
         /// The path in the patch: `[0].value`.
         path: String,
     },
-    /// A JSON patch operation has no such member.
+    /// An unknown member of a JSON patch operation.
     #[error("json patch unknown field \"{path}\"")]
     PatchUnknownField {
         /// The path in the patch: `[0].foo`.
@@ -70,16 +82,16 @@ pub enum StrictError {
     },
 }
 
-/// The errors of one request as they are reported: what the decoder found, then what the schema found; each text
-/// once, nothing below an unknown field, at most 100.
+/// The strict errors of one request as they are reported: errors of the decoder, then those of the schema; each text
+/// once, none below an unknown field, at most 100.
 ///
-/// For bodies in JSON, [`strict_errors_in`] gives the order of the body instead.
+/// For JSON bodies, [`strict_errors_in`] returns them in the order of the body instead.
 #[must_use]
 pub fn strict_errors(duplicates: Vec<StrictError>, unknown: Vec<StrictError>) -> Vec<StrictError> {
     reported(duplicates, unknown, |errors| errors)
 }
 
-/// [`strict_errors`] of a JSON body, in the order in which they stand there.
+/// [`strict_errors`] of a JSON body, in the order in which they occur in the body.
 #[must_use]
 pub fn strict_errors_in(
     body: &[u8],
@@ -87,7 +99,7 @@ pub fn strict_errors_in(
     unknown: Vec<StrictError>,
 ) -> Vec<StrictError> {
     reported(duplicates, unknown, |errors| {
-        super::json::in_order_of_discovery(body, errors)
+        super::json::in_order_of_position(body, errors)
     })
 }
 
@@ -113,14 +125,14 @@ fn reported(
     found.append(&mut unknown);
     let mut errors: Vec<StrictError> = Vec::new();
     for error in order(found) {
-        if errors.len() < MOST_ERRORS && !is_skipped(&error) && !errors.contains(&error) {
+        if errors.len() < MAX_ERRORS && !is_skipped(&error) && !errors.contains(&error) {
             errors.push(error);
         }
     }
     errors
 }
 
-/// The text of a strict failure: `strict decoding error: unknown field "spec.x", duplicate field "spec.y"`.
+/// The text of a failure in strict mode: `strict decoding error: unknown field "spec.x", duplicate field "spec.y"`.
 #[must_use]
 pub fn strict_decoding_error(errors: &[StrictError]) -> String {
     let mut parts = Vec::new();
@@ -136,7 +148,7 @@ pub fn strict_decoding_error(errors: &[StrictError]) -> String {
     format!("strict decoding error: {}", parts.join(", "))
 }
 
-/// The text of a strict failure of an apply patch, which only repeated keys of the YAML text can cause; `None` when
+/// The text of a failure of an apply patch in strict mode, which only duplicate keys of the YAML text cause; `None` if
 /// there are none.
 #[must_use]
 pub fn strict_yaml_error(errors: &[StrictError]) -> Option<String> {
@@ -144,7 +156,7 @@ pub fn strict_yaml_error(errors: &[StrictError]) -> Option<String> {
         .map(|lines| format!("error strict decoding patch: error converting YAML to JSON: {lines}"))
 }
 
-/// Repeated YAML keys as one error of several lines.
+/// Duplicate YAML keys as one error with several lines.
 fn yaml_lines(errors: &[StrictError]) -> Option<String> {
     let lines: Vec<String> = errors
         .iter()
@@ -154,7 +166,7 @@ fn yaml_lines(errors: &[StrictError]) -> Option<String> {
     (!lines.is_empty()).then(|| format!("yaml: unmarshal errors:{}", lines.concat()))
 }
 
-/// The message of a body of a known kind that does not decode: `EvictionRequest in version "v1alpha3" cannot be
+/// The message for a body of a known kind that does not decode: `EvictionRequest in version "v1alpha3" cannot be
 /// handled as a EvictionRequest: …`.
 #[must_use]
 pub fn cannot_be_handled(kind: &str, version: &str, why: &dyn Display) -> String {
@@ -178,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_is_kept_once_and_at_most_a_hundred() {
+    fn errors_are_reported_once_and_limited() {
         let many: Vec<_> = (0..150)
             .map(|index| unknown(&format!("spec.x{}", index / 2)))
             .collect();
@@ -190,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_in_json_give_their_order() {
+    fn errors_of_json_bodies_are_sorted_by_position() {
         let errors = strict_errors_in(
             br#"{"spec":{"x":{"a":1,"a":1},"y":1,"y":1}}"#,
             vec![duplicate("spec.x.a"), duplicate("spec.y")],
@@ -203,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn content_of_unknown_fields_is_not_inspected() {
+    fn errors_below_unknown_fields_are_not_reported() {
         let errors = strict_errors(
             vec![
                 duplicate("spec.x.y"),
@@ -220,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_failures_join_their_texts() {
+    fn failures_in_strict_mode_list_all_errors() {
         assert_eq!(
             strict_decoding_error(&[unknown("spec.x"), duplicate("spec.y")]),
             r#"strict decoding error: unknown field "spec.x", duplicate field "spec.y""#
@@ -242,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_do_not_decode_name_kind_and_version() {
+    fn undecodable_bodies_are_reported_with_kind_and_version() {
         assert_eq!(
             cannot_be_handled("EvictionRequest", "v1alpha3", &"unexpected end of JSON input"),
             "EvictionRequest in version \"v1alpha3\" cannot be handled as a EvictionRequest: unexpected end of JSON input"
@@ -250,10 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn modes_have_the_names_of_the_parameter() {
+    fn modes_are_parsed_and_decide_what_is_reported() {
         assert_eq!(FieldValidation::parse(""), Some(FieldValidation::Warn));
         assert_eq!(FieldValidation::parse("Strict"), Some(FieldValidation::Strict));
         assert_eq!(FieldValidation::parse("Ignore"), Some(FieldValidation::Ignore));
         assert_eq!(FieldValidation::parse("strict"), None);
+        let errors = vec![unknown("spec.x")];
+        assert_eq!(FieldValidation::Ignore.check(errors.clone()), Ok(Vec::new()));
+        assert_eq!(FieldValidation::Warn.check(errors.clone()), Ok(errors.clone()));
+        assert_eq!(
+            FieldValidation::Strict.check(errors),
+            Err(r#"strict decoding error: unknown field "spec.x""#.to_owned())
+        );
+        assert_eq!(FieldValidation::Strict.check(Vec::new()), Ok(Vec::new()));
     }
 }

@@ -1,8 +1,8 @@
-//! What would the reference decoder say about a text that is not JSON? Asked only after decoding has failed.
+//! Syntax errors of JSON with the text of Go's `encoding/json`. Used only after decoding has failed.
 
 use std::borrow::Cow;
 
-/// Where the scan stands inside an object or a list.
+/// The kind of an open container.
 #[derive(Clone, Copy, PartialEq)]
 enum Within {
     Object,
@@ -17,8 +17,8 @@ struct Scanner<'t> {
 
 type Scan = Result<(), String>;
 
-/// The first fault of `text` in the reference decoder's words, or `None` when it is one JSON document.
-pub(super) fn first_fault(text: &str) -> Option<String> {
+/// The first syntax error of `text`, or `None` if it is a single JSON document.
+pub(super) fn first_error(text: &str) -> Option<String> {
     let mut scanner = Scanner { text, at: 0 };
     scanner.document().err()
 }
@@ -34,8 +34,8 @@ impl Scanner<'_> {
         }
     }
 
-    /// The fault at this place: the character that does not fit, or the end of the text.
-    fn fault(&self, context: &str) -> String {
+    /// The error at the current position: an invalid character, or the end of the text.
+    fn error(&self, context: &str) -> String {
         match self.text.as_bytes().get(self.at) {
             Some(&byte) => format!("invalid character {} {context}", quoted(byte)),
             None => "unexpected end of JSON input".to_owned(),
@@ -73,14 +73,14 @@ impl Scanner<'_> {
                 Some(b'f') => self.literal("false")?,
                 Some(b'n') => self.literal("null")?,
                 Some(b'-' | b'0'..=b'9') => self.number()?,
-                _ => return Err(self.fault("looking for beginning of value")),
+                _ => return Err(self.error("looking for beginning of value")),
             }
-            // A value has ended: close what closes with it, or go on to the next one.
+            // After a value: close containers, or continue with the next value.
             loop {
                 self.space();
                 match (open.last(), self.peek()) {
                     (None, None) => return Ok(()),
-                    (None, Some(_)) => return Err(self.fault("after top-level value")),
+                    (None, Some(_)) => return Err(self.error("after top-level value")),
                     (Some(Within::Object), Some(b',')) => {
                         self.at += 1;
                         self.space();
@@ -95,8 +95,8 @@ impl Scanner<'_> {
                         self.at += 1;
                         open.pop();
                     }
-                    (Some(Within::Object), _) => return Err(self.fault("after object key:value pair")),
-                    (Some(Within::Array), _) => return Err(self.fault("after array element")),
+                    (Some(Within::Object), _) => return Err(self.error("after object key:value pair")),
+                    (Some(Within::Array), _) => return Err(self.error("after array element")),
                 }
             }
         }
@@ -104,12 +104,12 @@ impl Scanner<'_> {
 
     fn key(&mut self) -> Scan {
         if self.peek() != Some(b'"') {
-            return Err(self.fault("looking for beginning of object key string"));
+            return Err(self.error("looking for beginning of object key string"));
         }
         self.string()?;
         self.space();
         if self.peek() != Some(b':') {
-            return Err(self.fault("after object key"));
+            return Err(self.error("after object key"));
         }
         self.at += 1;
         Ok(())
@@ -131,15 +131,15 @@ impl Scanner<'_> {
                             self.at += 1;
                             for _ in 0..4 {
                                 if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
-                                    return Err(self.fault("in \\u hexadecimal character escape"));
+                                    return Err(self.error("in \\u hexadecimal character escape"));
                                 }
                                 self.at += 1;
                             }
                         }
-                        _ => return Err(self.fault("in string escape code")),
+                        _ => return Err(self.error("in string escape code")),
                     }
                 }
-                Some(0..0x20) | None => return Err(self.fault("in string literal")),
+                Some(0..0x20) | None => return Err(self.error("in string literal")),
                 Some(_) => self.at += 1,
             }
         }
@@ -148,7 +148,7 @@ impl Scanner<'_> {
     fn literal(&mut self, word: &str) -> Scan {
         for expected in word.bytes() {
             if self.peek() != Some(expected) {
-                return Err(self.fault(&format!("in literal {word} (expecting {})", quoted(expected))));
+                return Err(self.error(&format!("in literal {word} (expecting {})", quoted(expected))));
             }
             self.at += 1;
         }
@@ -157,7 +157,7 @@ impl Scanner<'_> {
 
     fn digits(&mut self, context: &str) -> Scan {
         if !self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            return Err(self.fault(context));
+            return Err(self.error(context));
         }
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
             self.at += 1;
@@ -203,7 +203,7 @@ fn quoted(byte: u8) -> String {
     }
 }
 
-/// `text` with every `\uD8xx` that has no partner written as `\ufffd`, or `None` when there is none.
+/// `text` with every unpaired surrogate escape (`\uD8xx`) replaced by `\ufffd`, or `None` if there is none.
 pub(super) fn replace_lone_surrogates(text: &str) -> Option<String> {
     let mut mended = Cow::Borrowed(text);
     let mut at = 0;

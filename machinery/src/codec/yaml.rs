@@ -1,4 +1,4 @@
-//! Decoding YAML as Kubernetes reads it: the first document, YAML 1.1 scalars, aliases within a budget.
+//! YAML decoding as in Kubernetes: only the first document, YAML 1.1 scalars, aliases within a budget.
 
 use std::fmt;
 use std::io::Cursor;
@@ -10,24 +10,24 @@ use serde_saphyr::{Options, Spanned};
 
 use super::{DecodeError, Decoded, StrictError};
 
-/// Nodes of one document, expanded aliases included.
-const MOST_NODES: usize = 20_000;
-/// Uses of anchors in one document.
-const MOST_ALIASES: usize = 100;
-/// Levels of nesting.
-const DEEPEST: usize = 64;
-/// Levels of brackets the scanner may look ahead; beyond its reach, so that [`DEEPEST`] is what refuses a document.
-const DEEPEST_BRACKETS: usize = 4_096;
+/// The maximum number of nodes of a document, expanded aliases included.
+const MAX_NODES: usize = 20_000;
+/// The maximum number of aliases of a document.
+const MAX_ALIASES: usize = 100;
+/// The maximum nesting.
+const MAX_DEPTH: usize = 64;
+/// The maximum nesting of brackets in the scanner. Larger than [`MAX_DEPTH`], so that the latter decides.
+const MAX_BRACKET_DEPTH: usize = 4_096;
 
-/// Decodes the first document of a YAML text; what follows it is ignored. JSON is YAML, too.
+/// Decodes the first document of a YAML text and ignores the rest. JSON is valid YAML.
 ///
-/// Whole floats become integers, keys become text, and an empty text is `null`. Of a repeated key the last value counts;
-/// [`Decoded::duplicates`] names its line.
+/// Whole floats become integers, keys become strings, and an empty text is `null`. Of a duplicate key the last value is
+/// used; [`Decoded::duplicates`] contains its line.
 ///
 /// # Errors
 ///
-/// [`DecodeError::Yaml`] when the text is no YAML, has null keys or infinite numbers;
-/// [`DecodeError::ExcessiveAliasing`] beyond 20,000 nodes or 100 aliases; [`DecodeError::TooDeep`] beyond 64 levels.
+/// [`DecodeError::Yaml`] if the text is not YAML, or contains null keys or infinite numbers;
+/// [`DecodeError::ExcessiveAliasing`] above 20,000 nodes or 100 aliases; [`DecodeError::TooDeep`] above 64 levels.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut reader = Cursor::new(bytes);
     let mut documents = serde_saphyr::read_with_options::<_, Node>(&mut reader, options());
@@ -36,7 +36,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
             value: node.value,
             duplicates: node.duplicates,
         }),
-        Some(Err(error)) => Err(refusal(&error)),
+        Some(Err(error)) => Err(decode_error(&error)),
         None => Ok(Decoded {
             value: Value::Null,
             duplicates: Vec::new(),
@@ -47,14 +47,14 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_nodes: MOST_NODES,
-            max_events: 2 * MOST_NODES,
-            max_aliases: MOST_ALIASES,
-            max_anchors: MOST_ALIASES,
-            max_depth: DEEPEST,
-            flow_nesting_limit: DEEPEST_BRACKETS,
+            max_nodes: MAX_NODES,
+            max_events: 2 * MAX_NODES,
+            max_aliases: MAX_ALIASES,
+            max_anchors: MAX_ALIASES,
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_BRACKET_DEPTH,
         },
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2 * MOST_NODES },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2 * MAX_NODES },
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         legacy_octal_numbers: true,
         strict_booleans: false,
@@ -63,10 +63,10 @@ fn options() -> Options {
     }
 }
 
-fn refusal(error: &serde_saphyr::Error) -> DecodeError {
+fn decode_error(error: &serde_saphyr::Error) -> DecodeError {
     use serde_saphyr::budget::BudgetBreach;
     match error.without_snippet() {
-        serde_saphyr::Error::AliasError { error, .. } => refusal(error),
+        serde_saphyr::Error::AliasError { error, .. } => decode_error(error),
         serde_saphyr::Error::Budget {
             breach: BudgetBreach::Depth { .. },
             ..
@@ -79,7 +79,7 @@ fn refusal(error: &serde_saphyr::Error) -> DecodeError {
     }
 }
 
-/// A value on its way in, with the repeated keys inside it.
+/// A decoded value, with the duplicate keys inside it.
 struct Node {
     value: Value,
     duplicates: Vec<StrictError>,
@@ -106,7 +106,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value that can be written as JSON")
+        f.write_str("a value that is representable as JSON")
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
@@ -117,10 +117,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Value::Number(value.into()).into())
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "what a 64-bit integer cannot hold becomes a float"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "integers beyond 64 bits become floats")]
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Node, E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
@@ -128,18 +125,12 @@ impl<'de> Visitor<'de> for NodeVisitor {
         }
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "what a 64-bit integer cannot hold becomes a float"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "integers beyond 64 bits become floats")]
     fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Node, E> {
         number(value as f64)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "what a 64-bit integer cannot hold becomes a float"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "integers beyond 64 bits become floats")]
     fn visit_u128<E: serde::de::Error>(self, value: u128) -> Result<Node, E> {
         number(value as f64)
     }
@@ -225,17 +216,17 @@ fn number<E: serde::de::Error>(value: f64) -> Result<Node, E> {
         .ok_or_else(|| E::custom("json: unsupported value: not a finite number"))
 }
 
-/// The integer a float stands for, when it stands for one.
+/// The integer equal to a float, if it is a 64-bit integer.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    reason = "the range is checked, and only exact integers are wanted"
+    reason = "the range is checked, and only exact integers are converted"
 )]
 fn whole(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && value >= i64::MIN as f64 && value < i64::MAX as f64).then_some(value as i64)
 }
 
-/// A mapping key as text.
+/// A mapping key as a string.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -245,13 +236,13 @@ impl<'de> Deserialize<'de> for Key {
             Value::Bool(value) => Ok(Self(value.to_string())),
             Value::Number(number) => Ok(Self(number.to_string())),
             Value::Null | Value::Array(_) | Value::Object(_) => Err(D::Error::custom(
-                "unsupported map key: neither text, number nor boolean",
+                "unsupported map key: not a string, number or boolean",
             )),
         }
     }
 }
 
-/// A fuzz target: decoding must neither panic nor take long.
+/// Fuzz target: decoding must neither panic nor take long.
 pub fn fuzz_decode(bytes: &[u8]) {
     if let Ok(decoded) = decode(bytes) {
         drop(super::encode(&decoded.value));
@@ -296,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_become_text() {
+    fn keys_become_strings() {
         check(
             "y: 1\n2: b\nplain: c\n",
             &json!({"true": 1, "2": "b", "plain": "c"}),
@@ -305,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_document_counts() {
+    fn only_the_first_document_is_decoded() {
         check("a: 1\n---\nb: 2\n", &json!({"a": 1}));
         check("---\na: 1\n...\n]garbage[\n", &json!({"a": 1}));
         check("\u{feff}a: 1\n", &json!({"a": 1}));
@@ -315,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_reported_with_the_line_of_the_second_value() {
+    fn duplicate_keys_are_reported_with_the_line_of_the_second_value() {
         let decoded = decode(b"a: 1\na: 2\nb:\n  c: 1\n  d: 2\n  c: 3\n").unwrap();
         assert_eq!(decoded.value, json!({"a": 2, "b": {"c": 3, "d": 2}}));
         let texts: Vec<_> = decoded.duplicates.iter().map(ToString::to_string).collect();
@@ -342,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn alias_bombs_are_refused() {
+    fn alias_bombs_are_rejected() {
         use std::fmt::Write;
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
@@ -353,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_nonsense_are_refused() {
+    fn deep_nesting_and_invalid_text_are_rejected() {
         assert_eq!(decode("[".repeat(100_000).as_bytes()), Err(DecodeError::TooDeep));
         for text in ["a: .inf\n", "a: .nan\n", "a: [\n", "a: b: c\n", "a: !custom x\n"] {
             let error = decode(text.as_bytes()).expect_err(text);
@@ -368,9 +359,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_reads_as_yaml(value in crate::codec::json::tests::any_json()) {
+        fn json_decodes_as_yaml(value in crate::codec::json::tests::any_json()) {
             let text = String::from_utf8(crate::codec::encode(&value)).unwrap();
-            prop_assume!(!text.contains(is_foreign_to_yaml));
+            prop_assume!(!text.contains(is_invalid_in_yaml));
             prop_assert_eq!(decode(text.as_bytes()).unwrap().value, normalized(value));
         }
 
@@ -385,12 +376,12 @@ mod tests {
         }
     }
 
-    /// Characters that JSON texts may contain as they are, and YAML texts may not.
-    fn is_foreign_to_yaml(character: char) -> bool {
+    /// Characters that are allowed unescaped in JSON, but not in YAML.
+    fn is_invalid_in_yaml(character: char) -> bool {
         character.is_control() || matches!(character, '\u{feff}' | '\u{fffe}'..='\u{ffff}')
     }
 
-    /// What becomes of numbers that are no 64-bit integers.
+    /// The expected value: numbers that are not 64-bit integers are converted.
     fn normalized(value: Value) -> Value {
         match value {
             Value::Number(number) if number.as_i64().is_none() => {

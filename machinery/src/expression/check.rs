@@ -1,4 +1,4 @@
-//! Which parsed expressions may run? Every node is looked at once.
+//! Static checks of a parsed expression. Every node is visited once.
 
 use cel::IdedExpr;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
@@ -9,18 +9,19 @@ const MAX_NODES: usize = 1024;
 const MAX_DEPTH: usize = 256;
 const MAX_NESTED_LOOPS: usize = 2;
 const MAX_PATTERN_BYTES: usize = 128;
-/// A counted repetition multiplies what it repeats when the pattern is compiled.
+/// A counted repetition multiplies the size of the repeated part when the pattern is compiled.
 const MAX_REPETITIONS: usize = 1;
 const MAX_REPETITION_DIGITS: usize = 2;
-/// Classes such as `\w` have hundreds of ranges in Unicode, so they are few, and never in a counted repetition.
+/// Classes such as `\w` have hundreds of ranges in Unicode, so their number is limited, and they are not allowed in a
+/// pattern with a counted repetition.
 const MAX_UNICODE_CLASSES: usize = 8;
-/// Items an expression runs over with loops, with loops in loops, and with patterns in a loop, which are compiled anew
-/// for every item.
+/// The maximum number of items for expressions with loops, with nested loops, and with patterns in a loop, which are
+/// compiled again for every item.
 const MAX_ITEMS_IN_LOOP: usize = 512;
 const MAX_ITEMS_IN_NESTED_LOOPS: usize = 128;
 const MAX_ITEMS_FOR_PATTERNS: usize = 64;
 
-/// Functions that expressions may call; operators are spelled with signs.
+/// Functions that expressions may call. Names of operators consist of signs and are not listed.
 const FUNCTIONS: [&str; 30] = [
     "bool",
     "bytes",
@@ -54,7 +55,7 @@ const FUNCTIONS: [&str; 30] = [
     "has",
 ];
 
-/// Types, which are values too: `type(x) == string`.
+/// Type names, which are also values: `type(x) == string`.
 const TYPES: [&str; 11] = [
     "bool",
     "bytes",
@@ -69,7 +70,7 @@ const TYPES: [&str; 11] = [
     "uint",
 ];
 
-/// Looks at every node, and says how many items a list or map may have that the expression is evaluated over.
+/// Checks every node. Returns the maximum number of items of a list or map in a variable of the expression.
 pub(super) fn check(root: &IdedExpr, variables: &[&str]) -> Result<usize, CompileError> {
     let mut checker = Checker {
         names: variables.to_vec(),
@@ -97,7 +98,7 @@ struct Checker<'a> {
     /// Variables in scope, declared ones first.
     names: Vec<&'a str>,
     nodes: usize,
-    /// The bound so far.
+    /// The limit so far.
     max_items: usize,
 }
 
@@ -130,7 +131,7 @@ impl<'a> Checker<'a> {
                 EntryExpr::MapEntry(entry) => each(self, &entry.key).and_then(|()| each(self, &entry.value)),
                 EntryExpr::StructField(field) => each(self, &field.value),
             }),
-            Expr::Struct(_) => Err(CompileError::Unsupported("messages cannot be made")),
+            Expr::Struct(_) => Err(CompileError::Unsupported("messages cannot be constructed")),
             Expr::Call(call) => {
                 self.call(call, loops)?;
                 call.target
@@ -190,7 +191,11 @@ impl<'a> Checker<'a> {
         match loops {
             0 => {}
             1 => self.bound(MAX_ITEMS_FOR_PATTERNS),
-            _ => return Err(CompileError::Unsupported("matches may not stand in nested loops")),
+            _ => {
+                return Err(CompileError::Unsupported(
+                    "matches may not be used in nested loops",
+                ));
+            }
         }
         check_pattern(call.args.last())
     }
@@ -200,7 +205,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Patterns are compiled whenever they are asked, so they are short and do not grow.
+/// Limits a pattern, since it is compiled at every call: it must be short and must not grow when compiled.
 fn check_pattern(pattern: Option<&IdedExpr>) -> Result<(), CompileError> {
     let Some(Expr::Literal(LiteralValue::String(pattern))) = pattern.map(|pattern| &pattern.expr) else {
         return Err(CompileError::Unsupported(
@@ -236,7 +241,7 @@ fn check_pattern(pattern: Option<&IdedExpr>) -> Result<(), CompileError> {
             max: MAX_UNICODE_CLASSES,
         });
     }
-    // Flags may allow space between what is repeated and the count, so a bracket anywhere is one too many.
+    // Flags may allow space between the repeated part and the count, so no group is allowed anywhere.
     if !repetitions.is_empty() && (classes > 0 || pattern.contains('(')) {
         return Err(CompileError::Unsupported(
             "a pattern with groups or with classes such as \\w may not count repetitions",

@@ -1,27 +1,28 @@
-//! How can conditions speak of `namespace`, which CEL keeps for itself? Wherever the word is a variable, a name of the
-//! same length takes its place before parsing, so that positions in messages stay right. Fields of that name and
-//! text in quotes are left alone.
+//! Substitution of the variable `namespace`, which is a reserved word of CEL.
+//!
+//! Before parsing, every use of the variable is replaced by an identifier of the same length, so that positions in
+//! messages stay correct. Fields of that name and string literals are not changed.
 
 const WORD: &str = "namespace";
 const STAND_IN: &str = "__nspace_";
 
-/// The name by which a variable is known to the parser.
+/// The identifier of a variable in the parsed source.
 pub(super) fn stand_in(variable: &str) -> &str {
     if variable == WORD { STAND_IN } else { variable }
 }
 
-/// The message as its reader expects it.
+/// The message with the original name of the variable.
 pub(super) fn restore(message: &str) -> String {
     message.replace(STAND_IN, WORD)
 }
 
-/// The source with the stand-in for the variable.
+/// The source with the substituted identifier.
 pub(super) fn replace(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
         let length = token_length(rest, first, &out);
-        // A token has at least one character and ends at the boundary of one.
+        // A token has at least one character and ends at a character boundary.
         let (token, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
         out.push_str(if token == WORD && !selects_field(&out) {
             STAND_IN
@@ -52,7 +53,7 @@ fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Whether the text so far ends in a prefix that turns escapes in the following quotes off.
+/// Whether the text so far ends in a prefix that makes the following string literal raw.
 fn is_raw(before: &str) -> bool {
     let prefix = before.rsplit(|c| !is_word(c)).next().unwrap_or_default();
     matches!(prefix.to_ascii_lowercase().as_str(), "r" | "br" | "rb")
@@ -79,7 +80,7 @@ fn quoted_length(rest: &str, quote: char, raw: bool) -> usize {
     rest.len()
 }
 
-/// Whether the text so far ends in a dot, so that what follows is a field.
+/// Whether the text so far ends in a dot, so that a field name follows.
 fn selects_field(before: &str) -> bool {
     let before = before.trim_end();
     before.ends_with('.') || before.ends_with(".?")

@@ -25,7 +25,7 @@ fn evaluates(source: &str, expected: bool) {
 }
 
 #[test]
-fn conditions_over_pods_and_namespaces_hold_or_not() {
+fn conditions_are_evaluated_over_pod_and_namespace() {
     for (source, expected) in [
         ("true", true),
         (
@@ -71,7 +71,7 @@ fn conditions_over_pods_and_namespaces_hold_or_not() {
 }
 
 #[test]
-fn what_has_no_answer_is_an_error() {
+fn expressions_that_cannot_be_evaluated_return_an_error() {
     fn check(source: &str, expected: &str) {
         let error = compile(source)
             .unwrap()
@@ -86,69 +86,82 @@ fn what_has_no_answer_is_an_error() {
     );
 }
 
+fn rejects(source: &str, expected: &str) {
+    assert_eq!(compile(source).unwrap_err().to_string(), expected, "{source}");
+}
+
 #[test]
-fn what_could_hurt_is_refused() {
-    fn check(source: &str, expected: &str) {
-        assert_eq!(compile(source).unwrap_err().to_string(), expected, "{source}");
-    }
-    check(
+fn size_and_nesting_are_limited() {
+    rejects(
         &format!("'{}' == ''", "a".repeat(MAX_SOURCE_BYTES)),
         "may not be more than 10240 bytes",
     );
     let many = "is too complex: more than 512 operators";
-    check(&vec!["1"; 2_000].join("+"), many);
-    check(&format!("pod{}", "[0]".repeat(2_000)), many);
-    check(&format!("pod{}", ".a()".repeat(600)), many);
-    check(&vec!["pod"; 600].join(" in "), many);
-    check(&"!".repeat(600), many);
-    check(
+    rejects(&vec!["1"; 2_000].join("+"), many);
+    rejects(&format!("pod{}", "[0]".repeat(2_000)), many);
+    rejects(&format!("pod{}", ".a()".repeat(600)), many);
+    rejects(&vec!["pod"; 600].join(" in "), many);
+    rejects(&"!".repeat(600), many);
+    rejects(
         &format!("{}1{}", "(".repeat(90), ")".repeat(90)),
         "is too complex: more than 32 nested brackets",
     );
-    check(&vec!["1"; 400].join("+"), "is too complex: more than 256 levels");
-    check(
+    rejects(&vec!["1"; 400].join("+"), "is too complex: more than 256 levels");
+    rejects(
         &format!("pod in [{}]", vec!["1"; 1_100].join(",")),
         "is too complex: more than 1024 parts",
     );
-    check(
+    rejects(
         "pod.a.all(a, pod.b.all(b, pod.c.all(c, a == b)))",
         "is too complex: more than 2 nested loops",
     );
-    check("node.metadata.name == 'a'", "undeclared reference to 'node'");
-    check("pod.a.all(a, b)", "undeclared reference to 'b'");
-    check("pod.a.all(a, true) && a", "undeclared reference to 'a'");
-    check("evil(pod)", "undeclared reference to function 'evil'");
-    check("pod.evil()", "undeclared reference to function 'evil'");
-    check(
+}
+
+#[test]
+fn undeclared_names_and_messages_are_rejected() {
+    rejects("node.metadata.name == 'a'", "undeclared reference to 'node'");
+    rejects("pod.a.all(a, b)", "undeclared reference to 'b'");
+    rejects("pod.a.all(a, true) && a", "undeclared reference to 'a'");
+    rejects("evil(pod)", "undeclared reference to function 'evil'");
+    rejects("pod.evil()", "undeclared reference to function 'evil'");
+    rejects(
         "google.protobuf.Duration{seconds: 1} == pod",
-        "messages cannot be made",
+        "messages cannot be constructed",
     );
-    check("pod.a.matches(pod.b)", "the pattern of matches must be a literal");
-    check(
+}
+
+#[test]
+fn patterns_are_short_literals_that_do_not_grow_when_compiled() {
+    rejects("pod.a.matches(pod.b)", "the pattern of matches must be a literal");
+    rejects(
         &format!("pod.a.matches('{}')", "a".repeat(129)),
         "is too complex: more than 128 bytes in a pattern",
     );
-    check(
+    rejects(
         "pod.a.matches('a{9}b{9}')",
         "is too complex: more than 1 counted repetition in a pattern",
     );
     let counted = "a pattern with groups or with classes such as \\w may not count repetitions";
-    check("pod.a.matches('(ab){9}')", counted);
-    check("pod.a.matches('(?x)(ab) {9}')", counted);
-    check(r"pod.a.matches(r'\w{9}')", counted);
-    check(r"pod.a.matches('[\\d]{9}')", counted);
-    check(
+    rejects("pod.a.matches('(ab){9}')", counted);
+    rejects("pod.a.matches('(?x)(ab) {9}')", counted);
+    rejects(r"pod.a.matches(r'\w{9}')", counted);
+    rejects(r"pod.a.matches('[\\d]{9}')", counted);
+    rejects(
         &format!("pod.a.matches(r'{}')", r"\w".repeat(9)),
         "is too complex: more than 8 classes in a pattern",
     );
-    check(
+    rejects(
         "pod.a.matches('a{1,999}')",
         "a pattern may repeat at most 99 times",
     );
-    check(
+    rejects(
         "pod.a.all(a, pod.b.all(b, b.matches('x')))",
-        "matches may not stand in nested loops",
+        "matches may not be used in nested loops",
     );
+}
+
+#[test]
+fn conditions_must_be_boolean() {
     for source in [
         "'a'",
         "1",
@@ -158,8 +171,12 @@ fn what_could_hurt_is_refused() {
         "-1",
         "size(pod)",
     ] {
-        check(source, "must evaluate to bool");
+        rejects(source, "must evaluate to bool");
     }
+}
+
+#[test]
+fn syntax_errors_show_the_source_as_written() {
     assert_eq!(
         compile("namespace namespace")
             .unwrap_err()
@@ -177,7 +194,7 @@ fn what_could_hurt_is_refused() {
 }
 
 #[test]
-fn the_largest_expressions_that_pass_do_not_overflow() {
+fn expressions_at_the_limits_do_not_overflow_the_stack() {
     for source in [
         vec!["1"; 200].join("+") + " == 200",
         format!("pod{} == 1", "[0]".repeat(200)),
@@ -194,7 +211,7 @@ fn the_largest_expressions_that_pass_do_not_overflow() {
 }
 
 #[test]
-fn loops_bound_what_they_run_over() {
+fn loops_limit_the_size_of_lists_and_maps() {
     let check = |source: &str, items: usize, expected: Result<bool, EvaluateError>| {
         let pod = json!({"list": vec![1; items], "map": {}});
         assert_eq!(
@@ -226,7 +243,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_text_is_compiled_or_refused(source in r#"(pod|namespace|[a-z]{1,3}|[0-9]|[-+*/%?:&|=<>!.,()\[\]{}'" ]){0,40}"#) {
+    fn any_text_is_compiled_or_rejected(source in r#"(pod|namespace|[a-z]{1,3}|[0-9]|[-+*/%?:&|=<>!.,()\[\]{}'" ]){0,40}"#) {
         if let Ok(expression) = compile(&source) {
             drop(expression.evaluate(&[("pod", &json!({"a": [1]})), ("namespace", &json!({}))]));
         }

@@ -1,22 +1,7 @@
 use serde_json::json;
 
 use super::*;
-
-type Causes<'a> = &'a [(&'a str, &'a str, &'a str)];
-
-fn assert_causes(errors: &ErrorList, expected: Causes<'_>, about: &Value) {
-    let found: Vec<_> = errors
-        .iter()
-        .map(|error| {
-            (
-                error.field(),
-                error.reason(),
-                error.body().split(" (e.g.").next().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(found, expected, "{about}");
-}
+use crate::field_error::tests::{Cause, assert_causes};
 
 /// Merges `metadata` over that of a valid object in a namespace.
 fn object(metadata: &Value) -> Value {
@@ -28,11 +13,11 @@ fn object(metadata: &Value) -> Value {
     object
 }
 
-fn create(metadata: &Value, expected: Causes<'_>) {
+fn create(metadata: &Value, expected: &[Cause<'_>]) {
     assert_causes(&validate_create(&object(metadata), true), expected, metadata);
 }
 
-fn update(metadata: &Value, old: &Value, expected: Causes<'_>) {
+fn update(metadata: &Value, old: &Value, expected: &[Cause<'_>]) {
     assert_causes(
         &validate_update(&object(metadata), &object(old)),
         expected,
@@ -44,7 +29,7 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const KEY: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
 #[test]
-fn ordinary_metadata_is_fine() {
+fn ordinary_metadata_is_valid() {
     create(
         &json!({
             "labels": {"a": "", "example.com/b": "C.d"},
@@ -68,7 +53,7 @@ fn names_are_required_and_subdomains() {
         &json!({"name": ""}),
         &[(
             "metadata.name",
-            "FieldValueRequired",
+            "Required",
             "Required value: name or generateName is required",
         )],
     );
@@ -77,12 +62,12 @@ fn names_are_required_and_subdomains() {
         &[
             (
                 "metadata.generateName",
-                "FieldValueInvalid",
+                "Invalid",
                 &format!("Invalid value: \"Bc-\": {SUBDOMAIN}"),
             ),
             (
                 "metadata.name",
-                "FieldValueInvalid",
+                "Invalid",
                 &format!("Invalid value: \"A\": {SUBDOMAIN}"),
             ),
         ],
@@ -92,7 +77,7 @@ fn names_are_required_and_subdomains() {
             &json!({"name": name}),
             &[(
                 "metadata.name",
-                "FieldValueInvalid",
+                "Invalid",
                 &format!("Invalid value: \"{name}\": {SUBDOMAIN}"),
             )],
         );
@@ -101,16 +86,16 @@ fn names_are_required_and_subdomains() {
 }
 
 #[test]
-fn namespaces_follow_the_scope() {
+fn namespaced_kinds_require_a_namespace_and_others_forbid_it() {
     create(
         &json!({"namespace": null}),
-        &[("metadata.namespace", "FieldValueRequired", "Required value")],
+        &[("metadata.namespace", "Required", "Required value")],
     );
     create(
         &json!({"namespace": "a.b"}),
         &[(
             "metadata.namespace",
-            "FieldValueInvalid",
+            "Invalid",
             "Invalid value: \"a.b\": must not contain dots",
         )],
     );
@@ -119,7 +104,7 @@ fn namespaces_follow_the_scope() {
         &validate_create(&object, false),
         &[(
             "metadata.namespace",
-            "FieldValueForbidden",
+            "Forbidden",
             "Forbidden: not allowed on this type",
         )],
         &object,
@@ -127,18 +112,18 @@ fn namespaces_follow_the_scope() {
 }
 
 #[test]
-fn labels_and_annotations_are_checked_and_bounded() {
+fn labels_and_annotations_are_validated_and_limited() {
     create(
         &json!({"labels": {"-": "b c"}}),
         &[
             (
                 "metadata.labels",
-                "FieldValueInvalid",
+                "Invalid",
                 &format!("Invalid value: \"-\": {KEY}"),
             ),
             (
                 "metadata.labels",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"b c\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character",
             ),
         ],
@@ -147,7 +132,7 @@ fn labels_and_annotations_are_checked_and_bounded() {
         &json!({"annotations": {"a b": "x"}}),
         &[(
             "metadata.annotations",
-            "FieldValueInvalid",
+            "Invalid",
             &format!("Invalid value: \"a b\": {KEY}"),
         )],
     );
@@ -156,40 +141,40 @@ fn labels_and_annotations_are_checked_and_bounded() {
         &json!({"annotations": {"a": "x".repeat(262_144)}}),
         &[(
             "metadata.annotations",
-            "FieldValueTooLong",
+            "TooLong",
             "Too long: may not be more than 262144 bytes",
         )],
     );
 }
 
 #[test]
-fn owners_are_complete_and_have_one_controller() {
+fn owner_references_are_complete_and_have_one_controller() {
     create(
         &json!({"ownerReferences": [{"apiVersion": "a/b/c"}, {"apiVersion": "", "kind": "K", "name": "n", "uid": "u"}]}),
         &[
             (
                 "metadata.ownerReferences[0].apiVersion",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"a/b/c\": must be <group>/<version> or <version>",
             ),
             (
                 "metadata.ownerReferences[0].kind",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must not be empty",
             ),
             (
                 "metadata.ownerReferences[0].name",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must not be empty",
             ),
             (
                 "metadata.ownerReferences[0].uid",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must not be empty",
             ),
             (
                 "metadata.ownerReferences[1].apiVersion",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must not be empty",
             ),
         ],
@@ -198,7 +183,7 @@ fn owners_are_complete_and_have_one_controller() {
         &json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Event", "name": "n", "uid": "u"}]}),
         &[(
             "metadata.ownerReferences[0]",
-            "FieldValueInvalid",
+            "Invalid",
             r#"Invalid value: {"apiVersion":"v1","kind":"Event","name":"n","uid":"u"}: /v1, Kind=Event is disallowed from being an owner"#,
         )],
     );
@@ -215,23 +200,23 @@ fn owners_are_complete_and_have_one_controller() {
 }
 
 #[test]
-fn finalizers_have_a_domain_unless_kubernetes_knows_them() {
+fn finalizers_are_qualified_names_or_standard_finalizers() {
     create(
         &json!({"finalizers": ["a", "-/b", "orphan", "foregroundDeletion"]}),
         &[
             (
                 "metadata.finalizers[0]",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"a\": name is neither a standard finalizer name nor is it fully qualified",
             ),
             (
                 "metadata.finalizers",
-                "FieldValueInvalid",
+                "Invalid",
                 &format!("Invalid value: \"-/b\": prefix part {SUBDOMAIN}"),
             ),
             (
                 "metadata.finalizers",
-                "FieldValueInvalid",
+                "Invalid",
                 r#"Invalid value: ["a","-/b","orphan","foregroundDeletion"]: finalizer orphan and foregroundDeletion cannot be both set"#,
             ),
         ],
@@ -248,32 +233,32 @@ fn managed_fields_are_well_formed() {
         &[
             (
                 "metadata.managedFields[0].operation",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must not be empty",
             ),
             (
                 "metadata.managedFields[0].manager",
-                "FieldValueInvalid",
+                "Invalid",
                 r#"Invalid value: "a\ab": invalid character U+0007 (at position 1)"#,
             ),
             (
                 "metadata.managedFields[1].operation",
-                "FieldValueNotSupported",
+                "NotSupported",
                 r#"Unsupported value: "X": supported values: "Apply", "Update""#,
             ),
             (
                 "metadata.managedFields[1].fieldsType",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"F\": must be `FieldsV1`",
             ),
             (
                 "metadata.managedFields[1].manager",
-                "FieldValueTooLong",
+                "TooLong",
                 "Too long: may not be more than 128 bytes",
             ),
             (
                 "metadata.managedFields[1].subresource",
-                "FieldValueTooLong",
+                "TooLong",
                 "Too long: may not be more than 256 bytes",
             ),
         ],
@@ -289,32 +274,32 @@ fn identity_and_times_are_immutable() {
         &[
             (
                 "metadata.name",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"m\": field is immutable",
             ),
             (
                 "metadata.namespace",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"\": field is immutable",
             ),
             (
                 "metadata.uid",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"v\": field is immutable",
             ),
             (
                 "metadata.creationTimestamp",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: null: field is immutable",
             ),
             (
                 "metadata.deletionTimestamp",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"2026-01-02T00:00:00Z\": field is immutable",
             ),
             (
                 "metadata.deletionGracePeriodSeconds",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: 5: field is immutable",
             ),
         ],
@@ -332,14 +317,14 @@ fn identity_and_times_are_immutable() {
 }
 
 #[test]
-fn generation_counts_upward() {
+fn generation_never_decreases() {
     update(&json!({"generation": 5}), &json!({"generation": 5}), &[]);
     update(
         &json!({"generation": 4}),
         &json!({"generation": 5}),
         &[(
             "metadata.generation",
-            "FieldValueInvalid",
+            "Invalid",
             "Invalid value: 4: must not be decremented",
         )],
     );
@@ -347,14 +332,14 @@ fn generation_counts_upward() {
         &json!({"generation": -1}),
         &[(
             "metadata.generation",
-            "FieldValueInvalid",
+            "Invalid",
             "Invalid value: -1: must be greater than or equal to 0",
         )],
     );
 }
 
 #[test]
-fn a_terminating_object_takes_no_new_finalizers() {
+fn finalizers_cannot_be_added_to_a_terminating_object() {
     let terminating =
         |finalizers: &[&str]| json!({"deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": finalizers});
     update(
@@ -367,7 +352,7 @@ fn a_terminating_object_takes_no_new_finalizers() {
         &terminating(&["a.io/b"]),
         &[(
             "metadata.finalizers",
-            "FieldValueForbidden",
+            "Forbidden",
             r#"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"a.io/a", "a.io/c"}"#,
         )],
     );
@@ -375,7 +360,7 @@ fn a_terminating_object_takes_no_new_finalizers() {
 }
 
 #[test]
-fn generated_names_are_cut_and_suffixed() {
+fn generated_names_are_truncated_and_suffixed() {
     let mut rng = fastrand::Rng::with_seed(7);
     for (base, kept) in [
         ("web-", "web-"),
@@ -395,7 +380,7 @@ fn generated_names_are_cut_and_suffixed() {
 }
 
 #[test]
-fn identical_owners_are_dropped_with_a_warning() {
+fn identical_owner_references_are_dropped_with_a_warning() {
     let owner = |uid: &str, name: &str| json!({"apiVersion": "v1", "kind": "K", "name": name, "uid": uid});
     let mut twice = object(
         &json!({"ownerReferences": [owner("u", "a"), owner("u", "b"), owner("u", "a"), owner("v", "a"), owner("v", "a")]}),

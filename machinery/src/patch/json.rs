@@ -1,28 +1,28 @@
-//! JSON patch with the limits and the deviations of the reference engine.
+//! JSON patch (RFC 6902), with the limits and the deviations of the reference server.
 //!
-//! It departs from RFC 6902 where the reference does: negative indices count from the end, `replace` of a missing key
-//! adds it, `test` for null passes where nothing stands, `add` without a value writes null.
+//! Deviations: negative indices count from the end, `replace` of a missing key adds it, `test` for null succeeds if the
+//! value is absent, and `add` without a value writes null.
 
 use serde_json::{Map, Value};
 
 use super::{OperationError, PatchError, Patched};
 use crate::codec::{DecodeError, StrictError, json};
 
-/// How many operations a patch may have.
-pub const MOST_OPERATIONS: usize = 10_000;
+/// The maximum number of operations of a patch.
+pub const MAX_OPERATIONS: usize = 10_000;
 
-/// How many bytes `copy` operations may add altogether.
-const MOST_COPIED_BYTES: usize = 3 * 1024 * 1024;
+/// The maximum total size of the values that `copy` operations add, in bytes.
+const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
-/// How deep operations may nest a document; deeper ones could not be decoded again.
-const DEEPEST: usize = 100;
+/// The maximum nesting of a patched document; deeper documents would exceed the limit of the decoder.
+const MAX_DEPTH: usize = 100;
 
-/// How many items `add` and `remove` may move aside in lists altogether.
-const MOST_SHIFTED_ITEMS: usize = 50_000_000;
+/// The maximum total number of list items that `add` and `remove` may shift.
+const MAX_SHIFTED_ITEMS: usize = 50_000_000;
 
 /// Applies a JSON patch to a document: all operations, or none.
 ///
-/// [`Patched::strict`] lists members that operations do not have, and members that stand twice.
+/// [`Patched::strict`] lists unknown and duplicate members of the operations.
 ///
 /// ```
 /// let document = serde_json::json!({"list": [1, 2]});
@@ -34,16 +34,16 @@ const MOST_SHIFTED_ITEMS: usize = 50_000_000;
 ///
 /// # Errors
 ///
-/// [`PatchError::NotJson`], [`PatchError::Decode`] when the patch is no list of operations,
+/// [`PatchError::NotJson`], [`PatchError::Decode`] if the patch is not a list of operations,
 /// [`PatchError::TooManyOperations`], and [`PatchError::Operation`] for the first operation that fails.
 pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
     let decoded = json::decode(patch).map_err(|_| PatchError::NotJson)?;
     let operations = match decoded.value {
         Value::Array(operations) => operations,
         Value::Null => Vec::new(),
-        other => return Err(misfit(&other, "value", "[]handlers.jsonPatchOp")),
+        other => return Err(wrong_type(&other, "value", "[]handlers.jsonPatchOp")),
     };
-    if operations.len() > MOST_OPERATIONS {
+    if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooManyOperations {
             count: operations.len(),
         });
@@ -64,7 +64,7 @@ pub fn apply(document: &Value, patch: &[u8]) -> Result<Patched, PatchError> {
     Ok(Patched { value, strict })
 }
 
-/// A repeated member, told as of the patch.
+/// A duplicate member of a patch, with the error text for patches.
 fn of_patch(error: StrictError) -> StrictError {
     match error {
         StrictError::DuplicateField { path } => StrictError::PatchDuplicateField { path },
@@ -72,23 +72,11 @@ fn of_patch(error: StrictError) -> StrictError {
     }
 }
 
-fn misfit(found: &Value, place: &str, expected: &str) -> PatchError {
-    let found = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    PatchError::Decode(DecodeError::Type {
-        found: found.to_owned(),
-        place: place.to_owned(),
-        expected: expected.to_owned(),
-    })
+fn wrong_type(found: &Value, place: &str, expected: &str) -> PatchError {
+    PatchError::Decode(DecodeError::wrong_type(found, place, expected))
 }
 
-/// What the operations of a patch have cost so far.
+/// The resources that the operations of a patch have used so far.
 #[derive(Default)]
 struct Spent {
     copied_bytes: usize,
@@ -98,7 +86,7 @@ struct Spent {
 impl Spent {
     fn shift(&mut self, items: usize) -> Result<(), OperationError> {
         self.shifted_items += items;
-        if self.shifted_items > MOST_SHIFTED_ITEMS {
+        if self.shifted_items > MAX_SHIFTED_ITEMS {
             Err(OperationError::TooMuchWork)
         } else {
             Ok(())
@@ -107,7 +95,7 @@ impl Spent {
 
     fn copy(&mut self, bytes: usize) -> Result<(), OperationError> {
         self.copied_bytes += bytes;
-        if self.copied_bytes > MOST_COPIED_BYTES {
+        if self.copied_bytes > MAX_COPIED_BYTES {
             Err(OperationError::CopyTooLarge(self.copied_bytes))
         } else {
             Ok(())
@@ -115,7 +103,7 @@ impl Spent {
     }
 }
 
-/// One operation as it was sent.
+/// One operation, as decoded.
 #[derive(Default)]
 struct Operation {
     op: Option<String>,
@@ -129,7 +117,7 @@ impl Operation {
         let members = match operation {
             Value::Object(members) => members,
             Value::Null => Map::new(),
-            other => return Err(misfit(&other, "value", "handlers.jsonPatchOp")),
+            other => return Err(wrong_type(&other, "value", "handlers.jsonPatchOp")),
         };
         let mut read = Self::default();
         for (name, value) in members {
@@ -152,7 +140,7 @@ impl Operation {
                 Value::String(value) => *text = Some(value),
                 Value::Null => {}
                 other => {
-                    return Err(misfit(
+                    return Err(wrong_type(
                         &other,
                         &format!("struct field jsonPatchOp.{name}"),
                         "string",
@@ -206,7 +194,7 @@ fn missing(path: &str) -> OperationError {
     OperationError::MissingPath(path.to_owned())
 }
 
-/// The steps of a pointer but the last, and the last.
+/// Splits a pointer into its last step and the steps before it.
 fn split(path: &str) -> Result<(impl Iterator<Item = String>, String), OperationError> {
     let steps = path.strip_prefix('/').ok_or_else(|| {
         if path.is_empty() {
@@ -232,7 +220,7 @@ fn unescaped(step: &str) -> String {
     step.replace("~1", "/").replace("~0", "~")
 }
 
-/// The object or list that a path ends in, and the last step.
+/// The parent of the value at a path, and the last step of the path.
 fn parent<'d>(document: &'d mut Value, path: &str) -> Result<(&'d mut Value, String), OperationError> {
     let (parents, last) = split(path)?;
     let mut here = document;
@@ -247,7 +235,7 @@ fn parent<'d>(document: &'d mut Value, path: &str) -> Result<(&'d mut Value, Str
     Ok((here, last))
 }
 
-/// A position in a list of `length` items, counted from the end if negative. `None` beyond the end.
+/// A position in a list of `length` items; negative indices count from the end. `None` past the end.
 fn index(step: &str, length: usize) -> Result<Option<usize>, OperationError> {
     let wrong = || OperationError::Index(step.to_owned());
     let number: i64 = step.parse().map_err(|_| wrong())?;
@@ -270,7 +258,7 @@ fn get<'d>(document: &'d mut Value, path: &str) -> Result<Option<&'d Value>, Ope
     }
 }
 
-/// Refuses to put a value where it would nest the document too deeply.
+/// Rejects a value that would nest the document too deeply.
 fn check_depth(path: &str, value: &Value) -> Result<(), OperationError> {
     fn depth(value: &Value) -> usize {
         match value {
@@ -280,7 +268,7 @@ fn check_depth(path: &str, value: &Value) -> Result<(), OperationError> {
         }
     }
     let above = path.bytes().filter(|byte| *byte == b'/').count();
-    if above + depth(value) > DEEPEST {
+    if above + depth(value) > MAX_DEPTH {
         Err(OperationError::TooDeep)
     } else {
         Ok(())
@@ -296,7 +284,7 @@ fn add(document: &mut Value, path: &str, value: Value, spent: &mut Spent) -> Res
         }
         Value::Array(items) if last == "-" => items.push(value),
         Value::Array(items) => {
-            // One position more than there are items: behind the last one.
+            // The position after the last item is valid.
             let at = index(&last, items.len() + 1)?.ok_or(OperationError::Index(last))?;
             spent.shift(items.len() - at)?;
             items.insert(at, value);
@@ -342,7 +330,7 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), Operati
     Ok(())
 }
 
-/// The size of a value as compact JSON, within a few bytes for escapes.
+/// The size of a value as compact JSON, without the extra bytes of escapes.
 fn size(value: &Value) -> usize {
     match value {
         Value::Null => 4,
@@ -359,10 +347,9 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// A fuzz target: patching an object must not panic.
+/// Fuzz target: patching an object must not panic.
 pub fn fuzz_apply(patch: &[u8]) {
-    let document = serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"});
-    drop(apply(&document, patch));
+    drop(apply(&super::fuzz_document(), patch));
 }
 
 #[cfg(test)]
@@ -487,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_operations_are_told_apart_from_undecodable_patches() {
+    fn failed_operations_and_undecodable_patches_are_different_errors() {
         let document = json!({"a": [1], "s": "x"});
         for operation in [
             json!({"op": "test", "path": "/a/0", "value": 2}),
@@ -553,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_patch_changes_nothing_and_names_the_operation() {
+    fn the_error_of_a_failed_patch_names_the_operation() {
         let error = patched(
             &json!({}),
             &json!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]),
@@ -562,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold() {
+    fn operations_and_copies_are_limited() {
         let many = |count| Value::Array(vec![json!({"op": "add", "path": "/a", "value": 1}); count]);
         check(&json!({}), &many(10_000), &json!({"a": 1}));
         assert_eq!(
@@ -586,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_do_not_become_deeper_than_can_be_decoded() {
+    fn nesting_of_the_patched_document_is_limited() {
         // Each copy doubles the depth.
         let mut operations = vec![json!({"op": "add", "path": "/a", "value": {}})];
         let mut path = "/a".to_owned();
@@ -608,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_items_aside_is_limited() {
+    fn shifting_list_items_is_limited() {
         let mut operations = vec![json!({"op": "add", "path": "/a/0", "value": 0}); 9_999];
         operations.push(json!({"op": "remove", "path": "/a/0"}));
         let few = json!({"a": []});
@@ -628,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_operations_do_not_have_are_reported() {
+    fn unknown_and_duplicate_members_of_operations_are_reported() {
         let patch = br#"[{"op":"add","path":"/a","value":{"x":1,"x":2},"foo":1},{"op":"test","path":"/b","op":"test"}]"#;
         let patched = apply(&json!({}), patch).unwrap();
         assert_eq!(patched.value, json!({"a": {"x": 2}}));

@@ -1,4 +1,4 @@
-//! JSON merge patch: objects merge, `null` deletes, everything else replaces.
+//! JSON merge patch (RFC 7386): objects are merged, `null` deletes, any other value replaces.
 
 use serde_json::{Map, Value};
 
@@ -7,8 +7,8 @@ use crate::codec::{DecodeError, FieldValidation, json};
 
 /// Applies a merge patch to a document.
 ///
-/// Nulls inside added objects delete nothing and are dropped; nulls that are items of lists stay. With
-/// [`FieldValidation::Ignore`] an array replaces the document, as the reference does; otherwise only objects are patches.
+/// Null members of added objects are dropped; null items of lists are kept. With [`FieldValidation::Ignore`] an array
+/// replaces the document, as in the reference server; otherwise a patch must be an object.
 ///
 /// ```
 /// use drydock_machinery::codec::FieldValidation;
@@ -21,37 +21,31 @@ use crate::codec::{DecodeError, FieldValidation, json};
 ///
 /// # Errors
 ///
-/// [`PatchError::NotJson`], [`PatchError::NotAnObject`] for `null` and, when validation is ignored, scalars, and
-/// [`PatchError::Decode`] for anything else that is no object.
+/// [`PatchError::NotJson`]; [`PatchError::NotAnObject`] for `null` and, with [`FieldValidation::Ignore`], for scalars;
+/// [`PatchError::Decode`] for any other patch that is not an object.
 pub fn apply(document: &Value, patch: &[u8], validation: FieldValidation) -> Result<Patched, PatchError> {
     let decoded = json::decode(patch).map_err(|_| PatchError::NotJson)?;
-    let found = match &decoded.value {
+    match &decoded.value {
         Value::Object(_) => {
             let mut value = document.clone();
             merge(&mut value, decoded.value);
-            return Ok(Patched {
+            Ok(Patched {
                 value,
                 strict: decoded.duplicates,
-            });
+            })
         }
-        Value::Null => return Err(PatchError::NotAnObject),
-        Value::Array(_) if validation == FieldValidation::Ignore => {
-            return Ok(Patched {
-                value: decoded.value,
-                strict: Vec::new(),
-            });
-        }
-        _ if validation == FieldValidation::Ignore => return Err(PatchError::NotAnObject),
-        Value::Array(_) => "array",
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) => "bool",
-    };
-    Err(PatchError::Decode(DecodeError::Type {
-        found: found.to_owned(),
-        place: "value".to_owned(),
-        expected: "map[string]interface {}".to_owned(),
-    }))
+        Value::Array(_) if validation == FieldValidation::Ignore => Ok(Patched {
+            value: decoded.value,
+            strict: Vec::new(),
+        }),
+        Value::Null => Err(PatchError::NotAnObject),
+        _ if validation == FieldValidation::Ignore => Err(PatchError::NotAnObject),
+        other => Err(PatchError::Decode(DecodeError::wrong_type(
+            other,
+            "value",
+            "map[string]interface {}",
+        ))),
+    }
 }
 
 /// Merges a patch into a value.
@@ -86,14 +80,13 @@ fn prune(value: &mut Value) {
     }
 }
 
-/// A fuzz target: patching an object must not panic and must yield an object.
+/// Fuzz target: patching an object must not panic and must yield an object.
 ///
 /// # Panics
 ///
-/// When a patch makes an object something else, which is a bug.
+/// If the result is not an object, which is a bug.
 pub fn fuzz_apply(patch: &[u8]) {
-    let document = serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"});
-    if let Ok(patched) = apply(&document, patch, FieldValidation::Warn) {
+    if let Ok(patched) = apply(&super::fuzz_document(), patch, FieldValidation::Warn) {
         assert!(patched.value.is_object());
     }
 }
@@ -110,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_rfc() {
+    fn examples_of_the_rfc() {
         for (document, patch, expected) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -141,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_in_lists_stay() {
+    fn null_items_of_lists_are_kept() {
         check(
             &json!({}),
             &json!({"a": [null, {"b": null, "c": 1}]}),
@@ -151,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_objects_are_patches() {
-        let refuse = |patch: &str, validation| {
+        let error_of = |patch: &str, validation| {
             apply(&json!({}), patch.as_bytes(), validation)
                 .unwrap_err()
                 .to_string()
@@ -161,19 +154,19 @@ mod tests {
             FieldValidation::Strict,
             FieldValidation::Ignore,
         ] {
-            assert_eq!(refuse("a: 1", validation), "invalid JSON patch");
-            assert_eq!(refuse("", validation), "invalid JSON patch");
-            assert_eq!(refuse("null", validation), "Invalid JSON Patch");
+            assert_eq!(error_of("a: 1", validation), "invalid JSON patch");
+            assert_eq!(error_of("", validation), "invalid JSON patch");
+            assert_eq!(error_of("null", validation), "Invalid JSON Patch");
         }
         assert_eq!(
-            refuse("[]", FieldValidation::Warn),
+            error_of("[]", FieldValidation::Warn),
             "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
         );
         assert_eq!(
-            refuse("\"x\"", FieldValidation::Strict),
+            error_of("\"x\"", FieldValidation::Strict),
             "error decoding patch: json: cannot unmarshal string into Go value of type map[string]interface {}"
         );
-        assert_eq!(refuse("1", FieldValidation::Ignore), "Invalid JSON Patch");
+        assert_eq!(error_of("1", FieldValidation::Ignore), "Invalid JSON Patch");
         assert_eq!(
             apply(&json!({}), b"[1]", FieldValidation::Ignore).unwrap().value,
             json!([1])
@@ -181,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_reported() {
+    fn duplicate_keys_are_reported() {
         let patched = apply(&json!({}), br#"{"spec":{"a":1,"a":2}}"#, FieldValidation::Warn).unwrap();
         assert_eq!(patched.value, json!({"spec": {"a": 2}}));
         assert_eq!(patched.strict[0].to_string(), r#"duplicate field "spec.a""#);

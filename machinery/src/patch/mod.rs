@@ -1,8 +1,7 @@
-//! How does a patch change an object? JSON patch (RFC 6902) and JSON merge patch (RFC 7386), as the reference server
-//! applies them.
+//! JSON patch (RFC 6902) and JSON merge patch (RFC 7386), as the reference server applies them.
 //!
-//! A patch works on the object in the version of the request, metadata included. What comes out is decoded, defaulted
-//! and validated like an update. Start at [`json::apply`] and [`merge::apply`].
+//! A patch is applied to the object in the version of the request, metadata included. The caller decodes, defaults and
+//! validates the result like an update. Start at [`json::apply`] and [`merge::apply`].
 
 pub mod json;
 pub mod merge;
@@ -16,29 +15,29 @@ use crate::codec::{DecodeError, StrictError};
 pub struct Patched {
     /// The document after the patch.
     pub value: Value,
-    /// What a strict client wants to know about the patch itself.
+    /// Strict errors of the patch itself.
     pub strict: Vec<StrictError>,
 }
 
-/// Why a patch cannot be applied. The comment of each variant says how it is answered.
+/// Why a patch cannot be applied. The documentation of each variant names the HTTP status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// The patch is not JSON: 400.
     #[error("invalid JSON patch")]
     NotJson,
-    /// A merge patch that is null or a scalar: 400.
+    /// The merge patch is null or a scalar: 400.
     #[error("Invalid JSON Patch")]
     NotAnObject,
-    /// The patch has another shape than its type asks for: 400.
+    /// The patch does not have the structure of its media type: 400.
     #[error("error decoding patch: {0}")]
     Decode(DecodeError),
-    /// More operations than allowed: 413.
+    /// The patch has too many operations: 413.
     #[error(
         "Request entity too large: The allowed maximum operations in a JSON patch is {}, got {count}",
-        json::MOST_OPERATIONS
+        json::MAX_OPERATIONS
     )]
     TooManyOperations {
-        /// How many there are.
+        /// The number of operations.
         count: usize,
     },
     /// An operation failed: 422, reason Invalid, empty details.
@@ -46,39 +45,44 @@ pub enum PatchError {
     Operation {
         /// The position of the operation.
         index: usize,
-        /// What is wrong with it.
+        /// The cause.
         source: OperationError,
     },
 }
 
-/// Why an operation of a JSON patch failed. Clients are not told.
+/// Why an operation of a JSON patch failed. Not sent to clients.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// The operation is none of the six.
+    /// The operation is not one of the six of RFC 6902.
     #[error("unexpected kind: {0}")]
     UnknownOperation(String),
-    /// A member that the operation needs is missing.
+    /// A required member of the operation is missing.
     #[error("missing {0}")]
     MissingMember(&'static str),
-    /// The path, or the object it goes through, does not exist.
+    /// The path or one of its parents does not exist.
     #[error("doc is missing path: {0:?}")]
     MissingPath(String),
-    /// An index is no number or out of bounds.
+    /// An index is not a number, or out of bounds.
     #[error("invalid index: {0:?}")]
     Index(String),
-    /// The value is not the one that was tested for.
+    /// The value differs from the tested one.
     #[error("testing value {0} failed: test failed")]
     Test(String),
-    /// The whole document cannot be treated so.
+    /// The operation is not possible on the whole document.
     #[error("operation on the whole document")]
     WholeDocument,
     /// The document would be nested more than 100 levels deep.
     #[error("document nested too deeply")]
     TooDeep,
-    /// Lists were rearranged too much.
+    /// Too many list items were shifted.
     #[error("too many list items moved")]
     TooMuchWork,
-    /// Copies have grown beyond 3 MiB.
+    /// Copied values exceed 3 MiB in total.
     #[error("unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit")]
     CopyTooLarge(usize),
+}
+
+/// The document that the fuzz targets patch.
+fn fuzz_document() -> Value {
+    serde_json::json!({"a": {"b": [1, {"c": null}]}, "d": "e"})
 }

@@ -1,18 +1,18 @@
-//! Making a decoded body an object of its kind: what the schema does not know goes, what it knows must fit.
+//! Conformance of a decoded body to a schema: unknown fields are dropped, known fields must have the right type.
 
 use serde_json::{Map, Value};
 
 use super::structural::{Field, List, ObjectShape, Omit, Shape, Structural, Width};
 use super::time;
-use crate::codec::{DecodeError, Location, MOST_ERRORS, Segment, StrictError};
+use crate::codec::{DecodeError, Location, MAX_ERRORS, Segment, StrictError, json_type};
 
 impl Structural {
-    /// Brings a decoded value into the form of an object of this schema, and reports unknown fields.
+    /// Converts a decoded value to the canonical form of an object of this schema. Returns the unknown fields.
     ///
-    /// `null` reads as absent (in lists and maps as the empty value), unknown fields are dropped, times are cut to whole
-    /// seconds of UTC, and what the convention omits (empty optional lists and maps, in metadata also empty text and
-    /// zero) is dropped. A `null` body is an empty object. `metadata.managedFields` keeps `[]` and `[{}]`: they mean
-    /// something to [`managed_fields`](crate::apply::managed_fields).
+    /// `null` reads as absent (in lists and maps as the empty value), unknown fields are dropped, times are truncated to
+    /// whole seconds in UTC, and values that Go's `omitempty` omits (empty optional lists and maps, in metadata also empty
+    /// text and zero) are dropped. A `null` body is an empty object. `metadata.managedFields` keeps `[]` and `[{}]`, which
+    /// reset field ownership ([`managed_fields`](crate::apply::managed_fields)).
     ///
     /// ```
     /// use drydock_machinery::schema::Structural;
@@ -24,9 +24,9 @@ impl Structural {
     /// assert_eq!(object, serde_json::json!({"metadata": {}, "spec": {}}));
     /// assert_eq!(unknown[0].to_string(), r#"unknown field "spec.x""#);
     ///
-    /// let refused = schema.conform(&mut serde_json::json!({"spec": {"ttl": "1"}})).unwrap_err();
+    /// let error = schema.conform(&mut serde_json::json!({"spec": {"ttl": "1"}})).unwrap_err();
     /// assert_eq!(
-    ///     refused.to_string(),
+    ///     error.to_string(),
     ///     "json: cannot unmarshal string into Go struct field ThingSpec.spec.ttl of type int32"
     /// );
     /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -34,8 +34,8 @@ impl Structural {
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Type`] for the first value of another JSON type or out of range, the `DecodeError::Time…` kinds for
-    /// a time that does not parse. `value` is then left half done.
+    /// [`DecodeError::Type`] for the first value with a wrong JSON type or out of range, the `DecodeError::Time…` kinds for
+    /// a time that does not parse. `value` is then partly converted.
     pub fn conform(&self, value: &mut Value) -> Result<Vec<StrictError>, DecodeError> {
         if value.is_null() {
             *value = self.empty();
@@ -45,7 +45,7 @@ impl Structural {
         Ok(walk.unknown)
     }
 
-    /// What `null` means inside a list or a map.
+    /// The value of `null` in a list or a map.
     fn empty(&self) -> Value {
         match &self.shape {
             Shape::Any => Value::Null,
@@ -58,7 +58,7 @@ impl Structural {
         }
     }
 
-    /// The type as the reference decoder would name it.
+    /// The name of the Go type in error texts.
     fn type_name(&self) -> String {
         match &self.shape {
             Shape::Any => "interface {}".to_owned(),
@@ -123,9 +123,9 @@ impl Walk {
                 Ok(())
             }
             (Shape::Number, Value::Number(_)) | (Shape::Any, _) => {
-                normalize_numbers(value, DEEPEST_FREE_FORM)
+                normalize_numbers(value, MAX_FREE_FORM_DEPTH)
             }
-            _ => Err(misfit(schema, value, location)),
+            _ => Err(wrong_type(schema, value, location)),
         }
     }
 
@@ -135,12 +135,12 @@ impl Walk {
         members: &mut Map<String, Value>,
         location: Option<&Location<'_>>,
     ) -> Result<(), DecodeError> {
-        let mut fault = None;
+        let mut failure = None;
         let struct_name = object.struct_name();
-        // Members and fields are sorted alike, so one pass over both finds every field.
+        // Members and fields are both sorted by name, so one pass over both finds every field.
         let mut fields = object.fields.iter().peekable();
         members.retain(|key, value| {
-            if fault.is_some() {
+            if failure.is_some() {
                 return true;
             }
             while fields.next_if(|field| field.name < *key).is_some() {}
@@ -152,7 +152,7 @@ impl Walk {
                 return match self.node(&field.schema, value, Some(&below)) {
                     Ok(()) => !field.omits(value),
                     Err(error) => {
-                        fault = Some(error);
+                        failure = Some(error);
                         true
                     }
                 };
@@ -162,13 +162,13 @@ impl Walk {
                 if value.is_null() {
                     *value = schema.empty();
                 }
-                fault = self.node(schema, value, Some(&below)).err();
+                failure = self.node(schema, value, Some(&below)).err();
                 true
             } else if object.preserves_unknown {
-                fault = normalize_numbers(value, DEEPEST_FREE_FORM).err();
+                failure = normalize_numbers(value, MAX_FREE_FORM_DEPTH).err();
                 true
             } else {
-                if self.unknown.len() < MOST_ERRORS {
+                if self.unknown.len() < MAX_ERRORS {
                     self.unknown.push(StrictError::UnknownField {
                         path: below.to_string(),
                     });
@@ -176,7 +176,7 @@ impl Walk {
                 false
             }
         });
-        fault.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     fn list(
@@ -199,11 +199,11 @@ impl Walk {
     }
 }
 
-/// How deep content without a schema may be nested. Its ownership is stored a few levels deeper than itself, and both
-/// must decode again.
-const DEEPEST_FREE_FORM: usize = 64;
+/// The maximum nesting of content without a schema. Its field set in `managedFields` is nested a few levels deeper, and
+/// must also stay within the limit of the decoder.
+const MAX_FREE_FORM_DEPTH: usize = 64;
 
-/// Whole floats become integers, as in the reference output.
+/// Converts whole floats to integers, as the reference server prints them.
 fn normalize_numbers(value: &mut Value, levels: usize) -> Result<(), DecodeError> {
     let below = || levels.checked_sub(1).ok_or(DecodeError::TooDeep);
     match value {
@@ -229,27 +229,22 @@ fn normalize_numbers(value: &mut Value, levels: usize) -> Result<(), DecodeError
     Ok(())
 }
 
-/// The integer a float stands for, when the float is exact.
+/// The integer equal to a float, if the float is in the range where it represents integers exactly.
 #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
 fn whole(float: f64) -> Option<i64> {
-    /// Beyond 2^53 a float does not name one integer.
+    /// Above 2^53, floats no longer distinguish neighbouring integers.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     (float.fract() == 0.0 && float.abs() <= EXACT).then_some(float as i64)
 }
 
-fn misfit(schema: &Structural, value: &Value, location: Option<&Location<'_>>) -> DecodeError {
+fn wrong_type(schema: &Structural, value: &Value, location: Option<&Location<'_>>) -> DecodeError {
     let found = match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(_) => "bool".to_owned(),
         Value::Number(number) if matches!(schema.shape, Shape::Integer(_) | Shape::IntOrString) => {
             format!("number {number}")
         }
-        Value::Number(_) => "number".to_owned(),
-        Value::String(_) => "string".to_owned(),
-        Value::Array(_) => "array".to_owned(),
-        Value::Object(_) => "object".to_owned(),
+        other => json_type(other).to_owned(),
     };
-    // Times decode themselves, so the reference decoder does not say where they stand.
+    // Go's decoder calls the unmarshaler of times, so its error does not name the field.
     let place = location
         .filter(|_| !matches!(schema.shape, Shape::Time))
         .and_then(Location::struct_field);
@@ -304,7 +299,7 @@ mod tests {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "tables of literals read better")]
-    fn refuse(spec: Value, expected: &str) {
+    fn rejects(spec: Value, expected: &str) {
         let mut value = json!({ "spec": spec });
         let error = schema().conform(&mut value).expect_err(expected);
         assert_eq!(error.to_string(), expected);
@@ -338,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn free_form_content_is_not_nested_without_end() {
+    fn nesting_of_free_form_content_is_limited() {
         let nested = |levels: usize| {
             let text = "{\"a\":".repeat(levels) + "1" + &"}".repeat(levels);
             json!({"spec": {"free": serde_json::from_str::<Value>(&text).unwrap()}})
@@ -349,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_limited() {
+    fn reported_errors_are_limited() {
         let mut spec = json!({});
         for index in 0..200 {
             spec[format!("x{index}")] = 1.into();
@@ -418,11 +413,11 @@ mod tests {
                 "spec": {"at": "2026-01-02T03:04:05Z"}}),
             &[],
         );
-        refuse(
+        rejects(
             json!({"at": "soon"}),
             "parsing time \"soon\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"soon\" as \"2006\"",
         );
-        refuse(
+        rejects(
             json!({"at": 5}),
             "json: cannot unmarshal number into Go value of type string",
         );
@@ -440,54 +435,54 @@ mod tests {
             (json!(1.5), "1.5"),
             (json!(1e3), "1000.0"),
         ] {
-            refuse(
+            rejects(
                 json!({ "heartbeatDeadlineSeconds": number }),
                 &format!(
                     "json: cannot unmarshal number {text} into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32"
                 ),
             );
         }
-        refuse(
+        rejects(
             json!({"large": 9_223_372_036_854_775_808_u64}),
             "json: cannot unmarshal number 9223372036854775808 into Go struct field EvictionRequestSpec.spec.large of type int64",
         );
     }
 
     #[test]
-    fn values_of_another_type_are_refused_with_field_and_types() {
-        refuse(
+    fn errors_about_types_name_the_field_and_both_types() {
+        rejects(
             json!({"heartbeatDeadlineSeconds": "1"}),
             "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.heartbeatDeadlineSeconds of type int32",
         );
-        refuse(
+        rejects(
             json!({"type": 1}),
             "json: cannot unmarshal number into Go struct field EvictionRequestSpec.spec.type of type string",
         );
-        refuse(
+        rejects(
             json!({"enabled": {}}),
             "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.enabled of type bool",
         );
-        refuse(
+        rejects(
             json!({"must": {}}),
             "json: cannot unmarshal object into Go struct field EvictionRequestSpec.spec.must of type []string",
         );
-        refuse(
+        rejects(
             json!({"labels": []}),
             "json: cannot unmarshal array into Go struct field EvictionRequestSpec.spec.labels of type map[string]string",
         );
-        refuse(
+        rejects(
             json!({"labels": {"a": true}}),
             "json: cannot unmarshal bool into Go struct field EvictionRequestSpec.spec.labels of type string",
         );
-        refuse(
+        rejects(
             json!({"target": "x"}),
             "json: cannot unmarshal string into Go struct field EvictionRequestSpec.spec.target of type v1alpha3.Target",
         );
-        refuse(
+        rejects(
             json!({"requesters": [{"name": "a"}, {"weight": "1"}]}),
             "json: cannot unmarshal string into Go struct field Requester.spec.requesters.weight of type int32",
         );
-        refuse(
+        rejects(
             json!([]),
             "json: cannot unmarshal array into Go struct field EvictionRequest.spec of type v1alpha3.EvictionRequestSpec",
         );

@@ -1,14 +1,13 @@
-//! Filling in what the schema says stands where nothing is written.
+//! Defaulting: fills in the defaults of the schema.
 
 use serde_json::Value;
 
 use super::{Shape, Structural};
 
 impl Structural {
-    /// Fills in the defaults of absent fields, wherever the parent object exists.
+    /// Fills in the defaults of absent fields of every object that is present.
     ///
-    /// Filled-in values are completed by the defaults inside them. Values that do not have the expected shape are left
-    /// alone.
+    /// Defaults are also applied inside filled-in values. Values that do not have the expected shape are not changed.
     pub fn default(&self, value: &mut Value) {
         if !self.has_defaults {
             return;
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_fields_of_present_parents_are_filled() {
+    fn absent_fields_of_present_objects_are_defaulted() {
         check(json!({}), &json!({}));
         check(json!({"plain": {}}), &json!({"plain": {}}));
         check(
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_another_shape_are_left_alone() {
+    fn values_of_another_shape_are_not_changed() {
         check(json!({"spec": "text"}), &json!({"spec": "text"}));
         check(json!([]), &json!([]));
     }

@@ -1,20 +1,22 @@
-//! What does an object of a kind look like, and how is a decoded body made to look like that?
+//! Structural schemas of kinds, and what is derived from them: conformance, defaults, OpenAPI.
 //!
 //! ```text
-//! JSON schema ── Structural::from_json_schema / for_kind ──► Structural ──► openapi::v2, openapi::v3
-//!                                                               │
-//! decoded body ── conform ── default ──► object                 └──► apply::typed (list kinds, atoms)
+//! JSON schema ── Structural::for_kind ──► Structural ──► openapi::schema
+//!                                                │
+//! decoded body ── conform ── default ──► object  └──► apply (field ownership)
 //! ```
 //!
-//! One schema feeds decoding, defaulting, field ownership and the published documents, so they cannot disagree. Start
-//! at [`Structural`].
+//! Decoding, defaulting, field ownership and the published documents use the same schema, so they cannot disagree.
+//! Start at [`Structural`].
 
 mod conform;
 mod default;
+mod json_schema;
 mod object_meta;
 pub mod openapi;
 mod structural;
 mod time;
 
-pub use object_meta::object_meta;
-pub use structural::{Field, List, ListKind, ObjectShape, SchemaError, Shape, Structural, Width};
+pub use json_schema::SchemaError;
+pub(crate) use object_meta::object_meta;
+pub use structural::{Field, List, ListKind, ObjectShape, Shape, Structural, Width};

@@ -1,4 +1,4 @@
-//! The schema of `metadata`, which every object has.
+//! The schema of `metadata`, which all kinds share.
 
 use std::sync::LazyLock;
 
@@ -6,28 +6,24 @@ use serde_json::{Value, json};
 
 use super::structural::{Omit, Shape, Structural};
 
-/// The schema of `metadata`: ownership, limits and texts as every kind has them.
+/// The schema of `metadata`.
 ///
-/// `finalizers` is a set, `ownerReferences` a list map by `uid` of atomic structs, `managedFields` atomic, labels and
-/// annotations granular maps.
-#[must_use]
-pub fn object_meta() -> Structural {
+/// `finalizers` is a set, `ownerReferences` is a list map of atomic structs keyed by `uid`, `managedFields` is an atomic
+/// list, and labels and annotations are granular maps.
+pub(crate) fn object_meta() -> Structural {
     OBJECT_META.clone()
 }
 
 static OBJECT_META: LazyLock<Structural> = LazyLock::new(build);
 
-#[expect(
-    clippy::expect_used,
-    reason = "the schema below is constant, and tests build it"
-)]
+#[expect(clippy::expect_used, reason = "the schema is constant, and tests build it")]
 fn build() -> Structural {
     let mut schema =
         Structural::from_json_schema(&json_schema()).expect("the schema of metadata is structural");
     if let Shape::Object(object) = &mut schema.shape {
         for field in &mut object.fields {
             field.omit = match field.name.as_str() {
-                // A pointer, and a list whose emptiness says something.
+                // A pointer in Go, and a list that resets ownership when empty.
                 "deletionGracePeriodSeconds" | "managedFields" => Omit::Null,
                 _ => Omit::Zero,
             };
@@ -43,135 +39,121 @@ fn build() -> Structural {
     schema
 }
 
-#[expect(clippy::too_many_lines, reason = "one table of fields")]
 fn json_schema() -> Value {
-    let time = |description: &str| {
-        json!({
-            "type": "string", "format": "date-time", "description": description,
-            "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
-        })
-    };
     json!({
         "title": "ObjectMeta",
         "type": "object",
         "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
-        "description": "What every stored object has, whatever its kind.",
+        "description": "Metadata that all objects have.",
         "properties": {
-            "annotations": {
-                "type": "object",
-                "additionalProperties": { "type": "string" },
-                "description": "Unstructured pairs for tools and libraries; they cannot be selected by. At most 256 KiB altogether.",
-            },
-            "creationTimestamp": time("When the object was created, by the server's clock. Read-only."),
-            "deletionGracePeriodSeconds": {
-                "type": "integer", "format": "int64",
-                "description": "Seconds the object may take to end gracefully; set together with deletionTimestamp. Read-only.",
-            },
+            "annotations": pairs(
+                "Unstructured key-value pairs for tools and libraries. Not usable in selectors. At most 256 KiB in total.",
+            ),
+            "creationTimestamp": time("When the object was created, by the clock of the server. Read-only."),
+            "deletionGracePeriodSeconds": integer(
+                "The grace period of the deletion in seconds. Set only together with deletionTimestamp. Read-only.",
+            ),
             "deletionTimestamp": time(
-                "When the object is to be gone. Set by the server once deletion was asked for; the object goes when its \
-                 finalizers are gone. Read-only.",
+                "When the object will be deleted. Set by the server when deletion is requested; the object is removed \
+                 when it has no finalizers left. Read-only.",
             ),
             "finalizers": {
                 "type": "array",
                 "items": { "type": "string" },
-                "description": "Who must act before the object goes. Each removes its own entry; while one is left, the object stays.",
+                "description": "Components that must act before the object is removed. Each removes its own entry.",
                 "x-kubernetes-list-type": "set",
                 "x-kubernetes-patch-strategy": "merge",
             },
-            "generateName": {
-                "type": "string",
-                "description": "A prefix from which the server makes a unique name when name is empty.",
-            },
-            "generation": {
-                "type": "integer", "format": "int64",
-                "description": "Counts changes of the desired state. Read-only.",
-            },
-            "labels": {
-                "type": "object",
-                "additionalProperties": { "type": "string" },
-                "description": "Pairs to organize objects and to select them by.",
-            },
-            "managedFields": {
-                "type": "array",
-                "description": "Which writer owns which fields. Maintained by the server; writers rarely need to look at it.",
-                "x-kubernetes-list-type": "atomic",
-                "items": {
-                    "title": "ManagedFieldsEntry",
-                    "type": "object",
-                    "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry",
-                    "description": "The fields one writer owns.",
-                    "properties": {
-                        "apiVersion": {
-                            "type": "string",
-                            "description": "The group and version in which the fields are named.",
-                        },
-                        "fieldsType": {
-                            "type": "string",
-                            "description": "The format of the fields; only FieldsV1 exists.",
-                        },
-                        "fieldsV1": {
-                            "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1",
-                            "description": "The fields, in the format FieldsV1.",
-                        },
-                        "manager": { "type": "string", "description": "The name of the writer." },
-                        "operation": {
-                            "type": "string",
-                            "description": "How the fields were written: Apply or Update.",
-                        },
-                        "subresource": {
-                            "type": "string",
-                            "description": "The subresource through which the fields were written; empty for the object itself.",
-                        },
-                        "time": time("When the set of fields last changed, or one of them was written."),
-                    },
+            "generateName": string(
+                "A prefix from which the server generates a unique name if name is empty.",
+            ),
+            "generation": integer("A sequence number of the desired state. Read-only."),
+            "labels": pairs("Key-value pairs to organize and select objects."),
+            "managedFields": managed_fields(),
+            "name": string("The name, unique among objects of the kind in a namespace. Cannot be changed."),
+            "namespace": string("The namespace; empty for cluster-scoped objects. Cannot be changed."),
+            "ownerReferences": owner_references(),
+            "resourceVersion": string(
+                "The version of the stored object, opaque to clients, for watches and optimistic concurrency. Read-only.",
+            ),
+            "selfLink": string("No longer set."),
+            "uid": string("Unique in time and space: distinguishes successive objects of the same name. Read-only."),
+        },
+    })
+}
+
+fn string(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+fn integer(description: &str) -> Value {
+    json!({ "type": "integer", "format": "int64", "description": description })
+}
+
+fn boolean(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}
+
+fn pairs(description: &str) -> Value {
+    json!({ "type": "object", "additionalProperties": { "type": "string" }, "description": description })
+}
+
+fn time(description: &str) -> Value {
+    json!({
+        "type": "string", "format": "date-time", "description": description,
+        "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
+    })
+}
+
+fn managed_fields() -> Value {
+    json!({
+        "type": "array",
+        "description": "The fields that each field manager owns. Maintained by the server; clients rarely need to read it.",
+        "x-kubernetes-list-type": "atomic",
+        "items": {
+            "title": "ManagedFieldsEntry",
+            "type": "object",
+            "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry",
+            "description": "The fields that one field manager owns.",
+            "properties": {
+                "apiVersion": string("The group and version in which the fields are named."),
+                "fieldsType": string("The format of the fields. Only FieldsV1 exists."),
+                "fieldsV1": {
+                    "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1",
+                    "description": "The fields, in the format FieldsV1.",
                 },
+                "manager": string("The name of the field manager."),
+                "operation": string("The operation that created the entry: Apply or Update."),
+                "subresource": string("The subresource that was written; empty for the object itself."),
+                "time": time("When the set of fields, or the value of one of them, was last changed by the manager."),
             },
-            "name": {
-                "type": "string",
-                "description": "The name, unique among objects of the kind in a namespace. Cannot be changed.",
-            },
-            "namespace": {
-                "type": "string",
-                "description": "The namespace; empty for objects of the cluster. Cannot be changed.",
-            },
-            "ownerReferences": {
-                "type": "array",
-                "description": "The objects this one depends on; when all of them are gone, this one is collected. At most one is the controller.",
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["uid"],
-                "x-kubernetes-patch-strategy": "merge",
-                "x-kubernetes-patch-merge-key": "uid",
-                "items": {
-                    "title": "OwnerReference",
-                    "type": "object",
-                    "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
-                    "x-kubernetes-map-type": "atomic",
-                    "description": "An owner: an object in the same namespace, or of the cluster.",
-                    "required": ["apiVersion", "kind", "name", "uid"],
-                    "properties": {
-                        "apiVersion": { "type": "string", "description": "Group and version of the owner." },
-                        "blockOwnerDeletion": {
-                            "type": "boolean",
-                            "description": "Whether a foreground deletion of the owner waits for this object.",
-                        },
-                        "controller": {
-                            "type": "boolean",
-                            "description": "Whether the owner is the managing controller.",
-                        },
-                        "kind": { "type": "string", "description": "Kind of the owner." },
-                        "name": { "type": "string", "description": "Name of the owner." },
-                        "uid": { "type": "string", "description": "UID of the owner." },
-                    },
-                },
-            },
-            "resourceVersion": {
-                "type": "string",
-                "description": "The version of the stored object, opaque to clients; for watches and optimistic locks. Read-only.",
-            },
-            "selfLink": { "type": "string", "description": "No longer filled in." },
-            "uid": {
-                "type": "string",
-                "description": "Tells apart objects that had the same name one after the other. Read-only.",
+        },
+    })
+}
+
+fn owner_references() -> Value {
+    json!({
+        "type": "array",
+        "description": "The owners of the object. When all of them are gone, the object is garbage collected. At most one \
+                        of them is the controller.",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["uid"],
+        "x-kubernetes-patch-strategy": "merge",
+        "x-kubernetes-patch-merge-key": "uid",
+        "items": {
+            "title": "OwnerReference",
+            "type": "object",
+            "x-drydock-definition": "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
+            "x-kubernetes-map-type": "atomic",
+            "description": "An owner: an object in the same namespace, or a cluster-scoped object.",
+            "required": ["apiVersion", "kind", "name", "uid"],
+            "properties": {
+                "apiVersion": string("The group and version of the owner."),
+                "blockOwnerDeletion": boolean("Whether a foreground deletion of the owner waits for this object."),
+                "controller": boolean("Whether the owner is the managing controller."),
+                "kind": string("The kind of the owner."),
+                "name": string("The name of the owner."),
+                "uid": string("The UID of the owner."),
             },
         },
     })
@@ -191,7 +173,7 @@ mod tests {
         ] {
             let meta = object_meta();
             let Some(Shape::List(list)) = meta.at(&[field]).map(|schema| &schema.shape) else {
-                panic!("{field} is no list")
+                panic!("{field} is not a list")
             };
             assert_eq!(list.kind, expected, "{field}");
         }

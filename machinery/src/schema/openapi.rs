@@ -1,28 +1,16 @@
-//! How is a schema published? As OpenAPI v3 and as Swagger 2.0, with Kubernetes' extensions.
+//! Published schemas: OpenAPI v3 and Swagger 2.0, with Kubernetes' extensions.
 //!
-//! Types that every API has (metadata, options, status) are published under their upstream names: [`definitions`]. Kinds
-//! refer to them; the caller adds `x-kubernetes-group-version-kind` to what it publishes for a kind.
+//! Types shared by all APIs (metadata, options, status) are published under their upstream names ([`definitions`]), and
+//! kinds refer to them. The caller adds `x-kubernetes-group-version-kind` to the schemas of kinds.
 
 use serde_json::{Map, Value, json};
 
 use super::structural::{ObjectShape, Shape, Structural};
 
-/// What the upstream names of the shared types begin with.
+/// The prefix of the upstream names of the shared types.
 pub const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// The name of `DeleteOptions`.
-pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
-/// The name of `ListMeta`.
-pub const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
-/// The name of `ObjectMeta`.
-pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-/// The name of `Patch`.
-pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
-/// The name of `Status`.
-pub const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
-/// The name of `WatchEvent`.
-pub const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
 
-/// Which document a schema is written for.
+/// The document format of a published schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// OpenAPI v3: `components.schemas`.
@@ -42,7 +30,8 @@ impl Dialect {
     }
 }
 
-/// A schema as a document has it. Parts with a name of their own become references, the schema itself does not.
+/// The published form of a schema. Parts that have a definition of their own become references; the schema itself does
+/// not.
 #[must_use]
 pub fn schema(schema: &Structural, dialect: Dialect) -> Value {
     let mut written = schema.annotations.clone();
@@ -102,7 +91,7 @@ fn write_object(object: &ObjectShape, written: &mut Map<String, Value>, dialect:
             written.insert("required".to_owned(), Value::Array(required));
         }
     }
-    // An object of which nothing is known is just an object.
+    // For an object without declared content, `type: object` is enough.
     if let Some(values) = object
         .additional
         .as_ref()
@@ -112,14 +101,14 @@ fn write_object(object: &ObjectShape, written: &mut Map<String, Value>, dialect:
     }
 }
 
-/// A schema inside another one.
+/// The published form of a schema inside another one.
 fn part(structural: &Structural, dialect: Dialect) -> Value {
     let Some(definition) = &structural.definition else {
         return schema(structural, dialect);
     };
     let reference = dialect.reference(definition);
     let mut written = match dialect {
-        // Siblings of a reference are ignored in v3, so it is wrapped to keep the description of the place.
+        // In v3, siblings of `$ref` are ignored, so `allOf` keeps the description of the field.
         Dialect::V3 => Map::from_iter([("allOf".to_owned(), Value::Array(vec![reference]))]),
         Dialect::V2 => reference.as_object().cloned().unwrap_or_default(),
     };
@@ -132,7 +121,7 @@ fn part(structural: &Structural, dialect: Dialect) -> Value {
     Value::Object(written)
 }
 
-/// The schema of the list of a kind whose items are published as `item`.
+/// The schema of the list of a kind; `item` is the definition of its items.
 #[must_use]
 pub fn list_schema(kind: &str, item: &str, dialect: Dialect) -> Value {
     let metadata = part(&list_meta(), dialect);
@@ -146,14 +135,14 @@ pub fn list_schema(kind: &str, item: &str, dialect: Dialect) -> Value {
         "required": ["items"],
         "properties": {
             "apiVersion": { "type": "string", "description": "The group and version of the list." },
-            "kind": { "type": "string", "description": "What the list is, in CamelCase." },
+            "kind": { "type": "string", "description": "The kind of the list, in CamelCase." },
             "metadata": metadata,
             "items": { "type": "array", "items": items, "description": format!("The {kind} objects.") },
         },
     })
 }
 
-/// The types that every API has, by upstream name: `ObjectMeta`, `ManagedFieldsEntry`, `OwnerReference`, `FieldsV1`,
+/// The types shared by all APIs, by upstream name: `ObjectMeta`, `ManagedFieldsEntry`, `OwnerReference`, `FieldsV1`,
 /// `Time`, `ListMeta`, `DeleteOptions`, `Preconditions`, `Status`, `StatusDetails`, `StatusCause`, `WatchEvent`, `Patch`
 /// and `RawExtension`.
 #[must_use]
@@ -170,7 +159,7 @@ pub fn definitions(dialect: Dialect) -> Map<String, Value> {
         collect(&root, dialect, &mut written);
     }
     for kind in ["DeleteOptions", "Status", "WatchEvent"] {
-        if let Some(Value::Object(definition)) = written.get_mut(&format!("{META_V1}.{kind}")) {
+        if let Some(Value::Object(definition)) = written.get_mut(&upstream_name(kind)) {
             definition.insert(
                 "x-kubernetes-group-version-kind".to_owned(),
                 json!([{ "group": "", "kind": kind, "version": "v1" }]),
@@ -180,7 +169,7 @@ pub fn definitions(dialect: Dialect) -> Map<String, Value> {
     written
 }
 
-/// Writes every named schema at and below `structural`.
+/// Writes the definitions at and below `structural`.
 fn collect(structural: &Structural, dialect: Dialect, written: &mut Map<String, Value>) {
     if let Some(definition) = structural
         .definition
@@ -212,24 +201,29 @@ fn collect(structural: &Structural, dialect: Dialect, written: &mut Map<String, 
     }
 }
 
-/// The description of types whose places have descriptions of their own.
+/// The description of types that are used by several fields with descriptions of their own.
 fn general_description(definition: &str) -> Option<&'static str> {
     match definition.strip_prefix(META_V1) {
-        Some(".Time") => Some("A time, written as RFC 3339 has it, in whole seconds of UTC."),
+        Some(".Time") => Some("A time in RFC 3339 format, in whole seconds and UTC."),
         Some(".FieldsV1") => Some(
             "A set of fields as a tree. Each key is f:<name> for a field, k:<keys> for an item of a list map, v:<value> \
-             for an item of a set, or i:<index>; the key \".\" stands for the node itself.",
+             for an item of a set, or i:<index>; the key \".\" denotes the node itself.",
         ),
-        Some(".ListMeta") => Some("What every list has."),
-        Some(".Preconditions") => Some("What must hold for an operation to be carried out."),
-        Some(".StatusDetails") => Some("More about a failure, for programs."),
+        Some(".ListMeta") => Some("Metadata that all lists have."),
+        Some(".Preconditions") => Some("Conditions that must be met before an operation is carried out."),
+        Some(".StatusDetails") => Some("Machine readable details of a failure."),
         _ => None,
     }
 }
 
+/// The name under which a type of meta/v1 is published.
+fn upstream_name(kind: &str) -> String {
+    format!("{META_V1}.{kind}")
+}
+
 #[expect(
     clippy::expect_used,
-    reason = "the schemas below are constant, and tests build them"
+    reason = "the schemas are constant, and tests build them"
 )]
 fn structural(schema: &Value) -> Structural {
     Structural::from_json_schema(schema).expect("shared types are structural")
@@ -238,19 +232,19 @@ fn structural(schema: &Value) -> Structural {
 fn list_meta() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": LIST_META,
-        "description": "About the list.",
+        "x-drydock-definition": upstream_name("ListMeta"),
+        "description": "Metadata of the list.",
         "properties": {
-            "continue": { "type": "string", "description": "With it the next part of the list can be asked for." },
+            "continue": { "type": "string", "description": "A token to request the next part of the list." },
             "remainingItemCount": {
                 "type": "integer", "format": "int64",
-                "description": "About how many items follow. Absent when it is not known.",
+                "description": "The approximate number of items that follow. Absent if not known.",
             },
             "resourceVersion": {
                 "type": "string",
-                "description": "The version the list shows; a watch can begin here.",
+                "description": "The version of the list, from which a watch can start.",
             },
-            "selfLink": { "type": "string", "description": "No longer filled in." },
+            "selfLink": { "type": "string", "description": "No longer set." },
         },
     }))
 }
@@ -258,40 +252,40 @@ fn list_meta() -> Structural {
 fn delete_options() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": DELETE_OPTIONS,
-        "description": "How an object is to be deleted.",
+        "x-drydock-definition": upstream_name("DeleteOptions"),
+        "description": "Options of a delete request.",
         "properties": {
             "apiVersion": { "type": "string", "description": "The group and version of the options." },
             "dryRun": {
                 "type": "array", "items": { "type": "string" },
                 "x-kubernetes-list-type": "atomic",
-                "description": "With All nothing is stored.",
+                "description": "All: the request is processed without being stored.",
             },
             "gracePeriodSeconds": {
                 "type": "integer", "format": "int64",
-                "description": "Seconds the object may take to end; zero means at once.",
+                "description": "The grace period in seconds; zero deletes immediately.",
             },
             "ignoreStoreReadErrorWithClusterBreakingPotential": {
                 "type": "boolean",
-                "description": "Deletes an object that cannot be read from storage, past finalizers.",
+                "description": "Deletes an object that cannot be read from storage, ignoring its finalizers.",
             },
-            "kind": { "type": "string", "description": "What the options are." },
+            "kind": { "type": "string", "description": "The kind of the options." },
             "orphanDependents": {
                 "type": "boolean",
-                "description": "Superseded by propagationPolicy.",
+                "description": "Deprecated; use propagationPolicy.",
             },
             "preconditions": {
                 "type": "object",
-                "x-drydock-definition": format!("{META_V1}.Preconditions"),
-                "description": "What must hold for the deletion; else it is refused with 409.",
+                "x-drydock-definition": upstream_name("Preconditions"),
+                "description": "Conditions that must be met; otherwise the deletion fails with 409.",
                 "properties": {
-                    "resourceVersion": { "type": "string", "description": "The version the object must have." },
-                    "uid": { "type": "string", "description": "The UID the object must have." },
+                    "resourceVersion": { "type": "string", "description": "The required resource version of the object." },
+                    "uid": { "type": "string", "description": "The required UID of the object." },
                 },
             },
             "propagationPolicy": {
                 "type": "string",
-                "description": "What becomes of dependents: Orphan, Background or Foreground.",
+                "description": "How dependents are handled: Orphan, Background or Foreground.",
             },
         },
     }))
@@ -300,49 +294,49 @@ fn delete_options() -> Structural {
 fn status() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": STATUS,
-        "description": "The outcome of a request that returns no object.",
+        "x-drydock-definition": upstream_name("Status"),
+        "description": "The result of a request that does not return an object.",
         "properties": {
             "apiVersion": { "type": "string", "description": "The group and version of the status." },
             "code": { "type": "integer", "format": "int32", "description": "The HTTP code." },
             "details": {
                 "type": "object",
-                "x-drydock-definition": format!("{META_V1}.StatusDetails"),
-                "description": "What the failure is about.",
+                "x-drydock-definition": upstream_name("StatusDetails"),
+                "description": "Details of the failure.",
                 "properties": {
                     "causes": {
                         "type": "array",
                         "x-kubernetes-list-type": "atomic",
-                        "description": "The faults, when there are several.",
+                        "description": "The individual errors.",
                         "items": {
                             "type": "object",
-                            "x-drydock-definition": format!("{META_V1}.StatusCause"),
-                            "description": "One fault.",
+                            "x-drydock-definition": upstream_name("StatusCause"),
+                            "description": "One error.",
                             "properties": {
-                                "field": { "type": "string", "description": "The field, as in items[0].name." },
-                                "message": { "type": "string", "description": "What is wrong, for people." },
-                                "reason": { "type": "string", "description": "What is wrong, for programs." },
+                                "field": { "type": "string", "description": "The path of the field, for example items[0].name." },
+                                "message": { "type": "string", "description": "A human readable description." },
+                                "reason": { "type": "string", "description": "A machine readable reason." },
                             },
                         },
                     },
                     "group": { "type": "string", "description": "The group of the resource." },
-                    "kind": { "type": "string", "description": "The kind, or the resource." },
+                    "kind": { "type": "string", "description": "The kind or the resource." },
                     "name": { "type": "string", "description": "The name of the object." },
                     "retryAfterSeconds": {
                         "type": "integer", "format": "int32",
-                        "description": "After how many seconds to try again.",
+                        "description": "The number of seconds after which to retry.",
                     },
                     "uid": { "type": "string", "description": "The UID of the object." },
                 },
             },
-            "kind": { "type": "string", "description": "Status." },
-            "message": { "type": "string", "description": "What happened, for people." },
+            "kind": { "type": "string", "description": "The kind of the status." },
+            "message": { "type": "string", "description": "A human readable description." },
             "metadata": {
                 "type": "object",
-                "x-drydock-definition": LIST_META,
-                "description": "About the answer.",
+                "x-drydock-definition": upstream_name("ListMeta"),
+                "description": "Metadata of the response.",
             },
-            "reason": { "type": "string", "description": "What happened, for programs." },
+            "reason": { "type": "string", "description": "A machine readable reason." },
             "status": { "type": "string", "description": "Success or Failure." },
         },
     }))
@@ -351,13 +345,13 @@ fn status() -> Structural {
 fn watch_event() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": WATCH_EVENT,
-        "description": "A change seen by a watch.",
+        "x-drydock-definition": upstream_name("WatchEvent"),
+        "description": "A change reported by a watch.",
         "required": ["type", "object"],
         "properties": {
             "object": {
                 "x-drydock-definition": "io.k8s.apimachinery.pkg.runtime.RawExtension",
-                "description": "The object after the change, before it when deleted; a Status for errors.",
+                "description": "The object after the change, or before it if deleted; a Status for errors.",
             },
             "type": { "type": "string", "description": "ADDED, MODIFIED, DELETED, BOOKMARK or ERROR." },
         },
@@ -367,8 +361,8 @@ fn watch_event() -> Structural {
 fn patch() -> Structural {
     structural(&json!({
         "type": "object",
-        "x-drydock-definition": PATCH,
-        "description": "A change to an object, in the form its media type names.",
+        "x-drydock-definition": upstream_name("Patch"),
+        "description": "A change to an object, in the format of the media type.",
     }))
 }
 
@@ -398,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_published_for_both_documents() {
+    fn kinds_are_published_in_both_formats() {
         let spec = |name: Value, port: Value| {
             json!({
                 "type": "object",
@@ -448,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_types_have_their_upstream_names_and_no_loose_references() {
+    fn shared_types_have_upstream_names_and_resolvable_references() {
         for dialect in [Dialect::V2, Dialect::V3] {
             let definitions = definitions(dialect);
             let names: Vec<_> = definitions

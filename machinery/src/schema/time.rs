@@ -1,15 +1,15 @@
-//! Times on the wire: RFC 3339 in, whole seconds of UTC out.
+//! Normalization of times: RFC 3339 to whole seconds in UTC. Parses as Go's `time.Parse(time.RFC3339, …)`.
 
 use crate::codec::DecodeError;
 
-/// The time that counts as none.
+/// Go's zero time, which is treated as absent.
 pub(super) const ZERO: &str = "0001-01-01T00:00:00Z";
 
-/// `text` in whole seconds and UTC, or `None` when it is already written so.
+/// The time in whole seconds and UTC, or `None` if `text` already has that form.
 ///
 /// # Errors
 ///
-/// [`DecodeError::TimeSyntax`] or [`DecodeError::TimeRange`] with the reference decoder's text.
+/// [`DecodeError::TimeSyntax`], [`DecodeError::TimeRange`] or [`DecodeError::TimeTrailing`].
 pub(super) fn normalized(text: &str) -> Result<Option<String>, DecodeError> {
     let mut reader = Reader { text, at: 0 };
     let year = reader.digits(4, "2006")?;
@@ -30,7 +30,7 @@ pub(super) fn normalized(text: &str) -> Result<Option<String>, DecodeError> {
     reader.fraction();
     if reader.peek() == Some(b'Z') && reader.at + 1 == text.len() {
         reader.in_range((1..=days_in_month(year, month)).contains(&day), "day")?;
-        // Exactly this long without a fraction, and so canonical already.
+        // A text of this length has no fraction, so it is already canonical.
         return Ok((text.len() != ZERO.len()).then(|| written(year, month, day, hour, minute, second)));
     }
     let offset = reader.zone()?;
@@ -63,7 +63,7 @@ impl Reader<'_> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn misfit(&self, part: &'static str) -> DecodeError {
+    fn mismatch(&self, part: &'static str) -> DecodeError {
         let rest = self.text.get(self.at..).unwrap_or_default();
         DecodeError::TimeSyntax {
             text: self.text.to_owned(),
@@ -72,8 +72,8 @@ impl Reader<'_> {
         }
     }
 
-    fn in_range(&self, fits: bool, what: &'static str) -> Result<(), DecodeError> {
-        if fits {
+    fn in_range(&self, is_in_range: bool, what: &'static str) -> Result<(), DecodeError> {
+        if is_in_range {
             Ok(())
         } else {
             Err(DecodeError::TimeRange {
@@ -85,7 +85,7 @@ impl Reader<'_> {
 
     fn literal(&mut self, byte: u8, part: &'static str) -> Result<(), DecodeError> {
         if self.peek() != Some(byte) {
-            return Err(self.misfit(part));
+            return Err(self.mismatch(part));
         }
         self.at += 1;
         Ok(())
@@ -96,11 +96,11 @@ impl Reader<'_> {
             .text
             .as_bytes()
             .get(self.at..self.at + count)
-            .ok_or_else(|| self.misfit(part))?;
+            .ok_or_else(|| self.mismatch(part))?;
         let mut number = 0;
         for digit in digits {
             if !digit.is_ascii_digit() {
-                return Err(self.misfit(part));
+                return Err(self.mismatch(part));
             }
             number = number * 10 + i64::from(digit - b'0');
         }
@@ -108,7 +108,7 @@ impl Reader<'_> {
         Ok(number)
     }
 
-    /// Skips a fraction of a second, if one is written.
+    /// Skips a fraction of a second, if there is one.
     fn fraction(&mut self) {
         let is_digit = |at: usize| self.text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
         if matches!(self.peek(), Some(b'.' | b',')) && is_digit(self.at + 1) {
@@ -139,7 +139,7 @@ impl Reader<'_> {
             }
             Some(b'+') => 1,
             Some(b'-') => -1,
-            _ => return Err(self.misfit(PART)),
+            _ => return Err(self.mismatch(PART)),
         };
         self.at += 1;
         let parts = self.digits(2, PART).and_then(|hours| {
@@ -148,7 +148,7 @@ impl Reader<'_> {
         });
         let Ok((hours, minutes)) = parts else {
             self.at = start;
-            return Err(self.misfit(PART));
+            return Err(self.mismatch(PART));
         };
         self.in_range(hours <= 24, "time zone offset hour")?;
         self.in_range(minutes < 60, "time zone offset minute")?;
@@ -172,7 +172,7 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar; years begin in March, eras have 400 years.
+/// Days since 1970-01-01 in the Gregorian calendar, computed with years that start in March and eras of 400 years.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_cut_to_seconds_and_moved_to_utc() {
+    fn times_are_truncated_to_seconds_and_converted_to_utc() {
         for (text, expected) in [
             ("2026-01-02T03:04:05Z", None),
             ("2026-01-02T03:04:05.999Z", Some("2026-01-02T03:04:05Z")),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_in_the_words_of_the_reference() {
+    fn invalid_times_are_rejected_with_the_text_of_go() {
         let layout = "2006-01-02T15:04:05Z07:00";
         for (text, expected) in [
             (

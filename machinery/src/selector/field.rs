@@ -1,17 +1,18 @@
-//! Which objects have fields like these? A few fields only: `metadata.name`, `metadata.namespace`, and what a kind
-//! declares. Terms are `=`, `==` and `!=`, and all must hold; an absent field is empty text.
+//! Field selectors, over `metadata.name`, `metadata.namespace` and the fields that a kind declares.
+//!
+//! Terms compare with `=`, `==` or `!=`. All terms must be satisfied; an absent field equals the empty text.
 
 use std::fmt;
 
 use crate::field_error::quoted;
 
-/// The fields every kind can be selected by.
-pub const METADATA_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+/// The fields by which objects of every kind can be selected.
+const METADATA_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Why a field selector is refused, in the words clients know.
+/// Why a field selector is rejected. `Display` prints the text of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
-    /// A term is no comparison.
+    /// A term is not a comparison.
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Syntax {
         /// The whole text.
@@ -19,16 +20,16 @@ pub enum FieldSelectorError {
         /// The term.
         term: String,
     },
-    /// A backslash in front of something that needs none.
+    /// A backslash before a character that cannot be escaped.
     #[error("invalid field selector: invalid escape sequence: {0}")]
     Escape(String),
-    /// A `=` or `,` in a value without a backslash; the number is its code point.
+    /// An unescaped `=` or `,` in a value; the number is its code point.
     #[error("invalid field selector: unescaped character in value: {0}")]
     Unescaped(u32),
-    /// Objects cannot be selected by the field, in a kind that declares none of its own.
+    /// The field is not supported, in a kind that declares no fields.
     #[error("{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", quoted(.0))]
     Unknown(String),
-    /// Objects cannot be selected by the field, in a kind that declares others.
+    /// The field is not supported, in a kind that declares other fields.
     #[error("field label not supported: {0}")]
     Unsupported(String),
 }
@@ -40,23 +41,23 @@ struct Term {
     value: String,
 }
 
-/// Terms that must all hold. `Display` prints what [`FieldSelector::parse`] reads.
+/// Terms that must all be satisfied. `Display` prints the text that [`FieldSelector::parse`] parses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector {
     terms: Vec<Term>,
 }
 
 impl FieldSelector {
-    /// Holds for everything.
+    /// A selector that matches everything.
     #[must_use]
     pub const fn everything() -> Self {
         Self { terms: Vec::new() }
     }
 
-    /// Reads the text of a query: `metadata.name=a,metadata.namespace!=b`. A backslash escapes `\`, `,` and `=`.
+    /// Parses the text of a query parameter: `metadata.name=a,metadata.namespace!=b`. A backslash escapes `\`, `,` and `=`.
     ///
     /// # Errors
-    /// The first fault in the order of the sorted terms.
+    /// The first error in the order of the sorted terms.
     pub fn parse(text: &str) -> Result<Self, FieldSelectorError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
@@ -67,7 +68,7 @@ impl FieldSelector {
                 term: part.to_owned(),
             })?;
             let value = unescaped(value)?;
-            // A lone operator asks nothing, whichever it is.
+            // A lone operator is not a condition, as in Kubernetes.
             if !field.is_empty() || !value.is_empty() {
                 terms.push(Term {
                     field: field.to_owned(),
@@ -79,10 +80,10 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Whether every field is one of [`METADATA_FIELDS`] or of those the kind declares.
+    /// Checks that every field is supported: a metadata field, or one of those the kind declares.
     ///
     /// # Errors
-    /// The first field that is not.
+    /// The first unsupported field.
     pub fn check_supported(&self, declared: &[&str]) -> Result<(), FieldSelectorError> {
         let known = |field: &str| METADATA_FIELDS.contains(&field) || declared.contains(&field);
         match self.terms.iter().find(|term| !known(&term.field)) {
@@ -92,20 +93,20 @@ impl FieldSelector {
         }
     }
 
-    /// Whether it holds for everything.
+    /// Whether it matches everything.
     #[must_use]
     pub const fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Whether it holds for an object whose fields `field` looks up.
+    /// Whether it matches an object; `field` returns the value of a field.
     pub fn matches<'a>(&self, field: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms
             .iter()
             .all(|term| (field(&term.field).unwrap_or_default() == term.value) == term.equal)
     }
 
-    /// The one value a field must have, if a term says so: a list by name need not look at every object.
+    /// The value that a term requires of a field, if any. A list by name then reads a single object.
     #[must_use]
     pub fn required_value(&self, field: &str) -> Option<&str> {
         self.terms
@@ -132,7 +133,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Splits at commas that no backslash escapes.
+/// Splits at unescaped commas.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut escaped = false;
     text.split(|character| {
@@ -143,7 +144,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// Splits at the first comparison: the field, whether the values must be equal, and the value.
+/// Splits at the first operator: the field, whether the value must be equal, and the value.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let starts_comparison = |at: &usize| {
         term.get(*at..)
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_read_and_printed() {
+    fn terms_are_parsed_and_printed() {
         check("", Ok(""));
         check(",", Ok(""));
         check("a=b,", Ok("a=b"));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_read_as_in_kubernetes() {
+    fn errors_have_the_text_of_kubernetes() {
         check("a", Err("invalid selector: 'a'; can't understand 'a'"));
         check(
             "x=1,a in (b)",
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_fields_are_empty() {
+    fn absent_fields_equal_the_empty_text() {
         let fields = |field: &str| (field == "metadata.name").then_some("web");
         for (text, expected) in [
             ("metadata.name=web", true),
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_may_name_the_only_value() {
+    fn an_equality_term_requires_a_value() {
         let selector = FieldSelector::parse("metadata.name=web,metadata.namespace!=x").unwrap();
         assert_eq!(selector.required_value("metadata.name"), Some("web"));
         assert_eq!(selector.required_value("metadata.namespace"), None);
@@ -278,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in r"[ab,=!\\\PC]{0,24}") {
+        fn any_text_is_parsed_or_rejected(text in r"[ab,=!\\\PC]{0,24}") {
             if let Ok(selector) = FieldSelector::parse(&text) {
                 prop_assert_eq!(&FieldSelector::parse(&selector.to_string()).unwrap(), &selector);
             }

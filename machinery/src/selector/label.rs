@@ -1,5 +1,5 @@
-//! Which objects have labels like these? [`Selector::parse`] reads the text of a query, [`Selector::try_from`] a
-//! `metav1.LabelSelector`. All requirements must hold; none at all holds for everything.
+//! Label selectors. [`Selector::parse`] parses the text of a query parameter, [`Selector::try_from`] converts a
+//! `metav1.LabelSelector`. All requirements must be satisfied; a selector without requirements matches everything.
 
 mod parse;
 
@@ -8,31 +8,44 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use crate::field_error::{ErrorList, FieldError, FieldPath};
-use crate::names::{label_key_faults, label_value_faults};
+use crate::names::{label_key_errors, label_value_errors};
 
 pub use parse::ParseError;
 
-/// How a requirement compares.
+/// The operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// The label is there with one of the values.
+    /// The label is present with one of the values.
     In,
-    /// The label is absent, or has none of the values.
+    /// The label is absent or has none of the values.
     NotIn,
-    /// The label is there with the value; written `=`.
+    /// The label is present with the value; written `=`.
     Equals,
-    /// The same, written `==`.
+    /// The same as [`Equals`](Self::Equals), written `==`.
     DoubleEquals,
-    /// The label is absent, or has another value.
+    /// The label is absent or has another value.
     NotEquals,
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
-    /// The label is a larger 64-bit integer.
+    /// The label is a 64-bit integer greater than the value.
     GreaterThan,
-    /// The label is a smaller 64-bit integer.
+    /// The label is a 64-bit integer less than the value.
     LessThan,
+}
+
+impl Operator {
+    /// The operators shared by the requirements of label selectors and node selectors.
+    pub(super) fn parse_set(operator: &str) -> Option<Self> {
+        match operator {
+            "In" => Some(Self::In),
+            "NotIn" => Some(Self::NotIn),
+            "Exists" => Some(Self::Exists),
+            "DoesNotExist" => Some(Self::DoesNotExist),
+            _ => None,
+        }
+    }
 }
 
 /// One condition on one label.
@@ -44,10 +57,10 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// A requirement whose key and values may be those of labels.
+    /// A requirement with a valid key and valid values.
     ///
     /// # Errors
-    /// All faults, below `path`: a key or value no label can have, or the wrong number of values.
+    /// All errors, below `path`: an invalid label key or value, or the wrong number of values.
     pub fn new(
         path: &FieldPath,
         key: &str,
@@ -64,10 +77,10 @@ impl Requirement {
             errors.extend(not_integers(&values_path, &values));
         }
         for (index, value) in values.iter().enumerate() {
-            let faults = label_value_faults(value);
-            if !faults.is_empty() {
+            let details = label_value_errors(value);
+            if !details.is_empty() {
                 let path = values_path.index(index).key(key);
-                errors.push(FieldError::invalid(&path, value.as_str(), &faults.join("; ")));
+                errors.push(FieldError::invalid(&path, value.as_str(), &details.join("; ")));
             }
         }
         if errors.is_empty() {
@@ -81,25 +94,25 @@ impl Requirement {
         }
     }
 
-    /// The label.
+    /// The label key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// How it is compared.
+    /// The operator.
     #[must_use]
     pub const fn operator(&self) -> Operator {
         self.operator
     }
 
-    /// What it is compared with.
+    /// The values of the operator.
     #[must_use]
     pub fn values(&self) -> &[String] {
         &self.values
     }
 
-    /// Whether a label with this value, or its absence, fits.
+    /// Whether a label with this value, or an absent label, satisfies the requirement.
     #[must_use]
     pub fn matches(&self, label: Option<&str>) -> bool {
         let has = |label: &str| self.values.iter().any(|value| value == label);
@@ -122,8 +135,8 @@ impl Requirement {
 }
 
 fn key_error(path: &FieldPath, key: &str) -> Option<FieldError> {
-    let faults = label_key_faults(key);
-    (!faults.is_empty()).then(|| FieldError::invalid(path, key, &faults.join("; ")))
+    let details = label_key_errors(key);
+    (!details.is_empty()).then(|| FieldError::invalid(path, key, &details.join("; ")))
 }
 
 fn wrong_number_of_values(operator: Operator, count: usize) -> Option<&'static str> {
@@ -144,7 +157,7 @@ fn wrong_number_of_values(operator: Operator, count: usize) -> Option<&'static s
     }
 }
 
-/// A fault for each value that is no 64-bit integer.
+/// An error for each value that is not a 64-bit integer.
 pub(super) fn not_integers<'a>(
     path: &'a FieldPath,
     values: &'a [String],
@@ -179,14 +192,14 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Requirements that must all hold, in the order of their keys. `Display` prints what [`Selector::parse`] reads.
+/// Requirements that must all be satisfied, sorted by key. `Display` prints the text that [`Selector::parse`] parses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
 impl Selector {
-    /// Holds for everything.
+    /// A selector that matches everything.
     #[must_use]
     pub const fn everything() -> Self {
         Self {
@@ -194,27 +207,27 @@ impl Selector {
         }
     }
 
-    /// Reads the text of a query: `a=b,c in (d,e),!f`.
+    /// Parses the text of a query parameter: `a=b,c in (d,e),!f`.
     ///
     /// # Errors
-    /// The first fault, in the words clients know from Kubernetes.
+    /// The first error, with the text of Kubernetes.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         parse::parse(text).map(Self::from_iter)
     }
 
-    /// The requirements in the order of their keys.
+    /// The requirements, sorted by key.
     #[must_use]
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// Whether it holds for everything.
+    /// Whether it matches everything.
     #[must_use]
     pub const fn is_everything(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Whether it holds for an object whose labels `label` looks up.
+    /// Whether it matches an object; `label` returns the value of a label.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements
             .iter()
@@ -245,7 +258,7 @@ impl fmt::Display for Selector {
 impl TryFrom<&LabelSelector> for Selector {
     type Error = ErrorList;
 
-    /// Fails with the faults of a selector that [`validate_label_selector`] refuses.
+    /// Fails with the errors of [`validate_label_selector`].
     fn try_from(selector: &LabelSelector) -> Result<Self, ErrorList> {
         let mut errors = validate_label_selector(selector, &FieldPath::root());
         let mut requirements = Vec::new();
@@ -258,7 +271,7 @@ impl TryFrom<&LabelSelector> for Selector {
             .iter()
             .flatten()
             .filter_map(|expression| {
-                let operator = expression_operator(&expression.operator)?;
+                let operator = Operator::parse_set(&expression.operator)?;
                 let values = expression.values.clone().unwrap_or_default();
                 Some(Requirement::new(&root, &expression.key, operator, values))
             });
@@ -277,24 +290,18 @@ impl TryFrom<&LabelSelector> for Selector {
     }
 }
 
-fn expression_operator(operator: &str) -> Option<Operator> {
-    match operator {
-        "In" => Some(Operator::In),
-        "NotIn" => Some(Operator::NotIn),
-        "Exists" => Some(Operator::Exists),
-        "DoesNotExist" => Some(Operator::DoesNotExist),
-        _ => None,
-    }
-}
-
-/// All faults of a `metav1.LabelSelector`.
+/// Validates a `metav1.LabelSelector`.
 #[must_use]
 pub fn validate_label_selector(selector: &LabelSelector, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let pairs_path = path.child("matchLabels");
     for (key, value) in selector.match_labels.iter().flatten() {
-        errors.extend(each(&pairs_path, key, label_key_faults(key)));
-        errors.extend(each(&pairs_path, value, label_value_faults(value)));
+        errors.extend(FieldError::invalid_each(&pairs_path, key, label_key_errors(key)));
+        errors.extend(FieldError::invalid_each(
+            &pairs_path,
+            value,
+            label_value_errors(value),
+        ));
     }
     let expressions_path = path.child("matchExpressions");
     for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
@@ -307,19 +314,19 @@ fn validate_expression(expression: &LabelSelectorRequirement, path: &FieldPath) 
     let values = expression.values.as_deref().unwrap_or_default();
     let mut errors = ErrorList::new();
     errors.extend(set_operator_error(path, &expression.operator, values.len()));
-    if expression_operator(&expression.operator).is_none() {
-        let operator = expression.operator.as_str();
-        errors.push(FieldError::invalid(
-            &path.child("operator"),
-            operator,
-            "not a valid selector operator",
-        ));
+    if Operator::parse_set(&expression.operator).is_none() {
+        errors.push(unknown_operator(path, &expression.operator));
     }
     errors.extend(key_and_value_errors(path, &expression.key, values));
     errors
 }
 
-/// The fault in the number of values of `In`, `NotIn`, `Exists` and `DoesNotExist`; other operators have none.
+/// The error about an operator that does not exist.
+pub(super) fn unknown_operator(path: &FieldPath, operator: &str) -> FieldError {
+    FieldError::invalid(&path.child("operator"), operator, "not a valid selector operator")
+}
+
+/// The error about the number of values of `In`, `NotIn`, `Exists` and `DoesNotExist`; other operators have none.
 pub(super) fn set_operator_error(path: &FieldPath, operator: &str, values: usize) -> Option<FieldError> {
     let path = path.child("values");
     match operator {
@@ -335,27 +342,15 @@ pub(super) fn set_operator_error(path: &FieldPath, operator: &str, values: usize
     }
 }
 
-/// One fault for each broken rule of a key and of its values.
+/// One error for each violated rule of a label key and of its values.
 pub(super) fn key_and_value_errors(path: &FieldPath, key: &str, values: &[String]) -> ErrorList {
-    let mut errors: ErrorList = each(&path.child("key"), key, label_key_faults(key)).collect();
+    let key_path = path.child("key");
+    let mut errors: ErrorList = FieldError::invalid_each(&key_path, key, label_key_errors(key)).collect();
     for (index, value) in values.iter().enumerate() {
-        errors.extend(each(
-            &path.child("values").index(index),
-            value,
-            label_value_faults(value),
-        ));
+        let path = path.child("values").index(index);
+        errors.extend(FieldError::invalid_each(&path, value, label_value_errors(value)));
     }
     errors
-}
-
-fn each<'a>(
-    path: &'a FieldPath,
-    value: &'a str,
-    faults: Vec<String>,
-) -> impl Iterator<Item = FieldError> + 'a {
-    faults
-        .into_iter()
-        .map(move |fault| FieldError::invalid(path, value, &fault))
 }
 
 #[cfg(test)]

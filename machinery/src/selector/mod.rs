@@ -1,8 +1,8 @@
-//! Which objects does a request speak of?
+//! Selectors: which objects a request or a rule selects.
 //!
-//! - [`label`] reads `?labelSelector=` and `metav1.LabelSelector`;
-//! - [`field`] reads `?fieldSelector=`;
-//! - [`node`] reads the node selector of core/v1, over a node's labels and name.
+//! - [`label`] parses `?labelSelector=` and converts `metav1.LabelSelector`;
+//! - [`field`] parses `?fieldSelector=`;
+//! - [`node`] compiles the node selector of core/v1, over the labels and the name of a node.
 
 pub mod field;
 pub mod label;

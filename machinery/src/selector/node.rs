@@ -1,16 +1,17 @@
-//! Which nodes does a node selector choose? A node is chosen when any term matches; a term matches when all its
-//! requirements on labels and on `metadata.name` hold, and an empty term matches nothing.
+//! Node selectors of core/v1. A node is selected when any term matches it. A term matches when all its requirements on
+//! labels and on `metadata.name` are satisfied; an empty term matches nothing.
 
 use drydock_proto::kinds::nodemaintenance::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::label::{Operator, Requirement, Selector, key_and_value_errors, not_integers, set_operator_error};
+use super::label::{
+    Operator, Requirement, Selector, key_and_value_errors, not_integers, set_operator_error, unknown_operator,
+};
 use crate::field_error::{ErrorList, FieldError, FieldPath};
-use crate::names::dns_subdomain_faults;
+use crate::names::dns_subdomain_errors;
 
 const NAME_FIELD: &str = "metadata.name";
-const UNKNOWN_OPERATOR: &str = "not a valid selector operator";
 
-/// A node selector, ready to be asked about many nodes.
+/// A node selector, compiled for matching many nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeMatcher {
     terms: Vec<Term>,
@@ -29,7 +30,7 @@ struct NameRequirement {
 }
 
 impl NodeMatcher {
-    /// Whether the node is chosen. `label` looks up its labels.
+    /// Whether the node is selected; `label` returns the value of a label.
     pub fn matches<'a>(&self, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.iter().any(|term| {
             term.names
@@ -43,19 +44,19 @@ impl NodeMatcher {
 impl TryFrom<&NodeSelector> for NodeMatcher {
     type Error = ErrorList;
 
-    /// Fails with the faults of a selector that [`validate_node_selector`] refuses, other than having no term.
+    /// Fails with the errors of [`validate_node_selector`], except that a selector without terms is accepted.
     fn try_from(selector: &NodeSelector) -> Result<Self, ErrorList> {
         let path = FieldPath::new("nodeSelectorTerms");
         let mut terms = Vec::new();
         let mut errors = ErrorList::new();
         for (index, term) in selector.node_selector_terms.iter().enumerate() {
-            let faults = validate_term(term, &path.index(index));
-            if !faults.is_empty() {
-                errors.extend(faults);
+            let term_errors = validate_term(term, &path.index(index));
+            if !term_errors.is_empty() {
+                errors.extend(term_errors);
             } else if !term.match_expressions.is_empty() || !term.match_fields.is_empty() {
                 match Term::try_from(term) {
                     Ok(term) => terms.push(term),
-                    Err(faults) => errors.extend(faults),
+                    Err(term_errors) => errors.extend(term_errors),
                 }
             }
         }
@@ -96,17 +97,13 @@ impl TryFrom<&NodeSelectorTerm> for Term {
 
 fn operator(text: &str) -> Option<Operator> {
     match text {
-        "In" => Some(Operator::In),
-        "NotIn" => Some(Operator::NotIn),
-        "Exists" => Some(Operator::Exists),
-        "DoesNotExist" => Some(Operator::DoesNotExist),
         "Gt" => Some(Operator::GreaterThan),
         "Lt" => Some(Operator::LessThan),
-        _ => None,
+        _ => Operator::parse_set(text),
     }
 }
 
-/// All faults of a node selector.
+/// Validates a node selector.
 #[must_use]
 pub fn validate_node_selector(selector: &NodeSelector, path: &FieldPath) -> ErrorList {
     let path = path.child("nodeSelectorTerms");
@@ -145,20 +142,14 @@ fn validate_label_requirement(requirement: &NodeSelectorRequirement, path: &Fiel
     let mut errors = ErrorList::new();
     errors.extend(set_operator_error(path, operator, values.len()));
     match self::operator(operator) {
-        None => {
-            errors.push(FieldError::invalid(
-                &path.child("operator"),
-                operator.as_str(),
-                UNKNOWN_OPERATOR,
-            ));
-        }
+        None => errors.push(unknown_operator(path, operator)),
         Some(Operator::GreaterThan | Operator::LessThan) => {
             let path = path.child("values");
             if values.len() != 1 {
                 let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
                 errors.push(FieldError::required(&path, detail));
             }
-            // The reference lets these through, to match no node ever.
+            // The reference accepts other values, which match no node.
             errors.extend(not_integers(&path, values));
         }
         Some(_) => {}
@@ -181,11 +172,7 @@ fn validate_field_requirement(requirement: &NodeSelectorRequirement, path: &Fiel
             &values_path,
             "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
         )),
-        other => errors.push(FieldError::invalid(
-            &path.child("operator"),
-            other,
-            UNKNOWN_OPERATOR,
-        )),
+        other => errors.push(unknown_operator(path, other)),
     }
     if key != NAME_FIELD {
         errors.push(FieldError::invalid(
@@ -196,13 +183,12 @@ fn validate_field_requirement(requirement: &NodeSelectorRequirement, path: &Fiel
         return errors;
     }
     for (index, value) in values.iter().enumerate() {
-        let faults = dns_subdomain_faults(value);
         let path = values_path.index(index);
-        errors.extend(
-            faults
-                .iter()
-                .map(|fault| FieldError::invalid(&path, value.as_str(), fault)),
-        );
+        errors.extend(FieldError::invalid_each(
+            &path,
+            value,
+            dns_subdomain_errors(value),
+        ));
     }
     errors
 }
@@ -215,12 +201,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::field_error::tests::{Cause, assert_causes};
 
     fn selector(terms: &Value) -> NodeSelector {
         serde_json::from_value(json!({ "nodeSelectorTerms": terms })).unwrap()
     }
 
-    fn chooses(terms: &Value, expected: bool) {
+    fn selects(terms: &Value, expected: bool) {
         let labels = BTreeMap::from([("zone", "a"), ("cpu", "16"), ("gpu", "")]);
         let matcher = NodeMatcher::try_from(&selector(terms)).unwrap();
         assert_eq!(
@@ -231,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn any_term_and_all_its_requirements_decide() {
+    fn a_node_is_selected_by_any_term_whose_requirements_are_all_satisfied() {
         let label = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
         let name = |operator: &str, name: &str| label("metadata.name", operator, &[name]);
-        chooses(&json!([]), false);
-        chooses(&json!([{}]), false);
+        selects(&json!([]), false);
+        selects(&json!([{}]), false);
         for requirement in [
             label("zone", "In", &["a", "b"]),
             label("zone", "NotIn", &["c"]),
@@ -245,12 +232,12 @@ mod tests {
             label("cpu", "Gt", &["8"]),
             label("cpu", "Lt", &["17"]),
         ] {
-            chooses(&json!([{"matchExpressions": [requirement]}]), true);
-            chooses(
+            selects(&json!([{"matchExpressions": [requirement]}]), true);
+            selects(
                 &json!([{"matchExpressions": [requirement], "matchFields": [name("In", "node-1")]}]),
                 true,
             );
-            chooses(
+            selects(
                 &json!([{"matchExpressions": [requirement], "matchFields": [name("In", "node-2")]}]),
                 false,
             );
@@ -263,132 +250,137 @@ mod tests {
             label("cpu", "Gt", &["16"]),
             label("zone", "Lt", &["16"]),
         ] {
-            chooses(&json!([{"matchExpressions": [requirement]}]), false);
-            chooses(
+            selects(&json!([{"matchExpressions": [requirement]}]), false);
+            selects(
                 &json!([{"matchExpressions": [requirement]}, {}, {"matchFields": [name("NotIn", "node-2")]}]),
                 true,
             );
         }
     }
 
+    fn check(terms: &Value, expected: &[Cause<'_>]) {
+        let errors = validate_node_selector(&selector(terms), &FieldPath::new("spec"));
+        assert_causes(&errors, expected, terms);
+        assert_eq!(
+            NodeMatcher::try_from(&selector(terms)).is_err(),
+            !errors.is_empty() && *terms != json!([]),
+            "{terms}"
+        );
+    }
+
     #[test]
-    #[expect(clippy::too_many_lines, reason = "a table")]
-    fn every_fault_has_its_path() {
-        fn check(terms: &Value, expected: &[(&str, &str, &str)]) {
-            let errors = validate_node_selector(&selector(terms), &FieldPath::new("spec"));
-            let found: Vec<_> = errors
-                .iter()
-                .map(|error| {
-                    (
-                        error.field(),
-                        error.reason(),
-                        error.body().split(" (").next().unwrap(),
-                    )
-                })
-                .collect();
-            assert_eq!(found, expected, "{terms}");
-            assert_eq!(
-                NodeMatcher::try_from(&selector(terms)).is_err(),
-                !found.is_empty() && *terms != json!([])
-            );
-        }
-        let expressions = |list: Value| json!([{}, {"matchExpressions": [list]}]);
-        let fields = |list: Value| json!([{"matchFields": [list]}]);
+    fn terms_are_required_and_may_be_empty() {
         check(
             &json!([]),
             &[(
                 "spec.nodeSelectorTerms",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must have at least one node selector term",
             )],
         );
         check(&json!([{}]), &[]);
+    }
+
+    #[test]
+    fn errors_in_label_requirements_have_their_path() {
+        const WORD: &str = "consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+        let check = |requirement: Value, expected: &[Cause<'_>]| {
+            check(&json!([{}, {"matchExpressions": [requirement]}]), expected);
+        };
+        let values = "spec.nodeSelectorTerms[1].matchExpressions[0].values";
         check(
-            &expressions(json!({"key": "a", "operator": "In"})),
+            json!({"key": "a", "operator": "In"}),
             &[(
-                "spec.nodeSelectorTerms[1].matchExpressions[0].values",
-                "FieldValueRequired",
+                values,
+                "Required",
                 "Required value: must be specified when `operator` is 'In' or 'NotIn'",
             )],
         );
         check(
-            &expressions(json!({"key": "a", "operator": "Exists", "values": ["x"]})),
+            json!({"key": "a", "operator": "Exists", "values": ["x"]}),
             &[(
-                "spec.nodeSelectorTerms[1].matchExpressions[0].values",
-                "FieldValueForbidden",
+                values,
+                "Forbidden",
                 "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
             )],
         );
         check(
-            &expressions(json!({"key": "a", "operator": "Gt", "values": ["x", "1"]})),
+            json!({"key": "a", "operator": "Gt", "values": ["x", "1"]}),
             &[
                 (
-                    "spec.nodeSelectorTerms[1].matchExpressions[0].values",
-                    "FieldValueRequired",
+                    values,
+                    "Required",
                     "Required value: must be specified single value when `operator` is 'Lt' or 'Gt'",
                 ),
                 (
                     "spec.nodeSelectorTerms[1].matchExpressions[0].values[0]",
-                    "FieldValueInvalid",
+                    "Invalid",
                     "Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
                 ),
             ],
         );
         check(
-            &expressions(json!({"key": "-", "operator": "Foo", "values": ["-"]})),
+            json!({"key": "-", "operator": "Foo", "values": ["-"]}),
             &[
                 (
                     "spec.nodeSelectorTerms[1].matchExpressions[0].operator",
-                    "FieldValueInvalid",
+                    "Invalid",
                     "Invalid value: \"Foo\": not a valid selector operator",
                 ),
                 (
                     "spec.nodeSelectorTerms[1].matchExpressions[0].key",
-                    "FieldValueInvalid",
-                    "Invalid value: \"-\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character",
+                    "Invalid",
+                    &format!("Invalid value: \"-\": name part must {WORD}"),
                 ),
                 (
                     "spec.nodeSelectorTerms[1].matchExpressions[0].values[0]",
-                    "FieldValueInvalid",
-                    "Invalid value: \"-\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character",
+                    "Invalid",
+                    &format!("Invalid value: \"-\": a valid label must be an empty string or {WORD}"),
                 ),
             ],
         );
+    }
+
+    #[test]
+    fn errors_in_field_requirements_have_their_path() {
+        let check = |requirement: Value, expected: &[Cause<'_>]| {
+            check(&json!([{"matchFields": [requirement]}]), expected);
+        };
         check(
-            &fields(json!({"key": "metadata.name", "operator": "In", "values": ["a", "b"]})),
+            json!({"key": "metadata.name", "operator": "In", "values": ["a", "b"]}),
             &[(
                 "spec.nodeSelectorTerms[0].matchFields[0].values",
-                "FieldValueRequired",
+                "Required",
                 "Required value: must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
             )],
         );
         check(
-            &fields(json!({"key": "spec.x", "operator": "Exists", "values": ["A"]})),
+            json!({"key": "spec.x", "operator": "Exists", "values": ["A"]}),
             &[
                 (
                     "spec.nodeSelectorTerms[0].matchFields[0].operator",
-                    "FieldValueInvalid",
+                    "Invalid",
                     "Invalid value: \"Exists\": not a valid selector operator",
                 ),
                 (
                     "spec.nodeSelectorTerms[0].matchFields[0].key",
-                    "FieldValueInvalid",
+                    "Invalid",
                     "Invalid value: \"spec.x\": not a valid field selector key",
                 ),
             ],
         );
         check(
-            &fields(json!({"key": "metadata.name", "operator": "NotIn", "values": ["A"]})),
+            json!({"key": "metadata.name", "operator": "NotIn", "values": ["A"]}),
             &[(
                 "spec.nodeSelectorTerms[0].matchFields[0].values[0]",
-                "FieldValueInvalid",
+                "Invalid",
                 "Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character",
             )],
         );
     }
 
     proptest! {
-        /// A term with one `In` on a label chooses exactly the nodes that carry one of the values.
+        /// Terms with one `In` on a label select exactly the nodes with one of the values.
         #[test]
         fn terms_are_a_union(
             zones in prop::collection::vec(prop::collection::vec("[a-d]", 1..3), 0..3),

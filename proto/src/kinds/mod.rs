@@ -1,7 +1,8 @@
-//! The kinds Drydock serves, and the one table of them.
+//! The kinds Drydock serves, and the one list of them: [`for_each_kind`].
 //!
-//! A kind has one stored form, the *hub*, and any number of served *faces* (a version each). The hub of every
-//! kind is its `v1alpha3` face, so that face converts by doing nothing.
+//! A kind has one stored form, the *hub*, and one or more served versions, its *faces*. The hub has the shape of the
+//! face `v1alpha3`, so that face needs no conversion. Every other face brings a pair of functions that convert a
+//! whole object to the hub and back without loss ([`Conversion`]).
 
 pub mod evictioninterceptor;
 pub mod evictionrequest;
@@ -24,18 +25,49 @@ pub enum Scope {
     Cluster,
 }
 
+/// Converts a whole object in place: `spec`, `status` and, where the shapes differ, `metadata`. `kind` and `apiVersion`
+/// are set by the caller.
+pub type Convert = fn(&mut Value) -> Result<(), ConversionError>;
+
+/// An object that has no equivalent in the other shape.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct ConversionError {
+    /// The path of the field, in the shape the object was converted from: `spec.size`.
+    pub field: String,
+    /// Why its value cannot be converted.
+    pub message: String,
+}
+
+/// How a face relates to the hub.
+#[derive(Debug, Clone, Copy)]
+pub enum Conversion {
+    /// The face has the shape of the hub: stored bytes are served as they are.
+    Identity,
+    /// The face has a shape of its own. `from_hub` after `to_hub` yields the same object, and so does `to_hub` after
+    /// `from_hub`: what one shape cannot express is kept in an annotation.
+    Functions {
+        /// From the face to the hub. The input fits the schema of the face, with defaults applied.
+        to_hub: Convert,
+        /// From the hub to the face.
+        from_hub: Convert,
+    },
+}
+
 /// A served version of a kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Face {
     /// The version, as in URLs and `apiVersion`.
     pub version: &'static str,
-    /// The JSON schema of `spec`, inlined.
+    /// The JSON schema of `spec` with its defaults, inlined.
     pub spec: fn() -> Value,
-    /// The JSON schema of `status`, inlined.
+    /// The JSON schema of `status` with its defaults, inlined.
     pub status: fn() -> Value,
+    /// How objects of this version become the stored form, and back.
+    pub conversion: Conversion,
 }
 
-/// What every part of the server needs to know of a kind.
+/// The names, scope and faces of a kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
     /// The kind, in CamelCase.
@@ -44,15 +76,15 @@ pub struct Kind {
     pub plural: &'static str,
     /// The singular, lower case.
     pub singular: &'static str,
-    /// Names people type.
+    /// Short names for the command line.
     pub short_names: &'static [&'static str],
-    /// Groups of resources people ask for at once.
+    /// Categories, for commands such as `kubectl get drydock`.
     pub categories: &'static [&'static str],
     /// Where objects live.
     pub scope: Scope,
     /// What the kind is, for `kubectl explain`.
     pub description: &'static str,
-    /// Served versions, the preferred first.
+    /// Served versions: the stored one first, which is also the preferred one. Never empty.
     pub faces: &'static [Face],
 }
 
@@ -70,12 +102,25 @@ impl Kind {
     }
 }
 
-/// Every kind Drydock serves.
-pub static KINDS: &[Kind] = &[
-    evictionrequest::KIND,
-    nodemaintenance::KIND,
-    evictioninterceptor::KIND,
-];
+/// The one list of kinds, in the order of discovery. Calls the macro `$table` with the module name of every kind.
+///
+/// Each crate that holds something for every kind builds its table through this macro: [`KINDS`] here, the rules and
+/// columns in the server. A kind for which a module is missing there does not compile.
+#[macro_export]
+macro_rules! for_each_kind {
+    ($table:ident) => {
+        $table! { evictionrequest, nodemaintenance, evictioninterceptor }
+    };
+}
+
+macro_rules! kinds {
+    ($($module:ident),*) => {
+        /// Every kind Drydock serves, in the order of discovery.
+        pub static KINDS: &[Kind] = &[$($module::KIND),*];
+    };
+}
+
+for_each_kind!(kinds);
 
 /// Makes a kind usable with `kube`'s typed clients.
 macro_rules! kubernetes_resource {

@@ -1,6 +1,6 @@
 //! Letting go of history.
 
-use super::{Backend, create, delete, entry, key, next, one_change, scan_all, things, update};
+use super::{Backend, change_summary, create, delete, entry, key, next, scan_all, things, update};
 use crate::{At, EventKind, Page, Revision, Signal, Store, StoreError};
 
 /// Compacting what is compacted changes nothing.
@@ -51,11 +51,11 @@ pub async fn the_record_at_the_floor_is_watched<B: Backend>(backend: &B) {
     store.compact(r2).await.unwrap();
     let mut events = store.watch(&things(), r3).await.unwrap();
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Updated, "one".into(), r3)
     );
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Updated, "one".into(), r4)
     );
 }
@@ -70,11 +70,11 @@ pub async fn a_deletion_at_the_floor_is_watched<B: Backend>(backend: &B) {
     store.compact(r2).await.unwrap();
     let mut events = store.watch(&things(), r3).await.unwrap();
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Deleted, "one".into(), r3)
     );
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Created, "two".into(), r4)
     );
 }
@@ -116,7 +116,7 @@ pub async fn compaction_of_a_deletion_keeps_the_revision<B: Backend>(backend: &B
     let mut events = store.watch(&things(), r3.next()).await.unwrap();
     assert_eq!(create(&store, &one, "2").await, r3.next());
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Created, "one".into(), r3.next())
     );
 }

@@ -1,41 +1,42 @@
-//! Was what concurrent clients saw possible at all?
+//! Checks that a recorded history of concurrent operations is strictly serializable.
 //!
-//! Each write names its revision, so checking needs no search. With every call and answer timed:
-//! - *replay*: revisions are dense, each write's conditions held at the revision before its own, and events say what
-//!   it did;
-//! - *real time*: in the order of revisions, reads after the write of theirs, nothing that was answered before
-//!   something else was called comes after it;
-//! - *reads* and conflicts equal the state at the revision they name;
-//! - an unknown outcome is settled by the events, since values are unique.
+//! Each write returns its revision, so the check needs no search. Calls and returns are timed. The rules:
+//! - *replay*: revisions are dense, each write's condition held at the revision before its own, and the event shows
+//!   what was written;
+//! - *real time*: in the order of revisions (a read after the write of its revision), no operation that returned before
+//!   another one was called comes after it;
+//! - *reads* and conflicts equal the state at the revision they return;
+//! - an unknown outcome is resolved by the events, since values are unique.
 //!
-//! Start at [`Recorder`], then [`check`]. Sorting is all it takes, so a million operations are fine.
+//! Start at [`Recorder`], then [`check`]. It only sorts, so a million operations are no problem.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use crate::sync::lock;
 use crate::{
-    At, Condition, Entry, Event, EventKind, Expect, Found, Key, KeyRange, Outcome, Page, Revision, Scan,
-    Store, StoreError, Transaction, Write,
+    At, Entry, Event, EventKind, Found, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError,
+    Transaction,
 };
 
-/// A history that no store could have produced.
+/// A rule that a history violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The broken rule, in a word or two.
+pub struct Violation {
+    /// The rule, in a few words.
     pub rule: &'static str,
-    /// What shows it.
+    /// The evidence.
     pub detail: String,
 }
 
-pub(crate) fn fault<T>(rule: &'static str, detail: String) -> Result<T, Fault> {
-    Err(Fault { rule, detail })
+pub(crate) fn violation<T>(rule: &'static str, detail: String) -> Result<T, Violation> {
+    Err(Violation { rule, detail })
 }
 
-/// What was asked and what was answered.
+/// A call and its result.
 #[derive(Debug, Clone)]
-pub enum Exchange {
-    /// A transaction; no outcome when it is unknown.
+pub enum Call {
+    /// A transaction; none if its outcome is unknown.
     Transact(Transaction, Option<Outcome>),
     /// A get.
     Get(Key, Found),
@@ -43,18 +44,18 @@ pub enum Exchange {
     Scan(KeyRange, Scan),
 }
 
-/// An exchange and its place in time.
+/// A timed call.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// When it was called.
     pub called: u64,
-    /// When it was answered; never, for an unknown outcome.
-    pub answered: u64,
-    /// What was said.
-    pub exchange: Exchange,
+    /// When it returned; `u64::MAX` for an unknown outcome.
+    pub returned: u64,
+    /// The call and its result.
+    pub call: Call,
 }
 
-/// Times and keeps what clients do. Shared by all of them.
+/// Runs, times and records the operations of all clients.
 #[derive(Debug, Default)]
 pub struct Recorder {
     ticks: AtomicU64,
@@ -66,16 +67,15 @@ impl Recorder {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
-    fn keep(&self, called: u64, answered: u64, exchange: Exchange) {
-        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
-        operations.push(Operation {
+    fn record(&self, called: u64, returned: u64, call: Call) {
+        lock(&self.operations).push(Operation {
             called,
-            answered,
-            exchange,
+            returned,
+            call,
         });
     }
 
-    /// Runs a transaction. Refusals that change nothing are not kept.
+    /// Runs a transaction. Errors that change nothing are not recorded.
     ///
     /// # Errors
     /// The store's.
@@ -85,18 +85,18 @@ impl Recorder {
         transaction: Transaction,
     ) -> Result<Outcome, StoreError> {
         let called = self.tick();
-        let answer = store.transact(transaction.clone()).await;
-        match &answer {
+        let result = store.transact(transaction.clone()).await;
+        match &result {
             Ok(outcome) => {
-                let exchange = Exchange::Transact(transaction, Some(outcome.clone()));
-                self.keep(called, self.tick(), exchange);
+                let call = Call::Transact(transaction, Some(outcome.clone()));
+                self.record(called, self.tick(), call);
             }
             Err(StoreError::Unknown { .. }) => {
-                self.keep(called, u64::MAX, Exchange::Transact(transaction, None));
+                self.record(called, u64::MAX, Call::Transact(transaction, None));
             }
             Err(_) => {}
         }
-        answer
+        result
     }
 
     /// Reads a key.
@@ -106,7 +106,7 @@ impl Recorder {
     pub async fn get<S: Store>(&self, store: &S, key: &Key) -> Result<Found, StoreError> {
         let called = self.tick();
         let found = store.get(key).await?;
-        self.keep(called, self.tick(), Exchange::Get(key.clone(), found.clone()));
+        self.record(called, self.tick(), Call::Get(key.clone(), found.clone()));
         Ok(found)
     }
 
@@ -117,16 +117,13 @@ impl Recorder {
     pub async fn scan<S: Store>(&self, store: &S, range: &KeyRange) -> Result<(), StoreError> {
         let called = self.tick();
         let scan = store.scan(range, At::Latest, Page::default()).await?;
-        self.keep(called, self.tick(), Exchange::Scan(range.clone(), scan));
+        self.record(called, self.tick(), Call::Scan(range.clone(), scan));
         Ok(())
     }
 
-    /// Everything that was kept.
+    /// All recorded operations.
     pub fn operations(&self) -> Vec<Operation> {
-        self.operations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.operations).clone()
     }
 }
 
@@ -142,18 +139,10 @@ impl Versions {
         entry.as_ref()
     }
 
-    fn holds(&self, condition: &Condition, revision: Revision) -> bool {
-        let found = self.at(&condition.key, revision).map(|entry| entry.modified);
-        match condition.expect {
-            Expect::Absent => found.is_none(),
-            Expect::Revision(expected) => found == Some(expected),
-        }
-    }
-
-    /// The first condition of a transaction that does not hold.
-    fn broken<'a>(&self, transaction: &'a Transaction, revision: Revision) -> Option<&'a Condition> {
-        let mut conditions = transaction.conditions.iter();
-        conditions.find(|condition| !self.holds(condition, revision))
+    /// Whether the condition of a transaction holds.
+    fn holds(&self, transaction: &Transaction, revision: Revision) -> bool {
+        let found = self.at(&transaction.key, revision).map(|entry| entry.modified);
+        found == transaction.write.base()
     }
 
     fn range(&self, range: &KeyRange, revision: Revision) -> Vec<(Key, Entry)> {
@@ -163,172 +152,149 @@ impl Versions {
     }
 }
 
-/// An operation that happened, and its place in the order of all: a write comes before the reads of its revision.
+/// An operation with its position in the serial order: a write comes before the reads of its revision.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     revision: Revision,
     is_read: bool,
     called: u64,
-    answered: u64,
+    returned: u64,
 }
 
 /// Checks operations against the events of a watch from the start.
 ///
 /// # Errors
-/// The first rule found broken.
-pub fn check(operations: &[Operation], events: &[(Revision, Vec<Event>)]) -> Result<(), Fault> {
+/// The first violated rule.
+pub fn check(operations: &[Operation], events: &[Event]) -> Result<(), Violation> {
     let (versions, mut placed) = replay(operations, events)?;
     placed.extend(operations.iter().filter_map(read));
     check_real_time(placed)?;
     check_reads(operations, &versions, events.len())
 }
 
-/// What a transaction does: each key and its new bytes, none for a delete.
-type Effects<'a> = Vec<(Key, Option<&'a [u8]>)>;
+/// A key and its new bytes; none for a delete.
+type Effect<'a> = (&'a Key, Option<&'a [u8]>);
 
-fn asked(transaction: &Transaction) -> Effects<'_> {
-    let writes = transaction.writes.iter();
-    writes
-        .map(|write| match write {
-            Write::Put(key, value) => (key.clone(), Some(value.bytes.as_ref())),
-            Write::Delete(key) => (key.clone(), None),
-        })
-        .collect()
+fn requested(transaction: &Transaction) -> Effect<'_> {
+    let new = transaction.write.value();
+    (&transaction.key, new.map(|value| value.bytes.as_ref()))
 }
 
-fn shown(events: &[Event]) -> Effects<'_> {
-    let events = events.iter();
-    events
-        .map(|event| {
-            let new = event.new.as_ref().map(|entry| entry.value.bytes.as_ref());
-            (event.key.clone(), new)
-        })
-        .collect()
+fn shown(event: &Event) -> Effect<'_> {
+    let new = event.new.as_ref();
+    (&event.key, new.map(|entry| entry.value.bytes.as_ref()))
 }
 
-/// Writes that were asked for.
+/// The requested writes.
 #[derive(Default)]
-struct Asked<'a> {
-    /// Those that were acknowledged.
+struct Requested<'a> {
+    /// Acknowledged writes.
     known: BTreeMap<Revision, (&'a Operation, &'a Transaction)>,
-    /// Those nobody knows of, by what they would do, in the order they were called.
-    unknown: HashMap<Effects<'a>, Vec<(&'a Operation, &'a Transaction)>>,
+    /// Writes of unknown outcome, by effect, in the order they were called.
+    unknown: HashMap<Effect<'a>, Vec<(&'a Operation, &'a Transaction)>>,
 }
 
-impl<'a> Asked<'a> {
-    fn collect(operations: &'a [Operation]) -> Result<Self, Fault> {
-        let mut asked_for = Self::default();
+impl<'a> Requested<'a> {
+    fn collect(operations: &'a [Operation]) -> Result<Self, Violation> {
+        let mut found = Self::default();
         for operation in operations {
-            let Exchange::Transact(transaction, outcome) = &operation.exchange else {
+            let Call::Transact(transaction, outcome) = &operation.call else {
                 continue;
             };
-            if transaction.writes.is_empty() {
-                continue;
-            }
             match outcome {
                 Some(Outcome::Committed { revision }) => {
-                    let before = asked_for.known.insert(*revision, (operation, transaction));
+                    let before = found.known.insert(*revision, (operation, transaction));
                     if before.is_some() {
-                        return fault("unique revisions", format!("{revision} was handed out twice"));
+                        return violation("unique revisions", format!("{revision} was assigned twice"));
                     }
                 }
                 Some(Outcome::Conflict { .. }) => {}
                 None => {
-                    let alike = asked_for.unknown.entry(asked(transaction)).or_default();
+                    let alike = found.unknown.entry(requested(transaction)).or_default();
                     alike.push((operation, transaction));
                 }
             }
         }
-        for alike in asked_for.unknown.values_mut() {
+        for alike in found.unknown.values_mut() {
             alike.sort_by_key(|(operation, _)| operation.called);
         }
-        Ok(asked_for)
+        Ok(found)
     }
 
-    /// Who asked for what a revision shows. Values are unique, but two in doubt may remove the same key: then it was
-    /// the first one whose conditions held.
-    fn settle(
+    /// The transaction that caused an event. Values are unique, but two deletes of unknown outcome may have the same
+    /// effect: then it was the first one whose condition held.
+    fn cause_of(
         &mut self,
-        revision: Revision,
-        events: &'a [Event],
+        event: &'a Event,
         versions: &Versions,
-    ) -> Result<(&'a Operation, &'a Transaction), Fault> {
+    ) -> Result<(&'a Operation, &'a Transaction), Violation> {
+        let revision = event.revision;
         if let Some(known) = self.known.remove(&revision) {
             return Ok(known);
         }
-        let nobody = || Fault {
-            rule: "nothing from nowhere",
-            detail: format!("nobody asked for revision {revision}"),
+        let unrequested = || Violation {
+            rule: "every event was requested",
+            detail: format!("no transaction explains revision {revision}"),
         };
-        let alike = self.unknown.get_mut(&shown(events)).ok_or_else(nobody)?;
+        let alike = self.unknown.get_mut(&shown(event)).ok_or_else(unrequested)?;
         let before = revision.previous();
-        let holds = |(_, transaction): &(_, &Transaction)| versions.broken(transaction, before).is_none();
+        let holds = |(_, transaction): &(_, &Transaction)| versions.holds(transaction, before);
         let first = alike.iter().position(holds).unwrap_or_default();
         if alike.is_empty() {
-            return Err(nobody());
+            return Err(unrequested());
         }
         Ok(alike.remove(first))
     }
 }
 
-/// Runs through the events: each is what one write did to the state before it.
-fn replay(
-    operations: &[Operation],
-    events: &[(Revision, Vec<Event>)],
-) -> Result<(Versions, Vec<Placed>), Fault> {
-    let mut asked_for = Asked::collect(operations)?;
+/// Replays the events: each must be what one write did to the state before it.
+fn replay(operations: &[Operation], events: &[Event]) -> Result<(Versions, Vec<Placed>), Violation> {
+    let mut writes = Requested::collect(operations)?;
     let mut versions = Versions::default();
     let mut placed = Vec::with_capacity(operations.len());
     let mut before = Revision::INITIAL;
-    for (revision, events) in events {
-        let due = before.next();
+    for event in events {
+        let (due, Event { revision, key, .. }) = (before.next(), event);
         if *revision != due {
-            let rule = if asked_for.known.contains_key(&due) {
+            let rule = if writes.known.contains_key(&due) {
                 "every write is shown"
             } else {
                 "dense revisions"
             };
-            return fault(rule, format!("{revision} came for {due}"));
+            return violation(rule, format!("{revision} came instead of {due}"));
         }
-        let (operation, transaction) = asked_for.settle(*revision, events, &versions)?;
-        if let Some(broken) = versions.broken(transaction, before) {
-            return fault(
-                "conditions hold",
-                format!("{} of revision {revision}", broken.key),
-            );
+        let (operation, transaction) = writes.cause_of(event, &versions)?;
+        if !versions.holds(transaction, before) {
+            return violation("conditions hold", format!("{key} at {revision}"));
         }
-        if shown(events) != asked(transaction) {
-            return fault("events are what was written", format!("revision {revision}"));
+        if shown(event) != requested(transaction) {
+            return violation("events are what was written", format!("revision {revision}"));
         }
-        for event in events {
-            if versions.at(&event.key, before) != event.old.as_ref() {
-                return fault(
-                    "events hold the value before",
-                    format!("{} at {revision}", event.key),
-                );
-            }
-            if !fits(event, *revision) {
-                return fault("events fit", format!("{} at {revision}", event.key));
-            }
-            let kept = versions.0.entry(event.key.clone()).or_default();
-            kept.push((*revision, event.new.clone()));
+        if versions.at(key, before) != event.old.as_ref() {
+            return violation("events hold the value before", format!("{key} at {revision}"));
         }
+        if !is_consistent(event) {
+            return violation("events are consistent", format!("{key} at {revision}"));
+        }
+        let kept = versions.0.entry(key.clone()).or_default();
+        kept.push((*revision, event.new.clone()));
         placed.push(Placed {
             revision: *revision,
             is_read: false,
             called: operation.called,
-            answered: operation.answered,
+            returned: operation.returned,
         });
         before = *revision;
     }
-    if let Some(lost) = asked_for.known.keys().next() {
-        return fault("every write is shown", format!("revision {lost} is missing"));
+    if let Some(lost) = writes.known.keys().next() {
+        return violation("every write is shown", format!("revision {lost} is missing"));
     }
     Ok((versions, placed))
 }
 
-/// Whether kind, place and values of an event go together.
-fn fits(event: &Event, revision: Revision) -> bool {
+/// Whether kind, revisions and entries of an event agree.
+fn is_consistent(event: &Event) -> bool {
+    let revision = event.revision;
     let kind = match (&event.old, &event.new) {
         (None, Some(_)) => EventKind::Created,
         (Some(_), Some(_)) => EventKind::Updated,
@@ -340,43 +306,38 @@ fn fits(event: &Event, revision: Revision) -> bool {
     event.kind == kind && event.new.as_ref().is_none_or(is_placed)
 }
 
-/// The place of what only reads; a conflict and a transaction without writes are reads too.
+/// The position of a read; a conflict is a read too.
 fn read(operation: &Operation) -> Option<Placed> {
-    let revision = match &operation.exchange {
-        Exchange::Transact(_, Some(Outcome::Conflict { revision, .. })) => *revision,
-        Exchange::Transact(transaction, Some(Outcome::Committed { revision }))
-            if transaction.writes.is_empty() =>
-        {
-            *revision
-        }
-        Exchange::Transact(..) => return None,
-        Exchange::Get(_, found) => found.revision,
-        Exchange::Scan(_, scan) => scan.revision,
+    let revision = match &operation.call {
+        Call::Transact(_, Some(Outcome::Conflict { revision, .. })) => *revision,
+        Call::Transact(..) => return None,
+        Call::Get(_, found) => found.revision,
+        Call::Scan(_, scan) => scan.revision,
     };
     Some(Placed {
         revision,
         is_read: true,
         called: operation.called,
-        answered: operation.answered,
+        returned: operation.returned,
     })
 }
 
-/// Whatever was answered before another was called comes no later in the order.
-fn check_real_time(mut placed: Vec<Placed>) -> Result<(), Fault> {
+/// An operation that returned before another was called comes no later in the serial order.
+fn check_real_time(mut placed: Vec<Placed>) -> Result<(), Violation> {
     placed.sort_unstable_by_key(|one| (one.revision, one.is_read));
-    // The earliest answer to a write, and to a read, among those that come later.
+    // The earliest return of a write, and of a read, among the later ones.
     let mut earliest = (u64::MAX, u64::MAX);
     let alike = |a: &Placed, b: &Placed| (a.revision, a.is_read) == (b.revision, b.is_read);
     for group in placed.chunk_by(alike).rev() {
         for one in group {
             let rule = match one {
                 one if one.called <= earliest.0.min(earliest.1) => continue,
-                Placed { is_read: true, .. } => "nothing stale",
+                Placed { is_read: true, .. } => "no stale reads",
                 one if one.called > earliest.0 => "real time",
-                _ => "nothing from the future",
+                _ => "no reads from the future",
             };
-            let detail = format!("{one:?} was called after something later had been answered");
-            return fault(rule, detail);
+            let detail = format!("{one:?} was called after a later operation had returned");
+            return violation(rule, detail);
         }
         for one in group {
             let earliest = if one.is_read {
@@ -384,46 +345,40 @@ fn check_real_time(mut placed: Vec<Placed>) -> Result<(), Fault> {
             } else {
                 &mut earliest.0
             };
-            *earliest = one.answered.min(*earliest);
+            *earliest = one.returned.min(*earliest);
         }
     }
     Ok(())
 }
 
-/// Each read shows the state at the revision it names.
-fn check_reads(operations: &[Operation], versions: &Versions, writes: usize) -> Result<(), Fault> {
+/// Each read shows the state at the revision it returned.
+fn check_reads(operations: &[Operation], versions: &Versions, writes: usize) -> Result<(), Violation> {
     let last = Revision(Revision::INITIAL.0 + writes as u64);
     for operation in operations {
         let Some(Placed { revision, .. }) = read(operation) else {
             continue;
         };
         if revision < Revision::INITIAL || revision > last {
-            return fault("no other revisions", format!("{revision} never was"));
+            return violation("no other revisions", format!("{revision} does not exist"));
         }
-        match &operation.exchange {
-            Exchange::Transact(transaction, Some(Outcome::Conflict { current, .. })) => {
-                if versions.broken(transaction, revision).is_none() {
-                    return fault("conflicts are real", format!("at {revision}"));
+        match &operation.call {
+            Call::Transact(transaction, Some(Outcome::Conflict { current, .. })) => {
+                if versions.holds(transaction, revision) {
+                    return violation("conflicts are real", format!("at {revision}"));
                 }
-                let conditions = transaction.conditions.iter();
-                let truth = conditions.map(|one| versions.at(&one.key, revision).cloned());
-                if truth.collect::<Vec<_>>() != *current {
-                    return fault("conflicts show the state", format!("at {revision}"));
+                if versions.at(&transaction.key, revision) != current.as_ref() {
+                    return violation("conflicts show the state", format!("at {revision}"));
                 }
             }
-            Exchange::Transact(transaction, _) => {
-                if versions.broken(transaction, revision).is_some() {
-                    return fault("checks hold", format!("at {revision}"));
-                }
-            }
-            Exchange::Get(key, found) => {
+            Call::Transact(..) => {}
+            Call::Get(key, found) => {
                 if versions.at(key, revision) != found.entry.as_ref() {
-                    return fault("gets show the state", format!("{key} at {revision}"));
+                    return violation("gets show the state", format!("{key} at {revision}"));
                 }
             }
-            Exchange::Scan(range, scan) => {
+            Call::Scan(range, scan) => {
                 if versions.range(range, revision) != scan.entries {
-                    return fault("scans show the state", format!("at {revision}"));
+                    return violation("scans show the state", format!("at {revision}"));
                 }
             }
         }

@@ -1,14 +1,9 @@
-//! Did a watch deliver what it owes?
-//!
-//! Checks the recorded signals of one watch against all changes of the store: *ordered*, *unique*, *reliable*
-//! (between the first and the last revision seen nothing is missing and nothing extra), *atomic* (one revision, one
-//! signal, as written), *resumable* (it begins with the first change it was asked for), and *bookmarkable* (after a
-//! mark of progress nothing up to it follows).
+//! Checks the recorded signals of one watch of a store with the [watch checker](super::watch_checker).
 
-use super::history::{Fault, fault};
-use crate::{Event, KeyRange, Revision, Signal};
+use super::watch_checker::{Checker, Event as Expected, Frame, Kind, Rule, SelectedEvents, Violation};
+use crate::{Event, EventKind, Key, KeyRange, Revision, Signal};
 
-/// What a watch was asked for and what it delivered.
+/// A watch and the signals it delivered.
 #[derive(Debug, Clone)]
 pub struct RecordedWatch {
     /// The range.
@@ -19,142 +14,124 @@ pub struct RecordedWatch {
     pub signals: Vec<Signal>,
 }
 
-/// Checks a watch against all changes of the store, in order of revision.
+/// Checks a watch against all events of the store, in order of revision.
 ///
 /// # Errors
-/// The first rule found broken.
-pub fn check_watch(watch: &RecordedWatch, truth: &[(Revision, Vec<Event>)]) -> Result<(), Fault> {
-    let owed = truth.iter().filter(|(revision, _)| *revision >= watch.first);
-    let mut owed = owed
-        .map(|(revision, events)| {
-            let events = events
-                .iter()
-                .filter(|event| watch.range.contains(event.key.as_str()));
-            (*revision, events.collect::<Vec<_>>())
-        })
-        .filter(|(_, events)| !events.is_empty())
-        .peekable();
-    let mut last = watch.first.previous();
-    let mut is_changes = false;
+/// The first violated rule.
+pub fn check_watch(watch: &RecordedWatch, truth: &[Event]) -> Result<(), Violation> {
+    let mut selected = SelectedEvents::default();
+    for event in truth {
+        if watch.range.contains(event.key.as_str()) {
+            selected.push_event(expected(event));
+        }
+    }
+    let start = watch.first.previous().0;
+    let mut checker = Checker::after(start, true);
     let mut has_ended = false;
     for signal in &watch.signals {
         if has_ended {
-            return fault("nothing after the end", format!("{signal:?}"));
+            return Err(Violation::new(Rule::Open, format!("{signal:?} after the end")));
         }
         match signal {
-            Signal::Changes { revision, events } => {
-                if *revision == last && is_changes {
-                    return fault("atomic", format!("{revision} came in two parts"));
-                }
-                if *revision <= last {
-                    return fault("ordered and unique", format!("{revision} came after {last}"));
-                }
-                let Some((due, expected)) = owed.next() else {
-                    return fault("nothing extra", format!("{revision}"));
-                };
-                if due < *revision {
-                    return fault("reliable", format!("{due} is missing before {revision}"));
-                }
-                if due > *revision || events.iter().collect::<Vec<_>>() != expected {
-                    return fault("as written", format!("{revision} is not what was written"));
-                }
-                last = *revision;
-                is_changes = true;
-            }
-            Signal::Progress(revision) => {
-                if *revision < last {
-                    return fault("bookmarks do not go back", format!("{revision} after {last}"));
-                }
-                if let Some((due, _)) = owed.peek()
-                    && *due <= *revision
-                {
-                    return fault(
-                        "bookmarkable",
-                        format!("{due} is missing before the mark {revision}"),
-                    );
-                }
-                last = *revision;
-                is_changes = false;
-            }
+            Signal::Change(event) => checker.take(Frame::Event(expected(event)))?,
+            // Unlike a bookmark, progress may repeat the revision that the watch starts after.
+            Signal::Progress(revision) if revision.0 == start && checker.seen_to() == Some(start) => {}
+            Signal::Progress(revision) => checker.take(Frame::Bookmark {
+                revision: revision.0,
+                ends_initial_events: false,
+            })?,
             Signal::Compacted(_) => has_ended = true,
         }
+        checker.settle(&selected, u64::MAX)?;
     }
     Ok(())
+}
+
+/// An event for the checker, with the whole event as its value.
+fn expected(event: &Event) -> Expected<Key, Event> {
+    Expected {
+        revision: event.revision.0,
+        kind: match event.kind {
+            EventKind::Created => Kind::Added,
+            EventKind::Updated => Kind::Modified,
+            EventKind::Deleted => Kind::Deleted,
+        },
+        key: event.key.clone(),
+        value: event.clone(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::conformance::{entry, key};
-    use crate::{EventKind, Key};
 
-    fn created(key: Key, at: u64) -> Event {
-        Event {
-            key,
+    fn truth() -> Vec<Event> {
+        let places = [("a", "one"), ("b", "two"), ("a", "three"), ("a", "four")];
+        let created = |((namespace, name), at)| Event {
+            revision: Revision(at),
+            key: key(namespace, name),
             kind: EventKind::Created,
             new: Some(entry("x", Revision(at), Revision(at))),
             old: None,
-        }
+        };
+        places.into_iter().zip(2..).map(created).collect()
     }
 
-    fn truth() -> Vec<(Revision, Vec<Event>)> {
-        vec![
-            (Revision(2), vec![created(key("a", "one"), 2)]),
-            (Revision(3), vec![created(key("b", "two"), 3)]),
-            (
-                Revision(4),
-                vec![created(key("a", "three"), 4), created(key("a", "four"), 4)],
-            ),
-            (Revision(5), vec![created(key("a", "five"), 5)]),
-        ]
+    fn change(revision: u64) -> Signal {
+        let event = truth().into_iter().find(|event| event.revision.0 == revision);
+        Signal::Change(event.unwrap())
     }
 
-    fn changes(revision: u64) -> Signal {
-        let (_, events) = truth().into_iter().find(|(at, _)| at.0 == revision).unwrap();
-        Signal::Changes {
-            revision: Revision(revision),
-            events,
-        }
-    }
-
-    fn mark(revision: u64) -> Signal {
+    fn progress(revision: u64) -> Signal {
         Signal::Progress(Revision(revision))
     }
 
-    /// `expected` is the broken rule, empty for none.
-    fn check(signals: &[Signal], expected: &str) {
+    fn check(signals: &[Signal], expected: Result<(), Rule>) {
         let watch = RecordedWatch {
             range: KeyRange::namespace("example.com", "things", "a"),
             first: Revision(2),
             signals: signals.to_vec(),
         };
-        let found = check_watch(&watch, &truth()).map_or_else(|fault| fault.rule, |()| "");
+        let found = check_watch(&watch, &truth()).map_err(|violation| violation.rule);
         assert_eq!(found, expected, "{signals:?}");
     }
 
+    /// The checker has tests of its own; these show that it gets every signal.
     #[test]
-    fn each_planted_fault_is_told_by_its_rule() {
-        let part = |index: usize| Signal::Changes {
-            revision: Revision(4),
-            events: vec![truth()[2].1[index].clone()],
+    fn violations_are_found() {
+        let all = [
+            progress(1),
+            change(2),
+            progress(3),
+            change(4),
+            progress(4),
+            change(5),
+            progress(7),
+        ];
+        check(&all, Ok(()));
+        check(&[change(2), change(4)], Ok(()));
+        check(&[change(4)], Err(Rule::Reliable));
+        check(&[change(2), change(5)], Err(Rule::Reliable));
+        check(&[change(2), change(3)], Err(Rule::Reliable));
+        check(&[change(2), change(2)], Err(Rule::Unique));
+        check(&[change(2), change(4), change(2)], Err(Rule::Ordered));
+        let altered = |revision, alter: fn(&mut Event)| {
+            let Signal::Change(mut event) = change(revision) else {
+                panic!("a change");
+            };
+            alter(&mut event);
+            Signal::Change(event)
         };
-        check(
-            &[changes(2), mark(3), changes(4), mark(4), changes(5), mark(7)],
-            "",
-        );
-        check(&[changes(2), changes(4)], "");
-        check(&[changes(4)], "reliable");
-        check(&[changes(2), changes(5)], "reliable");
-        check(&[changes(2), changes(2)], "atomic");
-        check(&[changes(2), changes(4), changes(2)], "ordered and unique");
-        check(&[changes(2), part(0), part(1)], "as written");
-        check(&[changes(2), changes(3)], "as written");
-        check(&[changes(2), mark(4), changes(4)], "bookmarkable");
-        check(&[mark(4)], "bookmarkable");
-        check(&[changes(2), mark(3), mark(2)], "bookmarks do not go back");
-        check(
-            &[changes(2), Signal::Compacted(Revision(4)), changes(4)],
-            "nothing after the end",
-        );
+        let without_value = altered(4, |event| event.new = None);
+        check(&[change(2), without_value], Err(Rule::Filtered));
+        let extra = altered(5, |event| event.revision = Revision(6));
+        check(&[change(2), change(4), change(5), extra], Err(Rule::Reliable));
+        check(&[change(2), progress(4), change(4)], Err(Rule::Bookmarkable));
+        check(&[progress(4)], Err(Rule::Bookmarkable));
+        check(&[change(2), progress(3), progress(2)], Err(Rule::Bookmarkable));
+        check(&[change(2), progress(1)], Err(Rule::Bookmarkable));
+        let end = Signal::Compacted(Revision(4));
+        check(&[change(2), end, change(4)], Err(Rule::Open));
     }
 }

@@ -1,15 +1,13 @@
-//! Events: ordered, unique, reliable, atomic, resumable.
+//! Watches: ordered, unique, reliable, resumable.
 
 use std::time::Duration;
 
 use super::{
-    Backend, changes, commit, create, delete, entry, key, next, one_change, progress, things, update, value,
+    Backend, change, change_summary, create, delete, entry, key, next, progress, things, update, value,
 };
-use crate::{
-    Event, EventKind, Events, Key, KeyRange, Revision, Signal, Store, StoreError, Transaction, Write,
-};
+use crate::{Event, EventKind, Events, Key, KeyRange, Revision, Signal, Store, StoreError, Transaction};
 
-/// Also what happened before it was opened.
+/// Including changes from before it was opened.
 pub async fn a_watch_from_the_start_sees_everything<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -17,33 +15,33 @@ pub async fn a_watch_from_the_start_sees_everything<B: Backend>(backend: &B) {
     let updated = update(&store, &one, created, "2").await;
     let mut events = store.watch(&things(), Revision::INITIAL).await.unwrap();
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Created, "one".into(), created)
     );
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Updated, "one".into(), updated)
     );
     let deleted = delete(&store, &one, updated).await;
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Deleted, "one".into(), deleted)
     );
 }
 
-/// And nothing from before.
+/// And nothing earlier.
 pub async fn a_watch_from_now_sees_what_follows<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let current = create(&store, &key("a", "before"), "1").await;
     let mut events = store.watch(&things(), current.next()).await.unwrap();
     let after = create(&store, &key("a", "after"), "1").await;
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Created, "after".into(), after)
     );
 }
 
-/// Never a silent wait: an old event must not reach a watch that was opened for later ones (etcd#20221).
+/// Not even by waiting: a watch opened for later events must not deliver an earlier one (etcd#20221).
 pub async fn the_future_is_not_watched<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let current = create(&store, &key("a", "one"), "1").await;
@@ -58,7 +56,7 @@ pub async fn the_future_is_not_watched<B: Backend>(backend: &B) {
     assert_eq!((requested, at), (current.next().next(), current));
 }
 
-/// The value before and the value after.
+/// The entry before and the entry after.
 pub async fn events_hold_both_sides<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -79,58 +77,33 @@ pub async fn events_hold_both_sides<B: Backend>(backend: &B) {
         (r5, EventKind::Created, Some(entry("3", r5, r5)), None),
     ];
     for (at, kind, new, old) in expected {
-        let key = one.clone();
-        assert_eq!(
-            changes(&mut events).await,
-            (at, vec![Event { key, kind, new, old }])
-        );
+        let expected = Event {
+            revision: at,
+            key: one.clone(),
+            kind,
+            new,
+            old,
+        };
+        assert_eq!(change(&mut events).await, expected);
     }
 }
 
-/// In the order they were written.
-pub async fn one_revision_is_one_signal<B: Backend>(backend: &B) {
-    let store = backend.open().await;
-    let mut events = store.watch(&things(), Revision(2)).await.unwrap();
-    let writes = ["c", "a", "b"].map(|name| Write::Put(key("n", name), value("x")));
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: writes.to_vec(),
-        may_grow: false,
-    };
-    let revision = commit(&store, transaction).await;
-    let (at, found) = changes(&mut events).await;
-    let found: Vec<&str> = found.iter().map(|event| event.key.name()).collect();
-    assert_eq!((at, found), (revision, vec!["c", "a", "b"]));
-}
-
-/// Of a transaction over several ranges each watch sees its part.
+/// Changes of other namespaces and groups are not delivered.
 pub async fn a_watch_sees_only_its_range<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let range = KeyRange::namespace(super::GROUP, "things", "a");
     let mut events = store.watch(&range, Revision(2)).await.unwrap();
     create(&store, &key("ab", "foreign"), "x").await;
-    let writes = vec![
-        Write::Put(key("ab", "two"), value("x")),
-        Write::Put(key("a", "one"), value("x")),
-        Write::Put(Key::new("other", "things", "a", "one").unwrap(), value("x")),
-    ];
-    let conditions = Vec::new();
-    let revision = commit(
-        &store,
-        Transaction {
-            conditions,
-            writes,
-            may_grow: false,
-        },
-    )
-    .await;
+    let other = Key::new("other", "things", "a", "one").unwrap();
+    create(&store, &other, "x").await;
+    let revision = create(&store, &key("a", "one"), "x").await;
     assert_eq!(
-        one_change(&mut events).await,
+        change_summary(&mut events).await,
         (EventKind::Created, "one".into(), revision)
     );
 }
 
-/// So that a reader of a quiet range need not start over after compaction.
+/// So that a watch of a quiet range is not left behind by compaction.
 pub async fn progress_follows_foreign_writes<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let range = KeyRange::namespace(super::GROUP, "things", "quiet");
@@ -139,7 +112,7 @@ pub async fn progress_follows_foreign_writes<B: Backend>(backend: &B) {
     assert_eq!(progress(&mut events).await, last);
 }
 
-/// Though nothing was written; it never goes ahead of events (etcd#15220).
+/// Even if nothing was written; it never overtakes events (etcd#15220).
 pub async fn progress_comes_when_asked_for<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut events = store.watch(&things(), Revision(2)).await.unwrap();
@@ -147,15 +120,14 @@ pub async fn progress_comes_when_asked_for<B: Backend>(backend: &B) {
     assert_eq!(progress(&mut events).await, Revision::INITIAL);
     let written = create(&store, &key("a", "one"), "x").await;
     store.request_progress();
-    let (at, _) = match next(&mut events).await {
-        Some(Signal::Changes { revision, events }) => (revision, events),
+    match next(&mut events).await {
+        Some(Signal::Change(event)) => assert_eq!(event.revision, written),
         other => panic!("the event comes before the progress, not {other:?}"),
-    };
-    assert_eq!(at, written);
+    }
     assert_eq!(progress(&mut events).await, written);
 }
 
-/// From any revision, with the next event.
+/// From any revision, beginning with the next event.
 pub async fn a_watch_resumes_without_gap<B: Backend>(backend: &B) {
     let store = backend.open().await;
     for index in 0..20 {
@@ -164,13 +136,13 @@ pub async fn a_watch_resumes_without_gap<B: Backend>(backend: &B) {
     for stop in 1..=21 {
         let mut events = store.watch(&things(), Revision(stop).next()).await.unwrap();
         for expected in stop + 1..=21 {
-            let (_, _, at) = one_change(&mut events).await;
+            let (_, _, at) = change_summary(&mut events).await;
             assert_eq!(at, Revision(expected));
         }
     }
 }
 
-/// However far it falls behind what is in memory: nothing is lost (etcd#17529, etcd#18089).
+/// However far the reader falls behind the events in memory (etcd#17529, etcd#18089).
 pub async fn a_slow_reader_misses_nothing<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut events = store.watch(&things(), Revision(2)).await.unwrap();
@@ -179,12 +151,12 @@ pub async fn a_slow_reader_misses_nothing<B: Backend>(backend: &B) {
     let outcomes = store.transact_many(transactions.collect()).await;
     assert!(outcomes.iter().all(Result::is_ok));
     for expected in 2..12_002 {
-        let (_, _, at) = one_change(&mut events).await;
+        let (_, _, at) = change_summary(&mut events).await;
         assert_eq!(at, Revision(expected));
     }
 }
 
-/// With no signal that could be taken for an event.
+/// Without another signal.
 pub async fn closing_ends_watches<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut events = store.watch(&things(), Revision(2)).await.unwrap();
@@ -193,7 +165,7 @@ pub async fn closing_ends_watches<B: Backend>(backend: &B) {
     assert_eq!(next(&mut events).await, None);
 }
 
-/// While writers race.
+/// While several writers run.
 pub async fn many_watches_see_the_same<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut readers = Vec::new();
@@ -203,7 +175,7 @@ pub async fn many_watches_see_the_same<B: Backend>(backend: &B) {
             let mut seen = Vec::new();
             while seen.len() < 200 {
                 match events.next().await {
-                    Some(Signal::Changes { revision, events }) => seen.push((revision, events)),
+                    Some(Signal::Change(event)) => seen.push(event),
                     Some(Signal::Progress(_)) => {}
                     other => panic!("{other:?}"),
                 }
@@ -234,7 +206,7 @@ pub async fn many_watches_see_the_same<B: Backend>(backend: &B) {
     let revisions: Vec<u64> = seen
         .iter()
         .flatten()
-        .map(|(revision, _)| revision.0)
+        .map(|event| event.revision.0)
         .take(200)
         .collect();
     assert_eq!(revisions, (2..202).collect::<Vec<_>>());

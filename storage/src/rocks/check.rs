@@ -1,15 +1,15 @@
-//! Is what lies on the disk still what was written?
+//! The weekly check: reads every value from disk and compares it with its checksums.
 //!
-//! Once a week every value of `state` and `history` is read and compared with its checksums, those of the engine's
-//! blocks and those of our records, at the least priority and at a bounded rate. What is read is a checkpoint
-//! (the same files under a second name), by an engine of its own: the one that runs would answer from its cache, and what
-//! it has in memory says nothing about the disk. Only the reading yields to everybody: nothing that holds a lock does.
+//! All of `state` and `history` is read, at the lowest priority and a bounded rate; the checksums of the engine's blocks
+//! and those of our records are compared. The check reads a checkpoint (hard links of the same files) with an engine of its
+//! own, since the running engine would answer from its caches. Only the reading thread has the low priority: nothing that
+//! holds a lock does.
 //!
-//! A value of `state` that is damaged on the disk is whole in memory as a rule: it is served on, and written again at its
-//! own revision. Of a block that the engine cannot read, every value is written again behind a range that hides it: reads,
-//! backups and starts pass it by, but the file keeps it, and compaction of that file fails. Only where memory does not have it, or it cannot be written, it is set apart, as a start would do. Below a
-//! damaged record of `history` nothing can be read through any more: the floors rise above it, so that its readers start
-//! over.
+//! The check reports damage and changes no value. A damaged value of `state` is named in the log, the metrics and the
+//! report. The store goes on serving it from memory, so an ordinary write of the object makes it whole again; if there is
+//! none, the next start sets it apart. A block that the engine cannot read is reported with the keys in it; the next start
+//! refuses the store, and a backup must be restored. Above a damaged record of `history` the floors rise, so that no
+//! watch and no list of a past state reads across it.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use super::column_families::{
     Access, Engine, HISTORY, Meta, Recovery, STATE, View, history_key, parse_history_key,
 };
-use super::commit::{Message, Rewrite};
+use super::commit::Message;
 use super::disk::Room;
 use super::error::OpenError;
 use super::format::write_durably;
@@ -38,22 +38,20 @@ use crate::metrics::gauge_value;
 use crate::record::{RecordError, StoredChange};
 use crate::{Floors, Key, Revision, StoreError};
 
-/// How often the thread looks whether a pass is due.
+/// How often the thread checks whether a pass is due.
 const TICK: Duration = Duration::from_mins(1);
-/// How soon a pass that did not end is begun again: an hour.
-const AGAIN: Duration = Duration::from_hours(1);
+/// When a pass that did not finish is retried.
+const RETRY_AFTER: Duration = Duration::from_hours(1);
 /// How much is read between two pauses.
 const SLICE_BYTES: usize = 256 << 10;
-/// How much is read in a second: two gigabytes in about four minutes, beside disks that do a hundred times that.
+/// How much is read per second: 2 GB in about four minutes, a hundredth of what an SSD can do.
 const BYTES_A_SECOND: u64 = 8 << 20;
-/// The nice value of reading: the least priority there is.
+/// The nice value of the reading thread: the lowest priority.
 const NICE: i32 = 19;
 /// How many keys are copied out of the index at once.
 const KEYS_AT_ONCE: usize = 256;
-/// How many keys in a row are written again at once: a few damaged blocks, never a table.
-const MOST_REWRITTEN: usize = 2048;
 
-/// What a pass over all values found.
+/// The result of a pass over all values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckReport {
@@ -61,41 +59,39 @@ pub struct CheckReport {
     pub objects: u64,
     /// Records of `history` that were read.
     pub history_records: u64,
-    /// Keys whose value was found to be damaged, but was whole in memory and was written again.
-    pub healed: Vec<String>,
-    /// Keys whose value was found to be damaged and was set apart.
+    /// Keys whose value is damaged on disk.
     pub damaged: Vec<String>,
-    /// Revisions whose record was found to be damaged; the floors stand above them now.
+    /// Revisions whose history record is damaged; the floors are above them now.
     pub damaged_history: Vec<u64>,
 }
 
-/// Waits for so long; whether to stop.
+/// Waits for the given time; returns whether to stop.
 type Pause<'a> = dyn Fn(Duration) -> bool + 'a;
 
 impl RocksStore {
-    /// Reads every value from the disk and compares it with its checksums, without pauses. Blocks.
+    /// Reads every value from disk and compares it with its checksums, without pauses. Blocks.
     ///
     /// # Errors
-    /// The engine cannot be read, or another check is at work, which says nothing about the values; no room on the disk;
-    /// rows that belong to no key.
+    /// The engine cannot be read or another check is running, which says nothing about the values; the disk is nearly
+    /// full; a row has a malformed key.
     pub fn check_values(&self) -> Result<CheckReport, StoreError> {
         check(&self.shared, &|_| false)
     }
 }
 
-/// Where the files that are read stand under a second name.
+/// The folder of the checkpoint.
 const FOLDER: &str = "check";
-/// Where the engine puts a checkpoint together.
+/// Where the engine assembles a checkpoint.
 const UNFINISHED: &str = "check.tmp";
 
-/// One pass, from taking the checkpoint to removing it.
+/// Runs one pass, from taking the checkpoint to removing it.
 pub(crate) fn check(shared: &Shared, pause: &Pause<'_>) -> Result<CheckReport, StoreError> {
-    let _at_work = match shared.checking.try_lock() {
+    let _running = match shared.checking.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         Err(TryLockError::WouldBlock) => {
             return Err(StoreError::Unavailable {
-                reason: "values are being checked already".to_owned(),
+                reason: "another check of values is running".to_owned(),
             });
         }
     };
@@ -116,7 +112,7 @@ pub(crate) fn check(shared: &Shared, pause: &Pause<'_>) -> Result<CheckReport, S
             revision: Revision(revision.unwrap_or_default()),
             view,
             report: CheckReport::default(),
-            misplaced: None,
+            malformed_row: None,
         };
         check.run()
     });
@@ -138,7 +134,7 @@ fn does_not_open(error: &OpenError) -> StoreError {
     }
 }
 
-/// Removes what a pass read, or what is left of one that was cut short, from the folder of a store.
+/// Removes the checkpoint of a pass, finished or not, from the folder of a store.
 pub(crate) fn remove_checkpoint(store: &Path) -> std::io::Result<()> {
     for name in [FOLDER, UNFINISHED] {
         match std::fs::remove_dir_all(store.join(name)) {
@@ -149,25 +145,25 @@ pub(crate) fn remove_checkpoint(store: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs what only reads at the least priority there is. Of a thread alone, on Linux, and no way leads back: so it gets
-/// one of its own. Where it is refused, the rate is the limit.
-fn yielding<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, StoreError> {
+/// Runs a read at the lowest priority. On Linux that is a property of a thread which it cannot raise again, so the read
+/// gets a thread of its own. Where lowering it is refused, only the rate limits the read.
+fn at_lowest_priority<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, StoreError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("storage-read".to_owned());
         let running = thread.spawn_scoped(scope, || {
             if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-                tracing::debug!(%error, "values are read at the usual priority");
+                tracing::debug!(%error, "values are read at normal priority");
             }
             work()
         });
         let running = running.map_err(|error| StoreError::Unavailable {
-            reason: format!("no thread reads: {error}"),
+            reason: format!("the reading thread did not start: {error}"),
         })?;
         Ok(running.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
-/// The thread that checks when it is due.
+/// The thread that runs a pass when one is due.
 pub(crate) struct Checker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stop: Arc<Stop>,
@@ -175,32 +171,32 @@ pub(crate) struct Checker {
 }
 
 impl Checker {
-    /// Works until told to stop.
+    /// Runs until stopped.
     pub(crate) fn run(self) {
         let path = checked_path(&self.shared.folder);
-        // The first pass is due a while after a store is first seen.
+        // The first pass is due one interval after the store was first opened.
         let mut last_ms = read_checked(&path).unwrap_or_else(|| self.note_checked(&path));
         let mut failed_ms = None;
         while !self.stop.wait(TICK.min(self.every)) {
             let now_ms = self.shared.clock.now_ms();
-            let is_soon = failed_ms.is_some_and(|failed_ms| !is_due(now_ms, failed_ms, AGAIN));
+            let is_soon = failed_ms.is_some_and(|failed_ms| !is_due(now_ms, failed_ms, RETRY_AFTER));
             if is_soon || !is_due(now_ms, last_ms, self.every) {
                 continue;
             }
             if self.shared.room() > Room::Plenty {
-                // The checkpoint keeps what compaction would remove.
+                // The checkpoint would keep files that compaction removes.
                 continue;
             }
             let pass = || check(&self.shared, &|pause| self.stop.wait(pause));
             match catch_unwind(AssertUnwindSafe(pass)) {
                 Ok(Ok(report)) => {
-                    tracing::info!(?report, "every value was checked");
+                    tracing::info!(?report, "checked every value");
                     last_ms = self.note_checked(&path);
                     failed_ms = None;
                     continue;
                 }
                 Ok(Err(StoreError::Closed { .. })) => return,
-                Ok(Err(error)) => tracing::warn!(%error, "values were not checked to the end"),
+                Ok(Err(error)) => tracing::warn!(%error, "the check of values did not finish"),
                 Err(_) => tracing::error!("the check of values panicked"),
             }
             failed_ms = Some(self.shared.clock.now_ms());
@@ -210,20 +206,20 @@ impl Checker {
     fn note_checked(&self, path: &Path) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         if let Err(error) = write_durably(path, now_ms.to_string().as_bytes()) {
-            tracing::warn!(%error, "when values were checked last is not written down");
+            tracing::warn!(%error, "the time of the last check of values was not written");
         }
         now_ms
     }
 }
 
-/// Whether so much time has passed. A time in the future was written by a clock that was wrong, and counts for nothing.
+/// Whether the interval has passed. A time in the future comes from a wrong clock and is ignored.
 fn is_due(now_ms: u64, then_ms: u64, every: Duration) -> bool {
     now_ms
         .checked_sub(then_ms)
         .is_none_or(|passed_ms| u128::from(passed_ms) >= every.as_millis())
 }
 
-/// Where the time of the last pass stands, in milliseconds since 1970.
+/// The file with the time of the last pass, in milliseconds since 1970.
 fn checked_path(folder: &Path) -> PathBuf {
     folder.join("checked")
 }
@@ -240,17 +236,17 @@ struct Check<'a> {
     /// The revision of what is read.
     revision: Revision,
     report: CheckReport,
-    /// A row that belongs to no key: it is told when everything else has been read.
-    misplaced: Option<StoreError>,
+    /// A row with a malformed key; returned when everything else has been read.
+    malformed_row: Option<StoreError>,
 }
 
 /// How a slice of a pass ended.
 enum Slice {
-    /// Read on from this key.
+    /// Continue from this key.
     From(Vec<u8>),
-    /// The engine's checks fail at or after this key.
+    /// A block at or after this key fails the engine's checks.
     Damage(Vec<u8>),
-    /// There is nothing more.
+    /// All rows were read.
     End,
 }
 
@@ -258,8 +254,8 @@ impl Check<'_> {
     fn run(mut self) -> Result<CheckReport, StoreError> {
         self.check_state()?;
         self.check_history()?;
-        if let Some(misplaced) = self.misplaced {
-            return Err(misplaced);
+        if let Some(malformed) = self.malformed_row {
+            return Err(malformed);
         }
         let metrics = &self.shared.metrics;
         let now_seconds = self.shared.clock.now_ms() / 1000;
@@ -267,40 +263,41 @@ impl Check<'_> {
         Ok(self.report)
     }
 
-    fn rest(&self) -> Result<(), StoreError> {
+    /// Waits as the rate demands.
+    fn pause(&self) -> Result<(), StoreError> {
         let pause =
             Duration::from_secs(SLICE_BYTES as u64) / u32::try_from(BYTES_A_SECOND).unwrap_or(u32::MAX);
         if (self.pause)(pause) {
             return Err(super::closed());
         }
         if self.shared.room() > Room::Plenty {
-            // The checkpoint keeps what compaction would remove.
+            // The checkpoint keeps files that compaction removes.
             return Err(StoreError::Full {
-                reason: "the disk fills up, so values are checked later".to_owned(),
+                reason: "the disk is nearly full, so values are checked later".to_owned(),
             });
         }
         Ok(())
     }
 
-    fn misplaced(&mut self, family: &str, key: &[u8]) {
+    fn note_malformed_row(&mut self, family: &str, key: &[u8]) {
         let key = format!("{family}: {}", key.escape_ascii());
-        let reason = "it is no key".to_owned();
-        tracing::error!(key, reason, "a row belongs to no key");
+        let reason = "the key of the row is malformed".to_owned();
+        tracing::error!(key, reason, "a row is damaged");
         self.shared.metrics.checksum_failures.inc();
-        self.misplaced = Some(StoreError::Corrupt { key, reason });
+        self.malformed_row = Some(StoreError::Corrupt { key, reason });
     }
 
     fn check_state(&mut self) -> Result<(), StoreError> {
         let mut from = Vec::new();
         loop {
-            let (mut suspects, mut misplaced) = (Vec::new(), None);
+            let (mut suspects, mut malformed) = (Vec::new(), None);
             let mut seen = 0;
             let (view, records) = (&self.view, &self.shared.records);
-            let slice = yielding(|| {
+            let slice = at_lowest_priority(|| {
                 slice(view, STATE, from, |key, record| {
                     seen += 1;
                     match std::str::from_utf8(key).map(|text| (text, read_row(records, text, record))) {
-                        Err(_) | Ok((_, Err(RecordError::Key(_)))) => misplaced = Some(key.to_vec()),
+                        Err(_) | Ok((_, Err(RecordError::Key(_)))) => malformed = Some(key.to_vec()),
                         Ok((text, Err(error))) if error.is_damage() => {
                             suspects.push((text.to_owned(), error.to_string()));
                         }
@@ -309,13 +306,12 @@ impl Check<'_> {
                 })
             })??;
             self.report.objects += seen;
-            if let Some(key) = misplaced {
-                self.misplaced(STATE, &key);
+            if let Some(key) = malformed {
+                self.note_malformed_row(STATE, &key);
             }
-            for (suspect, why) in suspects {
+            for (suspect, reason) in suspects {
                 if let Some(key) = self.unchanged(&suspect) {
-                    let wanted = Rewrite::One(key.clone());
-                    self.heal(wanted, vec![key], &why)?;
+                    self.note_damaged(&key, &reason);
                 }
             }
             from = match slice {
@@ -326,16 +322,16 @@ impl Check<'_> {
                     Some(next) => next,
                 },
             };
-            self.rest()?;
+            self.pause()?;
         }
     }
 
-    /// Writes the values from `at` on again up to the first from which the engine can read on: it does not say which are
-    /// damaged.
+    /// Notes the keys from `at` up to the first one from which the engine can read on; returns that one. The engine does
+    /// not say which keys the damaged block holds, so each known key is tried.
     fn pass_damaged_state(&mut self, at: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let mut damaged = Vec::new();
         let mut after = at.to_vec();
-        let mut why = String::new();
+        let mut reason = String::new();
         let next = 'found: loop {
             let keys = self.keys_from(&after);
             let Some(last) = keys.last() else {
@@ -348,39 +344,28 @@ impl Check<'_> {
                 let read = self.view.check(STATE, from);
                 match read.and_then(|mut rows| rows.next().map(|_| ())) {
                     Ok(()) => break 'found Some(from.to_vec()),
-                    Err(error) if error.is_damage() => why = error.to_string(),
+                    Err(error) if error.is_damage() => reason = error.to_string(),
                     Err(error) => return Err(engine_failed(&error)),
                 }
-                damaged.push(key);
+                match self.view.state_record(key.as_str()) {
+                    // Its newest record is in another file.
+                    Ok(_) => {}
+                    Err(error) if error.is_damage() => damaged.extend(self.unchanged(key.as_str())),
+                    Err(error) => return Err(engine_failed(&error)),
+                }
             }
-            self.rest()?;
+            self.pause()?;
         };
-        // From the last one that was read: the engine must not step from there into what is damaged.
-        let from = at.strip_suffix(&[0]).unwrap_or(at).to_vec();
-        let to = next.clone().unwrap_or_else(|| vec![u8::MAX]);
-        let mut found = Vec::new();
-        for key in &damaged {
-            match self.view.state_record(key.as_str()) {
-                // Its newest record stands elsewhere.
-                Ok(_) => {}
-                Err(error) if error.is_damage() => found.extend(self.unchanged(key.as_str())),
-                Err(error) => return Err(engine_failed(&error)),
-            }
-        }
-        if found.is_empty() {
-            // Nothing that lives, or nothing that is not known.
+        if damaged.is_empty() {
+            // The block holds only rows that were replaced since.
             self.count_failure();
         }
         tracing::error!(
-            why,
-            "a file of the engine is damaged, and stays so until it is compacted, which fails: take a backup and restore it"
+            reason,
+            "a file of the engine is damaged: the next start will refuse the store, restore a backup from another volume"
         );
-        if damaged.len() <= MOST_REWRITTEN {
-            self.heal(Rewrite::Range { from, to }, found, &why)?;
-        } else {
-            for key in found {
-                self.set_apart(&key, &why);
-            }
+        for key in damaged {
+            self.note_damaged(&key, &reason);
         }
         Ok(next)
     }
@@ -402,7 +387,7 @@ impl Check<'_> {
         keys
     }
 
-    /// The key with this text, if its value in memory is whole and what was read has not been replaced since.
+    /// The key with this text, unless its value has been replaced since the checkpoint or is known to be damaged.
     fn unchanged(&self, text: &str) -> Option<Key> {
         match self.shared.index().find(text) {
             Some((key, Slot::Whole(entry))) if entry.modified <= self.revision => Some(key.clone()),
@@ -410,44 +395,12 @@ impl Check<'_> {
         }
     }
 
-    /// Has damaged values written again by the commit thread, and sets them apart if it cannot.
-    fn heal(&mut self, rewrite: Rewrite, damaged: Vec<Key>, why: &str) -> Result<(), StoreError> {
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Rewrite { rewrite, reply };
-        let weight = Weight { writes: 1, bytes: 0 };
-        if self.shared.queue.push_regardless(message, weight).is_err() {
-            return Err(super::closed());
-        }
-        let healed = answer.blocking_recv().unwrap_or_else(|_| Err(super::closed()));
-        if let Err(error) = &healed {
-            tracing::error!(%error, why, "what is damaged on the disk was not written again");
-        }
-        for key in damaged {
-            match &healed {
-                Ok(()) => {
-                    tracing::error!(%key, why, "a value is damaged on the disk: it was written again from memory");
-                    self.count_failure();
-                    self.report.healed.push(key.to_string());
-                }
-                Err(StoreError::Closed { .. }) => return Err(super::closed()),
-                Err(_) => self.set_apart(&key, why),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_apart(&mut self, key: &Key, why: &str) {
-        let mut index = self.shared.index_mut();
-        match index.slot(key) {
-            Some(slot @ Slot::Whole(entry)) if entry.modified <= self.revision => {
-                let place = slot.place();
-                index.set(key.clone(), Some(Slot::Damaged(place)));
-            }
-            // Known already, or replaced meanwhile.
-            _ => return,
-        }
-        drop(index);
-        tracing::error!(%key, why, "a value is damaged and set apart");
+    fn note_damaged(&mut self, key: &Key, reason: &str) {
+        tracing::error!(
+            %key,
+            reason,
+            "a value is damaged on disk and still served from memory: write the object again, or restore a backup"
+        );
         self.count_failure();
         self.report.damaged.push(key.to_string());
     }
@@ -458,33 +411,35 @@ impl Check<'_> {
     }
 
     fn check_history(&mut self) -> Result<(), StoreError> {
-        let mut from = history_key(self.shared.floors().watchable_from, 0).to_vec();
+        let mut from = history_key(self.shared.floors().watchable_from).to_vec();
         loop {
-            let (mut damaged, mut misplaced) = (None, None);
+            let (mut damaged, mut malformed) = (None, None);
             let mut seen = 0;
             let (view, records) = (&self.view, &self.shared.records);
-            let slice = yielding(|| {
+            let slice = at_lowest_priority(|| {
                 slice(view, HISTORY, from, |key, record| {
                     seen += 1;
-                    let Some(place) = parse_history_key(key) else {
-                        misplaced = Some(key.to_vec());
+                    let Some(revision) = parse_history_key(key) else {
+                        malformed = Some(key.to_vec());
                         return;
                     };
-                    let stored = StoredChange::decode(place, record);
+                    let stored = StoredChange::decode(revision, record);
                     if let Err(error) = stored.and_then(|stored| records.event(stored))
                         && error.is_damage()
                     {
-                        damaged = Some((place.0, error.to_string()));
+                        damaged = Some((revision, error.to_string()));
                     }
                 })
             })??;
-            if let Some(key) = misplaced {
-                self.misplaced(HISTORY, &key);
+            if let Some(key) = malformed {
+                self.note_malformed_row(HISTORY, &key);
             }
             self.report.history_records += seen;
             from = match slice {
                 Slice::End => {
-                    return damaged.map_or(Ok(()), |(revision, why)| self.rise_above(revision, &why));
+                    return damaged.map_or(Ok(()), |(revision, reason)| {
+                        self.raise_floors_above(revision, &reason)
+                    });
                 }
                 Slice::From(next) => next,
                 Slice::Damage(at) => match self.pass_damaged_history(&at)? {
@@ -492,44 +447,43 @@ impl Check<'_> {
                     Some(next) => next,
                 },
             };
-            if let Some((revision, why)) = damaged {
-                self.rise_above(revision, &why)?;
+            if let Some((revision, reason)) = damaged {
+                self.raise_floors_above(revision, &reason)?;
             }
-            self.rest()?;
+            self.pause()?;
         }
     }
 
-    /// Looks for the first revision from `at` on that can be read, and raises the floors to it.
+    /// Finds the first revision after `at` that can be read, and raises the floors to it.
     fn pass_damaged_history(&mut self, at: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let current = self.revision;
-        // Of the revision before there may be more records; they are no better than nothing.
         let mut last = at
             .first_chunk::<8>()
             .map_or(self.shared.floors().watchable_from, |revision| {
                 Revision(u64::from_be_bytes(*revision))
             });
-        let mut why = String::new();
+        let mut reason = String::new();
         while last <= current {
-            let next = history_key(last.next(), 0);
+            let next = history_key(last.next());
             let read = self.view.check(HISTORY, &next);
             match read.and_then(|mut rows| rows.next().map(|_| ())) {
                 Ok(()) => break,
-                Err(error) if error.is_damage() => why = error.to_string(),
+                Err(error) if error.is_damage() => reason = error.to_string(),
                 Err(error) => return Err(engine_failed(&error)),
             }
             last = last.next();
         }
-        self.rise_above(last.min(current), &why)?;
-        Ok((last < current).then(|| history_key(last.next(), 0).to_vec()))
+        self.raise_floors_above(last.min(current), &reason)?;
+        Ok((last < current).then(|| history_key(last.next()).to_vec()))
     }
 
-    /// Raises the floors above a damaged revision, through the commit thread as ever.
-    fn rise_above(&mut self, revision: Revision, why: &str) -> Result<(), StoreError> {
+    /// Has the commit thread raise the floors above a damaged revision.
+    fn raise_floors_above(&mut self, revision: Revision, reason: &str) -> Result<(), StoreError> {
         if revision < self.shared.floors().watchable_from {
-            // It went meanwhile.
+            // Compacted meanwhile.
             return Ok(());
         }
-        tracing::error!(%revision, why, "history is damaged: its readers start over above it");
+        tracing::error!(%revision, reason, "history is damaged: watches and past reads must start above it");
         self.count_failure();
         self.report.damaged_history.push(revision.0);
         let floor = revision.next();
@@ -547,15 +501,15 @@ impl Check<'_> {
         if self.shared.queue.push_regardless(message, weight).is_err() {
             return Err(super::closed());
         }
-        // A store that is read-only keeps its floors; its readers find the damage themselves.
+        // A read-only store keeps its floors; a watch that reads the damaged record ends there.
         if let Ok(Err(error)) = answer.blocking_recv() {
-            tracing::warn!(%error, "the floors did not rise above the damage");
+            tracing::warn!(%error, "the floors were not raised above the damage");
         }
         Ok(())
     }
 }
 
-/// Reads a slice of a family from a key on and hands each row to `look`.
+/// Reads a slice of a family from a key on and passes each row to `look`.
 fn slice(
     view: &View<'_>,
     family: &'static str,

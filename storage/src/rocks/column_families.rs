@@ -3,7 +3,7 @@
 //! | family | key | value |
 //! | --- | --- | --- |
 //! | `state` | object key | `StateRecord`: the newest value |
-//! | `history` | revision, index in the transaction; big-endian | `HistoryRecord`: one change, self-contained |
+//! | `history` | revision, big-endian; two zero bytes | `HistoryRecord`: one change, self-contained |
 //! | `meta` | short names | numbers, big-endian; the store's uuid |
 //! | `default` | | kept empty |
 //!
@@ -80,29 +80,25 @@ const STORE_UUID: &str = "store";
 pub(crate) enum Step {
     PutState(Key, Vec<u8>),
     DeleteState(Key),
-    /// Removes every row of `state` from a key up to, not including, another; what the steps after it put stays.
-    DropState(Vec<u8>, Vec<u8>),
-    PutHistory(Revision, u16, Vec<u8>),
+    PutHistory(Revision, Vec<u8>),
     /// Removes history below a revision.
     DropHistory(Revision),
     PutMeta(Meta, u64),
     PutStore(Uuid),
 }
 
-/// The key of a history record.
-pub(crate) fn history_key(revision: Revision, index: u16) -> [u8; 10] {
+/// The key of a history record. Format 1 reserves two bytes after the revision for an index within it, always zero.
+pub(crate) fn history_key(revision: Revision) -> [u8; 10] {
     let mut key = [0; 10];
-    let (high, low) = key.split_at_mut(8);
+    let (high, _) = key.split_at_mut(8);
     high.copy_from_slice(&revision.0.to_be_bytes());
-    low.copy_from_slice(&index.to_be_bytes());
     key
 }
 
 /// Reads a key as written by [`history_key`].
-pub(crate) fn parse_history_key(key: &[u8]) -> Option<(Revision, u16)> {
+pub(crate) fn parse_history_key(key: &[u8]) -> Option<Revision> {
     let (revision, index) = key.split_first_chunk::<8>()?;
-    let index: [u8; 2] = index.try_into().ok()?;
-    Some((Revision(u64::from_be_bytes(*revision)), u16::from_be_bytes(index)))
+    (index == [0, 0]).then_some(Revision(u64::from_be_bytes(*revision)))
 }
 
 /// How the engine treats the end of its log.
@@ -187,12 +183,11 @@ impl Engine {
             match step {
                 Step::PutState(key, record) => batch.put_cf(state, key.as_str(), record),
                 Step::DeleteState(key) => batch.delete_cf(state, key.as_str()),
-                Step::DropState(from, to) => batch.delete_range_cf(state, from, to),
-                Step::PutHistory(revision, index, record) => {
-                    batch.put_cf(history, history_key(*revision, *index), record);
+                Step::PutHistory(revision, record) => {
+                    batch.put_cf(history, history_key(*revision), record);
                 }
                 Step::DropHistory(below) => {
-                    batch.delete_range_cf(history, history_key(Revision(0), 0), history_key(*below, 0));
+                    batch.delete_range_cf(history, history_key(Revision(0)), history_key(*below));
                 }
                 Step::PutMeta(name, value) => batch.put_cf(meta, name.name(), value.to_be_bytes()),
                 Step::PutStore(uuid) => batch.put_cf(meta, STORE_UUID, uuid.as_bytes()),
@@ -225,11 +220,8 @@ impl Engine {
     /// Removes whole files of history below a revision.
     pub(crate) fn drop_history_files(&self, below: Revision) -> Result<(), EngineError> {
         let history = self.family(HISTORY)?;
-        // RocksDB takes the end as part of the range: with the first key that is needed, a file that ends there would go.
-        let (from, to) = (
-            history_key(Revision(0), 0),
-            history_key(below.previous(), u16::MAX),
-        );
+        // RocksDB includes the end of the range: with the first needed key, a file that ends there would be removed.
+        let (from, to) = (history_key(Revision(0)), history_key(below.previous()));
         Ok(self.db.delete_file_in_range_cf(history, from, to)?)
     }
 
@@ -357,21 +349,18 @@ impl View<'_> {
     /// Walks `history` from the first record of a revision through the last one of another.
     pub(crate) fn history(&self, from: Revision, through: Revision) -> Result<Rows<'_>, EngineError> {
         let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(history_key(through.next(), 0));
+        options.set_iterate_upper_bound(history_key(through.next()));
         let rows = self
             .snapshot
             .raw_iterator_cf_opt(self.engine.family(HISTORY)?, options);
-        Ok(Rows::from(rows, &history_key(from, 0)))
+        Ok(Rows::from(rows, &history_key(from)))
     }
 
     /// The newest revision with a history record.
     pub(crate) fn last_history(&self) -> Result<Option<Revision>, EngineError> {
         let mut rows = self.snapshot.raw_iterator_cf(self.engine.family(HISTORY)?);
         rows.seek_to_last();
-        let last = rows
-            .key()
-            .and_then(parse_history_key)
-            .map(|(revision, _)| revision);
+        let last = rows.key().and_then(parse_history_key);
         rows.status()?;
         Ok(last)
     }
@@ -501,13 +490,18 @@ mod tests {
 
     #[test]
     fn history_keys_sort_as_revisions_do() {
-        let places = [(1, 0), (1, 1), (1, 256), (2, 0), (256, 0), (u64::MAX, u16::MAX)];
-        let keys = places.map(|(revision, index)| history_key(Revision(revision), index));
+        let revisions = [1, 2, 256, u64::MAX].map(Revision);
+        let keys = revisions.map(history_key);
         assert!(keys.is_sorted());
-        for (place, key) in places.iter().zip(keys) {
-            assert_eq!(parse_history_key(&key), Some((Revision(place.0), place.1)));
+        for (revision, key) in revisions.into_iter().zip(keys) {
+            assert_eq!(parse_history_key(&key), Some(revision));
         }
         assert_eq!(parse_history_key(b"short"), None);
+        assert_eq!(
+            parse_history_key(b"\0\0\0\0\0\0\0\x01\0\x01"),
+            None,
+            "a second record"
+        );
         assert_eq!(parse_history_key(b"much too long"), None);
     }
 
@@ -517,10 +511,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
         let write = |revisions: std::ops::RangeInclusive<u64>| {
-            let ends =
-                [revisions.start(), revisions.end()].map(|revision| history_key(Revision(*revision), 0));
+            let ends = [revisions.start(), revisions.end()].map(|revision| history_key(Revision(*revision)));
             let steps: Vec<Step> = revisions
-                .map(|revision| Step::PutHistory(Revision(revision), 0, vec![1]))
+                .map(|revision| Step::PutHistory(Revision(revision), vec![1]))
                 .collect();
             engine.write(&steps, false).unwrap();
             engine.flush().unwrap();
@@ -534,7 +527,7 @@ mod tests {
             let mut rows = view.history(Revision(revision), Revision(9)).unwrap();
             rows.next()
                 .unwrap()
-                .map(|(key, _)| parse_history_key(key).unwrap().0)
+                .map(|(key, _)| parse_history_key(key).unwrap())
         };
         write(2..=5);
         write(6..=9);
@@ -650,7 +643,7 @@ mod tests {
         engine.db.set_options_cf(history, &off).unwrap();
         for revision in 1..=8 {
             let record = vec![7; 1 << 16];
-            let step = Step::PutHistory(Revision(revision), 0, record);
+            let step = Step::PutHistory(Revision(revision), record);
             engine.write(&[step], false).unwrap();
             engine.db.flush_cf(history).unwrap();
         }

@@ -28,9 +28,8 @@ use super::column_families::{Engine, Meta, Step};
 use super::error::EngineError;
 use super::index::{Index, Slot, conflict, damaged};
 use super::mark::Mark;
-use super::prepare::{Prepared, PreparedWrite, cannot_encode};
+use super::prepare::{Prepared, cannot_encode};
 use super::queue::Weight;
-use super::tail::Change;
 use crate::clock::Stopwatch;
 use crate::metrics::{Metrics, Stage, gauge_value};
 use crate::options::Durability;
@@ -64,19 +63,6 @@ pub(crate) enum Message {
         queued: Stopwatch,
         reply: oneshot::Sender<Result<(), StoreError>>,
     },
-    /// Write values again as they are, at their own revisions: the disk does not hold them any more as they were written.
-    Rewrite {
-        rewrite: Rewrite,
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-}
-
-/// What is written again.
-pub(crate) enum Rewrite {
-    /// The record of a key.
-    One(Key),
-    /// All records from a key up to, not including, another: the engine cannot read what lies between.
-    Range { from: Vec<u8>, to: Vec<u8> },
 }
 
 /// Why the outcome of a write is not known.
@@ -147,10 +133,9 @@ pub(crate) struct CommitThread {
 struct Pending {
     changed: HashMap<Key, Option<Slot>>,
     steps: Vec<Step>,
-    changes: Vec<Change>,
+    events: Vec<Event>,
     revision: Revision,
     at_ms: u64,
-    writes: usize,
     letting_go: Option<LettingGo>,
 }
 
@@ -162,46 +147,28 @@ struct LettingGo {
     since: Stopwatch,
 }
 
-/// The answer to one transaction of a batch.
-struct Answer {
-    result: Result<Outcome, StoreError>,
-    /// It only asked whether its conditions hold.
-    is_check: bool,
-}
-
-impl Answer {
-    /// What it counts as.
-    fn outcome(&self) -> &'static str {
-        match &self.result {
-            Ok(Outcome::Committed { .. }) if self.is_check => "checked",
-            Ok(Outcome::Committed { .. }) => "committed",
-            Ok(Outcome::Conflict { .. }) => "conflict",
-            Err(StoreError::Unknown { .. }) => "unknown",
-            Err(_) => "refused",
-        }
-    }
-
-    /// Whether it may show a change of its batch: a removal of an absent key too, since the batch may remove it first.
-    fn may_show_pending(&self) -> bool {
-        matches!(self.result, Ok(_) | Err(StoreError::Malformed { .. }))
+/// The label that a transaction is counted under.
+fn outcome_label(result: &Result<Outcome, StoreError>) -> &'static str {
+    match result {
+        Ok(Outcome::Committed { .. }) => "committed",
+        Ok(Outcome::Conflict { .. }) => "conflict",
+        Err(StoreError::Unknown { .. }) => "unknown",
+        Err(_) => "refused",
     }
 }
 
 enum Reply {
-    Transactions(oneshot::Sender<Answers>, Vec<Answer>),
-    /// To the wish to let go of history, or to write values again.
-    Done(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
+    Transactions(oneshot::Sender<Answers>, Answers),
+    /// To a compaction.
+    Compact(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
 impl Reply {
     fn send(self) {
         // Whoever asked may have gone away; what happened has happened.
         match self {
-            Self::Transactions(reply, answers) => {
-                let results = answers.into_iter().map(|answer| answer.result);
-                drop(reply.send(results.collect()));
-            }
-            Self::Done(reply, answer) => drop(reply.send(answer)),
+            Self::Transactions(reply, answers) => drop(reply.send(answers)),
+            Self::Compact(reply, answer) => drop(reply.send(answer)),
         }
     }
 
@@ -210,12 +177,13 @@ impl Reply {
     fn withheld(self, instead: impl Fn() -> StoreError) -> Self {
         match self {
             Self::Transactions(reply, mut answers) => {
-                for answer in answers.iter_mut().filter(|answer| answer.may_show_pending()) {
-                    answer.result = Err(instead());
+                // A conflict may show a change of the batch too.
+                for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                    *answer = Err(instead());
                 }
                 Self::Transactions(reply, answers)
             }
-            Self::Done(reply, _) => Self::Done(reply, Err(instead())),
+            Self::Compact(reply, _) => Self::Compact(reply, Err(instead())),
         }
     }
 }
@@ -302,7 +270,7 @@ impl CommitThread {
         self.shared.queue.rest();
         for reply in replies {
             if let Reply::Transactions(_, answers) = &reply {
-                for outcome in answers.iter().map(Answer::outcome) {
+                for outcome in answers.iter().map(outcome_label) {
                     self.shared.count(outcome);
                     if outcome == "conflict" {
                         self.shared.metrics.conflicts.inc();
@@ -321,10 +289,9 @@ impl CommitThread {
         let mut pending = Pending {
             changed: HashMap::new(),
             steps: Vec::new(),
-            changes: Vec::new(),
+            events: Vec::new(),
             revision: index.revision(),
             at_ms: self.last_ms,
-            writes: 0,
             letting_go: None,
         };
         let mut replies = Vec::with_capacity(messages.len());
@@ -343,16 +310,12 @@ impl CommitThread {
                     reply,
                 } => {
                     let answer = self.raise_floors(&index, &mut pending, wanted, queued);
-                    Reply::Done(reply, answer)
-                }
-                Message::Rewrite { rewrite, reply } => {
-                    let answer = self.rewrite(&index, &mut pending, rewrite);
-                    Reply::Done(reply, answer)
+                    Reply::Compact(reply, answer)
                 }
             });
         }
         drop(index);
-        if !pending.changes.is_empty() {
+        if !pending.events.is_empty() {
             pending
                 .steps
                 .push(Step::PutMeta(Meta::Revision, pending.revision.0));
@@ -360,86 +323,49 @@ impl CommitThread {
         (pending, replies)
     }
 
-    /// Checks one transaction and appends its writes.
-    fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Answer {
-        Answer {
-            is_check: prepared.writes.is_empty(),
-            result: self.checked(index, pending, prepared),
-        }
-    }
-
-    fn checked(
-        &self,
-        index: &Index,
-        pending: &mut Pending,
-        prepared: Prepared,
-    ) -> Result<Outcome, StoreError> {
-        let lookup = |key: &Key| pending.slot(index, key);
-        if let Some(conflict) = conflict(&prepared.conditions, pending.revision, lookup)? {
+    /// Checks one transaction and appends its write.
+    fn apply(&self, index: &Index, pending: &mut Pending, prepared: Prepared) -> Result<Outcome, StoreError> {
+        let found = pending.slot(index, &prepared.key);
+        if let Some(conflict) = conflict(&prepared.key, prepared.base, found, pending.revision)? {
             return Ok(conflict);
         }
-        if prepared.writes.is_empty() {
-            return Ok(Outcome::Committed {
-                revision: pending.revision,
-            });
-        }
         self.shared.poison.check_writable()?;
-        for write in &prepared.writes {
-            match (pending.slot(index, &write.key), &write.value) {
-                (None, None) => {
-                    return Err(StoreError::Malformed {
-                        reason: "it removes a key that is absent",
-                    });
-                }
-                (Some(Slot::Damaged(_)), value) if value.is_some() || !prepared.may_remove_damaged => {
-                    return Err(damaged(&write.key));
-                }
-                _ => {}
-            }
-        }
-        let revision = pending.revision.next();
-        let mut events = Vec::with_capacity(prepared.writes.len());
-        let mut steps = Vec::with_capacity(prepared.writes.len() * 2);
-        for (position, write) in prepared.writes.into_iter().enumerate() {
-            let before = match pending.slot(index, &write.key) {
-                None => None,
-                Some(Slot::Whole(entry)) => Some(entry.clone()),
-                Some(Slot::Damaged(place)) => Some(unreadable(*place)),
-            };
-            let committed = Committed {
-                revision,
-                index: u16::try_from(position).unwrap_or(u16::MAX),
-                at_ms: pending.at_ms,
-            };
-            events.push(self.append(&mut steps, write, before, committed)?);
-        }
-        for event in &events {
-            pending
-                .changed
-                .insert(event.key.clone(), event.new.clone().map(Slot::Whole));
-        }
-        pending.writes += events.len();
-        pending.steps.append(&mut steps);
-        pending.changes.push(Change { revision, events });
-        pending.revision = revision;
-        Ok(Outcome::Committed { revision })
+        let before = match found {
+            None => None,
+            Some(Slot::Whole(entry)) => Some(entry.clone()),
+            Some(Slot::Damaged(place)) if prepared.may_remove_damaged => Some(unreadable(*place)),
+            Some(Slot::Damaged(_)) => return Err(damaged(&prepared.key)),
+        };
+        let committed = Committed {
+            revision: pending.revision.next(),
+            at_ms: pending.at_ms,
+        };
+        let event = self.append(&mut pending.steps, prepared, before, committed)?;
+        let slot = event.new.clone().map(Slot::Whole);
+        pending.changed.insert(event.key.clone(), slot);
+        pending.events.push(event);
+        pending.revision = committed.revision;
+        Ok(Outcome::Committed {
+            revision: committed.revision,
+        })
     }
 
     /// Appends the records of one write.
     fn append(
         &self,
         steps: &mut Vec<Step>,
-        write: PreparedWrite,
+        prepared: Prepared,
         before: Option<Entry>,
         committed: Committed,
     ) -> Result<Event, StoreError> {
-        let PreparedWrite {
+        let Prepared {
             key,
             value,
             state_body,
             mut history_body,
             assumed,
-        } = write;
+            ..
+        } = prepared;
         let previous = before.as_ref().map(|entry| entry.modified);
         if assumed != previous {
             let old = before.as_ref().map(|entry| &entry.value);
@@ -448,69 +374,33 @@ impl CommitThread {
                 .history_body(&key, old, value.as_ref())
                 .map_err(|error| cannot_encode(&error))?;
         }
-        let created = before.as_ref().map_or(committed.revision, |entry| entry.created);
         let place = Place {
-            created,
+            created: before.as_ref().map_or(committed.revision, |entry| entry.created),
             modified: committed.revision,
         };
-        let (kind, new) = if let Some(value) = value {
-            steps.push(Step::PutState(key.clone(), finish_state(state_body, &key, place)));
-            let Place { created, modified } = place;
-            let entry = Entry {
-                value,
-                created,
-                modified,
-            };
-            let kind = if before.is_some() {
-                EventKind::Updated
-            } else {
-                EventKind::Created
-            };
-            (kind, Some(entry))
-        } else {
-            steps.push(Step::DeleteState(key.clone()));
-            (EventKind::Deleted, None)
+        let kind = match (&before, &value) {
+            (_, None) => EventKind::Deleted,
+            (None, Some(_)) => EventKind::Created,
+            (Some(_), Some(_)) => EventKind::Updated,
         };
-        let record = finish_change(history_body, &key, kind, created, previous, committed);
-        steps.push(Step::PutHistory(committed.revision, committed.index, record));
+        steps.push(if value.is_some() {
+            Step::PutState(key.clone(), finish_state(state_body, &key, place))
+        } else {
+            Step::DeleteState(key.clone())
+        });
+        let record = finish_change(history_body, &key, kind, place.created, previous, committed);
+        steps.push(Step::PutHistory(committed.revision, record));
         Ok(Event {
+            revision: committed.revision,
             key,
             kind,
-            new,
+            new: value.map(|value| Entry {
+                value,
+                created: place.created,
+                modified: place.modified,
+            }),
             old: before,
         })
-    }
-
-    /// Appends the records of values as they are. None of it can be seen but on the disk.
-    fn rewrite(&self, index: &Index, pending: &mut Pending, rewrite: Rewrite) -> Result<(), StoreError> {
-        self.shared.poison.check_writable()?;
-        let (keys, mut steps) = match rewrite {
-            Rewrite::One(key) => (vec![key], Vec::new()),
-            Rewrite::Range { from, to } => {
-                let is_within =
-                    |key: &&Key| (from.as_slice()..to.as_slice()).contains(&key.as_str().as_bytes());
-                let known = index.iter().map(|(key, _)| key);
-                let new = pending.changed.keys().filter(|key| index.slot(key).is_none());
-                let keys = known.chain(new).filter(is_within).cloned().collect();
-                (keys, vec![Step::DropState(from, to)])
-            }
-        };
-        for key in keys {
-            let entry = match pending.slot(index, &key) {
-                None => continue,
-                Some(Slot::Whole(entry)) => entry,
-                Some(Slot::Damaged(_)) => return Err(damaged(&key)),
-            };
-            let body = self.shared.records.state_body(&key, &entry.value);
-            let body = body.map_err(|error| cannot_encode(&error))?;
-            let Entry {
-                created, modified, ..
-            } = *entry;
-            let record = finish_state(body, &key, Place { created, modified });
-            steps.push(Step::PutState(key, record));
-        }
-        pending.steps.append(&mut steps);
-        Ok(())
     }
 
     /// Raises the published floors, then appends what makes them durable and drops what lies below.
@@ -622,25 +512,25 @@ impl CommitThread {
     /// Step 5, but for the answers.
     fn publish(&self, pending: Pending) {
         let bytes = pending.steps.iter().map(|step| match step {
-            Step::PutHistory(_, _, record) => record.len() as u64,
+            Step::PutHistory(_, record) => record.len() as u64,
             _ => 0,
         });
         let bytes = bytes.sum();
         let metrics = &self.shared.metrics;
         let (objects, object_bytes) = {
             let mut index = self.shared.index_mut();
-            index.fold(pending.changed, pending.revision);
+            index.apply(pending.changed, pending.revision);
             self.shared.set_current(pending.revision);
             index.size()
         };
-        if !pending.changes.is_empty() {
+        if !pending.events.is_empty() {
             self.shared
                 .timeline()
                 .note(self.shared.steady_ms(), pending.revision, bytes);
-            let writes = u32::try_from(pending.writes).unwrap_or(u32::MAX);
+            let writes = u32::try_from(pending.events.len()).unwrap_or(u32::MAX);
             metrics.commit_batch_size.observe(f64::from(writes));
         }
-        self.shared.tail.publish(pending.changes, pending.revision);
+        self.shared.tail.publish(pending.events, pending.revision);
         metrics.revision.set(gauge_value(pending.revision.0));
         metrics.objects.set(gauge_value(objects));
         metrics.object_bytes.set(gauge_value(object_bytes));

@@ -1,20 +1,20 @@
-//! What does every key hold, durably and published?
+//! The published, durable entry of every key.
 //!
-//! One map in memory, written by the commit thread alone (but for the check of values, which sets apart what it cannot heal),
-//! once per batch and whole: a reader sees all of a batch or none of it, together with its revision. Conditions are
-//! checked and gets are answered here, without a disk read. Its bytes are shared with every reader of the value.
+//! One map in memory, written by the commit thread alone, once per batch: a reader sees all of a batch or none of it,
+//! together with its revision. Conditions are checked and gets served from here, without a disk read. The bytes of a value
+//! are shared with all its readers.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::record::Place;
-use crate::{Condition, Entry, Expect, Key, KeyRange, Outcome, Revision, StoreError};
+use crate::{Entry, Key, KeyRange, Outcome, Revision, StoreError};
 
 /// What a key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// A value that passed its checks.
     Whole(Entry),
-    /// A value that failed its checksum when it was loaded; its place in history is known.
+    /// A value that failed its checksum when it was loaded; its revisions are known.
     Damaged(Place),
 }
 
@@ -45,28 +45,21 @@ pub(crate) fn damaged(key: &Key) -> StoreError {
     }
 }
 
-/// The conflict of a transaction whose conditions do not all hold against what `lookup` finds at `revision`.
-pub(crate) fn conflict<'a>(
-    conditions: &[Condition],
+/// The conflict of a write that expects `base` of a key which holds `found` at `revision`, if it is one.
+pub(crate) fn conflict(
+    key: &Key,
+    base: Option<Revision>,
+    found: Option<&Slot>,
     revision: Revision,
-    lookup: impl Fn(&Key) -> Option<&'a Slot>,
 ) -> Result<Option<Outcome>, StoreError> {
-    let holds = |condition: &Condition| {
-        let found = lookup(&condition.key).map(|slot| slot.place().modified);
-        match condition.expect {
-            Expect::Absent => found.is_none(),
-            Expect::Revision(revision) => found == Some(revision),
-        }
-    };
-    if conditions.iter().all(holds) {
+    if found.map(|slot| slot.place().modified) == base {
         return Ok(None);
     }
-    let current = conditions.iter().map(|condition| match lookup(&condition.key) {
-        None => Ok(None),
-        Some(Slot::Whole(entry)) => Ok(Some(entry.clone())),
-        Some(Slot::Damaged(_)) => Err(damaged(&condition.key)),
-    });
-    let current = current.collect::<Result<_, _>>()?;
+    let current = match found {
+        None => None,
+        Some(Slot::Whole(entry)) => Some(entry.clone()),
+        Some(Slot::Damaged(_)) => return Err(damaged(key)),
+    };
     Ok(Some(Outcome::Conflict { revision, current }))
 }
 
@@ -96,7 +89,7 @@ impl Index {
         self.slots.get(key)
     }
 
-    /// The key with this text and what it holds.
+    /// The key with this text and its slot.
     pub(crate) fn find(&self, text: &str) -> Option<(&Key, &Slot)> {
         self.slots.get_key_value(text)
     }
@@ -125,13 +118,13 @@ impl Index {
         self.damaged.iter().find(|key| range.contains(key.as_str()))
     }
 
-    /// Every key and what it holds, in no order.
+    /// Every key and its slot, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Slot)> {
         self.slots.iter()
     }
 
-    /// Takes what a batch made of the keys it wrote, and its revision.
-    pub(crate) fn fold(
+    /// Applies the writes of a batch, and its revision.
+    pub(crate) fn apply(
         &mut self,
         changed: impl IntoIterator<Item = (Key, Option<Slot>)>,
         revision: Revision,

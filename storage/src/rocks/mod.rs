@@ -24,17 +24,17 @@ use self::housekeeping::{Housekeeping, Stop};
 use self::index::{Index, Slot, conflict};
 use self::mark::{Mark, MarkFile};
 use self::poison::{Poison, closed};
-use self::prepare::{Prepared, prepare, values_before};
+use self::prepare::{Prepared, prepare};
 use self::queue::{Queue, Refused, Weight};
 use self::read::Undone;
-use self::tail::{Change, Tail};
+use self::tail::Tail;
 use crate::clock::{Clock, Steady, Stopwatch};
 use crate::metrics::{EndedAs, Metrics, gauge_value};
 use crate::options::{Durability, FreeSpace, MeasureDisk, Options};
 use crate::record::Records;
 use crate::{
-    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
-    Write,
+    At, Event, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError,
+    Transaction,
 };
 
 mod accept_loss;
@@ -143,7 +143,6 @@ pub(crate) struct Shared {
 /// The counts of how most transactions end: handles, so that no write looks them up.
 struct Ends {
     committed: Counter,
-    checked: Counter,
     conflict: Counter,
 }
 
@@ -152,7 +151,6 @@ impl Ends {
         let ended = |outcome: &'static str| metrics.commits.get_or_create(&EndedAs { outcome }).clone();
         Self {
             committed: ended("committed"),
-            checked: ended("checked"),
             conflict: ended("conflict"),
         }
     }
@@ -161,7 +159,7 @@ impl Ends {
 /// What a start hands to the parts that run.
 pub(crate) struct Started {
     index: Index,
-    recent: Vec<Change>,
+    recent: Vec<Event>,
     timeline: Timeline,
     last_ms: u64,
     floors: Floors,
@@ -391,7 +389,6 @@ impl Shared {
     fn count(&self, outcome: &'static str) {
         match outcome {
             "committed" => self.ends.committed.inc(),
-            "checked" => self.ends.checked.inc(),
             "conflict" => self.ends.conflict.inc(),
             _ => self.metrics.commits.get_or_create(&EndedAs { outcome }).inc(),
         };
@@ -578,26 +575,22 @@ impl RocksStore {
 
 /// How much encoding transactions take.
 fn weight(transactions: &[Transaction]) -> Weight {
-    let bytes = |write: &Write| match write {
-        Write::Put(_, value) => value.bytes.len(),
-        Write::Delete(_) => 0,
-    };
-    let writes = transactions.iter().flat_map(|transaction| &transaction.writes);
+    let values = transactions.iter().filter_map(|one| one.write.value());
     Weight {
-        writes: writes.clone().count(),
-        bytes: writes.map(bytes).sum(),
+        writes: transactions.len(),
+        bytes: values.map(|value| value.bytes.len()).sum(),
     }
 }
 
 impl Shared {
     fn prepare(&self, transaction: Transaction) -> Result<Prepared, StoreError> {
-        transaction.check_form()?;
+        transaction.check_size()?;
         let (before, (_, object_bytes)) = {
             let index = self.index();
-            (values_before(&index, &transaction), index.size())
+            (index.slot(&transaction.key).cloned(), index.size())
         };
         let cramped = cramped(self.room(), object_bytes, self.object_bytes);
-        let prepared = prepare(&self.records, transaction, before, cramped);
+        let prepared = prepare(&self.records, transaction, before.as_ref(), cramped);
         if matches!(prepared, Err(StoreError::Full { .. })) {
             self.count("full");
         }
@@ -609,21 +602,17 @@ impl Shared {
         Ok(prepared)
     }
 
-    /// What a transaction would be answered now, if it needs no commit: a conflict, or a check that holds.
-    fn answer_now(&self, transaction: &Transaction) -> Result<Option<Outcome>, StoreError> {
+    /// The conflict with published state, if there is one: it needs no place in the queue.
+    fn published_conflict(&self, transaction: &Transaction) -> Result<Option<Outcome>, StoreError> {
         self.poison.check_readable()?;
-        transaction.check_form()?;
+        transaction.check_size()?;
         let index = self.index();
-        let revision = index.revision();
-        let conflict = conflict(&transaction.conditions, revision, |key| index.slot(key))?;
+        let Transaction { key, write, .. } = transaction;
+        let conflict = conflict(key, write.base(), index.slot(key), index.revision())?;
         if conflict.is_some() {
             self.metrics.conflicts.inc();
             self.count("conflict");
             return Ok(conflict);
-        }
-        if transaction.writes.is_empty() {
-            self.count("checked");
-            return Ok(Some(Outcome::Committed { revision }));
         }
         self.poison.check_writable()?;
         Ok(None)
@@ -665,8 +654,8 @@ impl Store for RocksStore {
     type Events = RocksEvents;
 
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, StoreError> {
-        if let Some(outcome) = self.shared.answer_now(&transaction)? {
-            return Ok(outcome);
+        if let Some(conflict) = self.shared.published_conflict(&transaction)? {
+            return Ok(conflict);
         }
         let mut answers = self.submit(vec![transaction]).await;
         answers
@@ -718,11 +707,7 @@ impl Store for RocksStore {
         self.shared.poison.check_writable()?;
         let place = match self.shared.index().slot(key) {
             Some(Slot::Damaged(place)) => *place,
-            _ => {
-                return Err(StoreError::Malformed {
-                    reason: "the value of the key is not damaged",
-                });
-            }
+            _ => return Err(StoreError::NotDamaged),
         };
         let mut prepared = self
             .shared

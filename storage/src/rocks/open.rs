@@ -123,7 +123,7 @@ impl RocksStore {
         let resumed_at_ceiling = match position.ceiling {
             Some(ceiling) if !mark.is_clean && !mark.is_of_boot(options.boot_id) => {
                 position = recover::resume_at_ceiling(&engine, &position, ceiling)?;
-                index.fold([], ceiling);
+                index.apply([], ceiling);
                 recent.clear();
                 true
             }

@@ -370,7 +370,7 @@ pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
 pub(crate) fn history_failed(shared: &Shared, error: &HistoryError) -> StoreError {
     match error {
         HistoryError::Engine(error) => engine_failed(error),
-        HistoryError::Closed { reason, .. } => StoreError::Unavailable {
+        HistoryError::Sealed { reason, .. } => StoreError::Unavailable {
             reason: reason.clone(),
         },
         HistoryError::Damaged { revision, reason } => {

@@ -22,9 +22,9 @@ use super::format::Levels;
 use super::history::{Density, HistoryError, walk};
 use super::index::{Index, Slot};
 use super::mark::Mark;
-use super::tail::{Change, MAX_BYTES, MAX_REVISIONS};
+use super::tail::{MAX_BYTES, MAX_REVISIONS};
 use crate::record::{Place, RecordError, Records, StoredState};
-use crate::{Entry, EventKind, Floors, Key, Revision};
+use crate::{Entry, Event, EventKind, Floors, Key, Revision};
 
 /// The numbers of `meta`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +64,7 @@ struct Recent {
 impl Recent {
     fn note(&mut self, revision: Revision, bytes: usize) {
         self.bytes += bytes;
-        match self.sizes.back_mut() {
-            Some((last, size)) if *last == revision => *size += bytes,
-            _ => self.sizes.push_back((revision, bytes)),
-        }
+        self.sizes.push_back((revision, bytes));
         while self.sizes.len() > MAX_REVISIONS || self.bytes > MAX_BYTES {
             let Some((_, size)) = self.sizes.pop_front() else {
                 break;
@@ -259,46 +256,37 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
     Ok(index)
 }
 
-/// The newest changes, for the tail in memory: readers that come back after a restart then need no disk. None from before
-/// a damaged one, which must not be passed over.
+/// The newest events, for the tail in memory: readers that reconnect after a restart then need no disk. Begins after the
+/// last damaged record, which must not be skipped.
 pub(crate) fn recent(
     view: &View<'_>,
     records: &Records,
     loaded: &Loaded,
     revision: Revision,
-) -> Result<Vec<Change>, OpenError> {
-    let mut changes: Vec<Change> = Vec::new();
+) -> Result<Vec<Event>, OpenError> {
+    let mut events = Vec::new();
     let Some((first, _)) = loaded.recent.sizes.front() else {
-        return Ok(changes);
+        return Ok(events);
     };
-    let mut unreadable = None;
     walk(view, *first, revision, |stored, _| {
         let revision = stored.committed.revision;
-        if unreadable == Some(revision) {
-            return Ok(true);
-        }
-        match (records.event(stored), changes.last_mut()) {
-            (Ok(event), Some(change)) if change.revision == revision => change.events.push(event),
-            (Ok(event), _) => changes.push(Change {
-                revision,
-                events: vec![event],
-            }),
-            (Err(error), _) => {
-                tracing::error!(%revision, %error, "history cannot be read: its readers start over behind it");
-                unreadable = Some(revision);
-                changes.clear();
+        match records.event(stored) {
+            Ok(event) => events.push(event),
+            Err(error) => {
+                tracing::error!(%revision, %error, "a history record is damaged: watches across it must start over");
+                events.clear();
             }
         }
         Ok(true)
     })?;
-    Ok(changes)
+    Ok(events)
 }
 
 impl From<HistoryError> for OpenError {
     fn from(error: HistoryError) -> Self {
         match error {
             HistoryError::Engine(error) => error.into(),
-            HistoryError::Closed { revision, reason } => Self::Sealed {
+            HistoryError::Sealed { revision, reason } => Self::Sealed {
                 key: format!("the history of revision {revision}"),
                 reason,
             },

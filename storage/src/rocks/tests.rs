@@ -55,10 +55,9 @@ fn value(text: &str) -> Value {
 }
 
 async fn put(store: &RocksStore, name: &str, text: &str) -> Revision {
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: vec![Write::Put(key(name), value(text))],
-        may_grow: false,
+    let transaction = match store.get(&key(name)).await.unwrap().entry {
+        None => Transaction::create(key(name), value(text)),
+        Some(entry) => Transaction::update(key(name), entry.modified, value(text)),
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,
@@ -200,7 +199,7 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
 
     assert!(matches!(
         store.remove_damaged(&key("two")).await,
-        Err(StoreError::Malformed { .. })
+        Err(StoreError::NotDamaged)
     ));
     let removed = store.remove_damaged(&key("one")).await.unwrap();
     assert_eq!(
@@ -224,10 +223,10 @@ async fn a_damaged_value_is_set_apart_and_the_rest_is_served() {
     let scan = store.scan(&everything, then, apart("", 0)).await.unwrap();
     assert_eq!(listed(scan), (vec![key("two")], vec![key("one")], false));
     let mut events = store.watch(&KeyRange::all(), Revision(5)).await.unwrap();
-    let Some(Signal::Changes { events, .. }) = events.next().await else {
-        panic!("the removal is told");
+    let Some(Signal::Change(removal)) = events.next().await else {
+        panic!("the removal is delivered");
     };
-    assert!(events[0].old.as_ref().unwrap().value.is_unreadable());
+    assert!(removal.old.unwrap().value.is_unreadable());
     put(&store, "one", "anew").await;
     close(store).await;
     let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
@@ -355,7 +354,6 @@ async fn contradictions_refuse_the_start() {
             .unwrap();
         let committed = Committed {
             revision: Revision(at),
-            index: 0,
             at_ms: 0,
         };
         let (created, previous) = (Revision(2), Some(Revision(previous)));
@@ -370,15 +368,15 @@ async fn contradictions_refuse_the_start() {
         (Step::PutState(one.clone(), state(9)), "beyond that of the store"),
         (Step::PutState(key("two"), state(3)), "fail their checksum"),
         (
-            Step::PutHistory(Revision(4), 0, change(4, 3)),
+            Step::PutHistory(Revision(4), change(4, 3)),
             "does not follow the record before",
         ),
         (
-            Step::PutHistory(Revision(4), 1, change(4, 3)),
+            Step::PutHistory(Revision(4), change(3, 2)),
             "revision 4: its revisions fail their checksum",
         ),
         (
-            Step::PutHistory(Revision(5), 0, change(5, 4)),
+            Step::PutHistory(Revision(5), change(5, 4)),
             "newest history record is of revision 5",
         ),
         (
@@ -495,7 +493,6 @@ async fn a_watch_never_passes_over_damaged_history() {
     let body = Records::new(Arc::new(Unsealed)).history_body(&key("two"), None, Some(&value("payload")));
     let committed = Committed {
         revision: Revision(3),
-        index: 0,
         at_ms: 0,
     };
     let mut record = finish_change(
@@ -508,7 +505,7 @@ async fn a_watch_never_passes_over_damaged_history() {
     );
     let at = record.windows(7).position(|window| window == b"payload").unwrap();
     record[at] ^= 1;
-    tamper(&root, &[Step::PutHistory(Revision(3), 0, record)]);
+    tamper(&root, &[Step::PutHistory(Revision(3), record)]);
     let verified = verify(&options(root.path(), &hands), &|_| {}).unwrap();
     assert_eq!((verified.damaged_history, verified.damaged.len()), (vec![3], 0));
     let store = open(&root, &hands);
@@ -604,10 +601,10 @@ async fn etcd_19179_a_deletion_at_the_floor_is_delivered_after_a_restart() {
     close(store).await;
     let store = open(&root, &hands);
     let mut events = store.watch(&KeyRange::all(), Revision(3)).await.unwrap();
-    let Some(Signal::Changes { revision, events }) = events.next().await else {
+    let Some(Signal::Change(event)) = events.next().await else {
         panic!("the deletion is due");
     };
-    assert_eq!((revision, events[0].kind), (Revision(3), EventKind::Deleted));
+    assert_eq!((event.revision, event.kind), (Revision(3), EventKind::Deleted));
 }
 
 /// A watch that resumes across a restart never goes back in time (etcd#15271).
@@ -624,9 +621,9 @@ async fn etcd_15271_a_resumed_watch_does_not_travel_back() {
         };
         while seen < last {
             match events.next().await {
-                Some(Signal::Changes { revision, .. }) => {
-                    assert_eq!(revision, seen.next());
-                    seen = revision;
+                Some(Signal::Change(event)) => {
+                    assert_eq!(event.revision, seen.next());
+                    seen = event.revision;
                 }
                 other => panic!("{other:?}"),
             }
@@ -635,30 +632,27 @@ async fn etcd_15271_a_resumed_watch_does_not_travel_back() {
     }
 }
 
-/// A transaction is delivered once, whole, also when one before it in the batch was refused (etcd#17247).
+/// A transaction is delivered once, also after a conflict in the same batch (etcd#17247).
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_17247_a_transaction_is_not_delivered_twice() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    let writes = |names: [&str; 3]| Transaction {
-        conditions: Vec::new(),
-        writes: names.map(|name| Write::Put(key(name), value("x"))).to_vec(),
-        may_grow: false,
-    };
-    let refused = Transaction {
-        conditions: Vec::new(),
-        writes: vec![Write::Put(key("a"), value("x")), Write::Delete(key("absent"))],
-        may_grow: false,
-    };
-    let transactions = vec![writes(["a", "b", "c"]), refused, writes(["c", "d", "e"])];
-    let answers = store.transact_many(transactions).await;
-    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    let transactions = ["a", "a", "b"].map(|name| Transaction::create(key(name), value("x")));
+    let outcomes = store.transact_many(transactions.to_vec()).await;
+    assert!(matches!(
+        outcomes[..],
+        [
+            Ok(Outcome::Committed { .. }),
+            Ok(Outcome::Conflict { .. }),
+            Ok(Outcome::Committed { .. })
+        ]
+    ));
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
-    for expected in [2, 3] {
-        let Some(Signal::Changes { revision, events }) = events.next().await else {
-            panic!("changes are due");
+    for (revision, name) in [(2, "a"), (3, "b")] {
+        let Some(Signal::Change(event)) = events.next().await else {
+            panic!("a change is due");
         };
-        assert_eq!((revision, events.len()), (Revision(expected), 3));
+        assert_eq!((event.revision, event.key), (Revision(revision), key(name)));
     }
     store.request_progress();
     assert_eq!(events.next().await, Some(Signal::Progress(Revision(3))));
@@ -695,7 +689,7 @@ async fn whole_files_of_old_history_go() {
             .unwrap()
             .is_none()
     );
-    assert_eq!(history_key(Revision(4), 0).len(), 10);
+    assert_eq!(history_key(Revision(4)).len(), 10);
     assert_eq!(
         store.get(&key("one")).await.unwrap().entry.unwrap().modified,
         Revision(2)
@@ -1305,104 +1299,99 @@ async fn text_of(store: &RocksStore, name: &str) -> Option<String> {
     Some(String::from_utf8(entry.value.bytes.to_vec()).unwrap())
 }
 
-/// The check threw away the copy in memory, which was the last good one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_damaged_while_the_store_runs_is_written_again() {
+async fn a_value_damaged_on_disk_is_reported_and_served_from_memory_until_the_next_start() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
     let one = put(&store, "one", "first").await;
     put(&store, "two", "second").await;
     hands.set(77);
-    let sound = check_values(&store).await;
-    assert_eq!((sound.objects, sound.history_records), (2, 2));
-    assert!(sound.healed.is_empty() && sound.damaged.is_empty() && sound.damaged_history.is_empty());
+    let whole = check_values(&store).await;
+    assert_eq!((whole.objects, whole.history_records), (2, 2));
+    assert!(whole.damaged.is_empty() && whole.damaged_history.is_empty());
     assert_eq!(store.metrics().values_checked_seconds.get(), 77);
     spoil_record(&store, "one", "first", one);
-    let report = check_values(&store).await;
-    assert_eq!(
-        (report.healed, report.damaged.len()),
-        (vec![key("one").to_string()], 0)
-    );
-    assert_eq!(store.current_revision().await.unwrap(), Revision(3));
+    for failures in 1..=2 {
+        assert_eq!(check_values(&store).await.damaged, [key("one").to_string()]);
+        assert_eq!(store.metrics().value_check_failures.get(), failures);
+        assert_eq!(store.metrics().checksum_failures.get(), failures);
+    }
     assert_eq!(text_of(&store, "one").await.unwrap(), "first");
-    assert!(check_values(&store).await.healed.is_empty(), "it is whole again");
-    assert_eq!(store.metrics().value_check_failures.get(), 1);
+    assert!(store.damaged().is_empty(), "what is served is whole");
     close(store).await;
-    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
-    assert_eq!((opened.damaged.len(), opened.revision), (0, 3));
-    let entry = store.get(&key("one")).await.unwrap().entry.unwrap();
-    assert_eq!((entry.created, entry.modified), (one, one));
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_damaged_and_cannot_be_written_again_is_set_apart() {
-    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
-    let store = open(&root, &hands);
-    let one = put(&store, "one", "first").await;
-    put(&store, "two", "second").await;
-    spoil_record(&store, "one", "first", one);
-    store.shared.poison.forbid_writes("a test");
-    let report = check_values(&store).await;
-    assert_eq!(
-        (report.damaged, report.healed.len()),
-        (vec![key("one").to_string()], 0)
-    );
-    store.shared.poison.allow_writes();
-    assert_eq!(store.damaged(), [key("one")]);
+    let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert_eq!(opened.damaged, [key("one").to_string()]);
     assert!(matches!(
         store.get(&key("one")).await,
         Err(StoreError::Corrupt { .. })
     ));
-    assert!(store.get(&key("two")).await.unwrap().entry.is_some());
-    assert_eq!(check_values(&store).await.damaged, [""; 0], "it is known");
-    assert_eq!(store.metrics().value_check_failures.get(), 1);
+    assert_eq!(text_of(&store, "two").await.unwrap(), "second");
+    assert!(check_values(&store).await.damaged.is_empty(), "it is known");
     store.remove_damaged(&key("one")).await.unwrap();
     put(&store, "one", "anew").await;
-    assert!(store.get(&key("one")).await.unwrap().entry.is_some());
+    assert_eq!(text_of(&store, "one").await.unwrap(), "anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_values_of_a_damaged_block_are_written_again() {
+async fn a_write_makes_a_value_damaged_on_disk_whole_again() {
+    let (root, hands) = (TempDir::new().unwrap(), Hands::default());
+    let store = open(&root, &hands);
+    let one = put(&store, "one", "first").await;
+    spoil_record(&store, "one", "first", one);
+    assert_eq!(check_values(&store).await.damaged.len(), 1);
+    put(&store, "one", "second").await;
+    assert!(check_values(&store).await.damaged.is_empty());
+    close(store).await;
+    let (_, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
+    assert!(opened.damaged.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_block_is_reported_by_key_and_needs_a_backup_of_another_volume() {
     for spoiled in [0, 30, 59] {
         let (root, hands) = (TempDir::new().unwrap(), Hands::default());
         let store = open(&root, &hands);
         for number in 0..60 {
             put(&store, &format!("{number:03}"), &unlike(number)).await;
         }
-        // History lies in a table of its own, and goes first: the value is found in that of the state.
+        // History has a table of its own, and goes first: then the value is found in the table of the state.
         store.compact(Revision(61)).await.unwrap();
         for family in [HISTORY, STATE] {
             store.shared.engine().unwrap().settle(family);
         }
+        let [links, copies] = ["links", "copies"].map(|name| root.path().join(name));
+        let linked = store.backup(&links, 0, &|_| ()).unwrap();
+        store.backup_incrementally(&copies, 0).unwrap();
         spoil_table(&root, &unlike(spoiled).as_bytes()[1000..1100]);
         let name = format!("{spoiled:03}");
         let report = check_values(&store).await;
-        assert!(report.healed.contains(&key(&name).to_string()), "{report:?}");
-        assert!(
-            report.healed.len() < 10 && report.damaged.is_empty(),
-            "{report:?}"
-        );
-        assert_eq!(report.objects, 60 - report.healed.len() as u64);
-        let again = check_values(&store).await;
-        assert_eq!((again.objects, again.healed.len()), (60, 0), "{again:?}");
-        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
-        assert_eq!(scan.unwrap().entries.len(), 60);
-        let backups = root.path().join("backups");
-        let taking = store.clone();
-        let backup = tokio::task::spawn_blocking(move || taking.backup(&backups, 0, &|_| ()));
-        let manifest = backup.await.unwrap().unwrap().manifest;
-        assert_eq!((manifest.objects, manifest.damaged.len()), (60, 0));
-        put(&store, &format!("{spoiled:03}x"), "beside it").await;
-        close(store).await;
-        let (store, opened) = RocksStore::open(options(root.path(), &hands)).unwrap();
-        assert_eq!((opened.objects, opened.damaged.len()), (61, 0));
+        assert!(report.damaged.contains(&key(&name).to_string()), "{report:?}");
+        assert!(report.damaged.len() < 10, "{report:?}");
+        assert_eq!(report.objects, 60 - report.damaged.len() as u64);
         for number in 0..60 {
             let found = text_of(&store, &format!("{number:03}")).await;
             assert_eq!(found, Some(unlike(number)), "{number}");
         }
-        let scan = store.scan(&KeyRange::all(), At::Latest, Page::default()).await;
-        assert_eq!(scan.unwrap().entries.len(), 61);
-        put(&store, &name, "anew").await;
+        let refused = store.backup(&links, 0, &|_| ()).unwrap_err();
+        assert!(
+            matches!(refused, LifeError::Open(OpenError::Damaged { .. })),
+            "{refused}"
+        );
+        close(store).await;
+        let refused = RocksStore::open(options(root.path(), &hands)).map(|_| ());
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        let verified = verify(&options(root.path(), &hands), &|_| {}).map(|_| ());
+        assert!(
+            matches!(verified, Err(LifeError::Open(OpenError::Damaged { .. }))),
+            "{verified:?}"
+        );
+        // A backup of links has the damaged file too, and says so.
+        let target = options(&root.path().join("restored"), &hands);
+        let refused = restore(&linked.path, &target, &|_| {}).unwrap_err();
+        assert!(matches!(refused, LifeError::Damaged { .. }), "{refused}");
+        let restored = restore(&copies, &target, &|_| {}).unwrap();
+        assert_eq!((restored.objects, restored.skipped.len()), (60, 0));
     }
 }
 
@@ -1493,7 +1482,6 @@ async fn readers_of_history_start_over_above_a_damaged_record() {
     let body = Records::new(Arc::new(Unsealed)).history_body(&key("two"), None, Some(&value("payload")));
     let committed = Committed {
         revision: Revision(3),
-        index: 0,
         at_ms: 0,
     };
     let (kind, created) = (EventKind::Created, Revision(3));
@@ -1502,7 +1490,7 @@ async fn readers_of_history_start_over_above_a_damaged_record() {
     record[at] ^= 1;
     let engine = store.shared.engine().unwrap();
     engine
-        .write(&[Step::PutHistory(Revision(3), 0, record)], true)
+        .write(&[Step::PutHistory(Revision(3), record)], true)
         .unwrap();
     drop(engine);
     let report = check_values(&store).await;
@@ -1547,7 +1535,7 @@ async fn a_damaged_block_of_history_is_passed_over() {
     // The thirty-first change is at revision 32, and blocks hold a handful of changes.
     assert!((32..45).contains(&floor.0), "{floor}");
     let mut events = store.watch(&KeyRange::all(), floor).await.unwrap();
-    assert!(matches!(events.next().await, Some(Signal::Changes { .. })));
+    assert!(matches!(events.next().await, Some(Signal::Change(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1577,25 +1565,21 @@ async fn the_check_runs_when_it_is_due_and_not_before() {
 async fn readers_that_come_back_after_a_restart_need_no_disk() {
     let (root, hands) = (TempDir::new().unwrap(), Hands::default());
     let store = open(&root, &hands);
-    let writes = ["a", "b"].map(|name| Write::Put(key(name), value("both")));
-    let both = Transaction {
-        writes: writes.to_vec(),
-        ..Transaction::default()
-    };
-    put(&store, "one", "1").await;
-    store.transact(both).await.unwrap();
-    put(&store, "one", "3").await;
+    for text in ["1", "2", "3"] {
+        put(&store, "one", text).await;
+    }
     close(store).await;
     let store = open(&root, &hands);
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
-    for (expected, count) in [(2, 1), (3, 2), (4, 1)] {
-        let Some(Signal::Changes { revision, events }) = events.next().await else {
-            panic!("revision {expected} is due");
-        };
-        assert_eq!((revision, events.len()), (Revision(expected), count));
+    let mut next = async || match events.next().await {
+        Some(Signal::Change(event)) => event.revision.0,
+        other => panic!("a change is due, not {other:?}"),
+    };
+    for expected in 2..=4 {
+        assert_eq!(next().await, expected);
     }
     put(&store, "one", "5").await;
-    assert!(matches!(events.next().await, Some(Signal::Changes { revision, .. }) if revision == Revision(5)));
+    assert_eq!(next().await, 5);
     assert_eq!(store.metrics().replays.get(), 0);
     drop(events);
     // What the tail cannot hold is on disk only.
@@ -1609,7 +1593,7 @@ async fn readers_that_come_back_after_a_restart_need_no_disk() {
     for expected in 2..=30 {
         let next = events.next().await;
         assert!(
-            matches!(next, Some(Signal::Changes { revision, .. }) if revision == Revision(expected)),
+            matches!(&next, Some(Signal::Change(event)) if event.revision == Revision(expected)),
             "{expected}"
         );
     }
@@ -1624,6 +1608,6 @@ async fn readers_that_come_back_after_a_restart_need_no_disk() {
             None => tokio::task::yield_now().await,
         }
     };
-    assert!(matches!(first, Some(Signal::Changes { revision, .. }) if revision == Revision(2)));
+    assert!(matches!(first, Some(Signal::Change(event)) if event.revision == Revision(2)));
     assert_eq!(store.metrics().replays.get(), replays + 1);
 }

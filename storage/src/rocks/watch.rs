@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::Shared;
 use super::history::{HistoryError, read_after};
-use super::tail::{Change, Read};
+use super::tail::Following;
 use crate::{Event, Events, KeyRange, Revision, Signal};
 
 /// The watch of a [`RocksStore`](super::RocksStore).
@@ -20,11 +20,11 @@ pub struct RocksEvents {
     pulse: watch::Receiver<u64>,
     range: KeyRange,
     /// Taken from tail or disk, not looked at yet.
-    taken: VecDeque<Arc<Change>>,
-    /// Every change up to this revision has been looked at.
+    taken: VecDeque<Arc<Event>>,
+    /// Every event up to this revision has been looked at.
     looked: Revision,
-    /// Every change up to this revision has been told.
-    told: Revision,
+    /// Every event up to this revision has been delivered.
+    delivered: Revision,
     seen_requests: u64,
     /// A read of history that is under way, for whoever asks next: who stops waiting for it loses neither what it reads
     /// nor its turn.
@@ -37,7 +37,7 @@ struct Reading {
     seen: Revision,
     through: Revision,
     /// Nothing when the store is closed.
-    task: JoinHandle<Option<Result<Vec<Arc<Change>>, HistoryError>>>,
+    task: JoinHandle<Option<Result<Vec<Arc<Event>>, HistoryError>>>,
 }
 
 impl Reading {
@@ -75,27 +75,19 @@ impl RocksEvents {
             shared,
             range,
             taken: VecDeque::new(),
-            told: first.previous(),
+            delivered: first.previous(),
             reading: None,
             has_ended: false,
         }
     }
 
-    /// The next of the changes that were taken, as far as it concerns the range.
+    /// The next taken event in the range.
     fn next_taken(&mut self) -> Option<Signal> {
-        while let Some(change) = self.taken.pop_front() {
-            self.looked = change.revision;
-            let events = change
-                .events
-                .iter()
-                .filter(|event| self.range.contains(event.key.as_str()));
-            let events: Vec<Event> = events.cloned().collect();
-            if !events.is_empty() {
-                self.told = change.revision;
-                return Some(Signal::Changes {
-                    revision: change.revision,
-                    events,
-                });
+        while let Some(event) = self.taken.pop_front() {
+            self.looked = event.revision;
+            if self.range.contains(event.key.as_str()) {
+                self.delivered = event.revision;
+                return Some(Signal::Change((*event).clone()));
             }
         }
         None
@@ -104,12 +96,12 @@ impl RocksEvents {
     /// Tells how far the store is, if that is news or was asked for.
     fn progress(&mut self, current: Revision) -> Option<Signal> {
         let requests = self.shared.tail.progress_requests();
-        if self.told >= current && self.seen_requests >= requests {
+        if self.delivered >= current && self.seen_requests >= requests {
             return None;
         }
         self.seen_requests = requests;
-        self.told = self.told.max(current);
-        Some(Signal::Progress(self.told))
+        self.delivered = self.delivered.max(current);
+        Some(Signal::Progress(self.delivered))
     }
 
     fn end(&mut self, floor: Revision) -> Signal {
@@ -133,8 +125,8 @@ impl RocksEvents {
             return Some(self.end(floor));
         }
         match read {
-            Ok(Some(Ok(changes))) => {
-                self.taken.extend(changes);
+            Ok(Some(Ok(events))) => {
+                self.taken.extend(events);
                 None
             }
             Ok(Some(Err(HistoryError::Damaged { revision, reason }))) => {
@@ -166,13 +158,13 @@ impl Events for RocksEvents {
                 return Some(self.end(floor));
             }
             match self.shared.tail.read(self.looked) {
-                Read::Closed => self.has_ended = true,
-                Read::Behind(through) => {
+                Following::Closed => self.has_ended = true,
+                Following::OnDisk(through) => {
                     if let Some(signal) = self.replay(through).await {
                         return Some(signal);
                     }
                 }
-                Read::Next(changes, current) if changes.is_empty() => {
+                Following::Events(events, current) if events.is_empty() => {
                     if let Some(signal) = self.progress(current) {
                         return Some(signal);
                     }
@@ -180,7 +172,7 @@ impl Events for RocksEvents {
                         self.has_ended = true;
                     }
                 }
-                Read::Next(changes, _) => self.taken.extend(changes),
+                Following::Events(events, _) => self.taken.extend(events),
             }
         }
         None

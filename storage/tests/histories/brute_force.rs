@@ -1,11 +1,10 @@
-//! Is there any order of the operations that a store could have followed? Tries all of them, so histories are small:
-//! the check of the checker.
+//! Tests the history checker: for small histories it must agree with a search that tries every order of operations.
 
 use std::collections::BTreeMap;
 
-use drydock_storage::conformance::history::{Exchange, Operation, check};
+use drydock_storage::conformance::history::{Call, Operation, check};
 use drydock_storage::{
-    Entry, Event, EventKind, Expect, Found, Key, KeyRange, Outcome, Revision, Scan, Transaction, Write,
+    Entry, Event, EventKind, Found, Key, KeyRange, Outcome, Revision, Scan, Transaction, Write,
 };
 
 use crate::value;
@@ -14,7 +13,7 @@ const KEYS: usize = 3;
 const OPERATIONS: usize = 8;
 const HISTORIES: u64 = 6000;
 
-type Truth = Vec<(Revision, Vec<Event>)>;
+type Truth = Vec<Event>;
 
 fn key(number: usize) -> Key {
     Key::new("g.example", "things", "n", &format!("k{number}")).unwrap()
@@ -35,59 +34,41 @@ impl Model {
         }
     }
 
-    /// What a transaction is answered, and what it does; nothing for one that no store takes.
-    fn transact(&mut self, transaction: &Transaction) -> Option<(Outcome, Vec<Event>)> {
-        let found = |key: &Key| self.entries.get(key);
-        let holds = transaction.conditions.iter().all(|condition| {
-            let modified = found(&condition.key).map(|entry| entry.modified);
-            match condition.expect {
-                Expect::Absent => modified.is_none(),
-                Expect::Revision(expected) => modified == Some(expected),
-            }
-        });
-        if !holds {
-            let current = transaction.conditions.iter().map(|one| found(&one.key).cloned());
+    /// The outcome of a transaction, and its event if it commits.
+    fn transact(&mut self, transaction: &Transaction) -> (Outcome, Option<Event>) {
+        let Transaction { key, write, .. } = transaction;
+        let old = self.entries.get(key).cloned();
+        if old.as_ref().map(|entry| entry.modified) != write.base() {
             let conflict = Outcome::Conflict {
                 revision: self.revision,
-                current: current.collect(),
+                current: old,
             };
-            return Some((conflict, Vec::new()));
-        }
-        if transaction.writes.is_empty() {
-            let revision = self.revision;
-            return Some((Outcome::Committed { revision }, Vec::new()));
+            return (conflict, None);
         }
         let revision = self.revision.next();
-        let mut events = Vec::new();
-        for write in &transaction.writes {
-            let key = match write {
-                Write::Put(key, _) | Write::Delete(key) => key.clone(),
-            };
-            let old = self.entries.get(&key).cloned();
-            let new = match write {
-                Write::Put(_, value) => Some(Entry {
-                    value: value.clone(),
-                    created: old.as_ref().map_or(revision, |entry| entry.created),
-                    modified: revision,
-                }),
-                Write::Delete(_) => None,
-            };
-            let kind = match (&old, &new) {
-                (None, Some(_)) => EventKind::Created,
-                (Some(_), Some(_)) => EventKind::Updated,
-                (Some(_), None) => EventKind::Deleted,
-                (None, None) => return None,
-            };
-            events.push(Event { key, kind, new, old });
-        }
         self.revision = revision;
-        for event in &events {
-            match &event.new {
-                Some(entry) => self.entries.insert(event.key.clone(), entry.clone()),
-                None => self.entries.remove(&event.key),
-            };
-        }
-        Some((Outcome::Committed { revision }, events))
+        let new = write.value().map(|value| Entry {
+            value: value.clone(),
+            created: old.as_ref().map_or(revision, |entry| entry.created),
+            modified: revision,
+        });
+        let kind = match (&old, &new) {
+            (_, None) => EventKind::Deleted,
+            (None, Some(_)) => EventKind::Created,
+            (Some(_), Some(_)) => EventKind::Updated,
+        };
+        match &new {
+            Some(entry) => self.entries.insert(key.clone(), entry.clone()),
+            None => self.entries.remove(key),
+        };
+        let event = Event {
+            revision,
+            key: key.clone(),
+            kind,
+            new,
+            old,
+        };
+        (Outcome::Committed { revision }, Some(event))
     }
 
     fn get(&self, key: &Key) -> Found {
@@ -112,18 +93,13 @@ impl Model {
 
     /// Whether the next operation can have been this one, with its answer and with what the store showed.
     fn follow(&mut self, operation: &Operation, truth: &Truth) -> bool {
-        match &operation.exchange {
-            Exchange::Get(key, found) => self.get(key) == *found,
-            Exchange::Scan(range, scan) => self.scan(range) == *scan,
-            Exchange::Transact(transaction, answer) => {
-                let Some((outcome, events)) = self.transact(transaction) else {
-                    return false;
-                };
-                let is_shown = events.is_empty()
-                    || truth
-                        .iter()
-                        .any(|(revision, shown)| *revision == self.revision && *shown == events);
-                is_shown && answer.as_ref().is_none_or(|answer| *answer == outcome)
+        match &operation.call {
+            Call::Get(key, found) => self.get(key) == *found,
+            Call::Scan(range, scan) => self.scan(range) == *scan,
+            Call::Transact(transaction, known) => {
+                let (outcome, event) = self.transact(transaction);
+                let is_shown = event.is_none_or(|event| truth.contains(&event));
+                is_shown && known.as_ref().is_none_or(|known| *known == outcome)
             }
         }
     }
@@ -134,7 +110,7 @@ fn is_possible(operations: &[Operation], truth: &Truth) -> bool {
     let in_order = truth
         .iter()
         .zip(2..)
-        .all(|((revision, _), expected)| revision.0 == expected);
+        .all(|(event, expected)| event.revision.0 == expected);
     in_order
         && search(
             operations,
@@ -152,11 +128,11 @@ fn search(operations: &[Operation], truth: &Truth, placed: &mut Vec<bool>, model
     };
     let left = left();
     // Whatever never got an answer may never have happened.
-    let is_done = left.iter().all(|one| operations[*one].answered == u64::MAX);
+    let is_done = left.iter().all(|one| operations[*one].returned == u64::MAX);
     if is_done && model.revision.0 == truth.len() as u64 + 1 {
         return true;
     }
-    let first_answer = left.iter().map(|one| operations[*one].answered).min();
+    let first_answer = left.iter().map(|one| operations[*one].returned).min();
     for one in left {
         if first_answer.is_some_and(|answer| operations[one].called > answer) {
             continue;
@@ -173,7 +149,7 @@ fn search(operations: &[Operation], truth: &Truth, placed: &mut Vec<bool>, model
     false
 }
 
-/// A history that happened: operations at points in time, called before and answered after them.
+/// A history that happened: operations at points in time, called before and returned after them.
 fn happen(random: &mut fastrand::Rng) -> (Vec<Operation>, Truth) {
     let mut model = Model::new();
     let mut truth = Truth::new();
@@ -182,72 +158,53 @@ fn happen(random: &mut fastrand::Rng) -> (Vec<Operation>, Truth) {
     for unique in 0..OPERATIONS as u64 {
         // Distinct times: each operation has its own last digit.
         let called = 1000 + unique * 11 - random.u64(..spread) / 10 * 10;
-        let answered = 1010 + unique * 11 + random.u64(..spread) / 10 * 10;
-        let exchange = match random.u8(..6) {
+        let returned = 1010 + unique * 11 + random.u64(..spread) / 10 * 10;
+        let call = match random.u8(..6) {
             0 => {
                 let key = key(random.usize(..KEYS));
                 let found = model.get(&key);
-                Exchange::Get(key, found)
+                Call::Get(key, found)
             }
             1 => {
                 let range = KeyRange::namespace("g.example", "things", "n");
                 let scan = model.scan(&range);
-                Exchange::Scan(range, scan)
+                Call::Scan(range, scan)
             }
             _ => {
                 let transaction = transaction(&model, unique, random);
                 let is_known = random.u8(..4) != 0;
-                // In doubt it happened or it did not.
-                let happened = if is_known || random.bool() {
-                    model.transact(&transaction)
-                } else {
-                    None
-                };
-                let outcome = happened.map(|(outcome, events)| {
-                    if !events.is_empty() {
-                        truth.push((model.revision, events));
-                    }
-                    outcome
-                });
-                Exchange::Transact(transaction, outcome.filter(|_| is_known))
+                let mut outcome = None;
+                // One of unknown outcome happened or did not.
+                if is_known || random.bool() {
+                    let (found, event) = model.transact(&transaction);
+                    truth.extend(event);
+                    outcome = Some(found);
+                }
+                Call::Transact(transaction, outcome.filter(|_| is_known))
             }
         };
-        let is_unknown = matches!(exchange, Exchange::Transact(_, None));
+        let is_unknown = matches!(call, Call::Transact(_, None));
         operations.push(Operation {
             called,
-            answered: if is_unknown { u64::MAX } else { answered },
-            exchange,
+            returned: if is_unknown { u64::MAX } else { returned },
+            call,
         });
     }
     (operations, truth)
 }
 
 fn transaction(model: &Model, unique: u64, random: &mut fastrand::Rng) -> Transaction {
-    let mut transaction = Transaction::default();
-    let first = random.usize(..KEYS);
-    for number in (first..first + random.usize(1..=2)).map(|number| number % KEYS) {
-        let key = key(number);
-        let found = model.entries.get(&key).map(|entry| entry.modified);
-        let expect = match random.u8(..6) {
-            0 => None,
-            1 => Some(Expect::Revision(Revision(random.u64(2..6)))),
-            _ => Some(found.map_or(Expect::Absent, Expect::Revision)),
-        };
-        if let Some(expect) = expect {
-            transaction.conditions.push(drydock_storage::Condition {
-                key: key.clone(),
-                expect,
-            });
-        }
-        match random.u8(..8) {
-            0 => {}
-            1..=2 if found.is_some() => transaction.writes.push(Write::Delete(key)),
-            _ => transaction
-                .writes
-                .push(Write::Put(key, value(unique * 10 + number as u64))),
-        }
+    let key = key(random.usize(..KEYS));
+    let base = match random.u8(..6) {
+        0 => None,
+        1 => Some(Revision(random.u64(2..6))),
+        _ => model.entries.get(&key).map(|entry| entry.modified),
+    };
+    match base {
+        None => Transaction::create(key, value(unique)),
+        Some(base) if random.u8(..3) == 0 => Transaction::delete(key, base),
+        Some(base) => Transaction::update(key, base, value(unique)),
     }
-    transaction
 }
 
 /// Plants a fault, or what may be one.
@@ -267,10 +224,10 @@ fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastra
         }
         1 => {
             let moved = &mut operations[chosen];
-            let length = moved.answered - moved.called;
+            let length = moved.returned - moved.called;
             moved.called = 1000 + random.u64(..8) * 10 + 9;
-            if moved.answered != u64::MAX {
-                moved.answered = moved.called + length;
+            if moved.returned != u64::MAX {
+                moved.returned = moved.called + length;
             }
             "an operation lies at another time"
         }
@@ -281,9 +238,7 @@ fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastra
             "a change is not shown"
         }
         3 => {
-            let events = truth.last_mut().map(|(_, events)| events);
-            let event = events.and_then(|events| events.first_mut());
-            if let Some(new) = event.and_then(|event| event.new.as_mut()) {
+            if let Some(new) = truth.last_mut().and_then(|event| event.new.as_mut()) {
                 if random.bool() {
                     new.value = value(777);
                 } else {
@@ -295,26 +250,31 @@ fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastra
         4 => {
             if truth.len() > 1 {
                 let last = truth.len() - 1;
-                let (a, b) = (truth[last].1.clone(), truth[last - 1].1.clone());
-                (truth[last].1, truth[last - 1].1) = (b, a);
+                truth.swap(last, last - 1);
+                let (a, b) = (truth[last].revision, truth[last - 1].revision);
+                (truth[last].revision, truth[last - 1].revision) = (b, a);
             }
             "two changes are swapped"
         }
         _ => {
-            match &mut operations[chosen].exchange {
-                Exchange::Get(_, found) if random.bool() => found.entry = None,
-                Exchange::Get(_, found) => shift(&mut found.revision, random),
-                Exchange::Scan(_, scan) if random.bool() => drop(scan.entries.pop()),
-                Exchange::Scan(_, scan) => shift(&mut scan.revision, random),
-                Exchange::Transact(_, Some(Outcome::Committed { revision })) => shift(revision, random),
-                Exchange::Transact(_, Some(Outcome::Conflict { revision, current })) => {
+            match &mut operations[chosen].call {
+                Call::Get(_, found) if random.bool() => found.entry = None,
+                Call::Get(_, found) => shift(&mut found.revision, random),
+                Call::Scan(_, scan) if random.bool() => drop(scan.entries.pop()),
+                Call::Scan(_, scan) => shift(&mut scan.revision, random),
+                Call::Transact(_, Some(Outcome::Committed { revision })) => shift(revision, random),
+                Call::Transact(_, Some(Outcome::Conflict { revision, current })) => {
                     if random.bool() {
                         shift(revision, random);
                     } else {
-                        current.fill(None);
+                        *current = None;
                     }
                 }
-                Exchange::Transact(transaction, None) => drop(transaction.conditions.pop()),
+                Call::Transact(transaction, None) => {
+                    if let Write::Update { base, .. } | Write::Delete { base } = &mut transaction.write {
+                        shift(base, random);
+                    }
+                }
             }
             "an answer is another one"
         }

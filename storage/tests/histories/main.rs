@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use drydock_storage::conformance::history::{Exchange, Operation, Recorder, check};
+use drydock_storage::conformance::history::{Call, Operation, Recorder, check};
 use drydock_storage::conformance::recorded_watch::{RecordedWatch, check_watch};
 use drydock_storage::memory::MemoryStore;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{
-    Condition, Event, Events, Expect, Key, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError,
-    Transaction, Value, Write,
+    Event, Events, Key, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError, Transaction, Value,
+    Write,
 };
 use tempfile::TempDir;
 use tokio::sync::Mutex;
@@ -62,33 +62,19 @@ fn value(unique: u64) -> Value {
     }
 }
 
-/// One or two keys, against what was just read, so that some meet a conflict.
+/// Writes a key against what was just read, so that some writes conflict.
 async fn write<S: Store>(
     store: &S,
     recorder: &Recorder,
     random: &mut fastrand::Rng,
     unique: u64,
 ) -> Result<(), StoreError> {
-    let first = random.u64(..KEYS);
-    let mut transaction = Transaction::default();
-    for number in [first, (first + 1) % KEYS].into_iter().take(random.usize(1..=2)) {
-        let key = key(number);
-        let found = recorder.get(store, &key).await?.entry;
-        let is_delete = found.is_some() && random.u8(..4) == 0;
-        let expect = found.map_or(Expect::Absent, |entry| Expect::Revision(entry.modified));
-        transaction.conditions.push(Condition {
-            key: key.clone(),
-            expect,
-        });
-        transaction.writes.push(if is_delete {
-            Write::Delete(key)
-        } else {
-            Write::Put(key, value(unique * 2 + number % 2))
-        });
-    }
-    if random.u8(..8) == 0 {
-        transaction.writes.clear();
-    }
+    let key = key(random.u64(..KEYS));
+    let transaction = match recorder.get(store, &key).await?.entry {
+        None => Transaction::create(key, value(unique)),
+        Some(entry) if random.u8(..4) == 0 => Transaction::delete(key, entry.modified),
+        Some(entry) => Transaction::update(key, entry.modified, value(unique)),
+    };
     recorder.transact(store, transaction).await.map(drop)
 }
 
@@ -136,9 +122,8 @@ async fn run_clients<S: Store>(
 /// The newest revision a signal speaks of.
 fn told(signal: &Signal) -> Revision {
     match signal {
-        Signal::Changes { revision, .. } | Signal::Progress(revision) | Signal::Compacted(revision) => {
-            *revision
-        }
+        Signal::Change(event) => event.revision,
+        Signal::Progress(revision) | Signal::Compacted(revision) => *revision,
     }
 }
 
@@ -217,15 +202,19 @@ impl Watches {
     }
 }
 
-type Truth = Vec<(Revision, Vec<Event>)>;
+type Truth = Vec<Event>;
 
 async fn all_changes<S: Store>(store: &S) -> Truth {
     let current = store.current_revision().await.unwrap();
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
     let mut found = Vec::new();
-    while found.last().map_or(Revision::INITIAL, |(revision, _)| *revision) < current {
+    while found
+        .last()
+        .map_or(Revision::INITIAL, |event: &Event| event.revision)
+        < current
+    {
         match tokio::time::timeout(PATIENCE, events.next()).await.unwrap() {
-            Some(Signal::Changes { revision, events }) => found.push((revision, events)),
+            Some(Signal::Change(event)) => found.push(event),
             other => panic!("{other:?}"),
         }
     }
@@ -250,12 +239,8 @@ async fn the_engine_is_strictly_serializable() {
     let store = RocksStore::open(options(&root)).unwrap().0;
     let (operations, truth) = record(&store, 1).await;
     assert_eq!(check(&operations, &truth), Ok(()));
-    let is_conflict = |one: &&Operation| {
-        matches!(
-            one.exchange,
-            Exchange::Transact(_, Some(Outcome::Conflict { .. }))
-        )
-    };
+    let is_conflict =
+        |one: &&Operation| matches!(one.call, Call::Transact(_, Some(Outcome::Conflict { .. })));
     assert!(
         operations.iter().filter(is_conflict).count() > 10,
         "the clients hardly met"
@@ -326,43 +311,36 @@ async fn the_engine_is_strictly_serializable_across_failures_and_reopenings() {
     let acknowledged: BTreeSet<Revision> = operations.iter().filter_map(revision_of).collect();
     let happened = truth
         .iter()
-        .find(|(revision, _)| !acknowledged.contains(revision));
-    let (_, events) = happened.unwrap();
+        .find(|event| !acknowledged.contains(&event.revision))
+        .unwrap();
     let mut without = operations.clone();
-    without.retain(|one| !unknown(std::slice::from_ref(one)).any(|asked| puts(asked, events)));
+    without.retain(|one| !unknown(std::slice::from_ref(one)).any(|asked| puts(asked, happened)));
     assert_eq!(
-        check(&without, &truth).map_err(|fault| fault.rule),
-        Err("nothing from nowhere")
+        check(&without, &truth).map_err(|violation| violation.rule),
+        Err("every event was requested")
     );
 }
 
 /// The transactions nobody knows the outcome of.
 fn unknown(operations: &[Operation]) -> impl Iterator<Item = &Transaction> {
-    operations.iter().filter_map(|one| match &one.exchange {
-        Exchange::Transact(transaction, None) => Some(transaction),
+    operations.iter().filter_map(|one| match &one.call {
+        Call::Transact(transaction, None) => Some(transaction),
         _ => None,
     })
 }
 
 /// The revision a write was acknowledged at.
 fn revision_of(operation: &Operation) -> Option<Revision> {
-    match &operation.exchange {
-        Exchange::Transact(transaction, Some(Outcome::Committed { revision })) => {
-            (!transaction.writes.is_empty()).then_some(*revision)
-        }
+    match &operation.call {
+        Call::Transact(_, Some(Outcome::Committed { revision })) => Some(*revision),
         _ => None,
     }
 }
 
-/// Whether a transaction asks for just these changes.
-fn puts(transaction: &Transaction, events: &[Event]) -> bool {
-    let writes = transaction.writes.iter().map(|write| match write {
-        Write::Put(key, value) => (key, Some(value)),
-        Write::Delete(key) => (key, None),
-    });
-    writes.eq(events
-        .iter()
-        .map(|event| (&event.key, event.new.as_ref().map(|entry| &entry.value))))
+/// Whether a transaction requests just this change.
+fn puts(transaction: &Transaction, event: &Event) -> bool {
+    let new = event.new.as_ref().map(|entry| &entry.value);
+    transaction.key == event.key && transaction.write.value() == new
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -378,7 +356,7 @@ fn broken(
 ) -> &'static str {
     let (mut operations, mut truth) = (operations.clone(), truth.clone());
     spoil(&mut operations, &mut truth);
-    check(&operations, &truth).map_or_else(|fault| fault.rule, |()| "none")
+    check(&operations, &truth).map_or_else(|violation| violation.rule, |()| "none")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -387,74 +365,67 @@ async fn each_planted_fault_is_told_by_its_rule() {
     assert_eq!(broken(&recorded, |_, _| {}), "none");
     // A read that shows an older state than one that was answered before.
     let stale = broken(&recorded, |operations, _| {
-        let found = operations
-            .iter_mut()
-            .rev()
-            .find_map(|one| match &mut one.exchange {
-                Exchange::Get(_, found) => Some(found),
-                _ => None,
-            });
+        let found = operations.iter_mut().rev().find_map(|one| match &mut one.call {
+            Call::Get(_, found) => Some(found),
+            _ => None,
+        });
         found.unwrap().revision = Revision(2);
     });
-    assert_eq!(stale, "nothing stale");
+    assert_eq!(stale, "no stale reads");
     // A write that is acknowledged and lost.
     let lost = broken(&recorded, |_, truth| drop(truth.remove(3)));
     assert_eq!(lost, "every write is shown");
     // A value of another time under a right revision.
     let wrong = broken(&recorded, |operations, _| {
-        let found = operations
-            .iter_mut()
-            .rev()
-            .find_map(|one| match &mut one.exchange {
-                Exchange::Get(_, found) => found.entry.as_mut(),
-                _ => None,
-            });
+        let found = operations.iter_mut().rev().find_map(|one| match &mut one.call {
+            Call::Get(_, found) => found.entry.as_mut(),
+            _ => None,
+        });
         found.unwrap().value = value(9_999_999);
     });
     assert_eq!(wrong, "gets show the state");
     // A transaction that happened though its condition did not hold.
     let forced = broken(&recorded, |operations, _| {
-        let conditions = operations.iter_mut().find_map(|one| match &mut one.exchange {
-            Exchange::Transact(transaction, Some(Outcome::Committed { .. }))
-                if !transaction.writes.is_empty() =>
-            {
-                transaction.conditions.first_mut()
-            }
+        let write = operations.iter_mut().find_map(|one| match &mut one.call {
+            Call::Transact(transaction, Some(Outcome::Committed { .. })) => Some(&mut transaction.write),
             _ => None,
         });
-        conditions.unwrap().expect = Expect::Revision(Revision(1));
+        let write = write.unwrap();
+        let base = Revision(1);
+        *write = match write.value().cloned() {
+            Some(value) => Write::Update { base, value },
+            None => Write::Delete { base },
+        };
     });
     assert_eq!(forced, "conditions hold");
     // Two writes whose revisions go against real time.
     let swapped = broken(&recorded, |operations, _| {
-        let writes = operations.iter_mut().filter(|one| {
-            matches!(&one.exchange, Exchange::Transact(transaction, Some(Outcome::Committed { .. }))
-                if !transaction.writes.is_empty())
-        });
+        let writes = operations
+            .iter_mut()
+            .filter(|one| matches!(&one.call, Call::Transact(_, Some(Outcome::Committed { .. }))));
         let first = writes.min_by_key(|one| one.called).unwrap();
-        (first.called, first.answered) = (u64::MAX - 2, u64::MAX - 1);
+        (first.called, first.returned) = (u64::MAX - 2, u64::MAX - 1);
     });
     assert_eq!(swapped, "real time");
     // A change nobody asked for.
     let invented = broken(&recorded, |operations, _| {
         operations.retain(|one| {
-            !matches!(one.exchange, Exchange::Transact(_, Some(Outcome::Committed { revision })) if revision.0 == 5)
+            !matches!(one.call, Call::Transact(_, Some(Outcome::Committed { revision })) if revision.0 == 5)
         });
     });
-    assert_eq!(invented, "nothing from nowhere");
+    assert_eq!(invented, "every event was requested");
     // An answer that never came, to a write that happened: the events settle it.
     let unknown = broken(&recorded, |operations, _| {
         for one in operations {
-            if let Exchange::Transact(
-                transaction,
+            if let Call::Transact(
+                _,
                 outcome @ Some(Outcome::Committed {
                     revision: Revision(5),
                 }),
-            ) = &mut one.exchange
-                && !transaction.writes.is_empty()
+            ) = &mut one.call
             {
                 *outcome = None;
-                one.answered = u64::MAX;
+                one.returned = u64::MAX;
             }
         }
     });

@@ -1,14 +1,14 @@
-//! What the child says it does, line by line, and what the parent makes of it.
+//! The lines that a child prints about its work, and the parent's record of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use drydock_storage::{Event, Key, Value};
 
-/// What a transaction does to its keys: the number of the new value, or nothing for a delete.
-pub(crate) type Effects = BTreeMap<String, Option<u64>>;
+/// The effect of a transaction: the name of its key, and the number of the new value or `None` for a delete.
+pub(crate) type Effect = (String, Option<u64>);
 
-/// How many keys the child writes to.
+/// The number of keys that the child writes to.
 pub(crate) const KEYS: usize = 24;
 
 /// The key with a number.
@@ -16,7 +16,7 @@ pub(crate) fn key(number: usize) -> Key {
     Key::new("example.com", "things", "n", &format!("k{number:02}")).unwrap()
 }
 
-/// The value with a number: its size and every byte follow from it.
+/// The value with a number, which determines its size and every byte.
 pub(crate) fn value(number: u64) -> Value {
     let mut text = format!("{number};");
     let size = usize::try_from(number % 1009 * 7919 % 3000).unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn value(number: u64) -> Value {
     }
 }
 
-/// The number of a value, which must be whole.
+/// The number of a value, which must be complete.
 pub(crate) fn number(found: &Value) -> u64 {
     let text = std::str::from_utf8(&found.bytes).unwrap();
     let number = text.split(';').next().unwrap().parse().unwrap();
@@ -43,62 +43,55 @@ pub(crate) fn number(found: &Value) -> u64 {
     number
 }
 
-/// What events did.
-pub(crate) fn effects(events: &[Event]) -> Effects {
-    let effect = |event: &Event| {
-        let new = event.new.as_ref().map(|entry| number(&entry.value));
-        (event.key.name().to_owned(), new)
-    };
-    events.iter().map(effect).collect()
+/// The effect of an event.
+pub(crate) fn effect(event: &Event) -> Effect {
+    let new = event.new.as_ref().map(|entry| number(&entry.value));
+    (event.key.name().to_owned(), new)
 }
 
-fn encode(effects: &Effects) -> String {
-    let effect = |(key, value): (&String, &Option<u64>)| match value {
+fn encode((key, value): &Effect) -> String {
+    match value {
         Some(value) => format!("{key}={value}"),
         None => format!("{key}="),
-    };
-    effects.iter().map(effect).collect::<Vec<_>>().join(",")
+    }
 }
 
-fn decode(text: &str) -> Effects {
-    let effect = |text: &str| {
-        let (key, value) = text.split_once('=').unwrap();
-        (key.to_owned(), value.parse().ok())
-    };
-    text.split(',').map(effect).collect()
+fn decode(text: &str) -> Effect {
+    let (key, value) = text.split_once('=').unwrap();
+    (key.to_owned(), value.parse().ok())
 }
 
-/// Something the child says.
+/// A line that the child prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The store is open at a revision.
     Open(u64),
-    /// The store does not open, for want of room.
+    /// The store does not open, because the disk is full.
     Refused(String),
-    /// A transaction is about to be asked for.
-    Call(u64, Effects),
-    /// It was answered: it happened at a revision.
+    /// A transaction is about to be sent.
+    Call(u64, Effect),
+    /// It was committed at a revision.
     Ack(u64, u64),
-    /// It was answered: nobody knows.
+    /// Its outcome is unknown.
     Unknown(u64),
-    /// A watch showed a revision.
+    /// A watch delivered a revision.
     Seen(u64),
-    /// The store has failed and serves reads; the values they show, by number, and why.
+    /// The store has failed and serves reads: the values that they return, by number, and the reason.
     Failed(BTreeSet<u64>, String),
-    /// The failpoint of the ordered death was met.
-    Met(String),
-    /// The child found something that must not be.
-    Fault(String),
+    /// The failpoint of the injected kill was reached.
+    Reached(String),
+    /// The child panicked.
+    Bug(String),
 }
 
 impl Line {
-    /// Prints the line so that a kill leaves it whole or not at all.
-    pub(crate) fn say(&self) {
+    /// Prints the line in one write, so that a kill leaves all of it or nothing.
+    pub(crate) fn print(&self) {
         use std::io::Write;
         let text = match self {
             Self::Open(revision) => format!("@open {revision}\n"),
             Self::Refused(why) => format!("@refused {why}\n"),
-            Self::Call(id, effects) => format!("@call {id} {}\n", encode(effects)),
+            Self::Call(id, effect) => format!("@call {id} {}\n", encode(effect)),
             Self::Ack(id, revision) => format!("@ack {id} {revision}\n"),
             Self::Unknown(id) => format!("@unknown {id}\n"),
             Self::Seen(revision) => format!("@seen {revision}\n"),
@@ -106,8 +99,8 @@ impl Line {
                 let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
                 format!("@failed {} {why}\n", shown.join(","))
             }
-            Self::Met(point) => format!("@met {point}\n"),
-            Self::Fault(what) => format!("@fault {what}\n"),
+            Self::Reached(point) => format!("@met {point}\n"),
+            Self::Bug(what) => format!("@fault {what}\n"),
         };
         if std::io::stdout().lock().write_all(text.as_bytes()).is_err() {
             // The parent is gone.
@@ -115,7 +108,7 @@ impl Line {
         }
     }
 
-    /// Reads a line; what the test harness prints is none, though it may stand before one.
+    /// Parses a line; output of the test harness may precede it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (verb, rest) = text.split_once('@')?.1.split_once(' ')?;
         let mut words = rest.split(' ');
@@ -132,31 +125,31 @@ impl Line {
                 let shown = shown.split(',').filter_map(|shown| shown.parse().ok());
                 Self::Failed(shown.collect(), why.to_owned())
             }
-            "met" => Self::Met(word()?.to_owned()),
-            "fault" => Self::Fault(rest.to_owned()),
+            "met" => Self::Reached(word()?.to_owned()),
+            "fault" => Self::Bug(rest.to_owned()),
             _ => return None,
         })
     }
 }
 
-/// All that a child said before it died.
+/// Everything that a child printed.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    pub(crate) calls: BTreeMap<u64, Effects>,
-    /// Transactions by the revision they were acknowledged at.
+    pub(crate) calls: BTreeMap<u64, Effect>,
+    /// Transactions by the revision of their acknowledgement.
     pub(crate) acks: BTreeMap<u64, u64>,
     pub(crate) unknown: BTreeSet<u64>,
     pub(crate) newest_seen: u64,
-    /// Why the store did not open.
+    /// The reason why the store did not open.
     pub(crate) refused: Option<String>,
-    /// Why the store failed, and which values it showed after that.
+    /// The reason why the store failed, and the values that it returned afterwards.
     pub(crate) failure: Option<(String, BTreeSet<u64>)>,
-    /// The failpoint at which the child died.
-    pub(crate) met: Option<String>,
+    /// The failpoint at which the child was killed.
+    pub(crate) reached: Option<String>,
 }
 
 impl Journal {
-    /// Takes a line.
+    /// Records a line.
     pub(crate) fn take(&mut self, line: Line) {
         match line {
             Line::Open(revision) => {
@@ -171,35 +164,35 @@ impl Journal {
             Line::Seen(revision) => self.newest_seen = self.newest_seen.max(revision),
             Line::Unknown(id) => drop(self.unknown.insert(id)),
             Line::Failed(shown, why) => self.failure = Some((why, shown)),
-            Line::Met(point) => self.met = Some(point),
-            Line::Fault(what) => panic!("the child found: {what}"),
-            Line::Call(id, effects) => {
-                self.calls.insert(id, effects);
+            Line::Reached(point) => self.reached = Some(point),
+            Line::Bug(what) => panic!("the child panicked: {what}"),
+            Line::Call(id, effect) => {
+                self.calls.insert(id, effect);
             }
             Line::Ack(id, revision) => {
                 assert_eq!(
                     self.acks.insert(revision, id),
                     None,
-                    "revision {revision} was handed out twice"
+                    "revision {revision} was assigned twice"
                 );
                 self.newest_seen = self.newest_seen.max(revision);
             }
         }
     }
 
-    /// Nothing of a doubtful write was shown by the process that was in doubt.
-    pub(crate) fn check_that_doubt_is_hidden(&self) {
+    /// Checks that no write with an unknown outcome was served.
+    pub(crate) fn check_unknown_writes_are_hidden(&self) {
         let shown = self.failure.iter().flat_map(|(_, shown)| shown);
         for number in shown {
             assert!(
-                !self.unknown.contains(&(number / 4)),
-                "the doubtful value {number} was shown"
+                !self.unknown.contains(number),
+                "the value {number} with an unknown outcome was served"
             );
         }
     }
 
-    /// Everything that was ever asked for.
-    pub(crate) fn asked(&self) -> BTreeSet<&Effects> {
+    /// The effects of all transactions that were sent.
+    pub(crate) fn asked(&self) -> BTreeSet<&Effect> {
         self.calls.values().collect()
     }
 }

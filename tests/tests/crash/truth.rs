@@ -1,4 +1,4 @@
-//! What the parent knows, and how it compares it with what a restarted store shows.
+//! The expected state, and its comparison with a reopened store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use drydock_storage::rocks::{Opened, RocksStore};
 use drydock_storage::{At, Entry, Event, Events, Key, KeyRange, Page, Revision, Signal, Store};
 
-use crate::journal::{Journal, effects};
+use crate::journal::{Journal, effect};
 
-/// How long anything may take that should be immediate.
+/// The timeout of anything that should be immediate.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All keys and what they hold.
+/// All keys and their entries.
 pub(crate) type State = BTreeMap<Key, Entry>;
 
-/// The state at a revision.
+/// The expected state at a revision.
 #[derive(Debug, Clone)]
 pub(crate) struct Truth {
     pub(crate) revision: Revision,
@@ -34,20 +34,20 @@ impl Default for Truth {
     }
 }
 
-/// The state of a store, whole.
+/// The complete state of a store.
 pub(crate) async fn state_at(store: &RocksStore, at: At) -> State {
     let scan = store.scan(&KeyRange::all(), at, Page::default()).await.unwrap();
     scan.entries.into_iter().collect()
 }
 
 /// Every change from a revision on, up to now.
-pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<(Revision, Vec<Event>)> {
+pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<Event> {
     let current = store.current_revision().await.unwrap();
-    let mut found = Vec::new();
+    let mut found: Vec<Event> = Vec::new();
     let mut events = store.watch(&KeyRange::all(), first).await.unwrap();
-    while found.last().map_or(first.previous(), |(revision, _)| *revision) < current {
+    while found.last().map_or(first.previous(), |event| event.revision) < current {
         match tokio::time::timeout(PATIENCE, events.next()).await.unwrap() {
-            Some(Signal::Changes { revision, events }) => found.push((revision, events)),
+            Some(Signal::Change(event)) => found.push(event),
             other => panic!("changes up to {current} are due, not {other:?}"),
         }
     }
@@ -55,32 +55,30 @@ pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<(Re
 }
 
 impl Truth {
-    /// Takes one change, which must follow and must know what was there before.
-    pub(crate) fn apply(&mut self, revision: Revision, events: &[Event]) {
-        assert_eq!(revision, self.revision.next(), "a revision is missing");
-        for event in events {
-            assert_eq!(
-                self.state.get(&event.key),
-                event.old.as_ref(),
-                "the value before {event:?}"
-            );
-            match &event.new {
-                Some(entry) => self.state.insert(event.key.clone(), entry.clone()),
-                None => self.state.remove(&event.key),
-            };
-        }
-        self.revision = revision;
-        self.past.insert(revision, self.state.clone());
+    /// Applies the next change, which must have the right value before it.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        assert_eq!(event.revision, self.revision.next(), "a revision is missing");
+        assert_eq!(
+            self.state.get(&event.key),
+            event.old.as_ref(),
+            "the value before {event:?}"
+        );
+        match &event.new {
+            Some(entry) => self.state.insert(event.key.clone(), entry.clone()),
+            None => self.state.remove(&event.key),
+        };
+        self.revision = event.revision;
+        self.past.insert(event.revision, self.state.clone());
     }
 
-    /// Takes a store's word for everything so far.
+    /// Takes over everything that a store has, without checks.
     pub(crate) async fn learn(&mut self, store: &RocksStore) {
-        for (revision, events) in changes_from(store, self.revision.next()).await {
-            self.apply(revision, &events);
+        for event in changes_from(store, self.revision.next()).await {
+            self.apply(&event);
         }
     }
 
-    /// Compares a restarted store with what is known, and learns what happened since.
+    /// Compares a reopened store with the expected state and the child's lines, and takes over what was written since.
     pub(crate) async fn check(&mut self, store: &RocksStore, opened: &Opened, journal: &Journal) {
         assert!(opened.damaged.is_empty(), "{opened:?}");
         let current = store.current_revision().await.unwrap();
@@ -92,16 +90,13 @@ impl Truth {
         self.past = BTreeMap::from([(self.revision, self.state.clone())]);
         let before = self.clone();
         let asked = journal.asked();
-        for (revision, events) in changes_from(store, self.revision.next()).await {
-            let found = effects(&events);
-            match journal.acks.get(&revision.0) {
-                Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {revision}"),
-                None => assert!(
-                    asked.contains(&found),
-                    "nobody asked for {found:?}, or only part of it happened"
-                ),
+        for event in changes_from(store, self.revision.next()).await {
+            let found = effect(&event);
+            match journal.acks.get(&event.revision.0) {
+                Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {}", event.revision),
+                None => assert!(asked.contains(&found), "{found:?} was never sent"),
             }
-            self.apply(revision, &events);
+            self.apply(&event);
         }
         let newest_ack = journal.acks.keys().next_back().copied().unwrap_or_default();
         assert!(
@@ -117,5 +112,5 @@ impl Truth {
 
 /// Opens a store for a check.
 pub(crate) fn open(folder: &Path, is_relaxed: bool) -> (RocksStore, Opened) {
-    RocksStore::open(crate::orders::options(folder, is_relaxed)).unwrap()
+    RocksStore::open(crate::plan::options(folder, is_relaxed)).unwrap()
 }

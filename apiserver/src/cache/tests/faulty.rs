@@ -40,15 +40,14 @@ impl Events for FaultyEvents {
         if self.faults.break_off.swap(false, Ordering::Relaxed) {
             return None;
         }
-        let Signal::Changes { revision, mut events } = signal else {
+        let Signal::Change(event) = &signal else {
             return Some(signal);
         };
-        let hidden = self.faults.hide.lock().unwrap().clone();
-        events.retain(|event| Some(&event.key) != hidden.as_ref());
-        Some(if events.is_empty() {
-            Signal::Progress(revision)
+        let is_hidden = self.faults.hide.lock().unwrap().as_ref() == Some(&event.key);
+        Some(if is_hidden {
+            Signal::Progress(event.revision)
         } else {
-            Signal::Changes { revision, events }
+            signal
         })
     }
 }

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_storage::memory::MemoryStore;
-use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value, Write};
+use drydock_storage::{Key, Outcome, Revision, Store, Transaction, Value};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::*;
+use crate::request::projection::Projection;
 
 pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
 
 /// The content of a test object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Thing {
     pub(super) app: String,
     pub(super) phase: String,
@@ -57,8 +58,8 @@ pub(super) fn thing(app: &str, serial: u64) -> Thing {
     Thing::new(app, "x", serial)
 }
 
-pub(super) fn extract(_: &Key, payload: &[u8]) -> Attributes {
-    let thing = Thing::read(payload);
+pub(super) fn extract(_: &Key, value: &Value) -> Attributes {
+    let thing = Thing::read(&value.bytes);
     Attributes {
         uid: thing.serial.to_string(),
         labels: vec![("app".to_owned(), thing.app)],
@@ -149,7 +150,8 @@ pub(super) enum Frame {
 /// Encodes events as lines, and counts how many.
 #[derive(Default)]
 pub(super) struct Lines {
-    pub(super) id: u32,
+    /// The version it pretends to encode, which distinguishes encoders.
+    pub(super) face: &'static str,
     pub(super) encoded: AtomicUsize,
     /// The key that it fails to encode.
     pub(super) poison: Option<Key>,
@@ -158,7 +160,10 @@ pub(super) struct Lines {
 
 impl EventEncoder for Lines {
     fn id(&self) -> EncoderId {
-        EncoderId(self.id)
+        EncoderId {
+            face: self.face,
+            projection: Projection::Object,
+        }
     }
 
     fn event(
@@ -277,7 +282,7 @@ impl<S: Store> Fixture<S> {
         }
     }
 
-    /// Writes without conditions and waits until the cache has applied it.
+    /// Writes an object and waits until the cache has applied it.
     pub(super) async fn write(&self, key: &Key, thing: Option<Thing>) -> Revision {
         let revision = write(&self.store, key, thing).await;
         self.cache.reads.not_older_than(revision).await.unwrap();
@@ -306,14 +311,12 @@ impl<S: Store> Fixture<S> {
 pub(super) const HOUR: Duration = Duration::from_hours(1);
 
 pub(super) async fn write(store: &impl Store, key: &Key, thing: Option<Thing>) -> Revision {
-    let write = match thing {
-        Some(thing) => Write::Put(key.clone(), thing.value()),
-        None => Write::Delete(key.clone()),
-    };
-    let transaction = Transaction {
-        conditions: Vec::new(),
-        writes: vec![write],
-        may_grow: false,
+    let found = store.get(key).await.unwrap().entry;
+    let transaction = match (found, thing) {
+        (None, Some(thing)) => Transaction::create(key.clone(), thing.value()),
+        (Some(entry), Some(thing)) => Transaction::update(key.clone(), entry.modified, thing.value()),
+        (Some(entry), None) => Transaction::delete(key.clone(), entry.modified),
+        (None, None) => panic!("{key} is absent"),
     };
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,

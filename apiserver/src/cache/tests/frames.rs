@@ -8,6 +8,7 @@ use drydock_storage::Revision;
 
 use super::super::*;
 use super::fixture::*;
+use crate::request::projection::Projection;
 
 #[tokio::test(start_paused = true)]
 async fn buffers_are_packed_up_to_64_kib() {
@@ -41,8 +42,8 @@ async fn an_event_is_encoded_once_per_encoder_for_all_watches() {
             watchers.push((id % 2, fixture.watch(selection.clone(), WatchStart::Now).await));
         }
     }
-    let encoders = [0, 1].map(|id| Lines {
-        id,
+    let encoders = ["a", "b"].map(|face| Lines {
+        face,
         ..Lines::default()
     });
     for round in 1..=10 {
@@ -90,7 +91,10 @@ struct WithHeader(Lines, Lines);
 
 impl EventEncoder for WithHeader {
     fn id(&self) -> EncoderId {
-        EncoderId(77)
+        EncoderId {
+            face: "first",
+            projection: Projection::Object,
+        }
     }
     fn event(
         &self,
@@ -117,7 +121,7 @@ async fn the_first_frame_may_have_its_own_encoder() {
     let encoder = WithHeader(
         Lines::default(),
         Lines {
-            id: 78,
+            face: "following",
             ..Lines::default()
         },
     );

@@ -239,7 +239,7 @@ impl Run {
             timeout: HOUR,
         };
         let watcher = self.fixture.cache.subscribe(request).await.unwrap();
-        let id = u32::try_from(self.watches.len() % 2).unwrap();
+        let second = self.watches.len() % 2;
         self.watches.push(Open {
             watcher: Some(watcher),
             selection,
@@ -252,8 +252,8 @@ impl Run {
                 expired_since: None,
             },
             encoder: Lines {
-                id,
-                padding: usize::try_from(id).unwrap() * 20_000,
+                face: ["a", "b"][second],
+                padding: second * 20_000,
                 ..Lines::default()
             },
             begun_at: self.revision,
@@ -382,8 +382,8 @@ impl Run {
             if open.watcher.is_some() {
                 open.record.complete_to = Some(self.revision);
             }
-            if let Err(broken) = check(&open.record, &self.log) {
-                panic!("{broken:?} is broken by {:#?}\nin {:#?}", open.record, self.log);
+            if let Err(violation) = check(&open.record, &self.log) {
+                panic!("{violation}: {:#?}\nin {:#?}", open.record, self.log);
             }
         }
     }

@@ -28,7 +28,7 @@ fn now() -> Instant {
 }
 
 /// Labels like those of pods: five, with up to a few hundred values each; and a field with four values.
-fn attributes(key: &Key, _: &[u8]) -> Attributes {
+fn attributes(key: &Key, _: &drydock_storage::Value) -> Attributes {
     let name = key.name();
     let number: u64 = name
         .get(..8)
@@ -230,7 +230,10 @@ struct Plain;
 
 impl EventEncoder for Plain {
     fn id(&self) -> EncoderId {
-        EncoderId(0)
+        EncoderId {
+            face: "v1",
+            projection: crate::request::projection::Projection::Object,
+        }
     }
 
     fn event(

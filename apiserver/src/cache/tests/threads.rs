@@ -82,7 +82,7 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
     let mut random = fastrand::Rng::with_seed(1_000 + number as u64);
     let (selection, wanted) = selection(number);
     let encoder = Lines {
-        id: u32::try_from(number % 3).unwrap(),
+        face: ["a", "b", "c"][number % 3],
         padding: number % 3 * 300,
         ..Lines::default()
     };
@@ -201,8 +201,8 @@ fn run(history_bytes: u64, with_reloads: bool) {
         for watcher in watchers {
             for record in watcher.await.unwrap() {
                 count += record.frames.len();
-                if let Err(broken) = check(&record, &log) {
-                    panic!("{broken:?} is broken by {record:#?}");
+                if let Err(violation) = check(&record, &log) {
+                    panic!("{violation}: {record:#?}");
                 }
             }
         }

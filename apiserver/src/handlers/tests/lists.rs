@@ -15,7 +15,7 @@ const METADATA: (&str, &str) = (
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_of_one_state() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let empty = served.get(sample.path).await.json(200).await;
         assert_eq!(empty["items"], json!([]));
@@ -95,7 +95,7 @@ async fn pages_are_of_one_state() {
 #[tokio::test(start_paused = true)]
 #[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn parameters_without_a_meaning_are_refused() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let token = crate::cache::ContinueToken {
             of: crate::cache::PageOf::Revision(drydock_storage::Revision(900)),
@@ -213,7 +213,7 @@ async fn parameters_without_a_meaning_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn every_form_of_an_answer_is_had() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         served.create(&sample, 2).await;
@@ -350,7 +350,7 @@ async fn a_long_list_is_the_same_document_in_several_buffers() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_is_a_list_in_every_form() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let line = format!("GET {}", sample.path);
         let plain = served.send_with(&line, &[], "").await.json(200).await;
@@ -373,7 +373,7 @@ async fn an_empty_list_is_a_list_in_every_form() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_longer_kept_has_expired() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         for n in 1..=3 {
             served.create(&sample, n).await;

@@ -1,7 +1,8 @@
-//! The verbs of every kind of ours, from the request to the bytes of the answer: the handlers over a memory store, with
-//! no socket and no filter. [`Served`] is the server, [`KINDS`] what is asked for.
+//! The verbs of every kind, from the request to the bytes of the response: the handlers over a memory store, without
+//! socket and filters. [`Served`] is the server, [`kinds`] are what it serves.
 
 mod damaged;
+mod faces;
 mod lists;
 mod objects;
 mod routes;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::ManualClock;
-use drydock_proto::kinds::{Kind, evictioninterceptor, evictionrequest, nodemaintenance};
+use drydock_machinery::names::AllowedNames;
+use drydock_proto::kinds::Kind;
 use drydock_storage::memory::MemoryStore;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body as _;
@@ -22,70 +24,79 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
 use crate::admission;
+use crate::authorization::Authorizer;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
-use crate::filters::Authorizer;
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::attributes;
-use crate::registry::evictioninterceptor::EvictionInterceptorStrategy;
-use crate::registry::evictionrequest::EvictionRequestStrategy;
-use crate::registry::nodemaintenance::NodeMaintenanceStrategy;
-use crate::registry::resource::Resource;
-use crate::registry::strategy::Strategy;
+use crate::registry::kinds::{REGISTRATIONS, Registration};
+use crate::registry::{evictioninterceptor, evictionrequest, nodemaintenance};
 use crate::request::{Query, RequestInfo, UserInfo, Warnings};
 
 const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
 
-/// A kind as the tables know it.
+/// A registered kind, and where its objects are.
 #[derive(Clone, Copy)]
 struct Sample {
+    registration: &'static Registration,
     kind: &'static Kind,
-    /// Where its objects are, in namespace `shop` if they are in one.
+    /// The version that requests use.
+    version: &'static str,
+    /// The path of the collection, in namespace `shop` for namespaced kinds.
     path: &'static str,
     name: fn(usize) -> String,
     spec: fn(usize) -> Value,
-    /// A member of the spec that may change, as a merge patch.
     change: fn() -> Value,
 }
 
-const REQUESTS: Sample = Sample {
-    kind: &evictionrequest::KIND,
-    path: "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests",
-    name: |n| format!("2f0e3f1c-6a0b-4f7e-9d5b-0d6c1f0a7b{n:02}"),
-    spec: |n| {
-        json!({"target": {"pod": {"name": format!("web-{n}"), "uid": (REQUESTS.name)(n)}},
-            "requesters": [{"name": "a.example.com"}]})
-    },
-    change: || json!({"requesters": [{"name": "a.example.com"}, {"name": "b.example.com"}]}),
-};
+const REQUESTS: Sample = Sample::new(
+    &evictionrequest::REGISTRATION,
+    "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests",
+);
 
-const MAINTENANCES: Sample = Sample {
-    kind: &nodemaintenance::KIND,
-    path: "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
-    name: |n| format!("rack-{n}"),
-    spec: |n| {
-        let requirement = json!({"key": "rack", "operator": "In", "values": [n.to_string()]});
-        json!({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}})
-    },
-    change: || json!({"reason": "kernel"}),
-};
+const MAINTENANCES: Sample = Sample::new(
+    &nodemaintenance::REGISTRATION,
+    "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
+);
 
-const INTERCEPTORS: Sample = Sample {
-    kind: &evictioninterceptor::KIND,
-    path: "/apis/coordination.k8s.io/v1alpha3/evictioninterceptors",
-    name: |n| format!("i{n}.example.com"),
-    spec: |n| json!({"interceptorName": (INTERCEPTORS.name)(n)}),
-    change: || json!({"priority": 5}),
-};
+const INTERCEPTORS: Sample = Sample::new(
+    &evictioninterceptor::REGISTRATION,
+    "/apis/coordination.k8s.io/v1alpha3/evictioninterceptors",
+);
 
-const KINDS: [Sample; 3] = [REQUESTS, MAINTENANCES, INTERCEPTORS];
+/// Every registered kind.
+fn kinds() -> Vec<Sample> {
+    let sample = |registration: &&'static Registration| {
+        let kind = registration.kind();
+        let namespace = if kind.is_namespaced() {
+            "namespaces/shop/"
+        } else {
+            ""
+        };
+        Sample::new(registration, format!("{ROOT}/{namespace}{}", kind.plural).leak())
+    };
+    REGISTRATIONS.iter().map(sample).collect()
+}
 
 impl Sample {
+    const fn new(registration: &'static Registration, path: &'static str) -> Self {
+        let sample = registration.sample();
+        Self {
+            registration,
+            kind: registration.kind(),
+            version: "v1alpha3",
+            path,
+            name: sample.name,
+            spec: sample.spec,
+            change: sample.change,
+        }
+    }
+
     /// The body of a create.
     fn object(&self, n: usize) -> Value {
-        json!({"apiVersion": "coordination.k8s.io/v1alpha3", "kind": self.kind.kind,
+        json!({"apiVersion": format!("coordination.k8s.io/{}", self.version), "kind": self.kind.kind,
             "metadata": {"name": (self.name)(n), "labels": {"n": n.to_string(), "all": "yes"}}, "spec": (self.spec)(n)})
     }
 
@@ -131,16 +142,20 @@ impl Served {
 }
 
 impl<S: Store> Served<S> {
-    /// The handlers over what a store holds. Their caches are filled as soon as something is awaited.
+    /// The handlers over the objects in a store. Their caches are filled as soon as something is awaited.
     fn over(store: S) -> Self {
+        Self::of_kinds(&kinds(), store)
+    }
+
+    fn of_kinds(kinds: &[Sample], store: S) -> Self {
         let host = FakeHost::new(AuthenticationConfig::default());
         let clock = Arc::new(ManualClock::new(noon()));
         let seam: Arc<dyn Host> = Arc::clone(&host) as _;
-        let served: Vec<ServedResource> = KINDS
+        let served: Vec<ServedResource> = kinds
             .iter()
             .map(|sample| ServedResource {
                 group: "coordination.k8s.io",
-                version: "v1alpha3",
+                version: sample.version,
                 resource: sample.kind.plural,
             })
             .collect();
@@ -150,13 +165,9 @@ impl<S: Store> Served<S> {
         let chain = Arc::new(admission::Chain::new(seam, authorizer, None));
         let shutdown = CancellationToken::new();
         let mut stores = Vec::new();
-        for sample in KINDS {
-            let strategy: Box<dyn Strategy> = match sample.kind.plural {
-                "evictionrequests" => Box::new(EvictionRequestStrategy::default()),
-                "nodemaintenances" => Box::new(NodeMaintenanceStrategy),
-                _ => Box::new(EvictionInterceptorStrategy::default()),
-            };
-            let resource = Arc::new(Resource::of_kind(sample.kind, strategy).unwrap());
+        for sample in kinds {
+            let names = Arc::new(AllowedNames::default());
+            let resource = Arc::new(sample.registration.resource(&names).unwrap());
             let (group, plural) = resource.key_prefix();
             let config = CacheConfig {
                 group: group.to_owned(),
@@ -173,7 +184,7 @@ impl<S: Store> Served<S> {
                 resource,
                 store.clone(),
                 cache,
-                Arc::clone(&chain),
+                Arc::clone(&chain) as _,
                 clock,
             )));
         }

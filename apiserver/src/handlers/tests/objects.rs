@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 #[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn an_object_is_created_read_changed_and_removed() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let (collection, item) = (sample.path, sample.item(1));
         let body = sample.object_with(
@@ -148,7 +148,7 @@ async fn an_object_is_created_read_changed_and_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_leaves_nothing() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let before = served.get(sample.path).await.json(200).await;
@@ -198,7 +198,7 @@ async fn a_dry_run_leaves_nothing() {
 /// What leads to less was refused with the rest: the mark of a deletion and a status make an object larger.
 #[tokio::test(start_paused = true)]
 async fn a_full_store_takes_deletes_status_and_what_does_not_grow() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let item = sample.item(1);
         let finalizers = json!({"finalizers": ["example.com/f", "example.com/g"]});
@@ -238,7 +238,7 @@ async fn a_full_store_takes_deletes_status_and_what_does_not_grow() {
 
 #[tokio::test(start_paused = true)]
 async fn finalizers_hold_an_object_until_the_last_is_gone() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let item = sample.item(1);
         let created = served
@@ -311,7 +311,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
 /// As the garbage collector removes finalizers and references, once strategic merge was refused.
 #[tokio::test(start_paused = true)]
 async fn the_garbage_collector_patches_behind_a_revision() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let item = sample.item(1);
         let owner = |uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": uid, "uid": uid});
@@ -387,7 +387,7 @@ async fn the_garbage_collector_patches_behind_a_revision() {
 
 #[tokio::test(start_paused = true)]
 async fn preconditions_of_a_delete_are_checked() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let line = format!("DELETE {}", sample.item(1));
@@ -439,7 +439,7 @@ async fn names_are_generated_and_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_collection_is_removed_object_by_object() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         for n in 1..=4 {
             let held = if n == 4 {
@@ -578,7 +578,7 @@ async fn nothing_new_in_a_namespace_that_ends_or_is_none() {
 /// A patch without a resourceVersion is made again on what somebody faster has left, and never ends in a conflict.
 #[tokio::test(start_paused = true)]
 async fn patches_without_a_revision_all_arrive() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         served.create(&sample, 1).await;
         let line = format!("PATCH {}", sample.item(1));
@@ -599,7 +599,7 @@ async fn patches_without_a_revision_all_arrive() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_updates_of_one_revision_one_wins() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let line = format!("PUT {}", sample.item(1));

@@ -15,7 +15,7 @@ async fn open(served: &Served, sample: &Sample, query: &str, accept: &str) -> An
 
 #[tokio::test(start_paused = true)]
 async fn initial_events_end_with_a_mark_and_changes_follow() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         for query in [
             LIST,
@@ -109,7 +109,7 @@ async fn initial_events_end_with_a_mark_and_changes_follow() {
 
 #[tokio::test(start_paused = true)]
 async fn events_come_in_the_form_asked_for() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
@@ -172,7 +172,7 @@ async fn events_come_in_the_form_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_in_time_or_with_the_reason() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let now = revision(&created);

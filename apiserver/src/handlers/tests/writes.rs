@@ -8,7 +8,7 @@ const JSON_PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+j
 
 #[tokio::test(start_paused = true)]
 async fn bodies_that_are_no_object_of_the_kind_are_refused() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let kind = sample.kind.kind;
         let handled = format!("{kind} in version \"v1alpha3\" cannot be handled as a {kind}: ");
@@ -77,7 +77,7 @@ async fn bodies_that_are_no_object_of_the_kind_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn unknown_and_repeated_fields_follow_field_validation() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let mut object = sample.object(1);
         object["spec"]["unheard"] = json!(1);
@@ -137,7 +137,7 @@ async fn unknown_and_repeated_fields_follow_field_validation() {
 
 #[tokio::test(start_paused = true)]
 async fn yaml_is_read_and_written() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let yaml = [
             ("content-type", "application/yaml"),
@@ -160,7 +160,7 @@ async fn yaml_is_read_and_written() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_faults_the_earlier_check_speaks() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let (collection, missing) = (sample.path, sample.item(9));
         let xml_in = ("content-type", "text/xml");
@@ -259,7 +259,7 @@ async fn of_two_faults_the_earlier_check_speaks() {
 #[tokio::test(start_paused = true)]
 #[expect(clippy::too_many_lines, reason = "told in one piece")]
 async fn patches_fail_as_clients_know_it() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let created = served.create(&sample, 1).await;
         let line = format!("PATCH {}", sample.item(1));
@@ -397,7 +397,7 @@ async fn patches_fail_as_clients_know_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_object_must_not_claim_a_revision() {
-    for sample in KINDS {
+    for sample in kinds() {
         let served = Served::new().await;
         let claim = |revision: &str| sample.object_with(1, &json!({ "resourceVersion": revision }));
         let line = format!("POST {}", sample.path);

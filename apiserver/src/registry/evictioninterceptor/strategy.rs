@@ -1,15 +1,13 @@
-//! In which order are the rules of an eviction interceptor asked?
+//! The strategy of eviction interceptor: which rules run in which hook.
 
 use std::sync::Arc;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::names::AllowedNames;
-use drydock_machinery::table::{Cell, Column};
 use drydock_proto::kinds::evictioninterceptor::{EvictionInterceptorSpec, EvictionInterceptorStatus};
-use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{columns, validation};
+use super::validation;
 use crate::registry::conditions::validate_conditions;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
@@ -21,7 +19,7 @@ pub struct EvictionInterceptorStrategy {
 }
 
 impl EvictionInterceptorStrategy {
-    /// Interceptors may have these names.
+    /// A strategy that allows these reserved names for interceptors.
     #[must_use]
     pub const fn new(names: Arc<AllowedNames>) -> Self {
         Self { names }
@@ -37,7 +35,7 @@ impl EvictionInterceptorStrategy {
 
 impl Strategy for EvictionInterceptorStrategy {
     fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
-        self.create_errors(object).unwrap_or_else(|fault| fault)
+        self.create_errors(object).unwrap_or_else(|errors| errors)
     }
 
     fn validate_update(&self, new: &Value, old: &Value, _: &WriteContext) -> ErrorList {
@@ -45,19 +43,11 @@ impl Strategy for EvictionInterceptorStrategy {
             let (new, old) = (part::<EvictionInterceptorSpec>(new, "spec")?, part(old, "spec")?);
             Ok(validation::validate_change(&new, &old))
         };
-        errors().unwrap_or_else(|fault| fault)
+        errors().unwrap_or_else(|errors| errors)
     }
 
     fn validate_status_update(&self, new: &Value, _: &Value, _: &WriteContext) -> ErrorList {
-        part(new, "status").map_or_else(|fault| fault, |status| status_errors(&status))
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        &columns::COLUMNS
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
-        columns::cells(object, now)
+        part(new, "status").map_or_else(|errors| errors, |status| status_errors(&status))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use drydock_machinery::expression::Expression;
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
-use drydock_machinery::names::{AllowedNames, label_key_faults};
+use drydock_machinery::names::{AllowedNames, label_key_errors};
 use drydock_machinery::selector::label::validate_label_selector;
 use drydock_proto::kinds::evictioninterceptor::{
     CONTROLLER_PRIORITY, EvictionInterceptorSpec, InterceptorRole, MAX_MATCH_CONDITIONS, MatchCondition,
@@ -134,7 +134,7 @@ fn condition_name_errors<'a>(name: &'a str, seen: &mut BTreeSet<&'a str>, path: 
     if !seen.insert(name) {
         return FieldError::duplicate(path, name).into();
     }
-    label_key_faults(name)
+    label_key_errors(name)
         .iter()
         .map(|fault| FieldError::invalid(path, name, fault))
         .collect()

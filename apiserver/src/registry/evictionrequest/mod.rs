@@ -1,12 +1,43 @@
-//! The rules of EvictionRequest. Start at [`EvictionRequestStrategy`].
+//! EvictionRequest in the registry: [`REGISTRATION`], and the rules in [`EvictionRequestStrategy`].
 
 mod columns;
 mod strategy;
 mod transitions;
 mod validation;
 
+use std::sync::Arc;
+
+use drydock_proto::kinds::evictionrequest::KIND;
+use serde_json::json;
+
+use super::face::Table;
+use super::kinds::{Registration, Sample};
+use super::resource::Capabilities;
 pub use strategy::EvictionRequestStrategy;
 pub(in crate::registry) use validation::range_error;
+
+/// The kind with its rules.
+pub static REGISTRATION: Registration = Registration::new(
+    KIND,
+    |names| Box::new(EvictionRequestStrategy::new(Arc::clone(names))),
+    &[Table {
+        columns: &columns::COLUMNS,
+        cells: columns::cells,
+    }],
+    Capabilities::NONE,
+    SAMPLE,
+);
+
+const SAMPLE: Sample = Sample {
+    name: |n| format!("2f0e3f1c-6a0b-4f7e-9d5b-0d6c1f0a7b{n:02}"),
+    spec: |n| {
+        json!({
+            "target": { "pod": { "name": format!("web-{n}"), "uid": (SAMPLE.name)(n) } },
+            "requesters": [{ "name": "a.example.com" }],
+        })
+    },
+    change: || json!({ "requesters": [{ "name": "a.example.com" }, { "name": "b.example.com" }] }),
+};
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,9 @@
-//! In which order are the rules of an eviction request asked?
+//! The strategy of eviction request: which rules run in which hook.
 
 use std::sync::Arc;
 
 use drydock_machinery::field_error::{ErrorList, quoted};
 use drydock_machinery::names::AllowedNames;
-use drydock_machinery::table::{Cell, Column};
 use drydock_proto::kinds::evictionrequest::{
     CancellationPolicy, EVICTED, EvictionRequestSpec, EvictionRequestStatus,
 };
@@ -12,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::transitions::{StatusRules, validate_spec_change, validate_status_change};
-use super::{columns, validation};
+use super::validation;
 use crate::registry::conditions::is_true;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
@@ -24,7 +23,7 @@ pub struct EvictionRequestStrategy {
 }
 
 impl EvictionRequestStrategy {
-    /// Requesters and interceptors may have these names.
+    /// A strategy that allows these reserved names for requesters and interceptors.
     #[must_use]
     pub const fn new(names: Arc<AllowedNames>) -> Self {
         Self { names }
@@ -60,20 +59,20 @@ impl EvictionRequestStrategy {
 
 impl Strategy for EvictionRequestStrategy {
     fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
-        self.create_errors(object).unwrap_or_else(|fault| fault)
+        self.create_errors(object).unwrap_or_else(|errors| errors)
     }
 
     fn validate_update(&self, new: &Value, old: &Value, _: &WriteContext) -> ErrorList {
-        self.update_errors(new, old).unwrap_or_else(|fault| fault)
+        self.update_errors(new, old).unwrap_or_else(|errors| errors)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList {
         self.status_errors(new, old, context.now)
-            .unwrap_or_else(|fault| fault)
+            .unwrap_or_else(|errors| errors)
     }
 
     fn refuse_delete(&self, object: &Value, context: &WriteContext) -> Option<String> {
-        // A status that cannot be read forbids nothing: such an object must be removable.
+        // A status that cannot be read forbids nothing, so that the object can be removed.
         let status = part::<EvictionRequestStatus>(object, "status").ok()?;
         let is_evicted = is_true(&status.conditions, EVICTED);
         if !is_forbidden(&status) || is_evicted || context.namespace_terminating {
@@ -84,17 +83,9 @@ impl Strategy for EvictionRequestStrategy {
             quoted(text(object, "/spec/target/pod/name"))
         ))
     }
-
-    fn columns(&self) -> &'static [Column] {
-        &columns::COLUMNS
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
-        columns::cells(object, now)
-    }
 }
 
-/// Whether requesters may no longer withdraw.
+/// Whether the cancellation policy forbids removing requesters.
 pub(super) fn is_forbidden(status: &EvictionRequestStatus) -> bool {
     status.eviction_request_cancellation_policy == Some(CancellationPolicy::Forbid)
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::EvictionRequestStrategy;
+use super::columns;
 use crate::registry::strategy::{Strategy, WriteContext};
 
 mod status;
@@ -391,11 +392,10 @@ fn deletion_waits_while_cancellation_is_forbidden() {
 #[test]
 fn columns_tell_how_far_the_eviction_is() {
     fn check(status: &Value, state: &str, active: &str, retries: i64, eta: &str, message: &str) {
-        let strategy = EvictionRequestStrategy::default();
         let mut object = request_with(&json!({"/status": status}));
         object["metadata"]["creationTimestamp"] = json!("2026-01-01T10:00:00Z");
-        let cells = strategy.cells(&object, context().now);
-        assert_eq!(cells.len(), strategy.columns().len());
+        let cells = columns::cells(&object, context().now);
+        assert_eq!(cells.len(), columns::COLUMNS.len());
         let expected = json!([UID, "web-0", active, state, 1, retries, eta, "120m", UID, message]);
         assert_eq!(json!(cells), expected, "{status}");
     }
@@ -469,7 +469,7 @@ fn a_status_that_is_no_status_is_one_fault() {
         ["status"]
     );
     assert_eq!(
-        strategy.cells(&new, Timestamp::UNIX_EPOCH).len(),
-        strategy.columns().len()
+        columns::cells(&new, Timestamp::UNIX_EPOCH).len(),
+        columns::COLUMNS.len()
     );
 }

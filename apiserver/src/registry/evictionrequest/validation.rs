@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
-use drydock_machinery::names::{AllowedNames, dns_subdomain_faults};
+use drydock_machinery::names::{AllowedNames, dns_subdomain_errors};
 use drydock_proto::kinds::evictionrequest::{
     DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EvictionRequestSpec, EvictionTarget, EvictionType,
     HEARTBEAT_DEADLINE_SECONDS, MAX_REQUESTERS, Requester,
@@ -66,7 +66,7 @@ fn validate_target(target: &EvictionTarget, path: &FieldPath) -> ErrorList {
     if pod.name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
     } else {
-        let faults = dns_subdomain_faults(&pod.name);
+        let faults = dns_subdomain_errors(&pod.name);
         let path = path.child("name");
         errors.extend(
             faults

@@ -1,4 +1,4 @@
-//! The rules of NodeMaintenance. Start at [`NodeMaintenanceStrategy`].
+//! NodeMaintenance in the registry: [`REGISTRATION`], and the rules in [`NodeMaintenanceStrategy`].
 
 mod columns;
 mod drain_plan;
@@ -7,7 +7,34 @@ mod transitions;
 mod validation;
 mod warnings;
 
+use drydock_proto::kinds::nodemaintenance::KIND;
+use serde_json::json;
+
+use super::face::Table;
+use super::kinds::{Registration, Sample};
+use super::resource::Capabilities;
 pub use strategy::NodeMaintenanceStrategy;
+
+/// The kind with its rules.
+pub static REGISTRATION: Registration = Registration::new(
+    KIND,
+    |_| Box::new(NodeMaintenanceStrategy),
+    &[Table {
+        columns: &columns::COLUMNS,
+        cells: columns::cells,
+    }],
+    Capabilities::NONE,
+    SAMPLE,
+);
+
+const SAMPLE: Sample = Sample {
+    name: |n| format!("rack-{n}"),
+    spec: |n| {
+        let requirement = json!({ "key": "rack", "operator": "In", "values": [n.to_string()] });
+        json!({ "nodeSelector": { "nodeSelectorTerms": [{ "matchExpressions": [requirement] }] } })
+    },
+    change: || json!({ "reason": "kernel" }),
+};
 
 #[cfg(test)]
 mod tests;

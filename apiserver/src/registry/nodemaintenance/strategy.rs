@@ -1,12 +1,10 @@
-//! In which order are the rules of a node maintenance asked?
+//! The strategy of node maintenance: which rules run in which hook.
 
 use drydock_machinery::field_error::ErrorList;
-use drydock_machinery::table::{Cell, Column};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::transitions::{validate_spec_change, validate_status_change};
-use super::{columns, drain_plan, validation, warnings};
+use super::{drain_plan, validation, warnings};
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::part;
 
@@ -21,7 +19,7 @@ impl Strategy for NodeMaintenanceStrategy {
 
     fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
         part(object, "spec").map_or_else(
-            |fault| fault,
+            |errors| errors,
             |spec| validation::validate_spec(&spec, plan_of(object)),
         )
     }
@@ -31,7 +29,7 @@ impl Strategy for NodeMaintenanceStrategy {
     }
 
     fn prepare_for_update(&self, new: &mut Value, _: &Value, _: &WriteContext) {
-        // Whoever applies the plan they once wrote must end with the plan that is stored.
+        // A client that sends its own, incomplete plan again must end with the stored plan.
         complete_plan(new);
     }
 
@@ -40,7 +38,7 @@ impl Strategy for NodeMaintenanceStrategy {
             let (spec, before) = (part(new, "spec")?, part(old, "spec")?);
             Ok(validate_spec_change(&spec, &before, plan_of(new), plan_of(old)))
         };
-        errors().unwrap_or_else(|fault| fault)
+        errors().unwrap_or_else(|errors| errors)
     }
 
     fn warnings_on_update(&self, new: &Value, _: &Value) -> Vec<String> {
@@ -54,15 +52,7 @@ impl Strategy for NodeMaintenanceStrategy {
                 &part(old, "status")?,
             ))
         };
-        errors().unwrap_or_else(|fault: ErrorList| fault)
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        &columns::COLUMNS
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Cell> {
-        columns::cells(object, now)
+        errors().unwrap_or_else(|errors: ErrorList| errors)
     }
 }
 

@@ -3,6 +3,7 @@ use drydock_proto::kinds::nodemaintenance::DrainPlanEntry;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::columns;
 use super::{NodeMaintenanceStrategy, drain_plan};
 use crate::registry::strategy::{Strategy as _, WriteContext};
 
@@ -358,16 +359,16 @@ fn columns_count_nodes_and_pods() {
     let mut object = maintenance(&json!({"stage": "Drain", "reason": "kernel"}));
     object["metadata"]["creationTimestamp"] = json!("2026-01-01T11:59:00Z");
     assert_eq!(
-        json!(STRATEGY.cells(&object, context().now)),
+        json!(columns::cells(&object, context().now)),
         json!(["n", "Drain", null, "", null, "", "60s", "kernel"])
     );
     object["status"] = json!({"selectedNodes": 3, "drainedNodes": 1, "drainStatus":
         {"drainMessage": "Draining", "podsPendingEvictionRequest": 4, "activeEvictionRequests": 2}});
     assert_eq!(
-        json!(STRATEGY.cells(&object, context().now)),
+        json!(columns::cells(&object, context().now)),
         json!(["n", "Drain", 3, "1/3", 6, "Draining", "60s", "kernel"])
     );
-    assert_eq!(STRATEGY.columns().len(), 8);
+    assert_eq!(columns::COLUMNS.len(), 8);
 }
 
 #[test]

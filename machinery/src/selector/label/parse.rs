@@ -1,11 +1,11 @@
-//! How is a label selector read? A scanner cuts tokens, then a descending parser reads requirement after requirement.
+//! The parser of label selectors: a tokenizer and a recursive-descent parser, equivalent to `k8s.io/apimachinery/pkg/labels`.
 
 use std::collections::BTreeSet;
 
 use super::{Operator, Requirement, key_error};
 use crate::field_error::FieldPath;
 
-/// A label selector that cannot be read, in the words clients know.
+/// A label selector that does not parse. `Display` prints the text of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);
@@ -46,7 +46,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// The token where a word is expected: `in` and `notin` may be keys and values.
+    /// The token in a position where a word is expected: `in` and `notin` are valid keys and values.
     fn as_word(self) -> Self {
         match self {
             Self::In | Self::NotIn => Self::Word(self.text()),
@@ -63,7 +63,7 @@ fn is_symbol(byte: u8) -> bool {
     matches!(byte, b'=' | b'!' | b'(' | b')' | b',' | b'>' | b'<')
 }
 
-/// Cuts the next token. A zero byte ends a token, and where one should begin it ends the text.
+/// The next token and the rest of the text. A zero byte ends a token; at the start of a token it ends the text.
 fn next_token(text: &str) -> (Token<'_>, &str) {
     let text = text.trim_start_matches(|c: char| c.is_ascii() && is_space(c as u8));
     let (token, length) = match text.as_bytes() {
@@ -203,7 +203,7 @@ impl<'a> Parser<'a> {
             other => return Err(unexpected(other, ", expected: ',', ')' or identifier")),
         }
         let values = self.values()?;
-        // `values` stops in front of the closing parenthesis.
+        // `values` stops before the closing parenthesis.
         self.next();
         Ok(values)
     }

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::field_error::tests::assert_causes;
 
 fn matches(selector: &Selector, labels: &BTreeMap<&str, &str>) -> bool {
     selector.matches(|key| labels.get(key).copied())
@@ -18,7 +19,7 @@ fn selects(text: &str, labels: &[(&str, &str)], expected: bool) {
 }
 
 #[test]
-fn requirements_match_as_documented() {
+fn requirements_match_by_operator() {
     let web: &[_] = &[("app", "web"), ("n", "7")];
     for text in [
         "",
@@ -62,7 +63,7 @@ fn requirements_match_as_documented() {
 }
 
 #[test]
-fn text_is_printed_in_one_form() {
+fn selectors_are_printed_in_canonical_form() {
     for (text, expected) in [
         ("", ""),
         ("b=1,a!=2", "a!=2,b=1"),
@@ -78,7 +79,7 @@ fn text_is_printed_in_one_form() {
 }
 
 #[test]
-fn faults_read_as_in_kubernetes() {
+fn errors_have_the_text_of_kubernetes() {
     let key = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
     let value = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
     for (text, expected) in [
@@ -117,7 +118,7 @@ fn expression(key: &str, operator: &str, values: &[&str]) -> LabelSelectorRequir
 }
 
 #[test]
-fn label_selectors_of_objects_become_selectors() {
+fn label_selectors_of_objects_are_converted() {
     let selector = LabelSelector {
         match_labels: Some(BTreeMap::from([("app".to_owned(), "web".to_owned())])),
         match_expressions: Some(vec![
@@ -140,7 +141,7 @@ fn label_selectors_of_objects_become_selectors() {
 }
 
 #[test]
-fn every_fault_of_a_label_selector_has_its_path() {
+fn every_error_in_a_label_selector_has_its_path() {
     let selector = LabelSelector {
         match_labels: Some(BTreeMap::from([("a b".to_owned(), "c d".to_owned())])),
         match_expressions: Some(vec![
@@ -150,61 +151,60 @@ fn every_fault_of_a_label_selector_has_its_path() {
             expression("", "NotIn", &["-"]),
         ]),
     };
-    let errors = validate_label_selector(&selector, &FieldPath::new("spec").child("podSelector"));
-    let found: Vec<_> = errors
-        .iter()
-        .map(|e| (e.field(), e.reason(), e.body().split(" (").next().unwrap()))
-        .collect();
-    let shape = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-    assert_eq!(
-        found,
-        [
+    let errors = validate_label_selector(&selector, &FieldPath::new("podSelector"));
+    let word = "consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+    let key = format!("name part must {word}");
+    let value = format!("a valid label must be an empty string or {word}");
+    assert_causes(
+        &errors,
+        &[
             (
-                "spec.podSelector.matchLabels",
-                "FieldValueInvalid",
-                &*format!("Invalid value: \"a b\": name part {shape}")
+                "podSelector.matchLabels",
+                "Invalid",
+                &format!("Invalid value: \"a b\": {key}"),
             ),
             (
-                "spec.podSelector.matchLabels",
-                "FieldValueInvalid",
-                "Invalid value: \"c d\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+                "podSelector.matchLabels",
+                "Invalid",
+                &format!("Invalid value: \"c d\": {value}"),
             ),
             (
-                "spec.podSelector.matchExpressions[0].values",
-                "FieldValueRequired",
-                "Required value: must be specified when `operator` is 'In' or 'NotIn'"
+                "podSelector.matchExpressions[0].values",
+                "Required",
+                "Required value: must be specified when `operator` is 'In' or 'NotIn'",
             ),
             (
-                "spec.podSelector.matchExpressions[1].values",
-                "FieldValueForbidden",
-                "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                "podSelector.matchExpressions[1].values",
+                "Forbidden",
+                "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
             ),
             (
-                "spec.podSelector.matchExpressions[2].operator",
-                "FieldValueInvalid",
-                "Invalid value: \"Gt\": not a valid selector operator"
+                "podSelector.matchExpressions[2].operator",
+                "Invalid",
+                "Invalid value: \"Gt\": not a valid selector operator",
             ),
             (
-                "spec.podSelector.matchExpressions[3].key",
-                "FieldValueInvalid",
-                "Invalid value: \"\": name part must be non-empty"
+                "podSelector.matchExpressions[3].key",
+                "Invalid",
+                "Invalid value: \"\": name part must be non-empty",
             ),
             (
-                "spec.podSelector.matchExpressions[3].key",
-                "FieldValueInvalid",
-                &*format!("Invalid value: \"\": name part {shape}")
+                "podSelector.matchExpressions[3].key",
+                "Invalid",
+                &format!("Invalid value: \"\": {key}"),
             ),
             (
-                "spec.podSelector.matchExpressions[3].values[0]",
-                "FieldValueInvalid",
-                "Invalid value: \"-\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+                "podSelector.matchExpressions[3].values[0]",
+                "Invalid",
+                &format!("Invalid value: \"-\": {value}"),
             ),
-        ]
+        ],
+        &"podSelector",
     );
-    assert_eq!(Selector::try_from(&selector).unwrap_err().len(), 8);
+    assert_eq!(Selector::try_from(&selector).unwrap_err().len(), errors.len());
 }
 
-/// What a requirement means, said once more in sets.
+/// The semantics of a requirement, expressed with sets.
 fn model(operator: &str, key: &str, values: &[&str], labels: &BTreeMap<&str, &str>) -> bool {
     let values: BTreeSet<&str> = values.iter().copied().collect();
     let has: BTreeSet<&str> = labels.get(key).copied().into_iter().collect();
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[ab,=!()<> \\PC\0]{0,24}") {
+    fn any_text_is_parsed_or_rejected(text in "[ab,=!()<> \\PC\0]{0,24}") {
         if let Ok(selector) = Selector::parse(&text) {
             prop_assert_eq!(&Selector::parse(&selector.to_string()).unwrap(), &selector);
         }

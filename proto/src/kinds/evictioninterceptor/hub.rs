@@ -9,18 +9,18 @@ use crate::string_enum::string_enum;
 
 use super::KIND;
 
-/// The condition that says the rule was understood and is in force.
+/// Condition type: the rule is valid and in effect.
 pub const ACCEPTED: &str = "Accepted";
-/// The priority of an interceptor that names none.
+/// The priority of an interceptor without one.
 pub const DEFAULT_PRIORITY: i32 = 20_000;
-/// The priority that only the role `controller` may have.
+/// The priority reserved for the role `controller`.
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
-/// The smallest and largest priority.
+/// The allowed range of priorities.
 pub const PRIORITIES: std::ops::RangeInclusive<i32> = 0..=100_000;
-/// The most match conditions.
+/// The maximum number of match conditions.
 pub const MAX_MATCH_CONDITIONS: usize = 64;
 
-/// An interceptor for all pods that match a rule. Its name is the interceptor's with `/` written as `.`.
+/// Registers an interceptor for all pods that match a rule. Its name is the interceptor's name with `/` replaced by `.`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionInterceptor {
@@ -30,7 +30,7 @@ pub struct EvictionInterceptor {
     /// The rule.
     #[serde(default)]
     pub spec: EvictionInterceptorSpec,
-    /// What became of it.
+    /// The observed state of the rule.
     #[serde(default)]
     pub status: Option<EvictionInterceptorStatus>,
 }
@@ -38,14 +38,14 @@ pub struct EvictionInterceptor {
 kubernetes_resource!(EvictionInterceptor, ClusterResourceScope, KIND);
 
 string_enum! {
-    /// What an interceptor is to its pods.
+    /// The role of an interceptor for its pods.
     InterceptorRole {
-        /// The controller that owns the pods; has priority 10000, and a pod has at most one.
+        /// The controller that owns the pods. Has priority 10000; a pod has at most one.
         Controller = "controller",
     }
 }
 
-/// Which pods an interceptor speaks for, and when its turn comes.
+/// The pods of an interceptor, and its place in their order of interceptors.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionInterceptorSpec {
@@ -53,11 +53,11 @@ pub struct EvictionInterceptorSpec {
     #[serde(default)]
     #[schemars(required)]
     pub interceptor_name: String,
-    /// The namespaces of the pods; none means all.
+    /// Selects the namespaces of the pods. If unset, all namespaces are selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub namespace_selector: Option<LabelSelector>,
-    /// The pods; none means all.
+    /// Selects the pods. If unset, all pods are selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub pod_selector: Option<LabelSelector>,
@@ -66,19 +66,20 @@ pub struct EvictionInterceptorSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]
     pub match_conditions: Vec<MatchCondition>,
-    /// From 0 to 100000; the highest is asked first. Exactly 10000 only with the role controller.
+    /// From 0 to 100000; the interceptor with the highest priority becomes active first. 10000 is reserved for the role
+    /// controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// What the interceptor is to its pods: controller, or nothing.
+    /// The role of the interceptor for its pods: controller, or unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<InterceptorRole>,
-    /// An upper bound for the heartbeat deadline of requests that name this interceptor, in seconds.
+    /// An upper bound for the heartbeat deadline while this interceptor is active, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_deadline_seconds: Option<i32>,
 }
 
 impl EvictionInterceptorSpec {
-    /// The priority in force.
+    /// The priority, with the default of the role applied.
     #[must_use]
     pub fn effective_priority(&self) -> i32 {
         match (self.priority, &self.role) {
@@ -97,20 +98,20 @@ pub struct MatchCondition {
     #[serde(default)]
     #[schemars(required)]
     pub name: String,
-    /// The expression, over `pod` and `namespace`. Must yield a boolean.
+    /// The expression, over `pod` and `namespace`. Must evaluate to a boolean.
     #[serde(default)]
     #[schemars(required)]
     pub expression: String,
 }
 
-/// What became of the rule.
+/// The observed state of the rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionInterceptorStatus {
-    /// How many pods match.
+    /// The number of pods that match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_pods: Option<i32>,
-    /// Accepted, and others.
+    /// Accepted, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

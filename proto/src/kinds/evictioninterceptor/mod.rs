@@ -1,13 +1,13 @@
-//! EvictionInterceptor: registers an interceptor for pods by rule instead of by editing the pods.
+//! EvictionInterceptor: registers an interceptor for all pods that match a rule, without editing the pods.
 
 mod hub;
 pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Face, Kind, Scope};
+use super::{Conversion, Face, Kind, Scope};
 
-/// The row of the table.
+/// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
     kind: "EvictionInterceptor",
     plural: "evictioninterceptors",
@@ -20,5 +20,6 @@ pub const KIND: Kind = Kind {
         version: "v1alpha3",
         spec: v1alpha3::spec_schema,
         status: v1alpha3::status_schema,
+        conversion: Conversion::Identity,
     }],
 };

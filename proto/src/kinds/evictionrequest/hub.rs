@@ -9,38 +9,38 @@ use crate::string_enum::string_enum;
 
 use super::KIND;
 
-/// The condition that says the target is gone.
+/// Condition type: the target pod is gone.
 pub const EVICTED: &str = "Evicted";
-/// The condition that says the request is no longer processed.
+/// Condition type: the request is no longer processed.
 pub const CANCELED: &str = "Canceled";
 /// The interceptor that calls the pod's eviction API; always the last one.
 pub const IMPERATIVE_EVICTION: &str = "imperative-eviction.k8s.io";
-/// The requester name of node maintenances.
+/// The requester name that node maintenances use.
 pub const NODE_MAINTENANCE_REQUESTER: &str = "nodemaintenance.k8s.io";
 /// The interceptor that deletes DaemonSet pods of a node under maintenance.
 pub const DAEMON_SET_INTERCEPTOR: &str = "daemonset.apps.k8s.io";
-/// `spec.heartbeatDeadlineSeconds` where none is given.
+/// The default of `spec.heartbeatDeadlineSeconds`.
 pub const DEFAULT_HEARTBEAT_DEADLINE_SECONDS: i32 = 1200;
-/// The smallest and largest `spec.heartbeatDeadlineSeconds`.
+/// The allowed range of `spec.heartbeatDeadlineSeconds`.
 pub const HEARTBEAT_DEADLINE_SECONDS: std::ops::RangeInclusive<i32> = 600..=86_400;
-/// The most requesters of a request.
+/// The maximum number of requesters of a request.
 pub const MAX_REQUESTERS: usize = 100;
-/// The most interceptors of a request: 15 declared and the one that evicts.
+/// The maximum number of interceptors of a request: 15 declared ones and [`IMPERATIVE_EVICTION`].
 pub const MAX_INTERCEPTORS: usize = 16;
-/// The longest message of an interceptor, in bytes.
+/// The maximum length of an interceptor's message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 32_768;
 
-/// A request that one pod leaves. Its name is the pod's UID.
+/// A request that one pod leaves its node. Its name is the pod's UID.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionRequest {
     /// Standard object metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is asked.
+    /// The desired eviction.
     #[serde(default)]
     pub spec: EvictionRequestSpec,
-    /// How far it has come.
+    /// The observed progress.
     #[serde(default)]
     pub status: Option<EvictionRequestStatus>,
 }
@@ -48,54 +48,55 @@ pub struct EvictionRequest {
 kubernetes_resource!(EvictionRequest, NamespaceResourceScope, KIND);
 
 string_enum! {
-    /// How urgent a request is.
+    /// How a pod is evicted.
     #[derive(Default)]
     EvictionType {
-        /// Interceptors are asked and given their time.
+        /// Interceptors act first, each within its deadlines.
         #[default]
         Soft = "Soft",
     }
 }
 
 string_enum! {
-    /// Whether requesters may still withdraw.
+    /// Whether the request can still be canceled.
     #[derive(Default)]
     CancellationPolicy {
-        /// Withdrawing the last requester cancels the request.
+        /// Removing the last requester cancels the request.
         #[default]
         Allow = "Allow",
-        /// The eviction has gone too far to be stopped.
+        /// The request can no longer be canceled.
         Forbid = "Forbid",
     }
 }
 
-/// What is asked of whom.
+/// The desired eviction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionRequestSpec {
-    /// How the pod is asked to leave. Only Soft. Immutable.
+    /// How the pod is evicted. Only Soft is supported. Immutable.
     #[serde(rename = "type", default)]
     #[schemars(extend("default" = "Soft"))]
     pub type_: EvictionType,
     /// The object to evict. Its UID is the name of this request. Immutable.
     #[serde(default)]
     pub target: EvictionTarget,
-    /// Who asks. At least one when the request is created, at most 100; an empty list cancels the request.
-    /// Every requester manages its own entry, best with server-side apply.
+    /// The requesters that want the eviction. At least one when the request is created, at most 100; an empty list
+    /// cancels the request. Each requester manages its own entry, preferably with server-side apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]
     pub requesters: Vec<Requester>,
-    /// How long an interceptor may be silent before the next one is asked, in seconds from 600 to 86400. Immutable.
+    /// How long the active interceptor may go without a heartbeat before the next one becomes active, in seconds from
+    /// 600 to 86400. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 1200))]
     pub heartbeat_deadline_seconds: Option<i32>,
-    /// How long the finished request is kept, in seconds. Without it the controller's default applies.
+    /// How long the finished request is kept, in seconds. If unset, the controller's default applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
 }
 
-/// A union of what may be evicted; exactly one member.
+/// The object to evict. A union: exactly one member must be set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionTarget {
@@ -118,7 +119,7 @@ pub struct PodReference {
     pub uid: String,
 }
 
-/// Somebody who asks for the eviction.
+/// A party that wants the eviction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
@@ -129,40 +130,40 @@ pub struct Requester {
     pub name: String,
 }
 
-/// How far the eviction has come.
+/// The observed progress of the eviction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionRequestStatus {
-    /// The generation the controller has acted on. Never decreases.
+    /// The generation most recently processed by the controller. Never decreases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Evicted and Canceled are set by the controller and never go back; others are free for interceptors.
+    /// The controller sets Evicted and Canceled, which never change once True. Interceptors may set other types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// The interceptors in the order in which they are asked; imperative-eviction.k8s.io is the last. Set once by
+    /// The interceptors in the order in which they become active; imperative-eviction.k8s.io is the last. Set once by
     /// the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]
     pub target_interceptors: Vec<TargetInterceptor>,
-    /// The interceptor whose turn it is. At most one.
+    /// The interceptor that currently acts. At most one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub active_interceptors: Vec<String>,
-    /// The interceptors whose turn is over. Only grows.
+    /// The interceptors that are no longer active. Entries are never removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub processed_interceptors: Vec<String>,
-    /// What each interceptor reports. Only the entry of the active interceptor may change.
+    /// The reports of the interceptors. Only the entry of the active interceptor may change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]
     pub interceptors: Vec<InterceptorStatus>,
-    /// Whether requesters may still withdraw: Allow or Forbid. Written by the active interceptor.
+    /// Whether the request can still be canceled: Allow or Forbid. Set by the active interceptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_request_cancellation_policy: Option<CancellationPolicy>,
-    /// What the pod's eviction API answered.
+    /// The results of calls to the pod's eviction API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_eviction_status: Option<PodEvictionStatus>,
 }
@@ -178,7 +179,7 @@ pub struct TargetInterceptor {
     pub name: String,
 }
 
-/// What one interceptor reports.
+/// The report of one interceptor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
@@ -187,45 +188,43 @@ pub struct InterceptorStatus {
     #[serde(default)]
     #[schemars(required)]
     pub name: String,
-    /// When the controller made the interceptor active: the start of its first deadline.
+    /// When the controller made the interceptor active. The first deadline counts from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub activation_time: Option<Time>,
-    /// When the interceptor began. Set together with the first heartbeat, immutable.
+    /// When the interceptor started. Set together with the first heartbeat. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub start_time: Option<Time>,
-    /// The interceptor's last sign of life. Moves forward only, at least 60 seconds at a time.
+    /// The last heartbeat of the interceptor. May only be advanced, by at least 60 seconds at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub heartbeat_time: Option<Time>,
-    /// When the interceptor expects to be done.
+    /// When the interceptor expects to finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub expected_finish_time: Option<Time>,
-    /// When the interceptor was done, with or without the pod gone. Immutable.
+    /// When the interceptor finished, whether or not the pod is gone. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub completion_time: Option<Time>,
-    /// What people should know. At most 32768 bytes.
+    /// A human readable message. At most 32768 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What the pod's eviction API answered.
+/// The results of calls to the pod's eviction API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEvictionStatus {
-    /// How many calls were refused. Only grows.
+    /// The number of rejected calls. Never decreases.
     #[serde(default, rename = "failedAPIEvictionCounter")]
     #[schemars(required)]
     pub failed_api_eviction_counter: i32,
 }
 
 impl EvictionRequest {
-    /// Whether the condition of that type is True.
-    #[must_use]
-    pub fn is_condition_true(&self, type_: &str) -> bool {
+    fn is_condition_true(&self, type_: &str) -> bool {
         self.status
             .iter()
             .flat_map(|status| &status.conditions)
@@ -238,7 +237,7 @@ impl EvictionRequest {
         self.is_condition_true(EVICTED) || self.is_condition_true(CANCELED)
     }
 
-    /// Whether requesters may no longer withdraw.
+    /// Whether the request can no longer be canceled.
     #[must_use]
     pub fn is_cancellation_forbidden(&self) -> bool {
         self.status

@@ -1,14 +1,14 @@
-//! EvictionRequest: requesters ask that a pod goes, interceptors act one at a time in order, and the eviction
-//! API is the last resort.
+//! EvictionRequest: asks that one pod leaves its node. Interceptors act one at a time, in order; the last one calls the
+//! eviction API.
 
 mod hub;
 pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Face, Kind, Scope};
+use super::{Conversion, Face, Kind, Scope};
 
-/// The row of the table.
+/// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
     kind: "EvictionRequest",
     plural: "evictionrequests",
@@ -22,5 +22,6 @@ pub const KIND: Kind = Kind {
         version: "v1alpha3",
         spec: v1alpha3::spec_schema,
         status: v1alpha3::status_schema,
+        conversion: Conversion::Identity,
     }],
 };

@@ -1,4 +1,4 @@
-//! The v1alpha3 face: the hub itself, so conversion is the identity.
+//! Version v1alpha3. It is the stored form itself, so no conversion is needed.
 
 pub use super::hub::{EvictionRequest, EvictionRequestSpec, EvictionRequestStatus};
 

@@ -9,29 +9,29 @@ use crate::string_enum::string_enum;
 
 use super::KIND;
 
-/// The condition that says every targeted pod of every selected node is gone.
+/// Condition type: every targeted pod of every selected node is gone.
 pub const DRAINED: &str = "Drained";
-/// The finalizer that holds a maintenance until its completion has been carried out.
+/// The finalizer that keeps a maintenance until its nodes have been returned to service.
 pub const COMPLETION_FINALIZER: &str = "nodemaintenance.k8s.io/maintenance-completion";
-/// The annotation on a Node that says what is done to it, as JSON.
+/// The annotation on a Node that records what maintenances have changed on it, as JSON.
 pub const STATUS_ANNOTATION: &str = "nodemaintenance.coordination.k8s.io/status";
-/// The taint that keeps DaemonSet pods from coming back, effect `NoSchedule`.
+/// The taint that keeps DaemonSet pods from being recreated on the node, effect `NoSchedule`.
 pub const DRAIN_TAINT: &str = "nodemaintenance.coordination.k8s.io/drain";
-/// The pod priorities whose entries every plan holds, for each pod type: the highest of user-defined classes,
-/// `system-cluster-critical`, `system-node-critical`, and the largest there is.
+/// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
+/// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
 
-/// The intent to take nodes out of service.
+/// Declares that nodes go out of service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenance {
     /// Standard object metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is intended.
+    /// The desired maintenance.
     #[serde(default)]
     pub spec: NodeMaintenanceSpec,
-    /// How far it has come.
+    /// The observed progress.
     #[serde(default)]
     pub status: Option<NodeMaintenanceStatus>,
 }
@@ -39,23 +39,23 @@ pub struct NodeMaintenance {
 kubernetes_resource!(NodeMaintenance, ClusterResourceScope, KIND);
 
 string_enum! {
-    /// How far a maintenance is to go. Only forward.
+    /// The stage that a maintenance should reach. May only move forward.
     #[derive(Default)]
     Stage {
-        /// Nothing is touched.
+        /// Nothing is changed.
         #[default]
         Idle = "Idle",
-        /// Nodes take no new pods.
+        /// The nodes are cordoned.
         Cordon = "Cordon",
-        /// Pods are asked to leave.
+        /// The pods of the nodes are evicted.
         Drain = "Drain",
-        /// Nodes come back.
+        /// The nodes return to service.
         Complete = "Complete",
     }
 }
 
 impl Stage {
-    /// The place in the order of stages; `None` for a value this release does not know.
+    /// The position in the order of stages; `None` for a value this release does not know.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         Self::KNOWN.iter().position(|known| *known == self.as_str())
@@ -63,10 +63,10 @@ impl Stage {
 }
 
 string_enum! {
-    /// Which pods an entry of a drain plan speaks of.
+    /// Which pods an entry of a drain plan selects.
     #[derive(Default)]
     PodType {
-        /// All pods but those of DaemonSets and static ones.
+        /// All pods except static pods and those of DaemonSets.
         #[default]
         Default = "Default",
         /// Pods of DaemonSets.
@@ -77,45 +77,45 @@ string_enum! {
 }
 
 impl PodType {
-    /// The place in the order of a plan; `None` for a value this release does not know.
+    /// The position in the order of a plan; `None` for a value this release does not know.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         Self::KNOWN.iter().position(|known| *known == self.as_str())
     }
 }
 
-/// What is intended with which nodes.
+/// The desired maintenance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenanceSpec {
     /// The nodes to take out of service. May change only while the stage is Idle.
     #[serde(default)]
     pub node_selector: Option<NodeSelector>,
-    /// Idle, Cordon, Drain, Complete. Moves forward only; a later stage may be reached directly.
+    /// Idle, Cordon, Drain or Complete. May only move forward; stages may be skipped.
     #[serde(default)]
     #[schemars(extend("default" = "Idle"))]
     pub stage: Stage,
-    /// Who leaves first. Completed with default entries and ordered on admission; immutable.
+    /// The order in which pods are drained. On creation the server adds default entries and sorts the plan. Immutable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub drain_plan: Vec<DrainPlanEntry>,
-    /// Why, for people. Shown in events and messages.
+    /// A human readable reason. Shown in events and messages.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// The terms of a node selector, of which one must match.
+/// A node selector: a node is selected when at least one term matches it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct NodeSelector {
-    /// A node matches when any term does.
+    /// A node is selected when any term matches it.
     #[serde(default)]
     #[schemars(required, extend("x-kubernetes-list-type" = "atomic"))]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
-/// Requirements that must all hold. An empty term matches no node.
+/// Requirements that must all be satisfied. An empty term matches no node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
@@ -124,17 +124,17 @@ pub struct NodeSelectorTerm {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Vec<NodeSelectorRequirement>,
-    /// Requirements on fields; only metadata.name.
+    /// Requirements on fields. Only metadata.name is supported.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub match_fields: Vec<NodeSelectorRequirement>,
 }
 
-/// One requirement.
+/// One requirement of a term.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSelectorRequirement {
-    /// The label or field.
+    /// The label key or the field.
     #[serde(default)]
     #[schemars(required)]
     pub key: String,
@@ -142,13 +142,13 @@ pub struct NodeSelectorRequirement {
     #[serde(default)]
     #[schemars(required)]
     pub operator: String,
-    /// The values the operator compares with.
+    /// The values that the operator compares with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub values: Vec<String>,
 }
 
-/// A step of a plan: pods of a type up to a priority.
+/// One entry of a drain plan: pods of a type up to a priority.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainPlanEntry {
@@ -156,17 +156,17 @@ pub struct DrainPlanEntry {
     #[serde(default)]
     #[schemars(required)]
     pub pod_type: PodType,
-    /// Pods with this priority or a lower one are selected.
+    /// Selects pods with this priority or a lower one.
     #[serde(default)]
     #[schemars(required)]
     pub pod_priority: i32,
-    /// Narrows the entry to pods with these labels.
+    /// Restricts the entry to pods that match this label selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub pod_selector: Option<LabelSelector>,
 }
 
-/// How far the maintenance has come.
+/// The observed progress of the maintenance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenanceStatus {
@@ -174,20 +174,20 @@ pub struct NodeMaintenanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub stage_statuses: Vec<StageStatus>,
-    /// The drain over all selected nodes.
+    /// The drain of all selected nodes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_status: Option<DrainStatus>,
-    /// The drain of each node; nodes that are not drained come first, and of very many only those are listed.
+    /// The drain of each node. Nodes that are not drained come first; with very many nodes, only those are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub node_statuses: Vec<NodeStatus>,
-    /// How many nodes are selected.
+    /// The number of selected nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected_nodes: Option<i32>,
-    /// How many of them are drained.
+    /// The number of selected nodes that are drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained_nodes: Option<i32>,
-    /// Drained, and others.
+    /// Drained, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -201,27 +201,27 @@ pub struct StageStatus {
     #[serde(default)]
     #[schemars(required)]
     pub name: Stage,
-    /// When it started.
+    /// When the stage started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::time")]
     pub start_timestamp: Option<Time>,
 }
 
-/// The drain over all selected nodes.
+/// The drain of all selected nodes together.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
-    /// The lowest drain targets among the nodes.
+    /// The drain targets that all selected nodes have reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub reached_drain_targets: Vec<DrainPlanEntry>,
-    /// What the drain does or waits for, for people.
+    /// A human readable message: what the drain does or waits for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub drain_message: String,
-    /// Pods that have not been asked to leave yet.
+    /// The number of targeted pods without an EvictionRequest.
     #[serde(default)]
     pub pods_pending_eviction_request: i32,
-    /// Pods that have been asked to leave and are still there.
+    /// The number of active EvictionRequests of targeted pods.
     #[serde(default)]
     pub active_eviction_requests: i32,
 }
@@ -233,22 +233,22 @@ pub struct NodeStatus {
     /// The node.
     #[serde(default)]
     pub node_ref: NodeReference,
-    /// Which pods of the node are asked to leave by now.
+    /// The entries of the drain plan that currently apply to the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub drain_targets: Vec<DrainPlanEntry>,
-    /// What the drain does or waits for, for people.
+    /// A human readable message: what the drain does or waits for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub drain_message: String,
-    /// Pods that have not been asked to leave yet.
+    /// The number of targeted pods without an EvictionRequest.
     #[serde(default)]
     pub pods_pending_eviction_request: i32,
-    /// Pods that have been asked to leave and are still there.
+    /// The number of active EvictionRequests of targeted pods.
     #[serde(default)]
     pub active_eviction_requests: i32,
 }
 
-/// A node.
+/// A reference to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReference {
@@ -256,15 +256,4 @@ pub struct NodeReference {
     #[serde(default)]
     #[schemars(required)]
     pub name: String,
-}
-
-impl NodeMaintenance {
-    /// Whether the condition of that type is True.
-    #[must_use]
-    pub fn is_condition_true(&self, type_: &str) -> bool {
-        self.status
-            .iter()
-            .flat_map(|status| &status.conditions)
-            .any(|condition| condition.type_ == type_ && condition.status == "True")
-    }
 }

@@ -1,13 +1,13 @@
-//! NodeMaintenance: the declared intent to take nodes out of service, with a plan of who leaves first.
+//! NodeMaintenance: declares that nodes go out of service, with a plan for the order in which their pods are drained.
 
 mod hub;
 pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Face, Kind, Scope};
+use super::{Conversion, Face, Kind, Scope};
 
-/// The row of the table.
+/// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
     kind: "NodeMaintenance",
     plural: "nodemaintenances",
@@ -21,5 +21,6 @@ pub const KIND: Kind = Kind {
         version: "v1alpha3",
         spec: v1alpha3::spec_schema,
         status: v1alpha3::status_schema,
+        conversion: Conversion::Identity,
     }],
 };

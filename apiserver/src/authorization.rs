@@ -1,0 +1,144 @@
+//! Decides whether a user may do something. The authorization filter, the impersonation filter and admission ask here.
+//!
+//! In this order: `system:masters` may do everything, paths in the always-allow list are open to all, and the host's
+//! `SubjectAccessReview` decides the rest. If the host cannot be asked, the request fails with 500; it is never allowed.
+
+mod selectors;
+
+use std::{fmt, sync::Arc};
+
+use tokio::time::Instant;
+
+use self::selectors::{field_requirements, label_requirements};
+use crate::{
+    error::{ApiError, DeniedResource},
+    host::{AccessReview, AccessVerdict, Attributes, HostError, ResourceAttributes, reviews::Reviews},
+    metrics::{Metrics, Outcome},
+    request::{Query, RequestInfo, Verb, user::MASTERS},
+};
+
+/// Paths that need no review by default.
+pub const DEFAULT_ALWAYS_ALLOW: [&str; 3] = ["/healthz", "/readyz", "/livez"];
+
+/// The outcome of an authorization.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Allowed.
+    Allow,
+    /// Not allowed, with the authorizer's reason, which is often empty.
+    Forbid(String),
+}
+
+/// The server's authorizer.
+pub struct Authorizer {
+    reviews: Arc<Reviews>,
+    always_allow: Vec<String>,
+    metrics: Metrics,
+}
+
+impl fmt::Debug for Authorizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorizer")
+            .field("always_allow", &self.always_allow)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authorizer {
+    /// An authorizer over the host's reviews. A path in `always_allow` that ends in `*` matches every path with that
+    /// prefix.
+    #[must_use]
+    pub fn new(reviews: Arc<Reviews>, always_allow: Vec<String>, metrics: Metrics) -> Self {
+        Self {
+            reviews,
+            always_allow,
+            metrics,
+        }
+    }
+
+    /// Decides a review, from the review cache where possible.
+    ///
+    /// # Errors
+    /// The host could not be asked: fail the request, as neither allowed nor forbidden.
+    pub async fn decide(&self, review: &AccessReview) -> Result<Decision, Arc<HostError>> {
+        let before = Instant::now();
+        let (result, outcome) = match self.verdict(review).await {
+            Ok(AccessVerdict::Allowed(_)) => (Ok(Decision::Allow), Outcome::Allowed),
+            Ok(AccessVerdict::Denied(reason)) => (Ok(Decision::Forbid(reason)), Outcome::Denied),
+            Ok(AccessVerdict::NoOpinion(reason)) => (Ok(Decision::Forbid(reason)), Outcome::NoOpinion),
+            Err(error) => (Err(error), Outcome::Error),
+        };
+        self.metrics.authorized(outcome, before.elapsed());
+        result
+    }
+
+    async fn verdict(&self, review: &AccessReview) -> Result<AccessVerdict, Arc<HostError>> {
+        if review.user.in_group(MASTERS) {
+            return Ok(AccessVerdict::Allowed(String::new()));
+        }
+        if let Attributes::Path { path, .. } = &review.attributes
+            && self.always_allow.iter().any(|rule| matches_rule(rule, path))
+        {
+            return Ok(AccessVerdict::Allowed(String::new()));
+        }
+        let (verdict, _) = self.reviews.access(review).await;
+        verdict
+    }
+}
+
+fn matches_rule(rule: &str, path: &str) -> bool {
+    match rule.strip_suffix('*') {
+        Some(start) => path.starts_with(start),
+        None => path == rule,
+    }
+}
+
+/// The 403 for a review that was not allowed.
+#[must_use]
+pub fn denial(review: &AccessReview, reason: &str) -> ApiError {
+    match &review.attributes {
+        Attributes::Path { verb, path } => ApiError::denied_path(&review.user.name, verb, path, reason),
+        Attributes::Resource(r) => ApiError::denied(
+            DeniedResource {
+                user: &review.user.name,
+                verb: &r.verb,
+                group: &r.group,
+                resource: &r.resource,
+                subresource: &r.subresource,
+                namespace: &r.namespace,
+                name: &r.name,
+            },
+            reason,
+        ),
+    }
+}
+
+/// The review attributes of a request.
+#[must_use]
+pub fn attributes(info: &RequestInfo, query: &Query) -> Attributes {
+    let Some(r) = &info.resource else {
+        return Attributes::Path {
+            verb: info.review_verb(),
+            path: info.path.clone(),
+        };
+    };
+    let selects = matches!(r.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && !r.watch_prefix;
+    let requirements = |parameter: &str, parse: fn(&str) -> Vec<_>| {
+        if selects {
+            query.first(parameter).map(parse).unwrap_or_default()
+        } else {
+            Vec::new()
+        }
+    };
+    Attributes::Resource(ResourceAttributes {
+        verb: r.verb.as_str().to_owned(),
+        group: r.group.clone(),
+        version: r.version.clone(),
+        resource: r.resource.clone(),
+        subresource: r.subresource.clone(),
+        namespace: r.namespace.clone(),
+        name: r.review_name().to_owned(),
+        field_selector: requirements("fieldSelector", field_requirements),
+        label_selector: requirements("labelSelector", label_requirements),
+    })
+}

@@ -1,0 +1,142 @@
+//! The storage backend: what the server needs of a store beyond [`Store`], and the store it runs on.
+//!
+//! RocksDB is chosen here and nowhere else in the server; [`crate::storage_command`] works on RocksDB's files while no
+//! server runs. A second backend implements [`Backend`] and is opened in [`open`].
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use drydock_storage::rocks::{Opened, RocksStore};
+use drydock_storage::{Options, Store};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+
+use crate::config::{Durability, StorageConfig};
+use crate::threads;
+
+/// A store the server can run on.
+pub trait Backend: Store {
+    /// Adds the metrics of the store to those of the server.
+    fn register_metrics(&self, registry: &mut Registry);
+
+    /// Takes a whole backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks; writers
+    /// do not wait.
+    ///
+    /// # Errors
+    /// There is no backup.
+    fn back_up(&self, folder: &Path, keep: usize) -> Result<BackupReport, BackupError>;
+
+    /// Brings the incremental backups in `folder` up to date and keeps the newest `keep` (0 = all). Blocks; writers do
+    /// not wait.
+    ///
+    /// # Errors
+    /// There is no backup.
+    fn back_up_incrementally(&self, folder: &Path, keep: usize) -> Result<BackupReport, BackupError>;
+}
+
+/// A backup that was taken.
+#[derive(Debug)]
+pub struct BackupReport {
+    /// The backup: its folder, or the manifest of an incremental one.
+    pub path: PathBuf,
+    /// What the backend says about it, or why that is no JSON.
+    pub details: serde_json::Result<serde_json::Value>,
+}
+
+impl BackupReport {
+    fn new(path: &Path, details: &impl Serialize) -> Self {
+        Self {
+            path: path.to_owned(),
+            details: serde_json::to_value(details),
+        }
+    }
+}
+
+/// Why no backup was taken.
+pub type BackupError = Box<dyn Error + Send + Sync>;
+
+/// The store the server runs on.
+pub type ServerStore = RocksStore;
+
+impl Backend for RocksStore {
+    fn register_metrics(&self, registry: &mut Registry) {
+        self.metrics().register(registry);
+    }
+
+    fn back_up(&self, folder: &Path, keep: usize) -> Result<BackupReport, BackupError> {
+        let report = self.backup(folder, keep, &|progress| {
+            tracing::debug!(step = progress.step, done = progress.done, "backup");
+        })?;
+        Ok(BackupReport::new(&report.path, &report))
+    }
+
+    fn back_up_incrementally(&self, folder: &Path, keep: usize) -> Result<BackupReport, BackupError> {
+        let report = self.backup_incrementally(folder, keep)?;
+        Ok(BackupReport::new(&report.path, &report))
+    }
+}
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The backend refused to open it.
+    #[error("the storage cannot be opened")]
+    Refused(#[source] Box<dyn Error + Send + Sync>),
+    /// There is no thread to open it on.
+    #[error("no thread to open the storage")]
+    NoThread(#[source] std::io::Error),
+    /// The backend panicked.
+    #[error("opening the storage panicked")]
+    Panicked,
+}
+
+/// The options of a store, for a server and for work on its files alike.
+pub(crate) fn options(config: &StorageConfig) -> Options {
+    Options {
+        durability: match config.durability {
+            Durability::Strict => drydock_storage::Durability::Strict,
+            Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
+        },
+        window: config.history_window,
+        object_bytes: config.object_bytes_limit,
+        any_file_system: config.any_file_system,
+        check_every: config.check_interval,
+        ..Options::new(&config.data_dir)
+    }
+}
+
+/// Opens the store on a thread of its own, whose rank the threads of the store inherit: see [`crate::threads`].
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn open(config: &StorageConfig) -> Result<ServerStore, OpenError> {
+    let options = options(config);
+    let (store, report) = threads::beside_workers(move || RocksStore::open(options))
+        .await
+        .map_err(OpenError::NoThread)?
+        .ok_or(OpenError::Panicked)?
+        .map_err(|error| OpenError::Refused(error.into()))?;
+    log_opened(&report, config.durability);
+    Ok(store)
+}
+
+fn log_opened(report: &Opened, durability: Durability) {
+    tracing::info!(
+        store = %report.store,
+        revision = report.revision,
+        objects = report.objects,
+        %durability,
+        took_ms = report.took_ms,
+        "storage opened"
+    );
+    if report.resumed_at_ceiling {
+        tracing::warn!(
+            revision = report.revision,
+            "power loss in relaxed mode: the newest writes may be missing; revisions continue above every revision \
+             issued before, and every client must list again"
+        );
+    }
+    for key in &report.damaged {
+        tracing::error!(key, "stored value is damaged: reads of it fail");
+    }
+}

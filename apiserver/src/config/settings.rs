@@ -1,0 +1,103 @@
+//! The validated settings of a server. They hold no text that is still to be parsed.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+use super::values::Durability;
+use crate::{
+    filters::InFlightLimits,
+    host::{
+        kube::{AuthenticationOverrides, HostConfig},
+        reviews::ReviewTtls,
+    },
+    http::tls::MinTlsVersion,
+};
+
+/// Settings of `serve`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServeConfig {
+    /// How the host is reached.
+    pub host: HostConfig,
+    /// Authentication settings that replace those of the host.
+    pub authentication: AuthenticationOverrides,
+    /// Settings common to `serve` and `standalone`.
+    pub server: ServerConfig,
+}
+
+/// Settings common to `serve` and `standalone`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerConfig {
+    /// Where to listen; with port 0 the system chooses the port.
+    pub address: SocketAddr,
+    /// Certificate and key files; absent only in standalone mode, which generates its own.
+    pub certificate: Option<CertificateFiles>,
+    /// The oldest TLS version.
+    pub min_tls_version: MinTlsVersion,
+    /// Paths that need no review.
+    pub always_allow_paths: Vec<String>,
+    /// Time between failing readiness and closing the listener.
+    pub shutdown_delay: Duration,
+    /// Time limit of a request that is not a watch.
+    pub request_timeout: Duration,
+    /// Limits on concurrent requests.
+    pub limits: InFlightLimits,
+    /// How long reviews of the host are cached.
+    pub review_ttls: ReviewTtls,
+    /// Requester and interceptor names under `k8s.io` that are allowed in addition to the built-in ones.
+    pub allowed_reserved_names: Vec<String>,
+    /// The store.
+    pub storage: StorageConfig,
+    /// The log.
+    pub log: LogConfig,
+    /// For tests: how often caches are compared with the store. The process aborts if they differ.
+    pub debug_cache_check_period: Option<Duration>,
+}
+
+/// A serving certificate on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Certificate and intermediates, PEM.
+    pub certificate: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+}
+
+/// Settings of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// Folder of the store.
+    pub data_dir: PathBuf,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// How long past revisions can be read and watched from.
+    pub history_window: Duration,
+    /// Total bytes of all objects at which writes that grow are rejected; 0 = no limit.
+    pub object_bytes_limit: u64,
+    /// Whether to accept file systems that cannot guarantee that a synced write is on disk.
+    pub any_file_system: bool,
+    /// Where a running server keeps incremental backups, if anywhere.
+    pub incremental_backup_dir: Option<PathBuf>,
+    /// How often a running server verifies the checksums of every value; zero = never.
+    pub check_interval: Duration,
+}
+
+/// Settings of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Form of a line.
+    pub format: LogFormat,
+    /// Filter directives, such as `info` or `drydock_apiserver=debug,info`.
+    pub level: String,
+}
+
+/// Form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Plain text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}

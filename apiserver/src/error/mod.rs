@@ -1,0 +1,207 @@
+//! API errors: the response for the client, and the cause for the log.
+//!
+//! [`ApiError`] carries a `metav1.Status` (or, for a few outer filters, plain text). It is the only place that chooses HTTP
+//! codes. Clients match reasons, codes and many of the messages, so every constructor is one row of Kubernetes' own
+//! vocabulary: errors about objects and rights in `objects`, about the request in `requests`, about the state of the server
+//! in `server`. The cause is never sent.
+
+mod objects;
+mod requests;
+mod server;
+mod status;
+
+use std::{borrow::Cow, fmt};
+
+use bytes::Bytes;
+use http::StatusCode;
+
+pub use self::objects::DeniedResource;
+pub use self::requests::BODY_LIMIT;
+pub use self::status::{Reason, Status, StatusCause, StatusDetails, StatusMetadata};
+
+/// A plural resource with its group: prints as `evictionrequests.coordination.k8s.io`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupResource<'a> {
+    /// API group; empty for core.
+    pub group: &'a str,
+    /// Plural resource name (or the kind, where a message speaks of kinds).
+    pub resource: &'a str,
+}
+
+impl fmt::Display for GroupResource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() {
+            f.write_str(self.resource)
+        } else {
+            write!(f, "{}.{}", self.resource, self.group)
+        }
+    }
+}
+
+/// How the response is written: most as a Status, those of a few outer filters as plain text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Status,
+    Text,
+}
+
+/// A failed request: the response for the client, and the cause for the log.
+#[derive(thiserror::Error)]
+#[error("{}", .0.status.message)]
+pub struct ApiError(Box<Inner>);
+
+struct Inner {
+    status: Status,
+    form: Form,
+    nosniff: bool,
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl fmt::Debug for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiError")
+            .field("status", &self.0.status)
+            .field("cause", &self.0.cause)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ApiError {
+    fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::from_status(Status::failure(reason.code(), Some(reason), message))
+    }
+
+    fn from_status(status: Status) -> Self {
+        Self(Box::new(Inner {
+            status,
+            form: Form::Status,
+            nosniff: false,
+            cause: None,
+        }))
+    }
+
+    fn text(code: StatusCode, reason: Option<Reason>, message: impl Into<Cow<'static, str>>) -> Self {
+        let mut error = Self::from_status(Status::failure(code, reason, message));
+        error.0.form = Form::Text;
+        error.0.nosniff = true;
+        error
+    }
+
+    fn about(mut self, object: GroupResource<'_>, name: &str) -> Self {
+        let details = self.0.status.details.get_or_insert_default();
+        name.clone_into(&mut details.name);
+        object.group.clone_into(&mut details.group);
+        object.resource.clone_into(&mut details.kind);
+        self
+    }
+
+    /// Adds the cause, which is logged and never sent.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.cause = Some(cause.into());
+        self
+    }
+
+    /// Sets `details.retryAfterSeconds` and so the Retry-After header.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.0.status.details.get_or_insert_default().retry_after_seconds = seconds;
+        self
+    }
+
+    /// Sets the causes.
+    #[must_use]
+    pub fn causes(mut self, causes: Vec<StatusCause>) -> Self {
+        self.0.status.details.get_or_insert_default().causes = causes;
+        self
+    }
+
+    fn empty_details(mut self) -> Self {
+        self.0.status.details.get_or_insert_default();
+        self
+    }
+
+    fn nosniff(mut self) -> Self {
+        self.0.nosniff = true;
+        self
+    }
+
+    fn escaped(mut self) -> Self {
+        if let Cow::Owned(escaped) = escape_html(&self.0.status.message) {
+            self.0.status.message = Cow::Owned(escaped);
+        }
+        self
+    }
+
+    /// The HTTP code of the response.
+    #[must_use]
+    pub fn code(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// Whether the Status has this reason.
+    #[must_use]
+    pub fn is(&self, reason: Reason) -> bool {
+        self.0.status.reason == reason.as_str()
+    }
+
+    /// The Status.
+    #[must_use]
+    pub fn status(&self) -> &Status {
+        &self.0.status
+    }
+
+    /// Whether the response is plain text whatever the client accepts.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        self.0.form == Form::Text
+    }
+
+    /// Whether the response tells browsers not to guess its media type.
+    #[must_use]
+    pub fn is_nosniff(&self) -> bool {
+        self.0.nosniff
+    }
+
+    /// Seconds after which the client should retry; none when it should not.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        let details = self.0.status.details.as_ref()?;
+        (details.retry_after_seconds > 0).then_some(details.retry_after_seconds)
+    }
+
+    /// The cause, for the log.
+    #[must_use]
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+
+    /// The Status as JSON with a newline at its end; `pretty` indents by two spaces.
+    #[must_use]
+    pub fn json(&self, pretty: bool) -> Bytes {
+        let encoded = if pretty {
+            serde_json::to_vec_pretty(self.status())
+        } else {
+            serde_json::to_vec(self.status())
+        };
+        // A Status holds only text and numbers, so encoding cannot fail; an empty body is a safe response anyway.
+        let mut body = encoded.unwrap_or_default();
+        body.push(b'\n');
+        body.into()
+    }
+}
+
+/// Escapes `&`, `<`, `>` as HTML entities, so that browsers that guess media types do not run the texts of 403 responses.
+fn escape_html(text: &str) -> Cow<'_, str> {
+    if !text.contains(['&', '<', '>']) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(
+        text.replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;"),
+    )
+}
+
+#[cfg(test)]
+mod tests;

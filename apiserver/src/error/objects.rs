@@ -1,0 +1,233 @@
+//! Errors about an object, or about the rights of a user.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use drydock_machinery::field_error::{ErrorList, quoted};
+
+use super::{ApiError, GroupResource, Reason, StatusCause};
+
+/// What a refused resource request wanted to do, for the text of its 403.
+#[derive(Clone, Copy, Debug)]
+pub struct DeniedResource<'a> {
+    /// The user's name.
+    pub user: &'a str,
+    /// Authorization verb; may be empty.
+    pub verb: &'a str,
+    /// API group.
+    pub group: &'a str,
+    /// Plural resource.
+    pub resource: &'a str,
+    /// Subresource, or empty.
+    pub subresource: &'a str,
+    /// Namespace, or empty for cluster scope.
+    pub namespace: &'a str,
+    /// Object name, or empty.
+    pub name: &'a str,
+}
+
+impl ApiError {
+    /// 404: no such object.
+    #[must_use]
+    pub fn not_found(resource: GroupResource<'_>, name: &str) -> Self {
+        Self::new(Reason::NotFound, format!("{resource} {} not found", quoted(name))).about(resource, name)
+    }
+
+    /// 409: an object of that name exists.
+    #[must_use]
+    pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
+        Self::new(
+            Reason::AlreadyExists,
+            format!("{resource} {} already exists", quoted(name)),
+        )
+        .about(resource, name)
+    }
+
+    /// 409: an object of that name exists and is on its way out.
+    #[must_use]
+    pub fn already_exists_deleting(resource: GroupResource<'_>, name: &str) -> Self {
+        Self::new(
+            Reason::AlreadyExists,
+            format!(
+                "object is being deleted: {resource} {} already exists",
+                quoted(name)
+            ),
+        )
+        .about(resource, name)
+    }
+
+    /// 409, retry after 1 s: every generated name was taken.
+    #[must_use]
+    pub fn generated_name_taken(resource: GroupResource<'_>, name: &str) -> Self {
+        Self::new(
+            Reason::AlreadyExists,
+            format!(
+                "{resource} {} already exists, the server was not able to generate a unique name for the object",
+                quoted(name)
+            ),
+        )
+        .about(resource, name)
+        .retry_after(1)
+    }
+
+    /// 409: the object changed meanwhile or a precondition failed; `why` completes the sentence.
+    #[must_use]
+    pub fn conflict(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
+        Self::new(
+            Reason::Conflict,
+            format!(
+                "Operation cannot be fulfilled on {resource} {}: {why}",
+                quoted(name)
+            ),
+        )
+        .about(resource, name)
+    }
+
+    /// 410: the revision or continue token is gone; `continue_token` lets a client go on inconsistently, or is empty.
+    #[must_use]
+    pub fn expired(message: impl Into<Cow<'static, str>>, continue_token: String) -> Self {
+        let mut error = Self::new(Reason::Expired, message);
+        error.0.status.metadata.continue_token = continue_token;
+        error
+    }
+
+    /// 422 from faults that are already texts: `body` is `field: fault` of each. Duplicates print once.
+    #[must_use]
+    pub fn invalid(kind: GroupResource<'_>, name: &str, causes: Vec<StatusCause>) -> Self {
+        let mut bodies: Vec<String> = Vec::with_capacity(causes.len());
+        for cause in &causes {
+            let body = if cause.field.is_empty() {
+                cause.message.clone()
+            } else {
+                format!("{}: {}", cause.field, cause.message)
+            };
+            if !bodies.contains(&body) {
+                bodies.push(body);
+            }
+        }
+        let list = match bodies.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        Self::new(
+            Reason::Invalid,
+            format!("{kind} {} is invalid: {list}", quoted(name)),
+        )
+        .about(kind, name)
+        .causes(causes)
+    }
+
+    /// 422 from the faults a validation found; `kind` carries the Kind, not the plural.
+    #[must_use]
+    pub fn invalid_fields(kind: GroupResource<'_>, name: &str, faults: &ErrorList) -> Self {
+        let causes = faults.iter().map(|fault| StatusCause {
+            reason: Cow::Borrowed(fault.reason()),
+            message: fault.body().to_owned(),
+            field: fault.field().to_owned(),
+        });
+        Self::new(Reason::Invalid, faults.invalid_message(&kind.to_string(), name))
+            .about(kind, name)
+            .causes(causes.collect())
+    }
+
+    /// 403 of an admission rule: `why` is the rule's own text. `name` may be empty.
+    #[must_use]
+    pub fn forbidden(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
+        let message = if name.is_empty() {
+            format!("{resource} is forbidden: {why}")
+        } else {
+            format!("{resource} {} is forbidden: {why}", quoted(name))
+        };
+        Self::new(Reason::Forbidden, message).about(resource, name)
+    }
+
+    /// 403: nothing new in a namespace that is being deleted. Clients match the cause.
+    #[must_use]
+    pub fn namespace_terminating(resource: GroupResource<'_>, name: &str, namespace: &str) -> Self {
+        Self::forbidden(
+            resource,
+            name,
+            format_args!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            ),
+        )
+        .causes(vec![StatusCause {
+            reason: Cow::Borrowed("NamespaceTerminating"),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        }])
+    }
+
+    /// 404: the namespace of a create does not exist.
+    #[must_use]
+    pub fn namespace_not_found(namespace: &str) -> Self {
+        Self::not_found(
+            GroupResource {
+                group: "",
+                resource: "namespaces",
+            },
+            namespace,
+        )
+    }
+
+    /// 403 of the authorizer for a resource; `reason` is the authorizer's own, or empty.
+    #[must_use]
+    pub fn denied(denied: DeniedResource<'_>, reason: &str) -> Self {
+        let resource = GroupResource {
+            group: denied.group,
+            resource: denied.resource,
+        };
+        Self::forbidden(resource, denied.name, denial_text(denied, reason))
+            .escaped()
+            .nosniff()
+    }
+
+    /// 403 of the authorizer for a path, `verb` being the lower-case HTTP method.
+    #[must_use]
+    pub fn denied_path(user: &str, verb: &str, path: &str, reason: &str) -> Self {
+        let mut message = format!(
+            "forbidden: User {} cannot {verb} path {}",
+            quoted(user),
+            quoted(path)
+        );
+        append_reason(&mut message, reason);
+        Self::new(Reason::Forbidden, message)
+            .empty_details()
+            .escaped()
+            .nosniff()
+    }
+}
+
+/// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` where there is one.
+#[must_use]
+fn denial_text(denied: DeniedResource<'_>, reason: &str) -> String {
+    let mut text = format!(
+        "User {} cannot {} resource \"{}",
+        quoted(denied.user),
+        denied.verb,
+        denied.resource
+    );
+    if !denied.subresource.is_empty() {
+        text.push('/');
+        text.push_str(denied.subresource);
+    }
+    text.push_str("\" in API group \"");
+    text.push_str(denied.group);
+    text.push('"');
+    if denied.namespace.is_empty() {
+        text.push_str(" at the cluster scope");
+    } else {
+        text.push_str(" in the namespace \"");
+        text.push_str(denied.namespace);
+        text.push('"');
+    }
+    append_reason(&mut text, reason);
+    text
+}
+
+fn append_reason(text: &mut String, reason: &str) {
+    if !reason.is_empty() {
+        text.push_str(": ");
+        text.push_str(reason);
+    }
+}

@@ -1,0 +1,193 @@
+//! The filter chain: [`Chain::serve`] lists every filter in order, from the outermost to the handler and back.
+
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+
+use http::{Method, Request, Response};
+use tokio::time::Instant;
+
+use super::{
+    audit_id,
+    authentication::Authenticator,
+    authorization, compression,
+    deadline::Deadlines,
+    head,
+    impersonation::{self, Identity},
+    max_in_flight::{InFlightLimits, MaxInFlight},
+    own_paths::OwnPaths,
+    panic, request_info, request_log, request_metrics, response_headers, routes_installed, shutdown,
+    state::RequestState,
+    upgrade,
+};
+use crate::{
+    authorization::Authorizer,
+    error::ApiError,
+    health::{Health, Mark},
+    http::{
+        body::{RequestBody, ResponseBody},
+        connection::{Connection, Service},
+        shutdown::Stages,
+    },
+    metrics::{Exposition, Metrics},
+    request::{RequestContext, Warnings, info::user_agent},
+};
+
+/// What follows the filters: discovery, OpenAPI and the resources.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles a request that passed every filter. An error is returned as a response too (see [`ApiError`]).
+    ///
+    /// The future is dropped when its deadline passes or the client disconnects: work that must finish belongs in a task
+    /// of its own.
+    fn handle(
+        &self,
+        context: RequestContext,
+        request: Request<RequestBody>,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send;
+}
+
+/// The parts of a [`Chain`].
+#[derive(Debug)]
+pub struct ChainParts<H> {
+    /// Identifies the user.
+    pub authenticator: Authenticator,
+    /// Decides what the user may do; shared with admission.
+    pub authorizer: Arc<Authorizer>,
+    /// Limits on concurrent requests.
+    pub limits: InFlightLimits,
+    /// Time limit of a request that is not a watch.
+    pub request_timeout: Duration,
+    /// Set once every route is installed; until then a 404 may be wrong.
+    pub routes_installed: Mark,
+    /// Serves the health paths.
+    pub health: Health,
+    /// Serves `/metrics`.
+    pub exposition: Exposition,
+    /// Counts requests.
+    pub metrics: Metrics,
+    /// The stages of the server's shutdown.
+    pub stages: Stages,
+    /// Handles everything else.
+    pub handler: H,
+}
+
+/// The filters in order, around a [`Handler`].
+#[derive(Debug)]
+pub struct Chain<H> {
+    pub(super) routes_installed: Mark,
+    authenticator: Authenticator,
+    authorizer: Arc<Authorizer>,
+    max_in_flight: MaxInFlight,
+    request_timeout: Duration,
+    own_paths: OwnPaths,
+    metrics: Metrics,
+    stages: Stages,
+    handler: H,
+}
+
+impl<H: Handler> Chain<H> {
+    /// Puts the filters around `parts.handler`.
+    #[must_use]
+    pub fn new(parts: ChainParts<H>) -> Self {
+        Self {
+            routes_installed: parts.routes_installed,
+            authenticator: parts.authenticator,
+            authorizer: parts.authorizer,
+            max_in_flight: MaxInFlight::new(parts.limits),
+            request_timeout: parts.request_timeout,
+            own_paths: OwnPaths::new(parts.health, parts.exposition),
+            metrics: parts.metrics,
+            stages: parts.stages,
+            handler: parts.handler,
+        }
+    }
+
+    fn context(
+        &self,
+        state: &RequestState,
+        identity: Identity,
+        connection: &Connection,
+        request: &Request<RequestBody>,
+        deadline: Option<Instant>,
+    ) -> RequestContext {
+        RequestContext {
+            info: state.info.clone(),
+            query: state.query.clone(),
+            user: identity.user,
+            impersonator: identity.impersonator,
+            audit_id: state.audit_id.clone(),
+            received: state.received,
+            deadline,
+            warnings: state.warnings.clone(),
+            user_agent: user_agent(request.headers()).to_owned(),
+            remote: connection.remote,
+            ending: self.stages.ending().clone(),
+        }
+    }
+}
+
+impl<H: Handler> Service for Chain<H> {
+    async fn serve(
+        &self,
+        connection: &Connection,
+        mut request: Request<RequestBody>,
+    ) -> Response<ResponseBody> {
+        let (metrics, authorizer) = (&self.metrics, &*self.authorizer);
+        let received = Instant::now();
+        let accepts_gzip = compression::accepts_gzip(request.headers());
+        let is_head = request.method() == Method::HEAD;
+        // Audit id: log lines and the response carry it, whatever happens further in.
+        let audit_id = audit_id::of(request.headers());
+        // Request log: its span covers every other filter, and its line is written after all of them.
+        let log = request_log::Entry::new(connection, &request, &audit_id, received);
+        // Request info: the line is parsed once. A parse error is returned inside, where errors become responses.
+        let (info, query, parsed) = request_info::parse(&request);
+        let state = RequestState::new(info, query, audit_id, received, Warnings::default(), metrics);
+        let state = &state;
+        // Futures are pinned where they are made, so that the filters around them hold a pointer and no copy.
+        let filtered = pin!(async {
+            parsed?;
+            // Upgrade: not supported by any handler.
+            upgrade::refuse(request.headers())?;
+            // Shutdown: before authentication, which costs a review; the request counts as in flight from here.
+            let in_flight = shutdown::admit(&self.stages, &state.info, request.headers(), connection)?;
+            // Deadline: everything inside shares the time limit of the request, its body included.
+            let deadlines = Deadlines::of(state, self.request_timeout)?;
+            let admitted = pin!(async {
+                // Authentication: before anything that reveals what is served or stored. 401.
+                let user = self
+                    .authenticator
+                    .filter(connection, request.headers_mut(), &state.warnings)
+                    .await?;
+                // Impersonation: all that follows concerns the impersonated user. 403.
+                let identity = impersonation::filter(authorizer, user, request.headers_mut()).await?;
+                // Flow control: needs the user, since system:masters is exempt. 429.
+                let _permit = self.max_in_flight.filter(state, &identity.user, metrics)?;
+                // Authorization: after flow control, which limits the reviews that the host is asked for. 403.
+                authorization::filter(authorizer, state, &identity.user, request.uri(), metrics).await?;
+                state.set_authorized();
+                // Own paths: health, metrics and version need no handler.
+                if let Some(response) = self.own_paths.respond(&state.info, &state.query) {
+                    return Ok(response);
+                }
+                let _handling = request_metrics::handling(metrics, &state.info);
+                let context = self.context(state, identity, connection, &request, deadlines.earliest());
+                // Write deadline: shorter, and only for the handler.
+                let handled = pin!(self.handler.handle(context, request));
+                deadlines.limit_handler(handled).await
+            });
+            let response = deadlines.limit_request(admitted, state, metrics).await?;
+            Ok(shutdown::hold(response, in_flight))
+        });
+        let responded = async { filtered.await.unwrap_or_else(ApiError::into_response) };
+        // Panic isolation: around everything above, so that a bug fails one request and its response is still counted.
+        let response = panic::isolate(log.in_span(responded), state, metrics).await;
+        // Routes installed: replaces a 404 before it is counted.
+        let response = routes_installed::check(response, &self.routes_installed, &state.info);
+        // Request metrics: before compression, so that sizes are those of the representation.
+        let response = request_metrics::count(response, state, metrics);
+        // Compression, HEAD, headers: apply to every response, those of filters included.
+        let response = compression::compress(response, accepts_gzip).await;
+        let response = head::drop_body(response, is_head);
+        let response = response_headers::add(response, state);
+        log.write(response)
+    }
+}

@@ -1,0 +1,152 @@
+//! Creates.
+
+use drydock_machinery::object_meta;
+use drydock_storage::{Entry, Outcome, Store, Transaction};
+use serde_json::Value;
+
+use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
+use crate::cache::Freshness;
+use crate::error::ApiError;
+use crate::registry::admission::{Attributes, Operation};
+use crate::registry::metadata::{self, is_terminating, metadata_mut};
+use crate::registry::resource::metadata_text;
+use crate::registry::strategy::WriteContext;
+use crate::request::options::parse_revision;
+
+/// How often a generated name is tried before giving up.
+const GENERATED_NAME_TRIES: usize = 8;
+
+impl<S: Store> ResourceStore<S> {
+    /// Stores a new object, which is in the version of the endpoint and fits its schema.
+    ///
+    /// # Errors
+    /// Every refusal of a create: 400, 403, 404 for the namespace, 409, 413, 422, 5xx.
+    pub async fn create(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        object: Value,
+    ) -> Result<Written, ApiError> {
+        let mut object = request.endpoint.into_hub(object)?;
+        metadata::settle_namespace(&self.resource, &mut object, namespace)?;
+        let claimed_revision = parse_revision(metadata_text(&object, "resourceVersion")).unwrap_or_default();
+        let generate =
+            metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
+        self.make_valid(request, namespace, &mut object, generate).await?;
+        if claimed_revision.is_some_and(|revision| revision > 0) && !request.options.dry_run {
+            return Err(ApiError::unclassified(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        self.insert(request, namespace, object, generate).await
+    }
+
+    /// Everything between the body and the transaction: system metadata, preparation, managed fields, validation,
+    /// warnings, admission.
+    async fn make_valid(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        object: &mut Value,
+        generate: bool,
+    ) -> Result<(), ApiError> {
+        let now = self.clock.now();
+        metadata::begin(object, &uuid::Uuid::new_v4().to_string(), now);
+        if self.resource.has_status {
+            metadata::keep_status(object, None);
+        }
+        drop_duplicate_owners(request, object);
+        if generate {
+            generate_name(object);
+        }
+        self.admission
+            .begin_create(&self.attributes(&request, Operation::Create, namespace, object))
+            .await?;
+        let context = WriteContext {
+            now,
+            namespace_terminating: false,
+        };
+        let strategy = &self.resource.strategy;
+        strategy.prepare_for_create(object, &context);
+        self.record_owner(request, None, object)?;
+
+        let mut errors = strategy.validate(object, &context);
+        if errors.is_empty() {
+            errors = object_meta::validate_create(object, self.resource.is_namespaced());
+        }
+        self.refuse_invalid(object, &errors)?;
+        for warning in strategy.warnings_on_create(object) {
+            request.caller.warnings.add(warning);
+        }
+        let attributes = Attributes {
+            object: Some(object),
+            ..self.attributes(&request, Operation::Create, namespace, object)
+        };
+        self.admission.validate(&attributes).await
+    }
+
+    /// Stores the object if its name is free; a generated name that is taken is generated again.
+    async fn insert(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        mut object: Value,
+        generate: bool,
+    ) -> Result<Written, ApiError> {
+        for attempt in 1.. {
+            let key = self.key(namespace, metadata_text(&object, "name"))?;
+            let value = self.resource.encode(&object)?;
+            let existing = if request.options.dry_run {
+                match self.cache.get(&key, Freshness::MostRecent).await? {
+                    None => {
+                        return Ok(Written {
+                            value,
+                            revision: None,
+                        });
+                    }
+                    Some(existing) => existing.entry(),
+                }
+            } else {
+                match self
+                    .transact(Transaction::create(key.clone(), value.clone()))
+                    .await?
+                {
+                    Outcome::Committed { revision } => {
+                        return Ok(Written {
+                            value,
+                            revision: Some(revision),
+                        });
+                    }
+                    Outcome::Conflict { current, .. } => match current {
+                        Some(existing) => existing,
+                        // The other object was removed between the check and the reply: the name is free again.
+                        None => continue,
+                    },
+                }
+            };
+            if generate && attempt < GENERATED_NAME_TRIES {
+                generate_name(&mut object);
+                continue;
+            }
+            return Err(self.name_taken(&object, &existing));
+        }
+        Err(ApiError::internal("no free name was found"))
+    }
+
+    fn name_taken(&self, object: &Value, existing: &Entry) -> ApiError {
+        let name = metadata_text(object, "name");
+        let resource = self.resource.group_resource();
+        if !metadata_text(object, "generateName").is_empty() {
+            return ApiError::generated_name_taken(resource, name);
+        }
+        match self.resource.decode(&existing.value) {
+            Ok(existing) if is_terminating(&existing) => ApiError::already_exists_deleting(resource, name),
+            _ => ApiError::already_exists(resource, name),
+        }
+    }
+}
+
+fn generate_name(object: &mut Value) {
+    let name = object_meta::generate_name(metadata_text(object, "generateName"), &mut fastrand::Rng::new());
+    metadata_mut(object).insert("name".to_owned(), name.into());
+}

@@ -1,0 +1,284 @@
+//! Deletes: one object, many objects, and objects that cannot be read.
+
+use std::sync::Arc;
+
+use drydock_storage::{Entry, Key, Outcome, Store, StoreError, Transaction};
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::{ResourceStore, Written};
+use crate::cache::CachedObject;
+use crate::error::{ApiError, Reason, StatusCause};
+use crate::registry::admission::{Attributes, Operation};
+use crate::registry::caller::Caller;
+use crate::registry::contention::Contention;
+use crate::registry::deletion::{self, Deletion};
+use crate::registry::resource::{Part, metadata_text};
+use crate::registry::strategy::WriteContext;
+use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
+
+/// How many objects of a collection are passed to the store at once: one batch of its commit thread.
+const DELETED_AT_ONCE: usize = 1024;
+
+/// The outcome of a delete.
+#[derive(Debug, Clone)]
+pub enum Deleted {
+    /// The object is gone.
+    Gone {
+        /// Its `metadata.uid`; empty if the object could not be read.
+        uid: String,
+    },
+    /// The object remains until its finalizers are removed and its grace period is over.
+    Held(Written),
+}
+
+enum DeleteStep {
+    /// Nothing is to be stored.
+    Done(Deleted),
+    /// This transaction carries the delete out.
+    Commit(Transaction),
+}
+
+impl<S: Store> ResourceStore<S> {
+    /// Removes an object, or sets its deletion timestamp if finalizers or a grace period hold it.
+    ///
+    /// # Errors
+    /// Every refusal of a delete: 403, 404, 409, 5xx.
+    pub async fn delete(
+        &self,
+        caller: Caller<'_>,
+        key: &Key,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let mut entry = self.get(key).await?.entry();
+        let mut contention = Contention::default();
+        loop {
+            let step = self.plan_delete(caller, key, &entry, options).await?;
+            let transaction = match step {
+                DeleteStep::Done(deleted) => return Ok(deleted),
+                DeleteStep::Commit(transaction) => transaction,
+            };
+            match self.commit_delete(transaction, &entry).await? {
+                Ok(deleted) => return Ok(deleted),
+                Err(Some(newer)) => entry = newer,
+                Err(None) => return Err(ApiError::not_found(self.resource.group_resource(), key.name())),
+            }
+            contention.pause().await;
+        }
+    }
+
+    /// Removes an object whose stored value cannot be read, and no other. Preconditions, finalizers and admission rules
+    /// cannot be checked, so the user needs a right of its own.
+    ///
+    /// # Errors
+    /// 403, 404, 409 when it changed meanwhile, 422 for an object that can be read, 5xx.
+    pub async fn delete_unreadable(
+        &self,
+        caller: Caller<'_>,
+        key: &Key,
+        version: &str,
+    ) -> Result<Deleted, ApiError> {
+        let resource = self.resource.group_resource();
+        self.admission
+            .check_unsafe_delete(caller, &self.resource, version, key)
+            .await?;
+        match self.store.get(key).await {
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error.into()),
+            Ok(found) if found.entry.is_none() => return Err(ApiError::not_found(resource, key.name())),
+            Ok(_) => {
+                let cause = StatusCause {
+                    reason: "FieldValueInvalid".into(),
+                    message:
+                        "Invalid value: true: is exclusively used to delete corrupt object(s), try again by \
+                              removing this option"
+                            .to_owned(),
+                    field: UNSAFE_DELETE.to_owned(),
+                };
+                return Err(ApiError::invalid(resource, key.name(), vec![cause]));
+            }
+        }
+        tracing::warn!(%key, user = caller.user.name, "removing an object that cannot be read");
+        match self.store.remove_damaged(key).await {
+            Ok(Outcome::Committed { .. }) => Ok(Deleted::Gone { uid: String::new() }),
+            Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
+                Err(self.conflict(key.name(), "the object has been modified"))
+            }
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
+    /// Removes many objects, each at its own revision, so that a watch can resume between two removals. Objects that have
+    /// been removed by others meanwhile are skipped.
+    ///
+    /// # Errors
+    /// The first refusal. The objects before it have been removed.
+    pub async fn delete_many(
+        &self,
+        caller: Caller<'_>,
+        objects: &[Arc<CachedObject>],
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError> {
+        for batch in objects.chunks(DELETED_AT_ONCE) {
+            let mut transactions = Vec::with_capacity(batch.len());
+            let mut planned = Vec::with_capacity(batch.len());
+            let mut refused = None;
+            for object in batch {
+                match self
+                    .plan_delete(caller, object.key(), &object.entry(), options)
+                    .await
+                {
+                    Ok(DeleteStep::Commit(transaction)) => {
+                        transactions.push(transaction);
+                        planned.push(object.key());
+                    }
+                    Ok(DeleteStep::Done(_)) => {}
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
+                }
+            }
+            let outcomes = self.store.transact_many(transactions).await;
+            let mut conflicted = Vec::new();
+            for (key, outcome) in planned.into_iter().zip(outcomes) {
+                if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.refused(error))?
+                    && current.is_some()
+                {
+                    conflicted.push(key);
+                }
+            }
+            for result in join_all(
+                conflicted
+                    .into_iter()
+                    .map(|key| self.delete(caller, key, options)),
+            )
+            .await
+            {
+                match result {
+                    Err(error) if !error.is(Reason::NotFound) => return Err(error),
+                    _ => {}
+                }
+            }
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    async fn plan_delete(
+        &self,
+        caller: Caller<'_>,
+        key: &Key,
+        entry: &Entry,
+        options: &DeleteOptions,
+    ) -> Result<DeleteStep, ApiError> {
+        let object = self.decode(key, &entry.value)?;
+        self.check_preconditions(key, &object, entry, options)?;
+        let mut rules = WriteContext {
+            now: self.clock.now(),
+            namespace_terminating: false,
+        };
+        let attributes = Attributes {
+            operation: Operation::Delete,
+            resource: &self.resource,
+            caller,
+            part: Part::Main,
+            namespace: key.namespace(),
+            name: key.name(),
+            object: None,
+            old: Some(&object),
+            dry_run: options.dry_run,
+        };
+        self.admission.validate(&attributes).await?;
+        let strategy = &self.resource.strategy;
+        if strategy.refuse_delete(&object, &rules).is_some() {
+            // Looked up only if it decides: for a namespace that is gone this asks the host.
+            rules.namespace_terminating = self.admission.is_namespace_ending(key.namespace()).await;
+        }
+        if let Some(why) = strategy.refuse_delete(&object, &rules) {
+            return Err(ApiError::forbidden(
+                self.resource.group_resource(),
+                key.name(),
+                why,
+            ));
+        }
+        let grace = self
+            .resource
+            .capabilities
+            .grace_period
+            .and_then(|grace_period| grace_period(&object, options.grace_period_seconds));
+        Ok(match deletion::decide(&object, options, grace, rules.now) {
+            Deletion::Unchanged => DeleteStep::Done(Deleted::Held(Written::from_entry(entry.clone()))),
+            Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Gone {
+                uid: metadata_text(&object, "uid").to_owned(),
+            }),
+            Deletion::Remove => DeleteStep::Commit(Transaction::delete(key.clone(), entry.modified)),
+            Deletion::Mark(marked) => {
+                let value = self.resource.encode(&marked)?;
+                if options.dry_run {
+                    DeleteStep::Done(Deleted::Held(Written {
+                        value,
+                        revision: Some(entry.modified),
+                    }))
+                } else {
+                    let marks = Transaction::update(key.clone(), entry.modified, value);
+                    DeleteStep::Commit(marks.growing(true))
+                }
+            }
+        })
+    }
+
+    /// The inner `Err` is a conflict with a concurrent write: it holds the entry the key has now.
+    async fn commit_delete(
+        &self,
+        transaction: Transaction,
+        entry: &Entry,
+    ) -> Result<Result<Deleted, Option<Entry>>, ApiError> {
+        let put = transaction.write.value().cloned();
+        Ok(match self.transact(transaction).await? {
+            Outcome::Conflict { current, .. } => Err(current),
+            Outcome::Committed { revision } => Ok(if let Some(value) = put {
+                Deleted::Held(Written {
+                    value,
+                    revision: Some(revision),
+                })
+            } else {
+                let object = self.resource.decode(&entry.value).unwrap_or_default();
+                Deleted::Gone {
+                    uid: metadata_text(&object, "uid").to_owned(),
+                }
+            }),
+        })
+    }
+
+    fn check_preconditions(
+        &self,
+        key: &Key,
+        object: &Value,
+        entry: &Entry,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError> {
+        let conflict = |why: String| ApiError::conflict(self.resource.group_kind(), key.name(), why);
+        let uid = metadata_text(object, "uid");
+        if let Some(wanted) = options.preconditions.uid.as_deref()
+            && wanted != uid
+        {
+            return Err(conflict(format!(
+                "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might \
+                 have been deleted and then recreated"
+            )));
+        }
+        let revision = entry.modified.to_string();
+        if let Some(wanted) = options.preconditions.resource_version.as_deref()
+            && wanted != revision
+        {
+            return Err(conflict(format!(
+                "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+                 ({revision}). The object might have been modified"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Creates, updates and deletes objects, whatever their kind.
+//!
+//! ```text
+//! create   into_hub ─ metadata ─ prepare ─ managed fields ─ validate ─ admission ─ encode ─ transact(absent)
+//! update   decode ─ change ─ into_hub ─ restore ─ prepare ─ managed fields ─ validate ─ admission ─ encode ─ transact(revision)
+//!            ▲                                                                                              │
+//!            └──────────────────────────── conflict with a concurrent write ◄───────────────────────────────┘
+//! delete   decode ─ preconditions ─ admission ─ finalizers ─ transact(revision)
+//! ```
+//!
+//! Nothing is written after a commit, and no response is sent before it.
+
+mod create;
+mod delete;
+mod update;
+
+use std::sync::Arc;
+
+use drydock_machinery::apply::managed_fields::{
+    self, Writer, default_manager, keep_times_of_unchanged, record_update,
+};
+use drydock_machinery::clock::Clock;
+use drydock_machinery::field_error::ErrorList;
+use drydock_machinery::object_meta;
+use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transaction};
+use serde_json::Value;
+
+pub use self::delete::Deleted;
+pub use self::update::Change;
+use super::admission::{Admission, Attributes, Operation};
+use super::caller::Caller;
+use super::endpoint::Endpoint;
+use super::metadata::{self, metadata_mut, time_text};
+use super::resource::{Part, Resource, metadata_text};
+use crate::cache::{CachedObject, Freshness, WatchCache};
+use crate::error::ApiError;
+use crate::request::options::WriteOptions;
+
+/// A write: by whom, through which version, and with which options.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteRequest<'a> {
+    /// The client.
+    pub caller: Caller<'a>,
+    /// The options of the request.
+    pub options: &'a WriteOptions,
+    /// The version the object is sent in.
+    pub endpoint: &'a Endpoint,
+    /// The part that is written.
+    pub part: Part,
+}
+
+/// An object as it is after a write.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// The stored form.
+    pub value: drydock_storage::Value,
+    /// Its revision; none for an object that a dry run only pretended to create.
+    pub revision: Option<Revision>,
+}
+
+impl Written {
+    fn from_entry(entry: Entry) -> Self {
+        Self {
+            value: entry.value,
+            revision: Some(entry.modified),
+        }
+    }
+}
+
+/// All objects of one resource.
+pub struct ResourceStore<S: Store> {
+    /// The resource.
+    pub resource: Arc<Resource>,
+    /// The current objects and their recent past.
+    pub cache: WatchCache<S>,
+    store: S,
+    admission: Arc<dyn Admission>,
+    clock: Arc<dyn Clock>,
+}
+
+impl<S: Store> ResourceStore<S> {
+    /// The objects of a resource in a store.
+    #[must_use]
+    pub fn new(
+        resource: Arc<Resource>,
+        store: S,
+        cache: WatchCache<S>,
+        admission: Arc<dyn Admission>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            resource,
+            cache,
+            store,
+            admission,
+            clock,
+        }
+    }
+
+    /// The server's clock.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// The server's clock, for streams that outlive a request.
+    #[must_use]
+    pub fn shared_clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
+    /// The key of an object. An object whose name no key can hold does not exist.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn key(&self, namespace: &str, name: &str) -> Result<Key, ApiError> {
+        self.resource
+            .key(namespace, name)
+            .map_err(|error| ApiError::not_found(self.resource.group_resource(), name).because(error))
+    }
+
+    /// The most recent state of an object.
+    ///
+    /// # Errors
+    /// 404, and what the cache refuses.
+    pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
+        self.cache
+            .get(key, Freshness::MostRecent)
+            .await?
+            .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
+    }
+
+    /// Checks that an object is the one the URL names, and fills in its namespace.
+    ///
+    /// # Errors
+    /// 400 for another name or namespace.
+    pub fn settle_identity(&self, namespace: &str, name: &str, object: &mut Value) -> Result<(), ApiError> {
+        let sent = metadata_text(object, "name");
+        if sent.is_empty() {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )));
+        }
+        if sent != name {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({sent}) does not match the name on the URL ({name})"
+            )));
+        }
+        metadata::settle_namespace(&self.resource, object, namespace)
+    }
+
+    fn conflict(&self, name: &str, why: impl std::fmt::Display) -> ApiError {
+        ApiError::conflict(self.resource.group_resource(), name, why)
+    }
+
+    fn refuse_invalid(&self, object: &Value, errors: &ErrorList) -> Result<(), ApiError> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(ApiError::invalid_fields(
+            self.resource.group_kind(),
+            metadata_text(object, "name"),
+            errors,
+        ))
+    }
+
+    fn attributes<'a>(
+        &'a self,
+        request: &WriteRequest<'a>,
+        operation: Operation,
+        namespace: &'a str,
+        object: &'a Value,
+    ) -> Attributes<'a> {
+        Attributes {
+            operation,
+            resource: &self.resource,
+            caller: request.caller,
+            part: request.part,
+            namespace,
+            name: metadata_text(object, "name"),
+            object: None,
+            old: None,
+            dry_run: request.options.dry_run,
+        }
+    }
+
+    /// Records the owner of the fields this write sets in `metadata.managedFields`. Fields are compared, and entries
+    /// written, in the version of the request.
+    fn record_owner(
+        &self,
+        request: WriteRequest<'_>,
+        old: Option<&Value>,
+        new: &mut Value,
+    ) -> Result<(), ApiError> {
+        let derived = || default_manager(request.caller.user_agent);
+        let manager = request.options.field_manager.clone().unwrap_or_else(derived);
+        let endpoint = request.endpoint;
+        let face = endpoint.face();
+        let writer = Writer {
+            manager: &manager,
+            api_version: &face.api_version,
+            subresource: (request.part == Part::Status).then_some("status"),
+            time: &time_text(self.clock.now()),
+        };
+        let target = managed_fields::Endpoint {
+            schema: &face.schema,
+            reset_fields: self.resource.reset_fields(request.part),
+            versions: endpoint,
+        };
+        if face.is_hub() {
+            record_update(&target, old, new, &writer);
+        } else {
+            let old = old.map(|old| endpoint.from_hub(old.clone())).transpose()?;
+            let mut sent = endpoint.from_hub(new.clone())?;
+            record_update(&target, old.as_ref(), &mut sent, &writer);
+            let entries = metadata_mut(&mut sent).remove("managedFields");
+            let metadata = metadata_mut(new);
+            match entries {
+                Some(entries) => metadata.insert("managedFields".to_owned(), entries),
+                None => metadata.remove("managedFields"),
+            };
+        }
+        if let Some(old) = old {
+            keep_times_of_unchanged(old, new);
+        }
+        Ok(())
+    }
+
+    /// The hub of a stored value, for writes.
+    fn decode(&self, key: &Key, value: &drydock_storage::Value) -> Result<Value, ApiError> {
+        self.resource.decode(value).map_err(|error| {
+            ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
+        })
+    }
+
+    /// The API error for an error of the store. A value that cannot be read is quarantined in the cache as well.
+    fn refused(&self, error: StoreError) -> ApiError {
+        if let StoreError::Corrupt { key, .. } = &error {
+            self.cache.suspect(key);
+        }
+        error.into()
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<Outcome, ApiError> {
+        self.store
+            .transact(transaction)
+            .await
+            .map_err(|error| self.refused(error))
+    }
+}
+
+/// Keeps repeated owner references once, with a warning to the client.
+fn drop_duplicate_owners(request: WriteRequest<'_>, object: &mut Value) {
+    if let Some(warning) = object_meta::drop_duplicate_owners(object) {
+        request.caller.warnings.add(warning);
+    }
+}

@@ -1,0 +1,217 @@
+//! Updates of an object or its status, by PUT and by patches.
+
+use drydock_machinery::object_meta;
+use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
+use serde_json::Value;
+
+use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
+use crate::error::ApiError;
+use crate::registry::admission::{Attributes, Operation};
+use crate::registry::contention::Contention;
+use crate::registry::deletion;
+use crate::registry::metadata::{self, is_terminating, metadata_mut};
+use crate::registry::resource::{Part, metadata_text};
+use crate::registry::strategy::WriteContext;
+use crate::request::options::parse_revision;
+
+/// Computes the new object of an update from the current one.
+pub trait Change: Send {
+    /// The complete new object. Both objects are in the version of the endpoint and fit its schema; the current one has
+    /// its resourceVersion. Called again with the newer object after a conflict with a concurrent write.
+    ///
+    /// # Errors
+    /// What the client is to be sent.
+    fn apply(&mut self, current: &Value) -> Result<Value, ApiError>;
+
+    /// Whether another uid is a failed precondition (409, as for PUT) or an invalid field (422).
+    fn uid_is_precondition(&self) -> bool;
+}
+
+/// The outcome of one attempt.
+enum Attempt {
+    Done(Written),
+    /// A concurrent write was committed first: the entry the key has now, `None` if the object was removed.
+    Conflict(Option<Entry>),
+}
+
+impl<S: Store> ResourceStore<S> {
+    /// Changes an object. After a conflict with a concurrent write it tries again with the newer object, unless the
+    /// change names the resourceVersion it is based on.
+    ///
+    /// # Errors
+    /// Every refusal of an update: 400, 403, 404, 409, 413, 422, 5xx.
+    pub async fn update(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        name: &str,
+        change: &mut dyn Change,
+    ) -> Result<Written, ApiError> {
+        let key = self.key(namespace, name)?;
+        let mut entry = self.get(&key).await?.entry();
+        let mut contention = Contention::default();
+        loop {
+            match self.try_update(request, &key, entry, change).await? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Conflict(Some(newer)) => entry = newer,
+                Attempt::Conflict(None) => {
+                    return Err(ApiError::not_found(self.resource.group_resource(), name));
+                }
+            }
+            contention.pause().await;
+        }
+    }
+
+    async fn try_update(
+        &self,
+        request: WriteRequest<'_>,
+        key: &Key,
+        entry: Entry,
+        change: &mut dyn Change,
+    ) -> Result<Attempt, ApiError> {
+        let mut old = self.decode(key, &entry.value)?;
+        let mut new = self.changed(request, key, &entry, &mut old, change)?;
+        let context = WriteContext {
+            now: self.clock.now(),
+            namespace_terminating: false,
+        };
+        self.prepare_update(request, &mut new, &old, &context)?;
+        self.validate_update(request, &new, &old, &context)?;
+
+        let value = self.resource.encode(&new)?;
+        let is_noop = value.bytes == entry.value.bytes && value.form == entry.value.form;
+        let attributes = Attributes {
+            object: Some(&new),
+            old: Some(&old),
+            ..self.attributes(&request, Operation::Update, key.namespace(), &new)
+        };
+        self.admission.validate(&attributes).await?;
+        if is_noop {
+            return Ok(Attempt::Done(Written::from_entry(entry)));
+        }
+        if request.options.dry_run {
+            return Ok(Attempt::Done(Written {
+                value,
+                revision: Some(entry.modified),
+            }));
+        }
+        let removes = deletion::is_finished_by(&new);
+        let transaction = if removes {
+            Transaction::delete(key.clone(), entry.modified)
+        } else {
+            // A full store still takes writes that lead to deletions: status reports, and objects being deleted.
+            let leads_to_less = request.part == Part::Status || is_terminating(&old);
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_less)
+        };
+        Ok(match self.transact(transaction).await? {
+            Outcome::Committed { revision } => Attempt::Done(Written {
+                value,
+                revision: Some(if removes { entry.modified } else { revision }),
+            }),
+            Outcome::Conflict { current, .. } => Attempt::Conflict(current),
+        })
+    }
+
+    /// The hub of the object that the change asks for, with its identity and resourceVersion checked.
+    fn changed(
+        &self,
+        request: WriteRequest<'_>,
+        key: &Key,
+        entry: &Entry,
+        old: &mut Value,
+        change: &mut dyn Change,
+    ) -> Result<Value, ApiError> {
+        let name = key.name();
+        // Clients see a resourceVersion; stored objects have none.
+        let set_revision = |object: &mut Value| {
+            metadata_mut(object).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
+        };
+        let changed = if request.endpoint.face().is_hub() {
+            set_revision(old);
+            let changed = change.apply(old);
+            metadata_mut(old).remove("resourceVersion");
+            changed?
+        } else {
+            let mut current = request.endpoint.from_hub(old.clone())?;
+            set_revision(&mut current);
+            change.apply(&current)?
+        };
+        let mut new = request.endpoint.into_hub(changed)?;
+
+        self.settle_identity(key.namespace(), name, &mut new)?;
+        let sent_uid = metadata_text(&new, "uid");
+        let uid = metadata_text(old, "uid");
+        if change.uid_is_precondition() && !sent_uid.is_empty() && sent_uid != uid {
+            return Err(self.conflict(
+                name,
+                format!(
+                    "StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, AdditionalErrorMsg: \
+                     Precondition failed: UID in precondition: {sent_uid}, UID in object meta: {uid}"
+                ),
+            ));
+        }
+        self.check_revision(&new, entry, name)?;
+        Ok(new)
+    }
+
+    /// Restores what this part of the object may not change, runs the strategy's preparation, advances the generation and
+    /// records managed fields.
+    fn prepare_update(
+        &self,
+        request: WriteRequest<'_>,
+        new: &mut Value,
+        old: &Value,
+        context: &WriteContext,
+    ) -> Result<(), ApiError> {
+        match request.part {
+            Part::Status => metadata::keep_all_but_status(new, old),
+            Part::Main => {
+                metadata::restore(new, old);
+                drop_duplicate_owners(request, new);
+                if self.resource.has_status {
+                    metadata::keep_status(new, Some(old));
+                }
+                self.resource.strategy.prepare_for_update(new, old, context);
+                metadata::advance_generation(new, old);
+            }
+        }
+        self.record_owner(request, Some(old), new)
+    }
+
+    fn validate_update(
+        &self,
+        request: WriteRequest<'_>,
+        new: &Value,
+        old: &Value,
+        context: &WriteContext,
+    ) -> Result<(), ApiError> {
+        let strategy = &self.resource.strategy;
+        if request.part == Part::Status {
+            return self.refuse_invalid(new, &strategy.validate_status_update(new, old, context));
+        }
+        let mut errors = strategy.validate_update(new, old, context);
+        if errors.is_empty() {
+            errors = object_meta::validate_update(new, old);
+        }
+        self.refuse_invalid(new, &errors)?;
+        for warning in strategy.warnings_on_update(new, old) {
+            request.caller.warnings.add(warning);
+        }
+        Ok(())
+    }
+
+    fn check_revision(&self, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {
+        let text = metadata_text(new, "resourceVersion");
+        let sent = parse_revision(text).map_err(|_| {
+            ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+        })?;
+        match sent {
+            None | Some(0) => Ok(()),
+            Some(sent) if sent == entry.modified.0 => Ok(()),
+            Some(_) => Err(self.conflict(
+                name,
+                "the object has been modified; please apply your changes to the latest version and try again",
+            )),
+        }
+    }
+}
