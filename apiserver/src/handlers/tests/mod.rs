@@ -22,7 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::*;
 use crate::admission;
 use crate::authorization::Authorizer;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
@@ -159,7 +159,6 @@ impl<S: Store> Served<S> {
                 group: group.to_owned(),
                 resource: plural.to_owned(),
                 extract: attributes::extract(&resource),
-                indexed_labels: IndexedLabels::All,
                 limits: CacheLimits::default(),
                 metrics: CacheMetrics::default(),
                 seed: 1,
