@@ -210,7 +210,7 @@ impl Reloader {
         match server_config(&self.pem, self.tls.min_version, &trusted) {
             Ok(config) => self.tls.current.store(Arc::new(config)),
             Err(error) => {
-                tracing::error!(%error, "updating the TLS configuration failed, keeping the old one")
+                tracing::error!(%error, "updating the TLS configuration failed, keeping the old one");
             }
         }
     }
