@@ -9,7 +9,7 @@ use super::{Call, body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::options::DeleteOptions;
 
 /// Reads `DeleteOptions` from the body, else from the query.
@@ -35,7 +35,7 @@ pub(super) async fn delete<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let options = options(call, body).await?;
     let form = call.form(representation)?;
     let key = call.store.key(&call.namespace, &call.name)?;

@@ -34,7 +34,7 @@ use crate::registry::caller::Caller;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::{Catalog, Part};
 use crate::registry::store::{ResourceStore, WriteRequest};
-use crate::request::negotiate::{self, Answer, Representation};
+use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::options::WriteOptions;
 use crate::request::projection::IncludeObject;
 use crate::request::{RequestContext, ResourceRequest, Verb};
@@ -104,8 +104,8 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    fn negotiate(&self, answer: Answer) -> Result<Representation, ApiError> {
-        negotiate::negotiate(&self.headers, &self.context.query, answer)
+    fn negotiate(&self, kind: ResponseKind) -> Result<Representation, ApiError> {
+        negotiate::negotiate(&self.headers, &self.context.query, kind)
     }
 
     fn form(&self, representation: Representation) -> Result<response::Form<'_>, ApiError> {
@@ -310,7 +310,8 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 
 impl<S: Store> Handler for Api<S> {
     async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
-        let representation = negotiate::negotiate(request.headers(), &context.query, Answer::Object).ok();
+        let representation =
+            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
         match self.answer(context, request).await {
             Ok(response) => response,
             Err(error) => response::refusal(error, representation),
