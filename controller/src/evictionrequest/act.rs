@@ -1,5 +1,5 @@
-//! Executes steps: writes of the request, evictions of its pod, and Events. Every write has the observed resource
-//! version as a precondition, so executing a step twice is harmless.
+//! Executes steps: writes of the request, evictions of its pod, and Events. Executing a step twice is harmless: status
+//! writes and deletes have the observed resource version as a precondition, evictions the UID of the pod.
 
 use std::sync::Arc;
 use std::time::Duration;

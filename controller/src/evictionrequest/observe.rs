@@ -20,7 +20,7 @@ use crate::stores::Stores;
 
 /// The state of one request, for [`super::decide`].
 #[derive(Debug)]
-pub struct Observed {
+pub struct ObservedRequest {
     /// The request.
     pub request: Request,
     /// Its pod, reduced to what decisions read.
@@ -57,11 +57,11 @@ impl Observer {
     /// # Errors
     ///
     /// [`Error`] of a call.
-    pub async fn observe(&self, request: &EvictionRequest) -> Result<Observed, Error> {
+    pub async fn observe(&self, request: &EvictionRequest) -> Result<ObservedRequest, Error> {
         let model = status::model(request, &self.rule_deadlines());
         let reference = request.spec.target.pod.clone().unwrap_or_default();
         let without_pod = |request, target| {
-            Ok(Observed {
+            Ok(ObservedRequest {
                 request,
                 target,
                 order: None,
@@ -97,7 +97,7 @@ impl Observer {
         } else {
             None
         };
-        Ok(Observed {
+        Ok(ObservedRequest {
             target: Target::Present(self.target_pod(&pod)),
             request: model,
             order,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::model::{MaintenanceAction, MaintenanceEvent, Plan, PodFacts, RequestAction};
 use super::node_state::{self, NodeAction};
-use super::observe::Observed;
+use super::observe::ObservedCluster;
 use crate::api::{self, Clients, Error, call, merge_patch, merge_patch_status, status_patch};
 use crate::events::{EventContent, EventRecorder, node_reference, object_reference};
 use crate::metrics::Metrics;
@@ -61,7 +61,7 @@ impl PlanExecutor {
     }
 
     /// Executes the plan.
-    pub async fn execute(&self, observed: &Observed, plan: &Plan) -> PlanOutcome {
+    pub async fn execute(&self, observed: &ObservedCluster, plan: &Plan) -> PlanOutcome {
         self.publish_events(observed, plan);
         let nodes = plan
             .nodes
@@ -111,7 +111,12 @@ impl PlanExecutor {
         outcome
     }
 
-    async fn change_node(&self, observed: &Observed, index: usize, action: &NodeAction) -> Result<(), Error> {
+    async fn change_node(
+        &self,
+        observed: &ObservedCluster,
+        index: usize,
+        action: &NodeAction,
+    ) -> Result<(), Error> {
         let Some(node) = observed.nodes.get(index) else {
             return Ok(());
         };
@@ -216,7 +221,7 @@ impl PlanExecutor {
 
     async fn change_maintenance(
         &self,
-        observed: &Observed,
+        observed: &ObservedCluster,
         index: usize,
         action: &MaintenanceAction,
     ) -> Result<(), Error> {
@@ -257,7 +262,7 @@ impl PlanExecutor {
         Ok(())
     }
 
-    fn publish_events(&self, observed: &Observed, plan: &Plan) {
+    fn publish_events(&self, observed: &ObservedCluster, plan: &Plan) {
         for event in &plan.events {
             let (maintenances, content) = content_of(event);
             if let MaintenanceEvent::CordonConflict { node, .. } = event {
@@ -308,7 +313,7 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
     }
 }
 
-fn find_maintenance<'a>(observed: &'a Observed, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
+fn find_maintenance<'a>(observed: &'a ObservedCluster, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
     observed
         .maintenances
         .iter()

@@ -8,10 +8,10 @@ use std::sync::Mutex;
 /// An executor on an API double, with one observed node, pod and maintenance.
 fn executor(
     respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
-) -> (PlanExecutor, Observed, Received) {
+) -> (PlanExecutor, ObservedCluster, Received) {
     let (clients, received) = api_double(respond);
     let clock: Arc<dyn Clock> = clock_at(0);
-    let observed = Observed {
+    let observed = ObservedCluster {
         state: ClusterState {
             nodes: vec![NodeFacts {
                 name: "one".to_owned(),
