@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Digest, Event, Frame, Group, Kind, Selection, Version};
-use crate::conformance::ROOT;
 use crate::load::{Call, SENT};
+use crate::objects::{ROOT, filling};
 
 const PREFIX: &str = "5eedbeef-0000-4000-8000-";
 const GROUP: &str = "ledger.drydock.dev/group";
@@ -61,14 +61,14 @@ impl Place {
             "annotations": {
                 SENT: sent.to_string(),
                 SERIAL: version.serial.to_string(),
-                "example.com/why": filling(object, annotated),
+                "example.com/why": filling(object.into(), annotated),
             },
         });
         if missing > annotated
             && let Some(metadata) = metadata.as_object_mut()
         {
             let owner = json!([{
-                "apiVersion": "v1", "kind": "Node", "uid": name, "name": filling(object, missing - annotated),
+                "apiVersion": "v1", "kind": "Node", "uid": name, "name": filling(object.into(), missing - annotated),
             }]);
             metadata.insert("ownerReferences".to_owned(), owner);
         }
@@ -124,18 +124,6 @@ fn name(object: u32) -> String {
 
 fn group(number: u16) -> String {
     format!("g{number}")
-}
-
-/// Text that compresses like prose with numbers.
-fn filling(object: u32, bytes: usize) -> String {
-    let words = (1..).flat_map(|word: u64| {
-        let salt = (u64::from(object) + 1)
-            .wrapping_mul(word)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            >> 40;
-        format!("node {salt:06x} is drained for maintenance; ").into_bytes()
-    });
-    words.take(bytes).map(char::from).collect()
 }
 
 #[derive(Deserialize)]

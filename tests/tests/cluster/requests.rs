@@ -6,7 +6,7 @@ use drydock_tests::clients::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{
-    PATIENCE, ROOT, Stage, condition, eviction_request, interceptor, requests_of, text, together,
+    PATIENCE, ROOT, Stage, condition, eviction_request, interceptor, is_true, requests_of, text, together,
 };
 
 /// Creates a Pod that stays pending, and a request for it; returns the path of the request.
@@ -44,10 +44,6 @@ async fn becomes(stage: &Stage, path: &str, what: &str, check: impl Fn(&Value) -
         Ok(Some(object))
     })
     .await
-}
-
-fn is_true(object: &Value, type_: &str) -> bool {
-    condition(object, type_).is_ok_and(|condition| condition["status"] == "True")
 }
 
 fn targets(request: &Value) -> Vec<String> {
