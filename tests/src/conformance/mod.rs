@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::calls::{Answer, Caller, Watch};
+use crate::calls::{Caller, Response, Watch};
 pub use crate::objects::{GROUP_VERSION, ROOT};
 use crate::objects::{eviction_request, idle_maintenance, requests_of};
 
@@ -269,7 +269,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn merge(&self, name: &str, patch: &Value) -> Result<Answer> {
+    pub async fn merge(&self, name: &str, patch: &Value) -> Result<Response> {
         self.caller
             .patch(&self.path(name), crate::calls::MERGE_PATCH, patch)
             .await

@@ -236,9 +236,9 @@ pub fn frame(line: &[u8]) -> Result<(Frame, Option<u64>)> {
 ///
 /// # Errors
 /// It is another object.
-pub fn written(answer: &[u8], object: u32, version: Version) -> Result<u64> {
-    let answer: Object<'_> = serde_json::from_slice(answer).context("read the response of a write")?;
-    let metadata = answer.metadata;
+pub fn written(response: &[u8], object: u32, version: Version) -> Result<u64> {
+    let response: Object<'_> = serde_json::from_slice(response).context("read the response of a write")?;
+    let metadata = response.metadata;
     let found = (metadata.object()?, metadata.version()?);
     ensure!(
         found == (object, version),
@@ -261,7 +261,7 @@ pub struct Page {
 ///
 /// # Errors
 /// It is not a list of the ledger's objects.
-pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
+pub fn page(response: &Bytes, items: &mut Digest) -> Result<Page> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -277,7 +277,7 @@ pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
         #[serde(rename = "continue", borrow, default)]
         next: Cow<'a, str>,
     }
-    let list: List<'_> = serde_json::from_slice(answer).context("read a list")?;
+    let list: List<'_> = serde_json::from_slice(response).context("read a list")?;
     for Object { metadata, .. } in &list.items {
         items.add(&metadata.object()?, &metadata.version()?, metadata.revision()?);
     }

@@ -182,8 +182,8 @@ async fn a_request_ends_with_its_pod_and_is_deleted_after_its_ttl() -> Result<()
         .await?
         .expect(200)?;
     eventually("the finished request to be deleted", PATIENCE, async || {
-        let answer = host.get(&path).await?;
-        ensure!(answer.status == 404, "{}", answer.text());
+        let response = host.get(&path).await?;
+        ensure!(response.status == 404, "{}", response.text());
         Ok(Some(()))
     })
     .await?;

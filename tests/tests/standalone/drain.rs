@@ -32,8 +32,8 @@ async fn item(caller: &Caller, path: &str) -> Result<Value> {
 
 async fn gone(caller: &Caller, path: &str) -> Result<()> {
     eventually(&format!("{path} to go"), PATIENCE, async || {
-        let answer = caller.get(path).await?;
-        ensure!(answer.status == 404, "{}", answer.text());
+        let response = caller.get(path).await?;
+        ensure!(response.status == 404, "{}", response.text());
         Ok(Some(()))
     })
     .await
