@@ -60,7 +60,7 @@ pub async fn pages_are_one_snapshot(api: &Endpoint) -> Result<()> {
 
     let token = first["metadata"]["continue"].as_str().context("a token")?;
     let path = format!("{}?limit=2&continue={token}&resourceVersion=5", api.requests());
-    api.caller.get(&path).await?.refused(
+    api.caller.get(&path).await?.expect_error(
         400,
         "BadRequest",
         "specifying resource version is not allowed when using continue",
@@ -132,14 +132,14 @@ pub async fn resource_version_parameters_select_the_snapshot(api: &Endpoint) -> 
         assert_eq!(status["details"]["kind"], "ListOptions");
     }
     let future = format!("&resourceVersion={}", u64::MAX / 4);
-    let answer = list(&future).await?;
-    let status = answer.expect(504)?;
+    let response = list(&future).await?;
+    let status = response.expect(504)?;
     assert_eq!(status["reason"], "Timeout");
     assert_eq!(
         status["details"]["causes"][0]["reason"],
         "ResourceVersionTooLarge"
     );
-    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(response.header("retry-after"), "1");
 
     let unreadable = api
         .caller
@@ -357,7 +357,7 @@ pub async fn field_selectors_filter(api: &Endpoint) -> Result<()> {
         );
     }
     let path = format!("{}&fieldSelector=metadata.name", api.own());
-    api.caller.get(&path).await?.refused(
+    api.caller.get(&path).await?.expect_error(
         400,
         "BadRequest",
         "invalid selector: 'metadata.name'; can't understand 'metadata.name'",

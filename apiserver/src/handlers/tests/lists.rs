@@ -6,7 +6,7 @@ const TABLE: (&str, &str) = (
     "accept",
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 );
-/// As the metadata client of the garbage collector asks.
+/// As the metadata client of the garbage collector sends it.
 const METADATA: (&str, &str) = (
     "accept",
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
@@ -52,7 +52,7 @@ async fn a_long_list_is_the_same_document_in_several_buffers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_longer_kept_has_expired() {
+async fn compacted_revisions_have_expired() {
     for sample in kinds() {
         let served = Served::new().await;
         for n in 1..=3 {

@@ -105,7 +105,7 @@ impl Sample {
     }
 }
 
-/// A status that every kind takes.
+/// A status that every kind accepts.
 fn status(type_: &str) -> Value {
     json!({"conditions": [{"type": format!("example.com/{type_}"), "status": "True", "reason": "R", "message": "",
         "lastTransitionTime": "2026-06-01T12:00:00Z"}]})
@@ -228,7 +228,7 @@ impl<S: Store> Served<S> {
         }
     }
 
-    /// Sends a body as what its method takes: merge patches are patches.
+    /// Sends JSON, as a merge patch for PATCH.
     async fn send(&self, line: &str, body: &Value) -> Answer {
         let type_ = if line.starts_with("PATCH") {
             "application/merge-patch+json"
@@ -247,7 +247,7 @@ impl<S: Store> Served<S> {
         self.send(&format!("GET {path}"), &Value::Null).await
     }
 
-    /// Stores a sample; the object as answered.
+    /// Creates a sample and returns the created object.
     async fn create(&self, sample: &Sample, n: usize) -> Value {
         self.create_with(sample, n, &json!({})).await
     }
@@ -260,7 +260,7 @@ impl<S: Store> Served<S> {
             .await
     }
 
-    /// Sends a request that is refused: code, reason, and what the message contains.
+    /// Sends a request that is rejected with a code, a reason, and a part of the message.
     async fn refused(&self, line: &str, headers: &[(&str, &str)], body: &str, expected: (u16, &str, &str)) {
         let found = self.send_with(line, headers, body).await.json(expected.0).await;
         let about = format!("{line} {headers:?} {body}: {found}");
@@ -274,7 +274,7 @@ impl<S: Store> Served<S> {
     }
 }
 
-/// An answer whose body is read when it is asked for.
+/// A response whose body is read on demand.
 struct Answer {
     line: String,
     code: u16,
@@ -283,12 +283,12 @@ struct Answer {
 }
 
 impl Answer {
-    /// Reads more of the body; says whether there was more. A body that says nothing for a minute hangs.
+    /// Reads more of the body; returns whether there was more. A body without data for a minute fails the test.
     async fn more(&mut self) -> bool {
         let body = self.body.body_mut();
         let next = std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context));
         let next = tokio::time::timeout(Duration::from_mins(1), next).await;
-        let Some(frame) = next.unwrap_or_else(|_| panic!("{}: nothing comes", self.line)) else {
+        let Some(frame) = next.unwrap_or_else(|_| panic!("{}: no data", self.line)) else {
             return false;
         };
         self.read.extend_from_slice(&frame.unwrap().into_data().unwrap());
@@ -309,7 +309,7 @@ impl Answer {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
     }
 
-    /// The next event of a watch; none at its end.
+    /// The next event of a watch; `None` at its end.
     async fn event(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -324,7 +324,7 @@ impl Answer {
     }
 }
 
-/// Where an object says something.
+/// A member of an object, or null.
 fn at<'a>(object: &'a Value, pointer: &str) -> &'a Value {
     object.pointer(pointer).unwrap_or(&Value::Null)
 }

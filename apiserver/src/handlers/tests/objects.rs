@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What leads to less was refused with the rest: the mark of a deletion and a status make an object larger.
+/// Deletion timestamps, status and removed finalizers are accepted although they make the object larger.
 #[tokio::test(start_paused = true)]
 async fn a_full_store_takes_deletes_status_and_what_does_not_grow() {
     for sample in kinds() {
@@ -28,24 +28,21 @@ async fn a_full_store_takes_deletes_status_and_what_does_not_grow() {
         let line = format!("DELETE {item}");
         let held = served.send(&line, &Value::Null).await.json(200).await;
         assert_eq!(at(&held, "/metadata/deletionTimestamp"), "2026-06-01T12:00:00Z");
-        // A finalizer less, but a manager more with a word of its own.
+        // A finalizer less, but a manager and an annotation more.
         let patch = format!("PATCH {item}?fieldManager={}", "m".repeat(100));
         let why = json!({"example.com/f": "released, and this is why"});
         let one_less = json!({"metadata": {"finalizers": ["example.com/g"], "annotations": why}});
         let less = served.send(&patch, &one_less).await.json(200).await;
-        assert!(
-            less.to_string().len() > held.to_string().len(),
-            "it grew all the same"
-        );
+        assert!(less.to_string().len() > held.to_string().len(), "it grew");
         let none = json!({"metadata": {"finalizers": []}});
         served.send(&patch, &none).await.json(200).await;
         assert_eq!(served.get(&item).await.code, 404);
     }
 }
 
-/// The policy that forbids to cancel holds a request, but neither what stands before it nor the end of a namespace.
+/// A request that forbids cancellation stops a deletecollection at it, except in a namespace that ends.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_in_a_collection_keeps_what_stands_behind_it() {
+async fn a_forbidden_delete_stops_a_deletecollection() {
     for end in [Namespace::Terminating(Arc::default()), Namespace::Missing] {
         let served = Served::new().await;
         for n in 1..=3 {
@@ -85,7 +82,7 @@ async fn a_refusal_in_a_collection_keeps_what_stands_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_new_in_a_namespace_that_ends_or_is_none() {
+async fn nothing_is_created_in_a_terminating_or_missing_namespace() {
     let served = Served::new().await;
     served.create(&REQUESTS, 1).await;
     let (line, text) = (format!("POST {}", REQUESTS.path), REQUESTS.object(2).to_string());
@@ -112,7 +109,7 @@ async fn nothing_new_in_a_namespace_that_ends_or_is_none() {
             (404, "NotFound", "namespaces \"shop\" not found"),
         )
         .await;
-    // What is there can still be changed and read.
+    // Existing objects can still be changed and read.
     let patch = json!({"spec": (REQUESTS.change)()});
     served
         .send(&format!("PATCH {}", REQUESTS.item(1)), &patch)
