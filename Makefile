@@ -1,20 +1,20 @@
-# Two commands matter: `make run` and `make test`. Both install what they need.
+# Start with `make run` or `make test`. Both install what they need.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
 CACHE ?= $(or $(DRYDOCK_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/drydock)
-# Builds are kept outside the clone, so that a fresh clone starts warm.
+# Builds are kept outside the repository, so that a fresh clone reuses them.
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 KUBERNETES_VERSION ?= $(or $(DRYDOCK_KUBERNETES_VERSION),1.37.2)
 CARGO := env ROCKSDB_LIB_DIR="$$(storage/rocksdb/build.sh)" ROCKSDB_STATIC=1 cargo
 
 .PHONY: help
-help: ## Says what there is
+help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .PHONY: tools
-tools: ## Installs the Debian packages a build needs, where they are missing
+tools: ## Installs the Debian packages that a build needs
 	@.ci/tools.sh
 
 .PHONY: build
@@ -23,61 +23,61 @@ build: tools ## Builds bin/drydock-apiserver and bin/drydock-controller
 	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/drydock-{apiserver,controller} bin/
 
 .PHONY: run
-run: build ## Shows the main job on a server without a cluster; Ctrl-C ends it
+run: build ## Runs server and controller without a cluster, with demo objects; Ctrl-C stops it
 	@deploy/demo/run.sh run
 
 .PHONY: demo
-demo: build ## The same, by itself, with the outcome checked
+demo: build ## Runs a drain from start to end in that setup and checks the outcome
 	@deploy/demo/run.sh demo
 
 .PHONY: cluster-binaries
-cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once
+cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once per machine
 	@tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null
 
 .PHONY: peer-binaries
-peer-binaries: ## Builds the aggregated server in Go that benchmarks compare with, once
+peer-binaries: ## Builds the aggregated server in Go for the benchmarks, once per machine
 	@tests/cluster/build.sh sample-apiserver >/dev/null
 
 .PHONY: cluster
-cluster: tools cluster-binaries ## A real control plane on loopback with Drydock registered in it
+cluster: tools cluster-binaries ## Starts a real control plane on loopback with Drydock
 	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
 
 .PHONY: cluster-down
-cluster-down: ## Ends it
+cluster-down: ## Stops the control plane of make cluster
 	@"$(CARGO_TARGET_DIR)"/debug/drydock-cluster down
 
 .PHONY: lint
-lint: tools ## Formatting and clippy, warnings are errors
+lint: tools ## Checks formatting and clippy, with warnings as errors
 	@cargo fmt --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 .PHONY: test
-test: tools ## Everything: unit, property, crash, standalone and real-cluster suites
+test: tools ## Runs all tests: unit, property, crash, standalone and real-cluster suites
 	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; fi
 	@$(CARGO) build --locked --workspace --lib --bins --tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
 		$(CARGO) test --locked --workspace
 
 .PHONY: crash
-crash: tools ## A thousand rounds of kill -9 against the storage engine
+crash: tools ## Runs 1000 rounds of kill -9 against the storage engine
 	@DRYDOCK_CRASH_ROUNDS=1000 $(CARGO) test --locked --release -p drydock-tests --test crash -- --nocapture
 
 .PHONY: soak
-soak: build ## Eight hours of load, judged while it runs; tests/src/bin/drydock-soak.rs says what can be chosen
+soak: build ## Runs 8 h of load with every event checked; options in tests/src/bin/drydock-soak.rs
 	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-soak
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-soak
 
 .PHONY: histories
 histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
-histories: tools ## A million concurrent operations through failures of the engine, each answer checked
+histories: tools ## Runs a million concurrent operations with engine failures and checks every result
 	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
 
 NIGHTLY := crash histories soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
-nightly: ## What `make test` has no time for: crash, histories, ten minutes of soak, fuzz; goes on after a failure
+nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
@@ -89,7 +89,7 @@ HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 .PHONY: fuzz
 fuzz: export CARGO_TARGET_DIR := $(CACHE)/fuzz
 fuzz: export RUSTFLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-fuzz: tools ## Fuzzes every parser of foreign bytes for FUZZ_SECONDS each
+fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
 	@cd tests/fuzz && cargo build --locked --target $(HOST) --bins
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p "$(CACHE)/fuzz/corpus/$$target"; \
@@ -98,5 +98,5 @@ fuzz: tools ## Fuzzes every parser of foreign bytes for FUZZ_SECONDS each
 	done
 
 .PHONY: bench
-bench: build cluster-binaries peer-binaries ## Speed, with ratios from one run; tests/benches/http/main.rs says what can be chosen
+bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/http/main.rs
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http

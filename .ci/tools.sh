@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and testing need and this machine lacks.
+# Installs the Debian packages for building and testing that are missing.
 set -euo pipefail
 
 missing=()

@@ -1,56 +1,59 @@
-//! How is the API called? Every call has a deadline, and its failures are told apart by what to do next.
+//! Calls to the Kubernetes API. Every call has a deadline, and errors are classified by what the caller does next.
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
-use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
+use kube::{Api, Client};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// How long one call may take. Watches have no deadline.
+/// The deadline of one call. Watches have none.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
-/// Who is called: the cluster, and the server of our kinds, which are the same where it is aggregated.
+/// The clients of the two APIs. They are the same where Drydock's kinds are aggregated into the cluster.
 #[derive(Clone)]
 pub struct Clients {
-    /// The cluster's API.
+    /// The host cluster's API.
     pub host: Client,
-    /// The API of our kinds.
-    pub ours: Client,
+    /// The API that serves Drydock's kinds.
+    pub drydock: Client,
 }
 
-impl std::fmt::Debug for Clients {
+impl Debug for Clients {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Clients")
     }
 }
 
-/// A call that came to nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API answered with an error.
+    /// The API responded with an error.
     #[error("{} ({})", .0.message, .0.code)]
-    Refused(Box<Status>),
-    /// The API could not be reached, or its answer not be understood.
+    Status(Box<Status>),
+    /// The API could not be reached, or its response could not be decoded.
     #[error("the API call failed")]
-    Failed(#[source] Box<kube::Error>),
-    /// There was no answer in time.
-    #[error("the API did not answer within {} s", CALL_DEADLINE.as_secs())]
-    Deadline,
+    Client(#[source] Box<kube::Error>),
+    /// The API did not respond within the deadline.
+    #[error("no response from the API within {} s", CALL_DEADLINE.as_secs())]
+    Timeout,
 }
 
 impl Error {
-    /// The answer, if there was one.
+    /// The error response, if there was a response.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
-            Self::Refused(status) => Some(status),
-            Self::Failed(_) | Self::Deadline => None,
+            Self::Status(status) => Some(status),
+            Self::Client(_) | Self::Timeout => None,
         }
     }
 
-    /// Whether somebody else changed the object meanwhile, or it exists already.
+    /// Whether a write lost against a concurrent one, or the object to create exists already.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(|status| status.code == 409)
@@ -61,37 +64,80 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(|status| status.code == 404)
     }
-}
 
-/// Waits for the answer of one call. Dropping it drops the connection's request; the server may have acted on it.
-///
-/// # Errors
-///
-/// What became of the call otherwise.
-pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-    match tokio::time::timeout(CALL_DEADLINE, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(Error::Refused(status)),
-        Ok(Err(error)) => Err(Error::Failed(Box::new(error))),
-        Err(_) => Err(Error::Deadline),
+    /// The source of the error, for the log.
+    #[must_use]
+    pub fn cause(&self) -> Option<String> {
+        std::error::Error::source(self).map(ToString::to_string)
     }
 }
 
-/// The merge patch that makes `before` into `after`, member by member, under the condition that nobody changed the
-/// object meanwhile; `None` when there is nothing to change.
+/// Waits for the response to one call. Dropping the future cancels the request; the server may have executed it.
+///
+/// # Errors
+///
+/// [`Error`].
+pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_DEADLINE, call).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(kube::Error::Api(status))) => Err(Error::Status(status)),
+        Ok(Err(error)) => Err(Error::Client(Box::new(error))),
+        Err(_) => Err(Error::Timeout),
+    }
+}
+
+/// Sends a merge patch of an object.
+///
+/// # Errors
+///
+/// [`Error`].
+pub async fn merge_patch<K>(api: &Api<K>, name: &str, patch: &Value) -> Result<K, Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    call(api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+/// Sends a merge patch of an object's status.
+///
+/// # Errors
+///
+/// [`Error`].
+pub async fn merge_patch_status<K>(api: &Api<K>, name: &str, patch: &Value) -> Result<K, Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    call(api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+/// Deletes an object under preconditions.
+///
+/// # Errors
+///
+/// [`Error`]; a conflict when a precondition does not hold.
+pub async fn delete<K>(api: &Api<K>, name: &str, preconditions: Preconditions) -> Result<(), Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    call(api.delete(name, &DeleteParams::default().preconditions(preconditions))).await?;
+    Ok(())
+}
+
+/// The merge patch that turns the status `before` into `after`, with the resource version as a precondition. It
+/// replaces whole members of the status; `None` when nothing changes.
 #[must_use]
 pub fn status_patch<S: Serialize>(
     resource_version: Option<&str>,
     before: Option<&S>,
     after: &S,
 ) -> Option<Value> {
-    let object = |value: Option<Value>| match value {
+    let members = |value: Option<Value>| match value {
         Some(Value::Object(members)) => members,
         _ => Map::new(),
     };
-    let mut before = object(before.and_then(|before| serde_json::to_value(before).ok()));
+    let mut before = members(before.and_then(|before| serde_json::to_value(before).ok()));
     let mut changes = Map::new();
-    for (name, value) in object(serde_json::to_value(after).ok()) {
+    for (name, value) in members(serde_json::to_value(after).ok()) {
         if before.remove(&name).as_ref() != Some(&value) {
             changes.insert(name, value);
         }
@@ -107,64 +153,12 @@ pub fn status_patch<S: Serialize>(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use serde_json::json;
-    use std::sync::{Arc, Mutex};
-
-    /// A request an API double has seen.
-    #[derive(Debug, Clone, PartialEq)]
-    pub(crate) struct Seen {
-        pub(crate) method: String,
-        pub(crate) path: String,
-        pub(crate) query: String,
-        pub(crate) body: Value,
-    }
-
-    /// A client of an API double that answers by a function and remembers what it saw.
-    pub(crate) fn double(
-        answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static,
-    ) -> (Client, Arc<Mutex<Vec<Seen>>>) {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let answer = Arc::new(answer);
-        let service = tower::service_fn({
-            let seen = Arc::clone(&seen);
-            move |request: http::Request<kube::client::Body>| {
-                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
-                async move {
-                    let (parts, body) = request.into_parts();
-                    let body = body.collect_bytes().await?;
-                    let request = Seen {
-                        method: parts.method.to_string(),
-                        path: parts.uri.path().to_owned(),
-                        query: parts.uri.query().unwrap_or_default().to_owned(),
-                        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
-                    };
-                    let (code, value) = answer(&request);
-                    seen.lock().unwrap().push(request);
-                    let body = kube::client::Body::from(value.to_string().into_bytes());
-                    http::Response::builder()
-                        .status(code)
-                        .body(body)
-                        .map_err(kube::Error::HttpError)
-                }
-            }
-        });
-        (Client::new(service, "default"), seen)
-    }
-
-    /// A Kubernetes error.
-    #[expect(clippy::needless_pass_by_value, reason = "callers write the details in place")]
-    pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) -> (u16, Value) {
-        let body = json!({
-            "apiVersion": "v1", "kind": "Status", "status": "Failure",
-            "code": code, "reason": reason, "message": message, "details": details,
-        });
-        (code, body)
-    }
 
     #[test]
-    fn a_patch_holds_what_changed_and_nothing_else() {
+    fn status_patch_contains_only_changed_members() {
         let before = json!({"a": 1, "b": [1], "c": "gone"});
         let after = json!({"a": 1, "b": [2], "d": true});
         assert_eq!(

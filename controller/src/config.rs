@@ -1,8 +1,8 @@
-//! How is the controller told what to do?
+//! The configuration of the process, parsed and validated into a typed [`Config`].
 //!
-//! Every flag can also be an environment variable (`DRYDOCK_` and the flag in upper case) or a member of the YAML
-//! file that `--config` names; a flag beats the environment, which beats the file, which beats the default. Texts
-//! end here: what leaves is a validated [`Config`].
+//! Every flag can also be set by an environment variable (`DRYDOCK_` and the flag in upper case) or by a member of the
+//! YAML file that `--config` names. A flag overrides the environment, which overrides the file, which overrides the
+//! default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,42 +15,42 @@ use clap::{ArgAction, Parser, ValueEnum};
 use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::names::AllowedNames;
 
-use crate::leader::Timing;
-use crate::nodemaintenance::plan::StaticPods;
+use crate::leader::ElectionTiming;
+use crate::nodemaintenance::model::StaticPods;
 
-/// What the process is to do.
+/// The validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// How the cluster is reached; `None` is the service account of the pod.
+    /// The kubeconfig of the host cluster; `None` uses the pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// How the server of our kinds is reached, where that is not through the cluster.
+    /// The kubeconfig of drydock-apiserver; `None` reaches it through the host cluster.
     pub apiserver_kubeconfig: Option<PathBuf>,
-    /// Where the Lease is and how patient candidates are; `None` leads without asking.
+    /// Leader election; `None` acts without a Lease.
     pub election: Option<ElectionConfig>,
-    /// Where health and metrics are served.
+    /// The address of health and metrics.
     pub address: SocketAddr,
-    /// Certificate and key of health and metrics; `None` makes its own.
+    /// The serving certificate of health and metrics; `None` creates a self-signed one.
     pub certificate: Option<CertificateFiles>,
-    /// The log.
+    /// Logging.
     pub log: LogConfig,
-    /// How long finished requests are kept; zero keeps them.
+    /// How long finished requests without a TTL of their own are kept; zero keeps them.
     pub default_ttl: Duration,
-    /// Whether static pods hold drains up.
+    /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
-    /// The names interceptors may have.
+    /// Which reserved names interceptors may have.
     pub allowed_names: AllowedNames,
 }
 
-/// How leaders are found.
+/// Leader election.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectionConfig {
     /// The namespace of the Lease.
     pub namespace: String,
-    /// How patient candidates are.
-    pub timing: Timing,
+    /// The durations of the election.
+    pub timing: ElectionTiming,
 }
 
-/// A certificate and its key, both PEM.
+/// Paths of a certificate and its key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The certificate chain, leaf first.
@@ -59,28 +59,28 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Which log lines are written, and in which form.
+/// Logging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The form.
+    /// The format.
     pub format: LogFormat,
     /// The level, or directives per module.
     pub level: String,
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     Text,
-    /// For programs.
+    /// One JSON object a line.
     Json,
 }
 
-/// Why there is no configuration. One line each.
+/// Why the configuration was rejected. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The command line is wrong, or asks for help.
+    /// The command line is invalid, or requests help.
     #[error("{0}")]
     Arguments(#[source] clap::Error),
     /// The file cannot be read.
@@ -99,7 +99,7 @@ pub enum ConfigError {
         /// Why.
         message: String,
     },
-    /// A value does not do.
+    /// The value of a flag is invalid.
     #[error("--{flag}: {message}")]
     Value {
         /// The flag.
@@ -109,13 +109,7 @@ pub enum ConfigError {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StaticPodsFlag {
-    Required,
-    Reported,
-}
-
-/// A duration as the Go programs write them: `15s`, `24h`, `1h30m`, `0`.
+/// A duration in Go's format: `15s`, `24h`, `1h30m`, `0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct GoDuration(Duration);
 
@@ -134,14 +128,14 @@ impl FromStr for GoDuration {
     }
 }
 
-/// Makes EvictionRequests and NodeMaintenances do their work.
+/// Carries out EvictionRequests and NodeMaintenances.
 #[derive(Debug, Parser)]
 #[command(name = "drydock-controller", version, args_override_self = true)]
 struct Flags {
-    /// How the cluster is reached; the service account of the pod when absent.
+    /// The kubeconfig of the cluster; the pod's service account is used when absent.
     #[arg(long, env = "DRYDOCK_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// How the server of Drydock's kinds is reached directly; through the cluster when absent.
+    /// The kubeconfig of drydock-apiserver itself; it is reached through the cluster when absent.
     #[arg(long, env = "DRYDOCK_APISERVER_KUBECONFIG", value_name = "FILE")]
     apiserver_kubeconfig: Option<PathBuf>,
     /// Act only while holding a Lease, so that several replicas can run.
@@ -155,7 +149,7 @@ struct Flags {
         value_name = "NAMESPACE"
     )]
     leader_elect_resource_namespace: String,
-    /// How long other replicas wait for a leader that does not renew.
+    /// How long other replicas wait without a renewal before they acquire the Lease.
     #[arg(
         long,
         env = "DRYDOCK_LEADER_ELECT_LEASE_DURATION",
@@ -163,7 +157,7 @@ struct Flags {
         value_name = "DURATION"
     )]
     leader_elect_lease_duration: GoDuration,
-    /// How long a leader that cannot renew goes on.
+    /// How long the leader acts without a renewal.
     #[arg(
         long,
         env = "DRYDOCK_LEADER_ELECT_RENEW_DEADLINE",
@@ -171,7 +165,7 @@ struct Flags {
         value_name = "DURATION"
     )]
     leader_elect_renew_deadline: GoDuration,
-    /// How often replicas look at the Lease.
+    /// The interval between attempts to acquire or renew the Lease.
     #[arg(
         long,
         env = "DRYDOCK_LEADER_ELECT_RETRY_PERIOD",
@@ -182,7 +176,7 @@ struct Flags {
     /// The address health and metrics are served on, over HTTPS.
     #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
     bind_address: IpAddr,
-    /// The port health and metrics are served on; 0 lets the system choose.
+    /// The port health and metrics are served on; 0 chooses a free port.
     #[arg(
         long,
         env = "DRYDOCK_SECURE_PORT",
@@ -190,19 +184,19 @@ struct Flags {
         value_name = "PORT"
     )]
     secure_port: u16,
-    /// The certificate of health and metrics; a new self-signed one when absent.
+    /// The serving certificate of health and metrics; a self-signed one is created when absent.
     #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
     /// The key of the certificate.
     #[arg(long, env = "DRYDOCK_TLS_PRIVATE_KEY_FILE", value_name = "FILE")]
     tls_private_key_file: Option<PathBuf>,
-    /// The form of log lines.
+    /// The format of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
     /// Which log lines are written: error, warn, info, debug, trace, or directives per module.
     #[arg(long, env = "DRYDOCK_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     log_level: String,
-    /// How long finished eviction requests are kept that do not say; 0 keeps them.
+    /// How long finished eviction requests without ttlSecondsAfterFinished are kept; 0 keeps them.
     #[arg(
         long,
         env = "DRYDOCK_DEFAULT_TTL_AFTER_FINISHED",
@@ -210,10 +204,10 @@ struct Flags {
         value_name = "DURATION"
     )]
     default_ttl_after_finished: GoDuration,
-    /// Whether a node counts as drained while static pods run on it.
+    /// Whether static pods count against the Drained condition.
     #[arg(long, env = "DRYDOCK_STATIC_PODS", value_enum, default_value = "reported")]
-    static_pods: StaticPodsFlag,
-    /// Names under k8s.io and kubernetes.io that interceptors may have besides the known ones, separated by commas.
+    static_pods: StaticPods,
+    /// Names under k8s.io and kubernetes.io that interceptors may have in addition to the built-in ones, separated by commas.
     #[arg(
         long,
         env = "DRYDOCK_ALLOWED_RESERVED_NAMES",
@@ -244,7 +238,7 @@ impl Config {
         if let Some(path) = config_file(&arguments, &environment) {
             all.extend(from_file(path, &environment)?);
         }
-        // Of a flag given twice the last one counts: the command line comes after the file.
+        // The last value of a flag overrides earlier ones: the command line comes after the file.
         all.extend(arguments.into_iter().skip(1));
         Flags::try_parse_from(all)
             .map_err(ConfigError::Arguments)?
@@ -252,25 +246,25 @@ impl Config {
     }
 }
 
-/// The file named by `--config`, before the command line as a whole is understood.
+/// The file named by `--config`, found before the command line is parsed.
 fn config_file(arguments: &[OsString], environment: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let mut named = environment("DRYDOCK_CONFIG");
+    let mut path = environment("DRYDOCK_CONFIG");
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
-            Some("--config") => named = arguments.next().cloned(),
+            Some("--config") => path = arguments.next().cloned(),
             Some(text) => {
-                if let Some(path) = text.strip_prefix("--config=") {
-                    named = Some(path.into());
+                if let Some(value) = text.strip_prefix("--config=") {
+                    path = Some(value.into());
                 }
             }
             None => {}
         }
     }
-    named.map(PathBuf::from)
+    path.map(PathBuf::from)
 }
 
-/// The members of the file as arguments, but those that the environment sets.
+/// The members of the file as arguments, except those that the environment sets.
 fn from_file(
     path: PathBuf,
     environment: &impl Fn(&str) -> Option<OsString>,
@@ -314,7 +308,7 @@ fn from_file(
 
 impl Flags {
     fn validate(self) -> Result<Config, ConfigError> {
-        let timing = Timing {
+        let timing = ElectionTiming {
             lease_duration: self.leader_elect_lease_duration.0,
             renew_deadline: self.leader_elect_renew_deadline.0,
             retry_period: self.leader_elect_retry_period.0,
@@ -324,7 +318,7 @@ impl Flags {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
             _ => {
-                return Err(wrong(
+                return Err(invalid(
                     "tls-cert-file",
                     "goes together with --tls-private-key-file",
                 ));
@@ -335,9 +329,9 @@ impl Flags {
         for name in &self.allowed_reserved_names {
             let mut trial = AllowedNames::default();
             trial.extend([name.clone()]);
-            let faults = trial.validate(&path, name);
-            if !faults.is_empty() {
-                return Err(wrong("allowed-reserved-names", faults.to_string()));
+            let errors = trial.validate(&path, name);
+            if !errors.is_empty() {
+                return Err(invalid("allowed-reserved-names", errors.to_string()));
             }
         }
         allowed_names.extend(self.allowed_reserved_names);
@@ -355,38 +349,35 @@ impl Flags {
                 level: self.log_level,
             },
             default_ttl: self.default_ttl_after_finished.0,
-            static_pods: match self.static_pods {
-                StaticPodsFlag::Required => StaticPods::Required,
-                StaticPodsFlag::Reported => StaticPods::Reported,
-            },
+            static_pods: self.static_pods,
             allowed_names,
         })
     }
 }
 
-fn check_timing(timing: Timing) -> Result<(), ConfigError> {
+fn check_timing(timing: ElectionTiming) -> Result<(), ConfigError> {
     if timing.retry_period.is_zero() {
-        return Err(wrong("leader-elect-retry-period", "must be longer than 0"));
+        return Err(invalid("leader-elect-retry-period", "must be longer than 0"));
     }
     if timing.renew_deadline <= timing.retry_period.mul_f64(1.2) {
-        return Err(wrong(
+        return Err(invalid(
             "leader-elect-renew-deadline",
             "must be longer than 1.2 times the retry period",
         ));
     }
     if timing.lease_duration <= timing.renew_deadline {
-        return Err(wrong(
+        return Err(invalid(
             "leader-elect-lease-duration",
             "must be longer than the renew deadline",
         ));
     }
     if timing.lease_duration.as_secs() < 1 {
-        return Err(wrong("leader-elect-lease-duration", "must be at least 1s"));
+        return Err(invalid("leader-elect-lease-duration", "must be at least 1s"));
     }
     Ok(())
 }
 
-fn wrong(flag: &'static str, message: impl Into<String>) -> ConfigError {
+fn invalid(flag: &'static str, message: impl Into<String>) -> ConfigError {
     ConfigError::Value {
         flag,
         message: message.into(),
@@ -409,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_do() {
+    fn defaults_are_valid() {
         let config = parse(&[], &[]).unwrap();
         assert_eq!(config.default_ttl, Duration::from_hours(24));
         assert_eq!(config.static_pods, StaticPods::Reported);
@@ -420,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_understood() {
+    fn flags_are_parsed() {
         let config = parse(
             &[
                 "--leader-elect=false",
@@ -446,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_beat_the_environment_which_beats_the_file() {
+    fn flags_override_the_environment_which_overrides_the_file() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(
             b"secure-port: 1111\nleader-elect: false\nlog-level: debug\ndefault-ttl-after-finished: 1h30m\nallowed-reserved-names: [a.k8s.io, b.k8s.io]\n",
@@ -460,14 +451,14 @@ mod tests {
         );
         assert_eq!(config.default_ttl, Duration::from_mins(90));
         assert!(config.election.is_none());
-        // The environment is read by clap for flags; here it only keeps the file's value out.
+        // clap reads the process environment, which this test does not set; the variable only hides the file's value.
         let config = parse(&[], &[("DRYDOCK_CONFIG", path), ("DRYDOCK_SECURE_PORT", "2222")]).unwrap();
         assert_eq!(config.address.port(), 10258);
         assert_eq!(config.log.level, "debug");
     }
 
     #[test]
-    fn wrong_values_are_one_clear_line() {
+    fn invalid_values_are_reported_with_their_flag() {
         for (arguments, expected) in [
             (
                 &["--leader-elect-renew-deadline=20s"][..],

@@ -1,8 +1,6 @@
-//! Which keys are due now, and when is the next one? One ordered set holds every deadline of a controller, so
-//! that 150,000 requests cost one timer.
+//! All deadlines of a controller in one ordered set, so that 150,000 requests need only one timer.
 //!
-//! The queue is a value without a clock of its own: whoever owns it asks with the time it knows and sleeps until
-//! [`DeadlineQueue::next`].
+//! The queue has no clock: its owner passes the time and sleeps until [`DeadlineQueue::next`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -26,27 +24,27 @@ impl<K> Default for DeadlineQueue<K> {
 }
 
 impl<K: Ord + Hash + Clone> DeadlineQueue<K> {
-    /// Replaces the deadline of the key.
+    /// Sets the deadline of a key, replacing its previous one.
     pub fn set(&mut self, key: K, at: Timestamp) {
         self.clear(&key);
         self.by_key.insert(key.clone(), at);
         self.by_time.insert((at, key));
     }
 
-    /// Forgets the deadline of the key.
+    /// Removes the deadline of a key.
     pub fn clear(&mut self, key: &K) {
         if let Some((key, at)) = self.by_key.remove_entry(key) {
             self.by_time.remove(&(at, key));
         }
     }
 
-    /// The first deadline.
+    /// The earliest deadline.
     #[must_use]
     pub fn next(&self) -> Option<Timestamp> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes a key whose deadline has come, the earliest first.
+    /// Removes and returns a key whose deadline has passed, the earliest first.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<K> {
         if self.next()? > now {
             return None;
@@ -54,18 +52,6 @@ impl<K: Ord + Hash + Clone> DeadlineQueue<K> {
         let (_, key) = self.by_time.pop_first()?;
         self.by_key.remove(&key);
         Some(key)
-    }
-
-    /// How many keys have a deadline.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
-    /// Whether no key has a deadline.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
     }
 }
 
@@ -78,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_out_when_due_and_in_order() {
+    fn due_keys_are_popped_in_order_of_their_deadlines() {
         let mut queue = DeadlineQueue::default();
         queue.set("late", at(30));
         queue.set("early", at(10));
@@ -88,11 +74,11 @@ mod tests {
         assert_eq!(queue.pop_due(at(20)), Some("early"));
         assert_eq!(queue.pop_due(at(20)), Some("middle"));
         assert_eq!(queue.pop_due(at(20)), None);
-        assert_eq!(queue.len(), 1);
+        assert_eq!((queue.by_key.len(), queue.by_time.len()), (1, 1));
     }
 
     #[test]
-    fn a_key_has_one_deadline_and_the_last_one_counts() {
+    fn setting_a_deadline_replaces_the_previous_one() {
         let mut queue = DeadlineQueue::default();
         queue.set("a", at(10));
         queue.set("a", at(50));
@@ -100,6 +86,6 @@ mod tests {
         assert_eq!(queue.pop_due(at(50)), Some("a"));
         queue.set("a", at(60));
         queue.clear(&"a");
-        assert!(queue.is_empty() && queue.next().is_none());
+        assert!(queue.by_key.is_empty() && queue.next().is_none());
     }
 }

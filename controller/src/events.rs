@@ -1,9 +1,9 @@
-//! What do people read under an object? Events, written in the background, each thing said once in a while and
-//! never once per heartbeat.
+//! Kubernetes Events about requests, maintenances, pods and nodes. They are written in the background; an Event that
+//! equals an earlier one is published once an hour at most, so that heartbeats and retries do not flood the API.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
@@ -16,68 +16,70 @@ use kube::{Api, Client, Resource};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Who says it.
+use crate::sync::lock;
+
+/// `reportingController` of every Event.
 const REPORTER: &str = "drydock-controller";
-/// How long the same thing about the same object is not said again.
-const SAME_AGAIN_AFTER: Duration = Duration::from_hours(1);
-/// How many events may wait to be written; more are dropped, events are a courtesy.
-const WAITING: usize = 1024;
-/// How many said things are remembered.
-const REMEMBERED: usize = 50_000;
-/// How much of an object's name is in the name of its events, in bytes: names end at 253.
-const LONGEST_NAME: usize = 200;
-/// The longest note the API takes, in bytes.
-const LONGEST_NOTE: usize = 1024;
-/// How long one write may take.
+/// How long an equal Event about the same object is not published again.
+const DEDUPLICATION_PERIOD: Duration = Duration::from_hours(1);
+/// How many Events may wait to be written. More are dropped: Events are best effort.
+const QUEUE_CAPACITY: usize = 1024;
+/// How many published Events are remembered for deduplication.
+const MAX_REMEMBERED: usize = 50_000;
+/// How many bytes of the object's name begin the name of its Events. The limit of a name is 253.
+const MAX_NAME_PREFIX: usize = 200;
+/// The longest note that the API accepts, in bytes.
+const MAX_NOTE: usize = 1024;
+/// The deadline of one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How bad it is.
+/// The type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Severity {
-    /// For the record.
+pub enum EventType {
+    /// Information.
     Normal,
-    /// Somebody should look.
+    /// A condition that may need attention.
     Warning,
 }
 
-/// What to say.
+/// The content of an Event, without the object it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// How bad it is.
-    pub severity: Severity,
-    /// Why, in `CamelCase`.
+pub struct EventContent {
+    /// The type.
+    pub event_type: EventType,
+    /// The reason, in `CamelCase`.
     pub reason: &'static str,
-    /// What was done, in `CamelCase`.
+    /// The action taken, in `CamelCase`.
     pub action: &'static str,
-    /// For people.
+    /// The text for people.
     pub note: String,
 }
 
-impl Notice {
-    /// Something for the record.
+impl EventContent {
+    /// A Normal Event.
     #[must_use]
     pub fn normal(reason: &'static str, action: &'static str, note: impl Into<String>) -> Self {
         Self {
-            severity: Severity::Normal,
+            event_type: EventType::Normal,
             reason,
             action,
             note: note.into(),
         }
     }
 
-    /// Something somebody should look at.
+    /// A Warning Event.
     #[must_use]
     pub fn warning(reason: &'static str, action: &'static str, note: impl Into<String>) -> Self {
         Self {
-            severity: Severity::Warning,
+            event_type: EventType::Warning,
             ..Self::normal(reason, action, note)
         }
     }
 }
 
-/// A reference to an object, for [`Events::say`].
+/// A reference to an object, for [`EventRecorder::publish`].
 #[must_use]
-pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
+pub fn object_reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
@@ -89,7 +91,7 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-/// A reference to a node. Nodes are known by their name in events.
+/// A reference to a node. Its UID is the name of the node, as in the kubelet's Events.
 #[must_use]
 pub fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
@@ -101,99 +103,102 @@ pub fn node_reference(name: &str) -> ObjectReference {
     }
 }
 
-/// What was said: uid and name of the object, reason, note.
-type Said = (String, String, &'static str, String);
+/// What makes two Events equal: UID and name of the object, reason, note.
+type EventKey = (String, String, &'static str, String);
 
-/// Where events are handed in.
+/// Accepts Events and queues them for [`write_queued`]. Clones share the queue.
 #[derive(Debug, Clone)]
-pub struct Events {
+pub struct EventRecorder {
     clock: Arc<dyn Clock>,
     queue: mpsc::Sender<Event>,
-    said: Arc<Mutex<HashMap<Said, Timestamp>>>,
+    /// When an Event was last published.
+    published: Arc<Mutex<HashMap<EventKey, Timestamp>>>,
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
 }
 
-impl Events {
-    /// Events of this instance, and what is to be written, for [`write`].
+impl EventRecorder {
+    /// A recorder of this controller instance, and the queue for [`write_queued`].
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, instance: &str) -> (Self, mpsc::Receiver<Event>) {
-        let (queue, waiting) = mpsc::channel(WAITING);
-        let events = Self {
+        let (queue, queued) = mpsc::channel(QUEUE_CAPACITY);
+        let recorder = Self {
             clock,
             queue,
-            said: Arc::default(),
+            published: Arc::default(),
             instance: instance.into(),
             serial: Arc::default(),
         };
-        (events, waiting)
+        (recorder, queued)
     }
 
-    /// Says something about an object, unless the same was said within the last hour. Never waits.
-    pub fn say(&self, about: &ObjectReference, notice: Notice) {
+    /// Queues an Event about an object, unless an equal one was published within the last hour. Never blocks.
+    pub fn publish(&self, regarding: &ObjectReference, content: EventContent) {
         let now = self.clock.now();
         let key = (
-            about.uid.clone().unwrap_or_default(),
-            about.name.clone().unwrap_or_default(),
-            notice.reason,
-            notice.note.clone(),
+            regarding.uid.clone().unwrap_or_default(),
+            regarding.name.clone().unwrap_or_default(),
+            content.reason,
+            content.note.clone(),
         );
-        if !self.is_new(key, now) {
+        if !self.remember(key, now) {
             return;
         }
-        let event = self.event(about, notice, now);
+        let event = self.event(regarding, content, now);
         if self.queue.try_send(event).is_err() {
-            tracing::debug!("an event was dropped: too many wait to be written");
+            tracing::debug!("event dropped: the queue is full");
         }
     }
 
-    fn is_new(&self, key: Said, now: Timestamp) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = now.checked_sub(SAME_AGAIN_AFTER).unwrap_or(Timestamp::MIN);
-        if said.len() >= REMEMBERED {
-            said.retain(|_, at| *at > oldest);
+    /// Remembers an Event; `false` when an equal one was published within the last hour.
+    fn remember(&self, key: EventKey, now: Timestamp) -> bool {
+        let mut published = lock(&self.published);
+        let oldest = now.checked_sub(DEDUPLICATION_PERIOD).unwrap_or(Timestamp::MIN);
+        if published.len() >= MAX_REMEMBERED {
+            published.retain(|_, at| *at > oldest);
         }
-        if said.len() >= REMEMBERED {
-            said.clear();
+        if published.len() >= MAX_REMEMBERED {
+            published.clear();
         }
-        match said.get(&key) {
+        match published.get(&key) {
             Some(at) if *at > oldest => false,
             _ => {
-                said.insert(key, now);
+                published.insert(key, now);
                 true
             }
         }
     }
 
-    fn event(&self, about: &ObjectReference, notice: Notice, now: Timestamp) -> Event {
+    fn event(&self, regarding: &ObjectReference, content: EventContent, now: Timestamp) -> Event {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let name = about.name.as_deref().unwrap_or(REPORTER);
-        let name = name
-            .get(..LONGEST_NAME.min(name.len()))
+        let name = regarding.name.as_deref().unwrap_or(REPORTER);
+        let prefix = name
+            .get(..MAX_NAME_PREFIX.min(name.len()))
             .unwrap_or(REPORTER)
             .trim_end_matches(['.', '-']);
-        let mut note = notice.note;
-        let mut end = note.len().min(LONGEST_NOTE);
-        while !note.is_char_boundary(end) {
-            end -= 1;
-        }
-        note.truncate(end);
+        let mut note = content.note;
+        note.truncate(note.floor_char_boundary(MAX_NOTE));
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:x}{serial:x}", now.as_microsecond())),
-                // The API wants events about cluster-scoped objects in this namespace.
-                namespace: Some(about.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+                name: Some(format!("{prefix}.{:x}{serial:x}", now.as_microsecond())),
+                // The API requires Events about cluster-scoped objects in this namespace.
+                namespace: Some(
+                    regarding
+                        .namespace
+                        .clone()
+                        .unwrap_or_else(|| "default".to_owned()),
+                ),
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(now)),
-            action: Some(notice.action.to_owned()),
-            reason: Some(notice.reason.to_owned()),
+            action: Some(content.action.to_owned()),
+            reason: Some(content.reason.to_owned()),
             note: Some(note),
-            type_: Some(match notice.severity {
-                Severity::Normal => "Normal".to_owned(),
-                Severity::Warning => "Warning".to_owned(),
+            type_: Some(match content.event_type {
+                EventType::Normal => "Normal".to_owned(),
+                EventType::Warning => "Warning".to_owned(),
             }),
-            regarding: Some(about.clone()),
+            regarding: Some(regarding.clone()),
             reporting_controller: Some(REPORTER.to_owned()),
             reporting_instance: Some(self.instance.to_string()),
             ..Event::default()
@@ -201,22 +206,23 @@ impl Events {
     }
 }
 
-/// Writes what was said to the host until cancelled, then what is left of it as far as it goes quickly.
-pub async fn write(client: Client, mut waiting: mpsc::Receiver<Event>, cancel: CancellationToken) {
+/// Writes queued Events to the host cluster. After cancellation it writes what is still queued; the caller bounds how
+/// long that may take.
+pub async fn write_queued(client: Client, mut queued: mpsc::Receiver<Event>, cancel: CancellationToken) {
     loop {
         let event = tokio::select! {
-            event = waiting.recv() => event,
-            () = cancel.cancelled() => waiting.try_recv().ok(),
+            event = queued.recv() => event,
+            () = cancel.cancelled() => queued.try_recv().ok(),
         };
         let Some(event) = event else { return };
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
         match tokio::time::timeout(WRITE_DEADLINE, events.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "an event was not written"),
-            Err(_) => tracing::debug!("an event was not written in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "writing an event failed"),
+            Err(_) => tracing::debug!("writing an event timed out"),
         }
-        if cancel.is_cancelled() && waiting.is_empty() {
+        if cancel.is_cancelled() && queued.is_empty() {
             return;
         }
     }
@@ -225,23 +231,27 @@ pub async fn write(client: Client, mut waiting: mpsc::Receiver<Event>, cancel: C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drydock_machinery::clock::ManualClock;
+    use crate::fixtures::clock_at;
 
     #[test]
-    fn the_same_thing_is_said_once_an_hour() {
-        let clock = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
-        let (events, mut waiting) = Events::new(Arc::clone(&clock) as Arc<dyn Clock>, "me");
-        let about = node_reference("one");
-        let say = || events.say(&about, Notice::warning("Fight", "Cordon", "somebody uncordons"));
-        say();
-        say();
-        let event = waiting.try_recv().unwrap();
+    fn equal_events_are_published_once_an_hour_and_notes_are_cut() {
+        let clock = clock_at(0);
+        let (recorder, mut queued) = EventRecorder::new(Arc::clone(&clock) as Arc<dyn Clock>, "me");
+        let node = node_reference("one");
+        let publish = || {
+            let content = EventContent::warning("CordonConflict", "Cordon", "uncordoned again");
+            recorder.publish(&node, content);
+        };
+        publish();
+        publish();
+        let event = queued.try_recv().unwrap();
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
-        assert!(waiting.try_recv().is_err());
-        clock.advance(SAME_AGAIN_AFTER);
-        say();
-        assert!(waiting.try_recv().is_ok());
-        events.say(&about, Notice::normal("Fight", "Cordon", "x".repeat(3000)));
-        assert_eq!(waiting.try_recv().unwrap().note.unwrap().len(), LONGEST_NOTE);
+        assert!(queued.try_recv().is_err());
+        clock.advance(DEDUPLICATION_PERIOD);
+        publish();
+        assert!(queued.try_recv().is_ok());
+        let long = EventContent::normal("CordonConflict", "Cordon", "x".repeat(3000));
+        recorder.publish(&node, long);
+        assert_eq!(queued.try_recv().unwrap().note.unwrap().len(), MAX_NOTE);
     }
 }

@@ -1,4 +1,4 @@
-//! Is the process well, and what has it counted? `/livez`, `/readyz`, `/healthz` and `/metrics` over HTTPS.
+//! Serves `/livez`, `/readyz`, `/healthz` and `/metrics` over HTTPS.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,19 +26,19 @@ use crate::config::CertificateFiles;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
-/// How many connections are served at a time: probes and scrapers are few.
-const CONNECTIONS: usize = 64;
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a client may take to send the head of a request.
-const HEADERS: Duration = Duration::from_secs(10);
-/// How long a connection lives at most, so that idle ones do not hold places.
-const CONNECTION: Duration = Duration::from_mins(5);
+/// How many connections are served at a time. Probes and scrapers need few.
+const MAX_CONNECTIONS: usize = 64;
+/// The timeout of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout for receiving the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The lifetime of a connection, so that idle ones do not use up the limit.
+const MAX_CONNECTION_AGE: Duration = Duration::from_mins(5);
 
 /// Why health and metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// A file holds no usable PEM.
+    /// A file does not contain the expected PEM.
     #[error("cannot use {path}")]
     Pem {
         /// The file.
@@ -47,13 +47,13 @@ pub enum HealthError {
         #[source]
         source: rustls_pki_types::pem::Error,
     },
-    /// A certificate was not made.
-    #[error("no certificate could be made")]
+    /// The self-signed certificate could not be created.
+    #[error("cannot create a self-signed certificate")]
     SelfSigned(#[source] rcgen::Error),
-    /// Certificate and key do not do.
-    #[error("certificate and key cannot be used")]
+    /// The certificate and key were rejected.
+    #[error("cannot use the certificate and key")]
     Tls(#[source] rustls::Error),
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
@@ -64,7 +64,7 @@ pub enum HealthError {
     },
 }
 
-/// What is asked about.
+/// The state that the endpoints report.
 #[derive(Debug, Clone)]
 pub struct Health {
     stores: Stores,
@@ -73,7 +73,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The health of a process with these stores, which is not ready any more when `shutdown` is cancelled.
+    /// The health of a process that is ready from when the stores are synced until `shutdown` is cancelled.
     #[must_use]
     pub fn new(stores: Stores, metrics: Metrics, shutdown: CancellationToken) -> Self {
         Self {
@@ -83,26 +83,27 @@ impl Health {
         }
     }
 
-    fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
+    /// Status, content type and body of the response.
+    fn respond(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
         const TEXT: &str = "text/plain; charset=utf-8";
         if method != Method::GET && method != Method::HEAD {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
         }
         match path {
-            // A process whose parts end exits; one that answers lives.
+            // The process exits when a part of it ends, so a response proves liveness.
             "/livez" => (StatusCode::OK, TEXT, "ok".to_owned()),
             "/readyz" | "/healthz" => {
-                let waits = self.stores.unsynced();
+                let unsynced = self.stores.unsynced();
                 if self.shutdown.is_cancelled() {
                     (
                         StatusCode::SERVICE_UNAVAILABLE,
                         TEXT,
                         "shutting down\n".to_owned(),
                     )
-                } else if waits.is_empty() {
+                } else if unsynced.is_empty() {
                     (StatusCode::OK, TEXT, "ok".to_owned())
                 } else {
-                    let text = format!("waiting for the first list of {}\n", waits.join(", "));
+                    let text = format!("waiting for the initial list of {}\n", unsynced.join(", "));
                     (StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
                 }
             }
@@ -114,12 +115,15 @@ impl Health {
         }
     }
 
-    fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, kind, body) = self.answer(request.method(), request.uri().path());
+    fn handle(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let (status, content_type, body) = self.respond(request.method(), request.uri().path());
         let mut response = Response::new(Full::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+        headers.insert(
+            header::CONTENT_TYPE,
+            header::HeaderValue::from_static(content_type),
+        );
         headers.insert(
             header::X_CONTENT_TYPE_OPTIONS,
             header::HeaderValue::from_static("nosniff"),
@@ -128,7 +132,7 @@ impl Health {
     }
 }
 
-/// A listener that is bound, with the certificate it shows.
+/// A bound listener with its serving certificate.
 pub struct Listener {
     listener: TcpListener,
     tls: TlsAcceptor,
@@ -143,14 +147,15 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Binds the address. The address bound is logged as `listening`.
+    /// Binds the address and logs the bound address as `listening`. Without certificate files it creates a
+    /// self-signed certificate.
     ///
     /// # Errors
     ///
     /// [`HealthError`].
     pub async fn bind(address: SocketAddr, files: Option<&CertificateFiles>) -> Result<Self, HealthError> {
         let (chain, key) = match files {
-            Some(files) => read(files)?,
+            Some(files) => read_files(files)?,
             None => self_signed(address)?,
         };
         let mut config = ServerConfig::builder()
@@ -168,84 +173,75 @@ impl Listener {
         })
     }
 
-    /// The address that is bound.
-    ///
-    /// # Errors
-    ///
-    /// What the system says.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
     /// Serves until cancelled.
     pub async fn serve(self, health: Health, cancel: CancellationToken) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let limit = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
-            let place = Arc::clone(&places).acquire_owned();
+            let permit = Arc::clone(&limit).acquire_owned();
             let accepted = tokio::select! {
                 () = cancel.cancelled() => return,
-                accepted = async { (place.await, self.listener.accept().await) } => accepted,
+                accepted = async { (permit.await, self.listener.accept().await) } => accepted,
             };
             while connections.try_join_next().is_some() {}
-            let (Ok(place), Ok((stream, _))) = accepted else {
-                // Out of file descriptors, most likely: they come back.
+            let (Ok(permit), Ok((stream, _))) = accepted else {
+                // Most likely the process is out of file descriptors, which connections release as they end.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let (tls, health) = (self.tls.clone(), health.clone());
             connections.spawn(async move {
-                let served = tokio::time::timeout(CONNECTION, serve_one(stream, tls, health));
+                let served = tokio::time::timeout(MAX_CONNECTION_AGE, serve_connection(stream, tls, health));
                 if let Ok(Err(error)) = served.await {
-                    tracing::debug!(%error, "a connection for health or metrics ended");
+                    tracing::debug!(%error, "a connection for health or metrics failed");
                 }
-                drop(place);
+                drop(permit);
             });
         }
     }
 }
 
-async fn serve_one(
+async fn serve_connection(
     stream: TcpStream,
     tls: TlsAcceptor,
     health: Health,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let stream = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await??;
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
     let service = service_fn(move |request| {
-        let response = health.respond(&request);
+        let response = health.handle(&request);
         async move { Ok::<_, Infallible>(response) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await?;
     Ok(())
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type CertifiedKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn read(files: &CertificateFiles) -> Result<Identity, HealthError> {
-    let wrong = |path: &PathBuf| {
+fn read_files(files: &CertificateFiles) -> Result<CertifiedKey, HealthError> {
+    let invalid = |path: &PathBuf| {
         let path = path.clone();
         move |source| HealthError::Pem { path, source }
     };
     let chain = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect)
-        .map_err(wrong(&files.certificate))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(wrong(&files.key))?;
+        .map_err(invalid(&files.certificate))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(invalid(&files.key))?;
     Ok((chain, key))
 }
 
-fn self_signed(address: SocketAddr) -> Result<Identity, HealthError> {
+fn self_signed(address: SocketAddr) -> Result<CertifiedKey, HealthError> {
     let names = vec![
         "localhost".to_owned(),
         "drydock-controller".to_owned(),
         address.ip().to_string(),
     ];
-    let made = rcgen::generate_simple_self_signed(names).map_err(HealthError::SelfSigned)?;
-    let key = rustls_pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    Ok((vec![made.cert.der().clone()], key.into()))
+    let certified = rcgen::generate_simple_self_signed(names).map_err(HealthError::SelfSigned)?;
+    let key = rustls_pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    Ok((vec![certified.cert.der().clone()], key.into()))
 }
 
 #[cfg(test)]
@@ -254,21 +250,21 @@ mod tests {
     use crate::stores::Informers;
 
     #[test]
-    fn a_process_is_ready_when_its_stores_are_and_until_it_ends() {
+    fn process_is_ready_from_synced_stores_until_shutdown() {
         let (_informers, stores) = Informers::new();
         let shutdown = CancellationToken::new();
         let health = Health::new(stores, Metrics::default(), shutdown.clone());
-        let answer = |path| health.answer(&Method::GET, path);
-        assert_eq!(answer("/livez").0, StatusCode::OK);
-        let (status, _, text) = answer("/readyz");
+        let get = |path| health.respond(&Method::GET, path);
+        assert_eq!(get("/livez").0, StatusCode::OK);
+        let (status, _, text) = get("/readyz");
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(text.contains("pods"), "{text}");
         shutdown.cancel();
-        assert!(answer("/healthz").2.contains("shutting down"));
-        assert!(answer("/metrics").2.ends_with("# EOF\n"));
-        assert_eq!(answer("/").0, StatusCode::NOT_FOUND);
+        assert!(get("/healthz").2.contains("shutting down"));
+        assert!(get("/metrics").2.ends_with("# EOF\n"));
+        assert_eq!(get("/").0, StatusCode::NOT_FOUND);
         assert_eq!(
-            health.answer(&Method::POST, "/livez").0,
+            health.respond(&Method::POST, "/livez").0,
             StatusCode::METHOD_NOT_ALLOWED
         );
     }

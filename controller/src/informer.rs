@@ -1,7 +1,6 @@
-//! What is out there? One watch per kind fills a store that everybody may read; whoever wants to know of changes
-//! is told after the store holds them.
+//! One watch per kind fills a shared store. Change handlers run after the store contains the change.
 //!
-//! The one writer is [`Informer::run`]. The first list is swapped in whole, so readers never see half of it.
+//! [`Informer::run`] is the only writer. A new list replaces the store in one step, so readers never see part of it.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -16,11 +15,24 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long a server that streams its first list may be silent. One that does not know streaming lists may answer
-/// with a plain watch, which never says that the list is complete.
-const STREAMED_LIST_SILENCE: Duration = Duration::from_secs(10);
+/// The longest pause between two events of a streamed list. A server without streaming lists may respond with a plain
+/// watch, which never marks the end of the list.
+const STREAMED_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Objects of one kind, readable by everybody.
+/// Namespace (empty for cluster-scoped kinds) and name of an object.
+pub type ObjectKey = (String, String);
+
+/// The key of an object.
+#[must_use]
+pub fn key_of<K: Resource>(object: &K) -> ObjectKey {
+    let meta = object.meta();
+    (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
+}
+
+/// The last known objects of one kind. Clones share them.
 #[derive(Debug)]
 pub struct Store<K> {
     objects: Arc<RwLock<Objects<K>>>,
@@ -40,13 +52,13 @@ impl<K> Clone for Store<K> {
 type Objects<K> = HashMap<String, HashMap<String, Arc<K>>>;
 
 impl<K> Store<K> {
-    /// The object, if it is there. Cluster-scoped objects have an empty namespace.
+    /// The object, if it exists. The namespace of cluster-scoped objects is empty.
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.read(|objects| objects.get(namespace)?.get(name).cloned())
     }
 
-    /// The objects of a namespace, in no order.
+    /// The objects of a namespace, unordered.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.read(|objects| {
@@ -57,20 +69,20 @@ impl<K> Store<K> {
         .unwrap_or_default()
     }
 
-    /// All objects, in no order.
+    /// All objects, unordered.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         self.read(|objects| objects.values().flat_map(HashMap::values).cloned().collect())
     }
 
-    /// Whether the first list is complete.
+    /// Whether the initial list is complete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// Waits until the first list is complete, or for ever if the informer has ended before.
-    pub async fn synced(&self) {
+    /// Waits until the initial list is complete. Never returns if the informer ended before.
+    pub async fn wait_until_synced(&self) {
         let mut synced = self.synced.clone();
         if synced.wait_for(|synced| *synced).await.is_err() {
             std::future::pending::<()>().await;
@@ -82,31 +94,53 @@ impl<K> Store<K> {
     }
 }
 
-/// A change of one object: it came, changed, or went.
+#[cfg(test)]
+impl<K: Resource> Store<K> {
+    /// A synced store of these objects.
+    pub(crate) fn synced_with(list: Vec<K>) -> Self {
+        let mut objects = HashMap::new();
+        for object in list {
+            insert(&mut objects, Arc::new(object));
+        }
+        Self {
+            objects: Arc::new(RwLock::new(objects)),
+            synced: watch::channel(true).1,
+        }
+    }
+}
+
+/// The creation, update or deletion of one object.
 #[derive(Debug)]
 pub struct Change<K> {
-    /// The object before.
+    /// The object before; `None` when it was created.
     pub old: Option<Arc<K>>,
-    /// The object now.
+    /// The object now; `None` when it was deleted.
     pub new: Option<Arc<K>>,
 }
 
 impl<K> Change<K> {
-    /// The object now, or as it was last.
+    /// The object now, or its last state when it was deleted.
     #[must_use]
     pub fn latest(&self) -> Option<&Arc<K>> {
         self.new.as_ref().or(self.old.as_ref())
     }
+
+    /// The object before and now, as far as it existed.
+    pub fn states(&self) -> impl Iterator<Item = &Arc<K>> {
+        [&self.old, &self.new].into_iter().flatten()
+    }
 }
 
-type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+type ChangeHandler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
-/// The one that fills a store.
+/// The writer of a store.
 pub struct Informer<K> {
     objects: Arc<RwLock<Objects<K>>>,
     synced: watch::Sender<bool>,
-    listeners: Vec<Listener<K>>,
+    handlers: Vec<ChangeHandler<K>>,
+    /// Drops fields that no controller reads.
     trim: fn(&mut K),
+    /// The list being received, until it is complete.
     list: Objects<K>,
 }
 
@@ -118,17 +152,18 @@ impl<K: Debug> Debug for Informer<K> {
     }
 }
 
-/// Why a watch is begun anew in the other way.
-enum Ended {
+/// Why a watch ended.
+enum WatchEnd {
     Cancelled,
-    NoStreamedLists,
+    /// The server does not support streaming lists.
+    StreamingUnsupported,
 }
 
 impl<K> Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    /// An informer whose objects are trimmed before they are stored.
+    /// An informer and its store. Objects are trimmed before they are stored.
     #[must_use]
     pub fn new(trim: fn(&mut K)) -> (Self, Store<K>) {
         let objects = Arc::new(RwLock::new(HashMap::new()));
@@ -140,25 +175,25 @@ where
         let informer = Self {
             objects,
             synced,
-            listeners: Vec::new(),
+            handlers: Vec::new(),
             trim,
             list: HashMap::new(),
         };
         (informer, store)
     }
 
-    /// Tells of every change. The listener must not wait: it has keys queued, no more.
-    pub fn listen(&mut self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        self.listeners.push(Box::new(listener));
+    /// Adds a handler that is called for every change. It must not block: handlers only queue keys.
+    pub fn add_handler(&mut self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        self.handlers.push(Box::new(handler));
     }
 
-    /// Watches until cancelled. Asks for a streamed first list, and for pages where the server has none.
+    /// Watches until cancelled. The initial list is streamed, or paged where the server does not stream lists.
     pub async fn run(mut self, api: Api<K>, cancel: CancellationToken) {
         let streaming = watcher::Config::default().streaming_lists();
         match self.watch(&api, streaming, &cancel, true).await {
-            Ended::Cancelled => return,
-            Ended::NoStreamedLists => {
-                tracing::info!(kind = %K::kind(&()), "the server streams no lists: listing in pages");
+            WatchEnd::Cancelled => return,
+            WatchEnd::StreamingUnsupported => {
+                tracing::info!(kind = %K::kind(&()), "the server does not support streaming lists; listing in pages");
             }
         }
         self.watch(&api, watcher::Config::default(), &cancel, false).await;
@@ -170,15 +205,15 @@ where
         config: watcher::Config,
         cancel: &CancellationToken,
         is_streaming: bool,
-    ) -> Ended {
+    ) -> WatchEnd {
         let mut events = watcher(api.clone(), config).default_backoff().boxed();
         let mut is_listed = !is_streaming;
-        // From when the server has begun to answer until its list is complete.
+        // Whether the list has begun and is not complete.
         let mut is_listing = false;
         loop {
             let event = tokio::select! {
-                () = cancel.cancelled() => return Ended::Cancelled,
-                () = tokio::time::sleep(STREAMED_LIST_SILENCE), if is_listing => return Ended::NoStreamedLists,
+                () = cancel.cancelled() => return WatchEnd::Cancelled,
+                () = tokio::time::sleep(STREAMED_LIST_TIMEOUT), if is_listing => return WatchEnd::StreamingUnsupported,
                 event = events.next() => event,
             };
             match event {
@@ -190,12 +225,12 @@ where
                 Some(Err(error)) => {
                     is_listing = false;
                     if !is_listed && is_unsupported(&error) {
-                        return Ended::NoStreamedLists;
+                        return WatchEnd::StreamingUnsupported;
                     }
-                    let error = in_words(&error);
-                    tracing::warn!(kind = %K::kind(&()), error, "a watch was interrupted");
+                    let error = summary(&error);
+                    tracing::warn!(kind = %K::kind(&()), error, "watch interrupted");
                 }
-                None => return Ended::Cancelled,
+                None => return WatchEnd::Cancelled,
             }
         }
     }
@@ -206,14 +241,14 @@ where
             Event::InitApply(object) => {
                 insert(&mut self.list, Arc::new(object));
             }
-            Event::InitDone => self.swap(),
+            Event::InitDone => self.replace_all(),
             Event::Apply(object) => {
                 let new = Arc::new(object);
                 let old = self.write(|objects| insert(objects, Arc::clone(&new)));
-                self.tell(&Change { old, new: Some(new) });
+                self.notify(&Change { old, new: Some(new) });
             }
             Event::Delete(object) => {
-                let (namespace, name) = key(&object);
+                let (namespace, name) = key_of(&object);
                 let old = self.write(|objects| {
                     let in_namespace = objects.get_mut(&namespace)?;
                     let old = in_namespace.remove(&name);
@@ -222,7 +257,7 @@ where
                     }
                     old
                 });
-                self.tell(&Change {
+                self.notify(&Change {
                     old: Some(old.unwrap_or_else(|| Arc::new(object))),
                     new: None,
                 });
@@ -230,8 +265,8 @@ where
         }
     }
 
-    /// Puts a complete list in the place of what was there, and tells what came of it.
-    fn swap(&mut self) {
+    /// Replaces the store by the complete list, then calls the handlers with the differences.
+    fn replace_all(&mut self) {
         let list = std::mem::take(&mut self.list);
         let mut before = self.write(|objects| std::mem::replace(objects, list.clone()));
         self.synced.send_replace(true);
@@ -239,27 +274,27 @@ where
             let mut before = before.remove(&namespace).unwrap_or_default();
             for (name, new) in objects {
                 let old = before.remove(&name);
-                self.tell(&Change { old, new: Some(new) });
+                self.notify(&Change { old, new: Some(new) });
             }
-            self.tell_gone(before);
+            self.notify_deleted(before);
         }
         for gone in before.into_values() {
-            self.tell_gone(gone);
+            self.notify_deleted(gone);
         }
     }
 
-    fn tell_gone(&self, gone: HashMap<String, Arc<K>>) {
+    fn notify_deleted(&self, gone: HashMap<String, Arc<K>>) {
         for old in gone.into_values() {
-            self.tell(&Change {
+            self.notify(&Change {
                 old: Some(old),
                 new: None,
             });
         }
     }
 
-    fn tell(&self, change: &Change<K>) {
-        for listener in &self.listeners {
-            listener(change);
+    fn notify(&self, change: &Change<K>) {
+        for handler in &self.handlers {
+            handler(change);
         }
     }
 
@@ -269,20 +304,12 @@ where
 }
 
 fn insert<K: Resource>(objects: &mut Objects<K>, object: Arc<K>) -> Option<Arc<K>> {
-    let (namespace, name) = key(&*object);
+    let (namespace, name) = key_of(&*object);
     objects.entry(namespace).or_default().insert(name, object)
 }
 
-fn key<K: Resource>(object: &K) -> (String, String) {
-    let meta = object.meta();
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
-}
-
-/// What the server said, without the form it said it in.
-fn in_words(error: &watcher::Error) -> String {
+/// The server's message and code, where it sent them.
+fn summary(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
@@ -292,7 +319,7 @@ fn in_words(error: &watcher::Error) -> String {
     }
 }
 
-/// Whether the server refused the parameters of a streamed list.
+/// Whether the server rejected the parameters of a streaming list.
 fn is_unsupported(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 400 | 405 | 422),
@@ -302,37 +329,23 @@ fn is_unsupported(error: &watcher::Error) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::api::tests::{Seen, double, failure};
+    use crate::fixtures::{ReceivedRequest, api_double, failure, pod};
     use crate::pod::Pod;
-    use crate::pod::tests::pod;
     use serde_json::json;
     use std::sync::Mutex;
 
-    /// A store that holds these objects.
-    pub(crate) fn store<K>(objects: Vec<K>) -> Store<K>
-    where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    {
-        let (mut informer, store) = Informer::new(|_| {});
-        informer.apply(Event::Init);
-        for object in objects {
-            informer.apply(Event::InitApply(object));
-        }
-        informer.apply(Event::InitDone);
-        store
-    }
-
     #[test]
-    fn lists_are_swapped_in_whole_and_differences_told() {
+    fn lists_replace_the_store_at_once_and_handlers_get_the_differences() {
         let (mut informer, store) = Informer::<Pod>::new(Pod::trim);
-        let told = Arc::new(Mutex::new(Vec::new()));
-        informer.listen({
-            let told = Arc::clone(&told);
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        informer.add_handler({
+            let changes = Arc::clone(&changes);
             move |change: &Change<Pod>| {
                 let name = change.latest().unwrap().name().to_owned();
-                told.lock()
+                changes
+                    .lock()
                     .unwrap()
                     .push((name, change.old.is_some(), change.new.is_some()));
             }
@@ -349,7 +362,7 @@ pub(crate) mod tests {
         informer.apply(Event::Init);
         informer.apply(Event::InitApply(named("c")));
         informer.apply(Event::InitDone);
-        let told = std::mem::take(&mut *told.lock().unwrap());
+        let changes = std::mem::take(&mut *changes.lock().unwrap());
         let expected = [
             ("a", false, true),
             ("b", false, true),
@@ -358,14 +371,17 @@ pub(crate) mod tests {
             ("c", false, true),
             ("a", true, false),
         ];
-        assert_eq!(told, expected.map(|(name, old, new)| (name.to_owned(), old, new)));
+        assert_eq!(
+            changes,
+            expected.map(|(name, old, new)| (name.to_owned(), old, new))
+        );
         assert_eq!(store.in_namespace("shop").len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_without_streamed_lists_is_listed() {
-        let (client, seen) = double(|seen: &Seen| {
-            if seen.query.contains("sendInitialEvents") {
+    async fn servers_without_streaming_lists_are_listed_in_pages() {
+        let (clients, received) = api_double(|request: &ReceivedRequest| {
+            if request.query.contains("sendInitialEvents") {
                 return failure(422, "Invalid", "sendInitialEvents: Forbidden", json!({}));
             }
             let page = json!({
@@ -373,10 +389,10 @@ pub(crate) mod tests {
                 "metadata": {"resourceVersion": "5"},
                 "items": [{"metadata": {"name": "a", "namespace": "shop"}}],
             });
-            // A watch that ends at once: it is begun again after a pause.
+            // A watch that ends at once: it is restarted after a pause.
             (
                 200,
-                if seen.query.contains("watch=true") {
+                if request.query.contains("watch=true") {
                     json!({})
                 } else {
                     page
@@ -385,15 +401,15 @@ pub(crate) mod tests {
         });
         let (informer, store) = Informer::<Pod>::new(Pod::trim);
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(informer.run(Api::all(client), cancel.clone()));
-        store.synced().await;
+        let running = tokio::spawn(informer.run(Api::all(clients.host), cancel.clone()));
+        store.wait_until_synced().await;
         assert!(store.get("shop", "a").is_some());
         cancel.cancel();
         running.await.unwrap();
-        let seen = seen.lock().unwrap();
+        let received = received.lock().unwrap();
         assert!(
-            seen[0].query.contains("sendInitialEvents"),
-            "streaming is tried first"
+            received[0].query.contains("sendInitialEvents"),
+            "a streaming list is requested first"
         );
     }
 }

@@ -1,15 +1,15 @@
-//! Who acts? Of several processes the one that holds the Lease. It stops acting before another may begin.
+//! Leader election by a Lease: of several replicas only the holder of the Lease acts, and it stops before another
+//! replica may acquire the Lease.
 //!
 //! ```text
-//! follow ──lease free, or not renewed for its duration──▶ lead ──renewed every retry period──▶ lead
-//!    ▲                                                     │
-//!    └──────── not renewed within the renew deadline ──────┘
+//! follower ──lease free, or not renewed for its duration──▶ leader ──renewed every retry period──▶ leader
+//!    ▲                                                       │
+//!    └────────── not renewed within the renew deadline ──────┘
 //! ```
 //!
-//! Whether another's lease has run out is measured by the own clock, from when its last change was seen: clocks of
+//! A follower measures the expiry of the Lease by its own clock, from when it observed the last change: clocks of
 //! different machines are never compared.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,115 +24,91 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Error, call};
 
 /// The name of the Lease.
-pub const LEASE: &str = "drydock-controller";
+const LEASE: &str = "drydock-controller";
 
-/// How patient leaders and followers are.
+/// The durations of leader election, named as in client-go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// How long followers wait before they take over.
+pub struct ElectionTiming {
+    /// How long followers wait without a renewal before they acquire the Lease.
     pub lease_duration: Duration,
-    /// How long a leader that cannot renew goes on. Shorter than the lease.
+    /// How long a leader acts without a renewal. Shorter than the lease duration.
     pub renew_deadline: Duration,
-    /// How often both try. Shorter than the renew deadline.
+    /// The interval between attempts to acquire or renew. Shorter than the renew deadline.
     pub retry_period: Duration,
 }
 
-/// Where the Lease is kept.
-pub trait LeaseStore: Send + Sync {
-    /// The Lease, if there is one.
-    fn get(&self) -> impl Future<Output = Result<Option<Lease>, Error>> + Send;
-    /// Makes it. Fails with a conflict if it exists.
-    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Error>> + Send;
-    /// Replaces it. Fails with a conflict if it is not as it was seen.
-    fn replace(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Error>> + Send;
-}
-
-/// The Lease on the host.
-pub struct HostLease(Api<Lease>);
-
-impl std::fmt::Debug for HostLease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HostLease")
-    }
-}
-
-impl HostLease {
-    /// The Lease in that namespace.
-    #[must_use]
-    pub fn new(host: Client, namespace: &str) -> Self {
-        Self(Api::namespaced(host, namespace))
-    }
-}
-
-impl LeaseStore for HostLease {
-    async fn get(&self) -> Result<Option<Lease>, Error> {
-        call(self.0.get_opt(LEASE)).await
-    }
-
-    async fn create(&self, lease: &Lease) -> Result<Lease, Error> {
-        call(self.0.create(&PostParams::default(), lease)).await
-    }
-
-    async fn replace(&self, lease: &Lease) -> Result<Lease, Error> {
-        call(self.0.replace(LEASE, &PostParams::default(), lease)).await
-    }
-}
-
-/// What one look at the Lease came to.
+/// The result of one attempt to acquire or renew the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// The Lease is ours until somebody else may take it.
+pub enum Leadership {
+    /// This candidate holds the Lease.
     Leading,
-    /// Somebody else leads.
+    /// Another candidate holds it.
     Following {
-        /// Who.
+        /// The identity of the holder.
         leader: String,
     },
 }
 
-/// One candidate.
-#[derive(Debug)]
-pub struct Election<S> {
-    store: S,
-    identity: String,
-    timing: Timing,
-    clock: Arc<dyn Clock>,
-    observed: Option<(Lease, Timestamp)>,
-    /// When the last renewal that succeeded was begun: others measure from later.
-    renewed: Timestamp,
+/// Why leadership ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeadershipEnd {
+    /// Shutdown was requested.
+    Cancelled,
+    /// The Lease could not be renewed in time, or another candidate acquired it.
+    Lost,
 }
 
-impl<S: LeaseStore> Election<S> {
-    /// A candidate of that name, which must be its own.
+/// One candidate of the election.
+pub struct Election {
+    leases: Api<Lease>,
+    identity: String,
+    timing: ElectionTiming,
+    clock: Arc<dyn Clock>,
+    /// The last known Lease, and when its last change was observed.
+    observed: Option<(Lease, Timestamp)>,
+    /// When the last successful renewal began. Other candidates measure from a later time.
+    last_renewal: Timestamp,
+}
+
+impl Election {
+    /// A candidate for the Lease in this namespace of the host cluster. Its identity must be unique among the
+    /// replicas.
     #[must_use]
-    pub fn new(store: S, identity: String, timing: Timing, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        host: Client,
+        namespace: &str,
+        identity: String,
+        timing: ElectionTiming,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
-            store,
+            leases: Api::namespaced(host, namespace),
             identity,
             timing,
             clock,
             observed: None,
-            renewed: Timestamp::MIN,
+            last_renewal: Timestamp::MIN,
         }
     }
 
-    /// Looks at the Lease, and takes or renews it where it may.
+    /// Reads the Lease and acquires or renews it unless another candidate holds it.
     ///
     /// # Errors
     ///
-    /// What became of the calls. The standing is unknown then.
-    pub async fn stand(&mut self) -> Result<Standing, Error> {
+    /// [`Error`] of a call. Whether the write was executed is then unknown.
+    pub async fn try_acquire_or_renew(&mut self) -> Result<Leadership, Error> {
         let begun = self.clock.now();
-        let Some(lease) = self.store.get().await? else {
-            let lease = self.store.create(&self.lease(None)).await?;
-            return Ok(self.lead(lease, begun));
+        let Some(lease) = call(self.leases.get_opt(LEASE)).await? else {
+            let created = self.held_lease(None);
+            let lease = call(self.leases.create(&PostParams::default(), &created)).await?;
+            return Ok(self.record_renewal(lease, begun));
         };
         let now = self.clock.now();
-        let seen = match &self.observed {
+        let changed_at = match &self.observed {
             Some((known, at)) if known.spec == lease.spec => *at,
             _ => now,
         };
-        self.observed = Some((lease.clone(), seen));
+        self.observed = Some((lease.clone(), changed_at));
         let holder = holder(&lease);
         let duration = lease
             .spec
@@ -140,24 +116,29 @@ impl<S: LeaseStore> Election<S> {
             .and_then(|spec| spec.lease_duration_seconds)
             .and_then(|seconds| u64::try_from(seconds).ok())
             .map_or(self.timing.lease_duration, Duration::from_secs);
-        let is_held = !holder.is_empty() && seen.checked_add(duration).is_ok_and(|end| end > now);
+        let is_held = !holder.is_empty() && changed_at.checked_add(duration).is_ok_and(|end| end > now);
         if holder != self.identity && is_held {
-            return Ok(Standing::Following {
+            return Ok(Leadership::Following {
                 leader: holder.to_owned(),
             });
         }
-        let lease = self.store.replace(&self.lease(Some(&lease))).await?;
-        Ok(self.lead(lease, begun))
+        let lease = self.replace(&self.held_lease(Some(&lease))).await?;
+        Ok(self.record_renewal(lease, begun))
     }
 
-    fn lead(&mut self, lease: Lease, begun: Timestamp) -> Standing {
-        self.renewed = begun;
+    /// Replaces the Lease. Fails with a conflict if its resource version has changed.
+    async fn replace(&self, lease: &Lease) -> Result<Lease, Error> {
+        call(self.leases.replace(LEASE, &PostParams::default(), lease)).await
+    }
+
+    fn record_renewal(&mut self, lease: Lease, begun: Timestamp) -> Leadership {
+        self.last_renewal = begun;
         self.observed = Some((lease, self.clock.now()));
-        Standing::Leading
+        Leadership::Leading
     }
 
-    /// The Lease as it is when it is ours.
-    fn lease(&self, before: Option<&Lease>) -> Lease {
+    /// The Lease as this candidate writes it, from the stored one.
+    fn held_lease(&self, before: Option<&Lease>) -> Lease {
         let now = MicroTime(self.clock.now());
         let old = before.and_then(|lease| lease.spec.as_ref());
         let is_renewal = old.is_some_and(|spec| spec.holder_identity.as_deref() == Some(&self.identity));
@@ -186,8 +167,8 @@ impl<S: LeaseStore> Election<S> {
         }
     }
 
-    /// Gives the Lease up, so that another need not wait.
-    async fn release(&self) {
+    /// Clears the holder of the Lease, if it is this candidate, so that others need not wait for its expiry.
+    pub async fn release(self) {
         let Some((lease, _)) = self
             .observed
             .as_ref()
@@ -201,32 +182,32 @@ impl<S: LeaseStore> Election<S> {
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(self.clock.now()));
         }
-        match self.store.replace(&released).await {
-            Ok(_) => tracing::info!("gave up the lease"),
-            Err(error) => tracing::debug!(%error, "the lease was not given up"),
+        match self.replace(&released).await {
+            Ok(_) => tracing::info!("released the lease"),
+            Err(error) => tracing::debug!(%error, "releasing the lease failed"),
         }
     }
 
-    /// Tries until this candidate leads; `false` when cancelled before.
+    /// Tries until this candidate holds the Lease; `false` when cancelled before.
     pub async fn acquire(&mut self, cancel: &CancellationToken) -> bool {
-        let mut known = None;
+        let mut known_leader = None;
         loop {
-            let standing = tokio::select! {
+            let leadership = tokio::select! {
                 () = cancel.cancelled() => return false,
-                standing = self.stand() => standing,
+                leadership = self.try_acquire_or_renew() => leadership,
             };
-            match standing {
-                Ok(Standing::Leading) => return true,
-                Ok(Standing::Following { leader }) => {
-                    if known.as_ref() != Some(&leader) {
-                        tracing::info!(leader, "another process leads");
-                        known = Some(leader);
+            match leadership {
+                Ok(Leadership::Leading) => return true,
+                Ok(Leadership::Following { leader }) => {
+                    if known_leader.as_ref() != Some(&leader) {
+                        tracing::info!(leader, "another replica is the leader");
+                        known_leader = Some(leader);
                     }
                 }
                 Err(error) if error.is_conflict() => {}
-                Err(error) => tracing::warn!(%error, "the lease was not looked at"),
+                Err(error) => tracing::warn!(%error, "acquiring the lease failed"),
             }
-            // Candidates that started together should not keep colliding.
+            // Jitter keeps candidates that started together from conflicting at every attempt.
             let pause = self.timing.retry_period.mul_f64(1.0 + 0.2 * fastrand::f64());
             tokio::select! {
                 () = cancel.cancelled() => return false,
@@ -235,53 +216,40 @@ impl<S: LeaseStore> Election<S> {
         }
     }
 
-    /// Renews until leadership is lost or `cancel` is cancelled. After a loss work must stop at once: another may
-    /// take over when what is left of the lease is over.
-    pub async fn keep(&mut self, cancel: &CancellationToken) -> Kept {
+    /// Renews the Lease until leadership is lost or `cancel` is cancelled. After a loss all work must stop at once:
+    /// another candidate may acquire the Lease as soon as its duration has passed.
+    pub async fn renew_until_lost(&mut self, cancel: &CancellationToken) -> LeadershipEnd {
         loop {
             tokio::select! {
-                () = cancel.cancelled() => return Kept::Cancelled,
+                () = cancel.cancelled() => return LeadershipEnd::Cancelled,
                 () = tokio::time::sleep(self.timing.retry_period) => {}
             }
-            let left = self.left();
-            let standing = tokio::select! {
-                () = cancel.cancelled() => return Kept::Cancelled,
-                standing = tokio::time::timeout(left, self.stand()) => standing,
+            let remaining = self.until_renew_deadline();
+            let leadership = tokio::select! {
+                () = cancel.cancelled() => return LeadershipEnd::Cancelled,
+                leadership = tokio::time::timeout(remaining, self.try_acquire_or_renew()) => leadership,
             };
-            match standing {
-                Ok(Ok(Standing::Leading)) | Err(_) => {}
-                Ok(Ok(Standing::Following { leader })) => {
-                    tracing::error!(leader, "another process took the lease");
-                    return Kept::Lost;
+            match leadership {
+                Ok(Ok(Leadership::Leading)) | Err(_) => {}
+                Ok(Ok(Leadership::Following { leader })) => {
+                    tracing::error!(leader, "another replica acquired the lease");
+                    return LeadershipEnd::Lost;
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "the lease was not renewed"),
+                Ok(Err(error)) => tracing::warn!(%error, "renewing the lease failed"),
             }
-            if self.left().is_zero() {
-                tracing::error!("the lease was not renewed in time");
-                return Kept::Lost;
+            if self.until_renew_deadline().is_zero() {
+                tracing::error!("the lease was not renewed within the renew deadline");
+                return LeadershipEnd::Lost;
             }
         }
     }
 
-    /// What is left of the renew deadline.
-    fn left(&self) -> Duration {
-        let passed = Duration::try_from(self.clock.now().duration_since(self.renewed)).unwrap_or_default();
-        self.timing.renew_deadline.saturating_sub(passed)
+    /// The time left until the renew deadline.
+    fn until_renew_deadline(&self) -> Duration {
+        let elapsed = self.clock.now().duration_since(self.last_renewal);
+        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+        self.timing.renew_deadline.saturating_sub(elapsed)
     }
-
-    /// Ends the candidacy: the Lease is given up if it is held.
-    pub async fn resign(self) {
-        self.release().await;
-    }
-}
-
-/// Why leading ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// It was asked to.
-    Cancelled,
-    /// The Lease could not be kept.
-    Lost,
 }
 
 fn holder(lease: &Lease) -> &str {
@@ -295,155 +263,150 @@ fn holder(lease: &Lease) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{api_double, clock_at, failure, typed};
     use drydock_machinery::clock::ManualClock;
+    use serde_json::{Value, json};
     use std::sync::Mutex;
 
-    /// A Lease that exists once, with optimistic locking.
-    #[derive(Debug, Clone, Default)]
-    struct Fake(Arc<Mutex<FakeState>>);
+    /// An API that stores one Lease, with optimistic locking.
+    #[derive(Clone)]
+    struct LeaseApi {
+        host: Client,
+        state: Arc<Mutex<LeaseApiState>>,
+    }
 
-    #[derive(Debug, Default)]
-    struct FakeState {
-        lease: Option<Lease>,
+    #[derive(Default)]
+    struct LeaseApiState {
+        lease: Option<Value>,
         version: u64,
-        is_down: bool,
+        is_unavailable: bool,
     }
 
-    impl Fake {
-        fn answer(&self, write: Option<&Lease>) -> Result<Option<Lease>, Error> {
-            let mut state = self.0.lock().unwrap();
-            if state.is_down {
-                return Err(Error::Deadline);
-            }
-            if let Some(lease) = write {
-                let current = state
-                    .lease
-                    .as_ref()
-                    .and_then(|lease| lease.metadata.resource_version.clone());
-                if current != lease.metadata.resource_version {
-                    let status = kube::core::Status::failure("conflict", "Conflict").with_code(409);
-                    return Err(Error::Refused(status.boxed()));
+    impl LeaseApi {
+        fn new() -> Self {
+            let state = Arc::new(Mutex::new(LeaseApiState::default()));
+            let shared = Arc::clone(&state);
+            let (clients, _) = api_double(move |request| {
+                let mut state = shared.lock().unwrap();
+                if state.is_unavailable {
+                    return failure(503, "ServiceUnavailable", "unavailable", json!({}));
                 }
-                state.version += 1;
-                let mut lease = lease.clone();
-                lease.metadata.resource_version = Some(state.version.to_string());
-                state.lease = Some(lease);
+                if request.method != "GET" {
+                    let stored = state
+                        .lease
+                        .as_ref()
+                        .map(|lease| &lease["metadata"]["resourceVersion"]);
+                    if stored.unwrap_or(&Value::Null) != &request.body["metadata"]["resourceVersion"] {
+                        return failure(409, "Conflict", "modified", json!({}));
+                    }
+                    state.version += 1;
+                    let mut lease = request.body.clone();
+                    lease["metadata"]["resourceVersion"] = json!(state.version.to_string());
+                    state.lease = Some(lease);
+                }
+                match &state.lease {
+                    Some(lease) => (200, lease.clone()),
+                    None => failure(404, "NotFound", "not found", json!({})),
+                }
+            });
+            Self {
+                host: clients.host,
+                state,
             }
-            Ok(state.lease.clone())
         }
 
-        fn holder(&self) -> String {
-            self.0
-                .lock()
-                .unwrap()
-                .lease
-                .as_ref()
-                .map(|lease| holder(lease).to_owned())
-                .unwrap_or_default()
-        }
-    }
-
-    impl LeaseStore for Fake {
-        async fn get(&self) -> Result<Option<Lease>, Error> {
-            self.answer(None)
+        fn stored(&self) -> Lease {
+            typed(self.state.lock().unwrap().lease.clone().unwrap())
         }
 
-        async fn create(&self, lease: &Lease) -> Result<Lease, Error> {
-            self.replace(lease).await
-        }
-
-        async fn replace(&self, lease: &Lease) -> Result<Lease, Error> {
-            self.answer(Some(lease)).map(Option::unwrap)
+        fn candidate(&self, name: &str, clock: &Arc<ManualClock>) -> Election {
+            Election::new(
+                self.host.clone(),
+                "drydock-system",
+                name.to_owned(),
+                TIMING,
+                Arc::clone(clock) as Arc<dyn Clock>,
+            )
         }
     }
 
-    const TIMING: Timing = Timing {
+    const TIMING: ElectionTiming = ElectionTiming {
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
     };
 
-    fn candidate(store: &Fake, name: &str, clock: &Arc<ManualClock>) -> Election<Fake> {
-        Election::new(
-            store.clone(),
-            name.to_owned(),
-            TIMING,
-            Arc::clone(clock) as Arc<dyn Clock>,
-        )
-    }
-
-    fn clock() -> Arc<ManualClock> {
-        Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH))
-    }
-
-    fn following(leader: &str) -> Standing {
-        Standing::Following {
+    fn following(leader: &str) -> Leadership {
+        Leadership::Following {
             leader: leader.to_owned(),
         }
     }
 
     #[tokio::test]
-    async fn one_leads_and_the_other_takes_over_only_after_the_lease() {
-        let (store, clock) = (Fake::default(), clock());
-        let (mut a, mut b) = (candidate(&store, "a", &clock), candidate(&store, "b", &clock));
-        assert_eq!(a.stand().await.unwrap(), Standing::Leading);
-        assert_eq!(b.stand().await.unwrap(), following("a"));
+    async fn lease_is_acquired_only_after_it_was_not_renewed_for_its_duration() {
+        let (api, clock) = (LeaseApi::new(), clock_at(0));
+        let (mut a, mut b) = (api.candidate("a", &clock), api.candidate("b", &clock));
+        assert_eq!(a.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
+        assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
         clock.advance(Duration::from_secs(14));
-        assert_eq!(b.stand().await.unwrap(), following("a"));
-        assert_eq!(a.stand().await.unwrap(), Standing::Leading);
+        assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
+        assert_eq!(a.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
         clock.advance(Duration::from_secs(14));
-        assert_eq!(b.stand().await.unwrap(), following("a"), "a renewed");
+        assert_eq!(
+            b.try_acquire_or_renew().await.unwrap(),
+            following("a"),
+            "a renewed"
+        );
         clock.advance(Duration::from_secs(15));
-        assert_eq!(b.stand().await.unwrap(), Standing::Leading);
-        assert_eq!(a.stand().await.unwrap(), following("b"));
-        let lease = store.0.lock().unwrap().lease.clone().unwrap();
-        assert_eq!(lease.spec.unwrap().lease_transitions, Some(1));
+        assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
+        assert_eq!(a.try_acquire_or_renew().await.unwrap(), following("b"));
+        assert_eq!(api.stored().spec.unwrap().lease_transitions, Some(1));
     }
 
     #[tokio::test]
-    async fn clocks_of_others_do_not_matter() {
-        let (store, late) = (Fake::default(), clock());
-        let early = Arc::new(ManualClock::new(Timestamp::from_second(1_000_000).unwrap()));
-        let (mut a, mut b) = (candidate(&store, "a", &late), candidate(&store, "b", &early));
-        a.stand().await.unwrap();
+    async fn expiry_is_measured_by_the_followers_clock() {
+        let (api, late) = (LeaseApi::new(), clock_at(0));
+        let early = clock_at(1_000_000);
+        let (mut a, mut b) = (api.candidate("a", &late), api.candidate("b", &early));
+        a.try_acquire_or_renew().await.unwrap();
         assert_eq!(
-            b.stand().await.unwrap(),
+            b.try_acquire_or_renew().await.unwrap(),
             following("a"),
-            "seen just now, whatever its time says"
+            "its change was observed just now, whatever its renew time is"
         );
     }
 
     #[tokio::test]
-    async fn a_collision_is_a_conflict() {
-        let (store, clock) = (Fake::default(), clock());
-        let mut a = candidate(&store, "a", &clock);
-        a.stand().await.unwrap();
+    async fn replacing_a_changed_lease_is_a_conflict() {
+        let (api, clock) = (LeaseApi::new(), clock_at(0));
+        let mut a = api.candidate("a", &clock);
+        a.try_acquire_or_renew().await.unwrap();
         let stale = a.observed.clone().unwrap().0;
-        a.stand().await.unwrap();
-        let error = store.replace(&stale).await.unwrap_err();
+        a.try_acquire_or_renew().await.unwrap();
+        let error = a.replace(&stale).await.unwrap_err();
         assert!(error.is_conflict());
     }
 
     #[tokio::test]
-    async fn resigning_lets_another_lead_soon() {
-        let (store, clock) = (Fake::default(), clock());
-        let (mut a, mut b) = (candidate(&store, "a", &clock), candidate(&store, "b", &clock));
-        a.stand().await.unwrap();
-        b.stand().await.unwrap();
-        a.resign().await;
-        assert_eq!(store.holder(), "");
-        assert_eq!(b.stand().await.unwrap(), Standing::Leading);
+    async fn released_lease_is_acquired_without_waiting() {
+        let (api, clock) = (LeaseApi::new(), clock_at(0));
+        let (mut a, mut b) = (api.candidate("a", &clock), api.candidate("b", &clock));
+        a.try_acquire_or_renew().await.unwrap();
+        b.try_acquire_or_renew().await.unwrap();
+        a.release().await;
+        assert_eq!(holder(&api.stored()), "");
+        assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leadership_ends_before_the_lease_may_be_taken() {
-        let (store, clock) = (Fake::default(), clock());
-        let mut a = candidate(&store, "a", &clock);
+    async fn leadership_ends_before_the_lease_expires() {
+        let (api, clock) = (LeaseApi::new(), clock_at(0));
+        let mut a = api.candidate("a", &clock);
         let cancel = CancellationToken::new();
         assert!(a.acquire(&cancel).await);
         let start = tokio::time::Instant::now();
-        store.0.lock().unwrap().is_down = true;
-        // The clock follows the runtime's while the leader tries.
+        api.state.lock().unwrap().is_unavailable = true;
+        // Advances the clock together with the runtime's paused time.
         let follow = {
             let clock = Arc::clone(&clock);
             tokio::spawn(async move {
@@ -453,7 +416,7 @@ mod tests {
                 }
             })
         };
-        assert_eq!(a.keep(&cancel).await, Kept::Lost);
+        assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Lost);
         let after = start.elapsed();
         assert!(
             after >= TIMING.renew_deadline && after < TIMING.lease_duration,
@@ -463,14 +426,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_leader_that_is_told_to_stop_stops() {
-        let (store, clock) = (Fake::default(), clock());
-        let mut a = candidate(&store, "a", &clock);
+    async fn cancellation_ends_leadership_and_candidacy() {
+        let (api, clock) = (LeaseApi::new(), clock_at(0));
+        let mut a = api.candidate("a", &clock);
         let cancel = CancellationToken::new();
         assert!(a.acquire(&cancel).await);
         cancel.cancel();
-        assert_eq!(a.keep(&cancel).await, Kept::Cancelled);
-        let mut b = candidate(&store, "b", &clock);
+        assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Cancelled);
+        let mut b = api.candidate("b", &clock);
         assert!(!b.acquire(&cancel).await);
     }
 }

@@ -1,35 +1,63 @@
-//! The controllers that make EvictionRequests and NodeMaintenances do their work against a cluster, as clients of
-//! its API like any other.
+//! Controllers that carry out EvictionRequests and NodeMaintenances. They are ordinary clients of the Kubernetes API.
 //!
 //! ```text
 //! watches ──▶ stores ──▶ work queues ──▶ observe ──▶ decide, plan (pure) ──▶ act ──▶ API
 //! ```
 //!
-//! - [`config`], [`server`]: how the process is told what to do, and how it is put together. Start at [`server::run`].
-//! - [`evictionrequest`], [`nodemaintenance`], [`daemonset`], [`evictioninterceptor`]: the controllers. Each has a
-//!   pure middle and tests beside it.
-//! - [`informer`], [`stores`], [`work_queue`], [`deadline_queue`]: what is known, and what is looked at next.
-//! - [`leader`]: of several processes one acts.
-//! - [`api`], [`pod`]: how the API is called, and what of a pod is read.
-//! - [`events`], [`metrics`], [`health`]: what people and dashboards see.
+//! Start at [`server::run`] for the process, [`evictionrequest::decide`] for a request, [`nodemaintenance::plan`] for
+//! a node. Each controller has a pure core, which takes a snapshot and the time and returns what to do.
 //!
-//! Invariants: pure code has no clock; nothing is decided before every first list is complete; every decision is
-//! made from what is stored, so that a crash between any two steps changes nothing; without the Lease nothing is
-//! written.
+//! # Layers
+//!
+//! A module imports only from the lines below its own.
+//!
+//! ```text
+//! server                                                          builds the process, runs and stops it
+//! health, object_counts                                           probes; metrics that count objects
+//! config                                                          flags, environment, file
+//! daemonset                                                       the interceptor of DaemonSet pods
+//! evictionrequest, nodemaintenance                                the two main controllers
+//! evictioninterceptor                                             rules that register interceptors
+//! stores                                                          the watched kinds
+//! informer, work_queue, leader, events                            watches, queues, leader election, Events
+//! api, pod, metrics, deadline_queue                               API calls, the pod type, metrics, timers
+//! backoff, conditions, sync                                       retry delays, status conditions, locks
+//! ```
+//!
+//! Inside the two main controllers:
+//!
+//! ```text
+//! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
+//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan
+//!                    plan ▶ plan::report ▶ plan::progress ▶ model
+//! ```
+//!
+//! # Invariants
+//!
+//! - Pure code has no clock.
+//! - Nothing is decided before every initial list is complete.
+//! - Every decision is made from stored objects, so a crash between any two steps changes nothing.
+//! - Nothing is written without the Lease.
 
 pub mod api;
+pub mod backoff;
+pub mod conditions;
 pub mod config;
 pub mod daemonset;
 pub mod deadline_queue;
 pub mod events;
 pub mod evictioninterceptor;
 pub mod evictionrequest;
+#[cfg(test)]
+mod fixtures;
 pub mod health;
 pub mod informer;
 pub mod leader;
 pub mod metrics;
 pub mod nodemaintenance;
+pub mod object_counts;
 pub mod pod;
 pub mod server;
 pub mod stores;
+mod sync;
 pub mod work_queue;

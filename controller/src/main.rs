@@ -1,4 +1,4 @@
-//! The controller's process.
+//! The `drydock-controller` binary.
 
 use std::process::ExitCode;
 
@@ -10,31 +10,28 @@ fn main() -> ExitCode {
         .install_default()
         .is_err()
     {
-        tracing::debug!("a crypto provider was installed before");
+        tracing::debug!("a crypto provider is already installed");
     }
     let config = match Config::from_process() {
         Ok(config) => config,
         Err(ConfigError::Arguments(error)) => error.exit(),
-        Err(error) => return complain(&error.into()),
+        Err(error) => return report(&error.into()),
     };
     match start(config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(&error),
+        Err(error) => report(&error),
     }
 }
 
 fn start(config: Config) -> anyhow::Result<()> {
-    server::start_log(&config.log)?;
+    server::init_logging(&config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(server::run(config))?;
     Ok(())
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "the log may not be there yet, and people read this line"
-)]
-fn complain(error: &anyhow::Error) -> ExitCode {
+#[expect(clippy::print_stderr, reason = "logging may not be initialized yet")]
+fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("drydock-controller: {error:#}");
     ExitCode::FAILURE
 }

@@ -1,64 +1,70 @@
-//! What do the controllers need to know of a pod? Less than a pod holds, and fields that older type definitions
-//! drop, so they read this view of it.
+//! A partial Pod type: only the fields that controllers read, among them fields that the typed client does not know.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-/// The annotation that marks the API's image of a static pod.
+/// The annotation of a mirror pod, which represents a static pod in the API.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// The annotation that lists interceptors, separated by commas.
+pub const INTERCEPTORS_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/interceptors";
+/// Prefixes of annotations whose key ends with an interceptor's name and whose value is its priority.
+pub const PRIORITY_ANNOTATION_PREFIXES: [&str; 2] = [
+    "interceptor.evictionrequest.coordination.k8s.io/priority_",
+    "evacuation.coordination.k8s.io/priority_",
+];
 
-/// A pod of the host, seen through the fields that matter here.
+/// A pod, reduced to the fields that controllers read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Pod {
     /// Standard object metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// Where it runs, and who speaks for it.
+    /// The spec.
     #[serde(default)]
     pub spec: PodSpec,
-    /// How it is.
+    /// The status.
     #[serde(default)]
     pub status: PodStatus,
 }
 
-/// The part of a pod's spec that matters here.
+/// The fields of `spec` that controllers read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
     /// The node it is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
-    /// The resolved priority; none is zero.
+    /// The resolved priority; absent is zero.
     #[serde(default)]
     pub priority: Option<i32>,
-    /// How long it may take to end.
+    /// The termination grace period.
     #[serde(default)]
     pub termination_grace_period_seconds: Option<i64>,
-    /// Interceptors in order, as the second revision of the design names them.
+    /// Interceptors in order, under the name of the design's second revision.
     #[serde(default)]
-    pub eviction_interceptors: Vec<Named>,
-    /// Interceptors in order, as Kubernetes 1.37 names them.
+    pub eviction_interceptors: Vec<InterceptorReference>,
+    /// Interceptors in order, under the name of Kubernetes 1.37.
     #[serde(default)]
-    pub eviction_responders: Vec<Named>,
-    /// Set for pods of a workload.
+    pub eviction_responders: Vec<InterceptorReference>,
+    /// Set for pods of a Workload.
     #[serde(default)]
     pub workload_ref: Option<serde_json::Value>,
-    /// Set for pods that are scheduled as a group.
+    /// Set for pods of a `PodGroup`.
     #[serde(default)]
     pub scheduling_group: Option<serde_json::Value>,
 }
 
-/// Something with a name.
+/// An interceptor that the pod's spec names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Named {
+pub struct InterceptorReference {
     /// The name.
     #[serde(default)]
     pub name: String,
 }
 
-/// The part of a pod's status that matters here.
+/// The fields of `status` that controllers read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
@@ -90,7 +96,7 @@ impl k8s_openapi::Metadata for Pod {
 static NO_MAP: BTreeMap<String, String> = BTreeMap::new();
 
 impl Pod {
-    /// Drops what the controllers do not read, so that a cluster's pods fit into memory.
+    /// Drops metadata that controllers do not read, so that all pods of a large cluster fit into memory.
     pub fn trim(&mut self) {
         let metadata = std::mem::take(&mut self.metadata);
         self.metadata = ObjectMeta {
@@ -109,9 +115,7 @@ impl Pod {
             annotations: metadata.annotations.map(|annotations| {
                 annotations
                     .into_iter()
-                    .filter(|(key, _)| {
-                        key == MIRROR_ANNOTATION || crate::evictionrequest::interceptors::is_declaration(key)
-                    })
+                    .filter(|(key, _)| key == MIRROR_ANNOTATION || declares_interceptors(key))
                     .collect()
             }),
             ..ObjectMeta::default()
@@ -148,7 +152,7 @@ impl Pod {
         self.metadata.annotations.as_ref().unwrap_or(&NO_MAP)
     }
 
-    /// Whether it ended by itself: its containers are gone, the object stays.
+    /// Whether all containers ended without a restart: phase Succeeded or Failed.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
@@ -160,22 +164,23 @@ impl Pod {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether it is the image of a static pod, which only its node can end.
+    /// Whether it is a mirror pod. Only the node's kubelet can end the static pod behind it.
     #[must_use]
     pub fn is_mirror(&self) -> bool {
         self.annotations().contains_key(MIRROR_ANNOTATION)
-            || self.controller().is_some_and(|(kind, _)| kind == "Node")
+            || self.controller_owner().is_some_and(|(kind, _)| kind == "Node")
     }
 
-    /// Whether a DaemonSet owns it.
+    /// Whether a DaemonSet controls it.
     #[must_use]
-    pub fn is_daemon(&self) -> bool {
-        self.controller().is_some_and(|(kind, _)| kind == "DaemonSet")
+    pub fn is_daemon_set_pod(&self) -> bool {
+        self.controller_owner()
+            .is_some_and(|(kind, _)| kind == "DaemonSet")
     }
 
-    /// Kind and name of the controller that owns it.
+    /// Kind and name of the owner that controls it.
     #[must_use]
-    pub fn controller(&self) -> Option<(&str, &str)> {
+    pub fn controller_owner(&self) -> Option<(&str, &str)> {
         self.metadata
             .owner_references
             .iter()
@@ -184,7 +189,7 @@ impl Pod {
             .map(|owner| (owner.kind.as_str(), owner.name.as_str()))
     }
 
-    /// Whether it belongs to a group of pods that may not be evicted one by one.
+    /// Whether it belongs to a Workload or `PodGroup`, whose pods must not be evicted one by one.
     #[must_use]
     pub fn is_grouped(&self) -> bool {
         self.spec
@@ -199,35 +204,21 @@ impl Pod {
     }
 }
 
+/// Whether an annotation declares interceptors.
+fn declares_interceptors(key: &str) -> bool {
+    key == INTERCEPTORS_ANNOTATION
+        || PRIORITY_ANNOTATION_PREFIXES
+            .iter()
+            .any(|prefix| key.starts_with(prefix))
+}
+
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+mod tests {
+    use crate::fixtures::pod;
     use serde_json::json;
 
-    /// A pod from the JSON of its interesting fields, merged over a running pod `web` with UID `uid-1`.
-    pub(crate) fn pod(overlay: &serde_json::Value) -> Pod {
-        let mut value = json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "uid-1"},
-            "spec": {"nodeName": "one"},
-            "status": {"phase": "Running"},
-        });
-        merge(&mut value, overlay);
-        serde_json::from_value(value).unwrap()
-    }
-
-    fn merge(into: &mut serde_json::Value, from: &serde_json::Value) {
-        match (into, from) {
-            (serde_json::Value::Object(into), serde_json::Value::Object(from)) => {
-                for (key, value) in from {
-                    merge(into.entry(key.clone()).or_insert(serde_json::Value::Null), value);
-                }
-            }
-            (into, from) => *into = from.clone(),
-        }
-    }
-
     #[test]
-    fn trimming_keeps_what_decisions_read() {
+    fn trimming_keeps_the_fields_that_controllers_read() {
         let mut trimmed = pod(&json!({
             "metadata": {
                 "labels": {"app": "web"},
@@ -247,7 +238,7 @@ pub(crate) mod tests {
         trimmed.trim();
         assert!(trimmed.metadata.managed_fields.is_none());
         assert_eq!(trimmed.annotations().len(), 2);
-        assert!(trimmed.is_mirror() && trimmed.is_daemon() && trimmed.is_grouped());
+        assert!(trimmed.is_mirror() && trimmed.is_daemon_set_pod() && trimmed.is_grouped());
         assert_eq!(trimmed.spec.eviction_responders[0].name, "a.example.com");
         assert_eq!(trimmed.labels()["app"], "web");
     }

@@ -1,12 +1,15 @@
-//! How is the process put together, and how does it end? Parts are built in order; shutdown goes backwards.
+//! Builds the parts of the process in order, runs them, and stops them in reverse order.
 //!
-//! Watches begin before leadership, so that a successor acts at once. When leadership is lost all work ends and so
-//! does the process: whoever starts it again begins from what is stored.
+//! Watches start before leadership is acquired, so that a new leader acts at once. When leadership is lost the
+//! controllers stop and the process exits; after a restart it decides again from the stored objects.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::{Clock, SystemClock};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config as ClientConfig};
@@ -16,31 +19,31 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Clients;
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
-use crate::events::{self, Events};
+use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
-use crate::evictionrequest::decide::Settings;
 use crate::evictionrequest::{self, observe::Observer};
 use crate::health::{Health, HealthError, Listener};
-use crate::leader::{Election, HostLease, Kept};
+use crate::leader::{Election, LeadershipEnd};
 use crate::metrics::Metrics;
+use crate::object_counts::ObjectCounts;
 use crate::stores::{Informers, Stores};
-use crate::work_queue::{self, WorkQueue};
+use crate::work_queue::{self, Outcome, WorkQueue};
 use crate::{daemonset, nodemaintenance};
 
-/// How long the end waits for events that are still to be written.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How many eviction requests are worked on at a time.
+/// How long shutdown waits for queued Events to be written.
+const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many eviction requests are reconciled at a time.
 const REQUEST_WORKERS: usize = 32;
-/// How many DaemonSet pods are taken off nodes at a time.
-const DAEMON_WORKERS: usize = 8;
-/// How many rules are reported on at a time.
-const RULE_WORKERS: usize = 2;
+/// How many DaemonSet pods are handled at a time.
+const DAEMON_SET_WORKERS: usize = 8;
+/// How many eviction interceptors are reconciled at a time.
+const INTERCEPTOR_WORKERS: usize = 2;
 
-/// Why the process ends other than by being asked to.
+/// Why the process ends without a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A kubeconfig cannot be used.
-    #[error("the kubeconfig {path} cannot be used")]
+    #[error("cannot use the kubeconfig {path}")]
     Kubeconfig {
         /// The file.
         path: String,
@@ -49,44 +52,44 @@ pub enum Error {
         source: Box<kube::config::KubeconfigError>,
     },
     /// There is no kubeconfig and no service account.
-    #[error("no --kubeconfig is given and this is no pod with a service account")]
+    #[error("--kubeconfig is not set and there is no pod service account")]
     InCluster(#[source] Box<kube::config::InClusterError>),
-    /// A client cannot be made.
-    #[error("no client could be made")]
+    /// A client cannot be created.
+    #[error("cannot create a client")]
     Client(#[source] Box<kube::Error>),
     /// Health and metrics cannot be served.
-    #[error("health and metrics cannot be served")]
+    #[error("cannot serve health and metrics")]
     Health(#[from] HealthError),
-    /// Signals cannot be received.
-    #[error("signals cannot be received")]
+    /// Signal handlers cannot be installed.
+    #[error("cannot install signal handlers")]
     Signals(#[source] std::io::Error),
-    /// Another process leads, or may soon.
+    /// Another replica is the leader, or may become it.
     #[error("leadership was lost")]
     LeadershipLost,
-    /// A part ended that never should.
-    #[error("a part of the process ended")]
+    /// A background task ended before shutdown.
+    #[error("a background task ended unexpectedly")]
     PartEnded,
-    /// The log level is no directive.
-    #[error("--log-level is wrong")]
+    /// The log level cannot be parsed.
+    #[error("--log-level is invalid")]
     LogLevel(#[source] tracing_subscriber::filter::ParseError),
 }
 
-/// Sends the log where the configuration says, once per process.
+/// Initializes logging, once per process.
 ///
 /// # Errors
 ///
 /// [`Error::LogLevel`].
-pub fn start_log(config: &LogConfig) -> Result<(), Error> {
+pub fn init_logging(config: &LogConfig) -> Result<(), Error> {
     use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
     let filter = EnvFilter::try_new(&config.level).map_err(Error::LogLevel)?;
     let registry = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let started = match config.format {
+    let initialized = match config.format {
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     };
-    if started.is_err() {
-        tracing::debug!("the log was started before");
+    if initialized.is_err() {
+        tracing::debug!("logging is already initialized");
     }
     Ok(())
 }
@@ -95,19 +98,19 @@ pub fn start_log(config: &LogConfig) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// What kept the process from starting, or made it end.
+/// [`Error`].
 pub async fn run(config: Config) -> Result<(), Error> {
     let shutdown = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
-    let asked = shutdown.clone();
+    let on_signal = shutdown.clone();
     let signals = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("asked to end");
-        asked.cancel();
+        tracing::info!("shutdown requested by a signal");
+        on_signal.cancel();
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -121,235 +124,226 @@ pub async fn run(config: Config) -> Result<(), Error> {
 /// # Errors
 ///
 /// As [`run`].
-pub async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let identity = identity();
     let clients = connect(&config).await?;
     let metrics = Metrics::default();
-    let (events, said) = Events::new(Arc::clone(&clock), &identity);
-    let (informers, stores) = Informers::new();
-    metrics.census({
-        let stores = stores.clone();
-        move || stores.census()
-    });
+    let (events, queued_events) = EventRecorder::new(Arc::clone(&clock), &identity);
+    let (mut informers, stores) = Informers::new();
+    metrics.register_collector(ObjectCounts(stores.clone()));
     let listener = Listener::bind(config.address, config.certificate.as_ref()).await?;
+    let parts = Parts {
+        stores,
+        clients,
+        events,
+        metrics,
+        clock,
+    };
 
-    // What does not need leadership. It outlives the work, so that the last words are written.
+    // Tasks that need no leadership. They outlive the controllers, so that the last Events are written.
     let background = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let health = Health::new(stores.clone(), metrics.clone(), shutdown.clone());
+    let health = Health::new(parts.stores.clone(), parts.metrics.clone(), shutdown.clone());
     tasks.spawn(listener.serve(health, background.clone()));
-    tasks.spawn(events::write(clients.host.clone(), said, background.clone()));
-    let controllers = Controllers::new(&config, &clients, &stores, &events, &metrics, &clock, informers);
-    let (controllers, informers) = controllers;
-    informers.spawn(&clients, &background, &mut tasks);
+    tasks.spawn(events::write_queued(
+        parts.clients.host.clone(),
+        queued_events,
+        background.clone(),
+    ));
+    let controllers = Controllers::new(&config, &parts, &mut informers);
+    informers.spawn(&parts.clients, &background, &mut tasks);
 
     let ended = tokio::select! {
-        ended = lead(&config, &clients, &identity, &metrics, &clock, controllers, &shutdown) => ended,
-        // None of them ends before it is asked to.
+        ended = lead(&config, &parts, &identity, controllers, &shutdown) => ended,
+        // No background task ends before it is cancelled.
         _ = tasks.join_next() => Err(Error::PartEnded),
     };
     shutdown.cancel();
     background.cancel();
-    let last_words = async { while tasks.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
-        tracing::debug!("not everything was said in time");
+    let drained = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(EVENT_FLUSH_TIMEOUT, drained).await.is_err() {
+        tracing::debug!("background tasks did not end in time; queued events may be lost");
     }
     ended
 }
 
-/// Waits for leadership, works while it lasts, and gives it up.
+/// What the controllers share.
+struct Parts {
+    stores: Stores,
+    clients: Clients,
+    events: EventRecorder,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
+}
+
+impl Parts {
+    fn queue<K: Ord + Hash + Clone + Send + Sync + 'static>(&self, name: &'static str) -> Arc<WorkQueue<K>> {
+        Arc::new(WorkQueue::new(Arc::clone(&self.clock), self.metrics.queue(name)))
+    }
+}
+
+/// Waits for leadership, runs the controllers while it lasts, and releases the Lease.
 async fn lead(
     config: &Config,
-    clients: &Clients,
+    parts: &Parts,
     identity: &str,
-    metrics: &Metrics,
-    clock: &Arc<dyn Clock>,
     controllers: Controllers,
     shutdown: &CancellationToken,
 ) -> Result<(), Error> {
     let work = shutdown.child_token();
     let Some(ElectionConfig { namespace, timing }) = &config.election else {
-        metrics.leads(true);
+        parts.metrics.set_leader(true);
         controllers.run(work).await;
         return Ok(());
     };
-    let lease = HostLease::new(clients.host.clone(), namespace);
-    let mut election = Election::new(lease, identity.to_owned(), *timing, Arc::clone(clock));
+    let mut election = Election::new(
+        parts.clients.host.clone(),
+        namespace,
+        identity.to_owned(),
+        *timing,
+        Arc::clone(&parts.clock),
+    );
     if !election.acquire(shutdown).await {
         return Ok(());
     }
-    tracing::info!(identity, "leading");
-    metrics.leads(true);
-    let kept = {
-        let running = controllers.run(work.clone());
-        let keeping = async {
-            let kept = election.keep(shutdown).await;
-            work.cancel();
-            kept
-        };
-        // All work has ended before the Lease is given up.
-        let ((), kept) = tokio::join!(running, keeping);
-        kept
+    tracing::info!(identity, "became the leader");
+    parts.metrics.set_leader(true);
+    let renewing = async {
+        let end = election.renew_until_lost(shutdown).await;
+        work.cancel();
+        end
     };
-    metrics.leads(false);
-    match kept {
-        Kept::Cancelled => {
-            election.resign().await;
+    // The controllers have ended before the Lease is released.
+    let ((), end) = tokio::join!(controllers.run(work.clone()), renewing);
+    parts.metrics.set_leader(false);
+    match end {
+        LeadershipEnd::Cancelled => {
+            election.release().await;
             Ok(())
         }
-        Kept::Lost => Err(Error::LeadershipLost),
+        LeadershipEnd::Lost => Err(Error::LeadershipLost),
     }
 }
 
-/// Every controller and its queue.
+/// The workers of one controller, not yet started.
+type Workers = Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>;
+
+fn workers<C, K, R>(
+    count: usize,
+    queue: Arc<WorkQueue<K>>,
+    controller: C,
+    reconcile: fn(Arc<C>, K) -> R,
+) -> Workers
+where
+    C: Send + Sync + 'static,
+    K: Ord + Hash + Clone + Send + Sync + 'static,
+    R: Future<Output = Outcome> + Send + 'static,
+{
+    let controller = Arc::new(controller);
+    let reconcile = move |key| reconcile(Arc::clone(&controller), key);
+    Box::new(move |cancel| work_queue::run(queue, count, cancel, reconcile).boxed())
+}
+
+/// Every controller.
 struct Controllers {
     stores: Stores,
-    requests: (
-        Arc<evictionrequest::Controller>,
-        Arc<WorkQueue<evictionrequest::Key>>,
-    ),
-    daemons: (Arc<daemonset::Controller>, Arc<WorkQueue<evictionrequest::Key>>),
-    maintenances: (
-        Arc<nodemaintenance::Controller>,
-        Arc<WorkQueue<nodemaintenance::Key>>,
-    ),
-    rules: (Arc<evictioninterceptor::Controller>, Arc<WorkQueue<String>>),
+    workers: [Workers; 4],
 }
 
 impl Controllers {
-    fn new(
-        config: &Config,
-        clients: &Clients,
-        stores: &Stores,
-        events: &Events,
-        metrics: &Metrics,
-        clock: &Arc<dyn Clock>,
-        mut informers: Informers,
-    ) -> (Self, Informers) {
+    /// Builds the controllers and connects their queues to the informers.
+    fn new(config: &Config, parts: &Parts, informers: &mut Informers) -> Self {
+        let Parts {
+            stores,
+            clients,
+            events,
+            metrics,
+            clock,
+        } = parts;
         let rules = Arc::new(Rules::default());
-        let actor = evictionrequest::act::Actor::new(
+        let writer = evictionrequest::act::RequestWriter::new(
             clients.clone(),
             events.clone(),
             metrics.clone(),
             Arc::clone(clock),
         );
+
+        let queue = parts.queue("evictionrequests");
+        evictionrequest::add_handlers(informers, stores, &queue);
         let observer = Observer::new(
             stores.clone(),
             clients.clone(),
             Arc::clone(&rules),
             config.allowed_names.clone(),
         );
-        let settings = Settings {
-            default_ttl: config.default_ttl,
-        };
-
-        let queue = Arc::new(WorkQueue::new(
-            Arc::clone(clock),
-            metrics.queue("evictionrequests"),
-        ));
-        evictionrequest::listen(&mut informers, stores, &queue);
         let controller = evictionrequest::Controller::new(
             stores.clone(),
             observer,
-            actor.clone(),
+            writer.clone(),
             Arc::clone(clock),
-            settings,
+            config.default_ttl,
         );
-        let requests = (Arc::new(controller), queue);
+        let requests = workers(REQUEST_WORKERS, queue, controller, |controller, key| async move {
+            controller.reconcile(key).await
+        });
 
-        let queue = Arc::new(WorkQueue::new(Arc::clone(clock), metrics.queue("daemonsets")));
-        daemonset::listen(&mut informers, stores, &queue);
+        let queue = parts.queue("daemonsets");
+        daemonset::add_handlers(informers, stores, &queue);
         let controller =
-            daemonset::Controller::new(stores.clone(), clients.clone(), actor, Arc::clone(clock));
-        let daemons = (Arc::new(controller), queue);
+            daemonset::Controller::new(stores.clone(), clients.clone(), writer, Arc::clone(clock));
+        let daemon_sets = workers(
+            DAEMON_SET_WORKERS,
+            queue,
+            controller,
+            |controller, key| async move { controller.reconcile(key).await },
+        );
 
-        let queue = Arc::new(WorkQueue::new(
-            Arc::clone(clock),
-            metrics.queue("nodemaintenances"),
-        ));
-        nodemaintenance::listen(&mut informers, stores, &queue);
-        let actor = nodemaintenance::act::Actor::new(clients.clone(), events.clone(), metrics.clone());
+        let queue = parts.queue("nodemaintenances");
+        nodemaintenance::add_handlers(informers, stores, &queue);
+        // Nodes may still be held by maintenances that no longer exist, and no change would report them.
+        queue.add(());
+        let executor =
+            nodemaintenance::act::PlanExecutor::new(clients.clone(), events.clone(), metrics.clone());
         let controller =
-            nodemaintenance::Controller::new(stores.clone(), actor, Arc::clone(clock), config.static_pods);
-        let maintenances = (Arc::new(controller), queue);
+            nodemaintenance::Controller::new(stores.clone(), executor, Arc::clone(clock), config.static_pods);
+        let maintenances = workers(1, queue, controller, |controller, ()| async move {
+            controller.reconcile().await
+        });
 
-        let queue = Arc::new(WorkQueue::new(
-            Arc::clone(clock),
-            metrics.queue("evictioninterceptors"),
-        ));
-        evictioninterceptor::listen(&mut informers, &rules, &queue);
+        let queue = parts.queue("evictioninterceptors");
+        evictioninterceptor::add_handlers(informers, &rules, &queue);
         let controller =
             evictioninterceptor::Controller::new(stores.clone(), clients.clone(), rules, Arc::clone(clock));
-        let rules = (Arc::new(controller), queue);
+        let interceptors = workers(
+            INTERCEPTOR_WORKERS,
+            queue,
+            controller,
+            |controller, name| async move { controller.reconcile(name).await },
+        );
 
-        let controllers = Self {
+        Self {
             stores: stores.clone(),
-            requests,
-            daemons,
-            maintenances,
-            rules,
-        };
-        (controllers, informers)
+            workers: [requests, daemon_sets, maintenances, interceptors],
+        }
     }
 
-    /// Works until cancelled. Nothing is decided before every first list is complete.
+    /// Reconciles until cancelled. Nothing is decided before every initial list is complete.
     async fn run(self, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = self.stores.synced() => {}
+            () = self.stores.wait_until_synced() => {}
         }
-        tracing::info!("working");
-        // Nodes may be held by maintenances that are gone: look once without being told.
-        self.maintenances.1.add(());
-        let mut loops = JoinSet::new();
-        let (controller, queue) = self.requests;
-        loops.spawn(work_queue::run(
-            queue,
-            REQUEST_WORKERS,
-            cancel.clone(),
-            move |key| {
-                let controller = Arc::clone(&controller);
-                async move { controller.reconcile(key).await }
-            },
-        ));
-        let (controller, queue) = self.daemons;
-        loops.spawn(work_queue::run(
-            queue,
-            DAEMON_WORKERS,
-            cancel.clone(),
-            move |key| {
-                let controller = Arc::clone(&controller);
-                async move { controller.reconcile(key).await }
-            },
-        ));
-        let (controller, queue) = self.maintenances;
-        loops.spawn(work_queue::run(queue, 1, cancel.clone(), move |()| {
-            let controller = Arc::clone(&controller);
-            async move { controller.round().await }
-        }));
-        let (controller, queue) = self.rules;
-        loops.spawn(work_queue::run(
-            queue,
-            RULE_WORKERS,
-            cancel.clone(),
-            move |name| {
-                let controller = Arc::clone(&controller);
-                async move { controller.reconcile(name).await }
-            },
-        ));
-        while let Some(ended) = loops.join_next().await {
-            if let Err(error) = ended
-                && let Ok(panic) = error.try_into_panic()
-            {
-                cancel.cancel();
-                std::panic::resume_unwind(panic);
-            }
+        tracing::info!("initial lists complete, controllers started");
+        let mut tasks = JoinSet::new();
+        for workers in self.workers {
+            tasks.spawn(workers(cancel.clone()));
         }
+        work_queue::join_all(tasks, &cancel).await;
     }
 }
 
-/// A name of this process that no other has.
+/// A unique name of this process.
 fn identity() -> String {
     let host = std::env::var("POD_NAME")
         .or_else(|_| std::env::var("HOSTNAME"))
@@ -358,34 +352,33 @@ fn identity() -> String {
 }
 
 async fn connect(config: &Config) -> Result<Clients, Error> {
-    let host = if let Some(path) = &config.kubeconfig {
-        from_file(path).await?
-    } else {
-        client(ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?)?
+    let host = match &config.kubeconfig {
+        Some(path) => client_from(path).await?,
+        None => new_client(ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?)?,
     };
-    let ours = match &config.apiserver_kubeconfig {
-        Some(path) => from_file(path).await?,
+    let drydock = match &config.apiserver_kubeconfig {
+        Some(path) => client_from(path).await?,
         None => host.clone(),
     };
-    Ok(Clients { host, ours })
+    Ok(Clients { host, drydock })
 }
 
-async fn from_file(path: &std::path::Path) -> Result<Client, Error> {
-    let wrong = |source| Error::Kubeconfig {
+async fn client_from(path: &std::path::Path) -> Result<Client, Error> {
+    let invalid = |source| Error::Kubeconfig {
         path: path.display().to_string(),
         source: Box::new(source),
     };
-    let file = Kubeconfig::read_from(path).map_err(wrong)?;
+    let file = Kubeconfig::read_from(path).map_err(invalid)?;
     let config = ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .map_err(wrong)?;
-    client(config)
+        .map_err(invalid)?;
+    new_client(config)
 }
 
-fn client(mut config: ClientConfig) -> Result<Client, Error> {
-    // Refusals of the eviction API are answers here, and retries have their own pace.
+fn new_client(mut config: ClientConfig) -> Result<Client, Error> {
+    // Rejections by the eviction API are expected responses, and controllers retry at their own pace.
     config.default_retry = false;
-    // Without it we are an unknown manager of the fields we write.
+    // The user agent names this program as the manager of the fields it writes.
     let agent = HeaderValue::from_static(concat!("drydock-controller/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))

@@ -1,18 +1,18 @@
-//! What is to be looked at next? Keys wait here until a worker takes them; a key waits once however often it is
-//! added, and never in two workers' hands at a time.
+//! A work queue as in client-go: keys wait until a worker takes them. A key is queued once however often it is added,
+//! and no two workers process the same key at a time.
 //!
 //! ```text
-//! change ──add──▶ ready ──next──▶ in hand ──done──▶ gone, or a deadline, or ready again if it was added meanwhile
-//!                   ▲                                    │
-//!                   └────────────── due ─────────────────┘
+//! change ──add──▶ ready ──next──▶ processing ──done──▶ removed, scheduled, or ready again if added meanwhile
+//!                   ▲                                     │
+//!                   └──────────── deadline ───────────────┘
 //! ```
 //!
-//! The queue is bounded by the number of objects: nothing but their keys is in it. Start at [`run`].
+//! The queue is bounded by the number of objects, as it contains only their keys. Start at [`run`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
@@ -21,26 +21,28 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::backoff;
 use crate::deadline_queue::DeadlineQueue;
 use crate::metrics::QueueMetrics;
+use crate::sync::lock;
 
-/// The longest sleep of the timer, so that a clock that jumps is noticed.
+/// The longest sleep of the timer. It bounds the delay after a jump of the clock.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// The delay after a first failure.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest delay after many failures.
 const LONGEST_RETRY: Duration = Duration::from_mins(2);
 
-/// What a worker has to say when it is done with a key.
+/// When a key is reconciled again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing to do until something changes, or until the time comes.
+    /// At the next change, or at this time.
     Wait(Option<Timestamp>),
-    /// Something failed: look again after a delay that grows with each failure in a row.
+    /// After a delay that grows with each consecutive failure.
     Retry,
 }
 
-/// Keys that wait for a worker.
+/// The queue of one controller.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     state: Mutex<State<K>>,
@@ -52,19 +54,16 @@ pub struct WorkQueue<K> {
 
 #[derive(Debug)]
 struct State<K> {
+    /// Keys for the next workers, in order.
     ready: VecDeque<K>,
-    waiting: HashMap<K, Timestamp>,
-    in_hand: HashSet<K>,
-    again: HashSet<K>,
+    /// When the ready keys were added.
+    added_at: HashMap<K, Timestamp>,
+    processing: HashSet<K>,
+    /// Keys that were added while they were processed.
+    dirty: HashSet<K>,
+    /// Consecutive failures.
     failures: HashMap<K, u32>,
     deadlines: DeadlineQueue<K>,
-}
-
-/// `base` doubled for every failure after the first, at most `longest`, minus up to a quarter by chance.
-#[must_use]
-pub fn backoff(failures: u32, base: Duration, longest: Duration, chance: f64) -> Duration {
-    let doubled = base.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(20)));
-    doubled.min(longest).mul_f64(1.0 - 0.25 * chance.clamp(0.0, 1.0))
 }
 
 impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
@@ -74,9 +73,9 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         Self {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
-                waiting: HashMap::new(),
-                in_hand: HashSet::new(),
-                again: HashSet::new(),
+                added_at: HashMap::new(),
+                processing: HashSet::new(),
+                dirty: HashSet::new(),
                 failures: HashMap::new(),
                 deadlines: DeadlineQueue::default(),
             }),
@@ -87,22 +86,18 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wants the key looked at now.
+    /// Queues a key.
     pub fn add(&self, key: K) {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         self.enqueue(&mut state, key, now);
     }
 
     fn enqueue(&self, state: &mut State<K>, key: K, now: Timestamp) {
-        if state.in_hand.contains(&key) {
-            state.again.insert(key);
-        } else if !state.waiting.contains_key(&key) {
-            state.waiting.insert(key.clone(), now);
+        if state.processing.contains(&key) {
+            state.dirty.insert(key);
+        } else if !state.added_at.contains_key(&key) {
+            state.added_at.insert(key.clone(), now);
             state.ready.push_back(key);
             self.metrics.added(state.ready.len());
             self.ready.notify_one();
@@ -110,48 +105,42 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 
     /// How many keys are ready.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.state().ready.len()
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        lock(&self.state).ready.len()
     }
 
-    /// Whether no key is ready.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Takes the next key, waiting for one. Cancel safe: a key is taken only when it is returned.
+    /// Takes the next key and waits for one if none is ready. Cancel safe: a key is removed only when it is returned.
     pub async fn next(&self) -> K {
         loop {
-            if let Some(key) = self.take() {
+            if let Some(key) = self.try_next() {
                 return key;
             }
             self.ready.notified().await;
         }
     }
 
-    fn take(&self) -> Option<K> {
+    fn try_next(&self) -> Option<K> {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let key = state.ready.pop_front()?;
-        let since = state.waiting.remove(&key);
-        state.in_hand.insert(key.clone());
-        let left = state.ready.len();
+        let added_at = state.added_at.remove(&key);
+        state.processing.insert(key.clone());
+        let remaining = state.ready.len();
         drop(state);
-        self.metrics
-            .taken(left, since.map(|since| now.duration_since(since)));
-        if left > 0 {
+        let waited = added_at.map(|added_at| now.duration_since(added_at));
+        self.metrics.taken(remaining, waited);
+        if remaining > 0 {
             self.ready.notify_one();
         }
         Some(key)
     }
 
-    /// Gives a key back.
+    /// Ends the processing of a key.
     pub fn done(&self, key: &K, outcome: Outcome) {
         let now = self.clock.now();
-        let mut state = self.state();
-        state.in_hand.remove(key);
+        let mut state = lock(&self.state);
+        state.processing.remove(key);
         let deadline = match outcome {
             Outcome::Wait(at) => {
                 state.failures.remove(key);
@@ -162,8 +151,8 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
                 *failures = failures.saturating_add(1);
                 self.metrics.retried();
                 let delay = backoff(*failures, FIRST_RETRY, LONGEST_RETRY, fastrand::f64());
-                // A change that came in meanwhile may be why it failed, or may come again and again: the delay holds.
-                state.again.remove(key);
+                // A change during processing may be the cause of the failure and may recur: it does not cut the delay.
+                state.dirty.remove(key);
                 now.checked_add(delay).ok()
             }
         };
@@ -171,17 +160,17 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             Some(at) => state.deadlines.set(key.clone(), at),
             None => state.deadlines.clear(key),
         }
-        if state.again.remove(key) {
+        if state.dirty.remove(key) {
             self.enqueue(&mut state, key.clone(), now);
         }
         drop(state);
         self.timer.notify_one();
     }
 
-    /// Moves keys whose deadline has come, until cancelled.
-    async fn keep_time(&self, cancel: &CancellationToken) {
+    /// Queues keys at their deadlines until cancelled.
+    async fn run_timer(&self, cancel: &CancellationToken) {
         loop {
-            let sleep = self.move_due();
+            let sleep = self.enqueue_due();
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.timer.notified() => {}
@@ -190,9 +179,10 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn move_due(&self) -> Duration {
+    /// Queues the keys that are due. Returns the time until the next deadline.
+    fn enqueue_due(&self) -> Duration {
         let now = self.clock.now();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while let Some(key) = state.deadlines.pop_due(now) {
             self.enqueue(&mut state, key, now);
         }
@@ -202,12 +192,12 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 }
 
-/// Lets `workers` workers reconcile keys until `cancel` is cancelled, then waits for none of them: work in hand is
-/// dropped at its next await, and whoever comes next decides anew from what is stored.
+/// Runs workers that reconcile keys until `cancel` is cancelled. A reconciliation in progress is dropped at its next
+/// await: the next process decides again from the stored objects.
 ///
 /// # Panics
 ///
-/// Passes on the panic of a worker: a bug must end the process, not one loop of it.
+/// Resumes the panic of a worker: a bug must end the process, not one of its workers.
 pub async fn run<K, F, R>(queue: Arc<WorkQueue<K>>, workers: usize, cancel: CancellationToken, reconcile: F)
 where
     K: Ord + Hash + Clone + Send + Sync + 'static,
@@ -235,8 +225,17 @@ where
     }
     tasks.spawn({
         let (queue, cancel) = (Arc::clone(&queue), cancel.clone());
-        async move { queue.keep_time(&cancel).await }
+        async move { queue.run_timer(&cancel).await }
     });
+    join_all(tasks, &cancel).await;
+}
+
+/// Waits for all tasks.
+///
+/// # Panics
+///
+/// Cancels the others and resumes the panic of a task.
+pub async fn join_all(mut tasks: JoinSet<()>, cancel: &CancellationToken) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended
             && let Ok(panic) = error.try_into_panic()
@@ -250,10 +249,11 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metrics;
     use tokio::sync::mpsc;
     use tokio::time::Instant;
 
-    /// A clock that follows tokio's, so that paused time moves it.
+    /// A clock that shows tokio's time, which tests pause.
     #[derive(Debug)]
     struct TokioClock(Instant);
 
@@ -266,27 +266,27 @@ mod tests {
     fn queue() -> Arc<WorkQueue<u32>> {
         Arc::new(WorkQueue::new(
             Arc::new(TokioClock(Instant::now())),
-            QueueMetrics::unregistered("test"),
+            Metrics::default().queue("test"),
         ))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_once_and_comes_again_when_added_in_hand() {
+    async fn key_is_queued_once_and_again_when_added_while_processed() {
         let queue = queue();
         queue.add(1);
         queue.add(1);
         assert_eq!(queue.len(), 1);
         let key = queue.next().await;
         queue.add(1);
-        assert!(queue.is_empty(), "a key in hand is not handed out twice");
+        assert_eq!(queue.len(), 0, "no second worker gets a key that is processed");
         queue.done(&key, Outcome::Wait(None));
         assert_eq!(queue.next().await, 1);
         queue.done(&1, Outcome::Wait(None));
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deadlines_bring_keys_back_at_their_time() {
+    async fn keys_are_queued_at_their_deadlines() {
         let queue = queue();
         let cancel = CancellationToken::new();
         let (seen, mut order) = mpsc::channel(16);
@@ -341,14 +341,5 @@ mod tests {
         );
         cancel.cancel();
         running.await.unwrap();
-    }
-
-    #[test]
-    fn backoff_grows_to_its_limit_and_keeps_three_quarters() {
-        let (base, longest) = (Duration::from_secs(1), Duration::from_mins(15));
-        assert_eq!(backoff(1, base, longest, 0.0), base);
-        assert_eq!(backoff(4, base, longest, 0.0), Duration::from_secs(8));
-        assert_eq!(backoff(40, base, longest, 0.0), longest);
-        assert_eq!(backoff(40, base, longest, 1.0), Duration::from_secs(675));
     }
 }

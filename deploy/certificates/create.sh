@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The serving certificate of drydock-apiserver without cert-manager: makes an authority and a
-# certificate, stores the certificate as the Secret drydock-apiserver-serving, and prints the value of
-# the APIService's spec.caBundle. Needs openssl and kubectl. The authority's key is thrown away, so
-# run it again, and patch the APIService again, before the certificate ends (default: 365 days).
+# Creates the serving certificate of drydock-apiserver without cert-manager: it creates a CA and a
+# certificate, stores the certificate as the Secret drydock-apiserver-serving, and prints the value for
+# the APIService's spec.caBundle. Requires openssl and kubectl. The CA's key is not kept: before the
+# certificate expires (default: 365 days), run the script and patch the APIService again.
 #
 #   create.sh [days]
 set -euo pipefail

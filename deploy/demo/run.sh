@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts the server in standalone mode and the controller on loopback, with two nodes and a small application.
 #
-#   run.sh run    leaves them running and says what to type; Ctrl-C ends everything
-#   run.sh demo   types it by itself, checks what comes of it, and ends with 0 or with what failed
+#   run.sh run    leaves them running and prints commands to try; Ctrl-C stops everything
+#   run.sh demo   runs these commands, checks their effects, and exits with an error if one is missing
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,11 +28,11 @@ trap 'exit 130' INT TERM
 fail() {
   failed=1
   echo "FAILED: $*" >&2
-  for log in "$state"/*.log; do echo "--- the end of $(basename "$log")" >&2; tail -n 15 "$log" >&2; done
+  for log in "$state"/*.log; do echo "--- last lines of $(basename "$log")" >&2; tail -n 15 "$log" >&2; done
   exit 1
 }
 kubectl() { "$kubectl_path" --kubeconfig "$state/kubeconfig" "$@"; }
-# eventually SECONDS WHAT COMMAND…: asks again until the command succeeds.
+# eventually SECONDS FAILURE COMMAND…: repeats the command until it succeeds.
 eventually() {
   local deadline=$((SECONDS + $1)) what=$2
   shift 2
@@ -59,21 +59,21 @@ eventually 30 "the pods did not start" \
 if [ "$mode" = run ]; then
   cat <<TEXT
 
-Drydock runs in standalone mode: no cluster, nothing real, everything in $state.
-Two nodes and a small application wait; the database has a budget that lets nobody evict it.
+Drydock runs in standalone mode, without a cluster; nodes and pods are simulated. All files are in $state.
+There are two nodes and a small application; the disruption budget of the database allows no eviction.
 In another terminal:
 
   export KUBECONFIG=$state/kubeconfig PATH=$(dirname "$kubectl_path"):\$PATH
-  kubectl get pods -o wide                                 # who runs where
+  kubectl get pods -o wide                                 # where the pods run
   kubectl apply -f $here/maintenance.yaml     # take node-a out of service
   kubectl get nm,er                                        # the plan and one request a pod
-  kubectl delete pdb database                              # let the database go
+  kubectl delete pdb database                              # unblock the database
   kubectl wait nm/replace-disk --for=condition=Drained     # node-a is empty
 
-Ctrl-C ends everything.
+Ctrl-C stops everything.
 TEXT
   wait -n "${children[@]}" || true
-  fail "a process ended by itself"
+  fail "a process ended unexpectedly"
 fi
 
 gone() { [ -z "$(kubectl get pod "$@" --ignore-not-found -o name)" ]; }
@@ -82,10 +82,10 @@ requests_name_the_budget() { kubectl get evictionrequests.coordination.k8s.io -o
 show get pods -o wide
 show apply -f "$here/maintenance.yaml"
 eventually 30 "the web pods did not leave node-a" gone web-1 web-2
-eventually 30 "no request says that a budget holds the database" requests_name_the_budget
+eventually 30 "no request reports that a budget blocks the database" requests_name_the_budget
 [ "$(kubectl get node node-a -o jsonpath='{.spec.unschedulable}')" = true ] || fail "node-a is not cordoned"
-gone database-0 && fail "the database left in spite of its budget"
-gone web-3 && fail "a pod of node-b left"
+gone database-0 && fail "the database was evicted in spite of its budget"
+gone web-3 && fail "a pod of node-b was evicted"
 show get nm,er -o wide
 show delete pdb database
 show wait nm/replace-disk --for=condition=Drained --timeout=30s || fail "node-a was not drained"

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use crate::{Key, KeyRange, Revision, StoreError};
 
 /// What is stored under a key: opaque bytes, and the few properties that readers need without parsing them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Value {
     /// The payload: immutable and shared.
     pub bytes: Bytes,
@@ -51,7 +51,7 @@ impl Value {
 }
 
 /// A value with its place in history.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The value.
     pub value: Value,
@@ -260,7 +260,7 @@ pub enum EventKind {
 }
 
 /// The change of one revision. Holds the value before and after, so that a reader needs no second read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Event {
     /// The revision of the change.
     pub revision: Revision,

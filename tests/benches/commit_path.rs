@@ -1,8 +1,8 @@
-//! What does a commit cost?
+//! The cost of a commit.
 //!
 //! Updates of 2.6 KiB objects through the whole path (encode, compress, checksum, queue, batch, sync, publish),
 //! with 1, 8 and 64 writers at once, and deletions in bulk. Prints writes per second, the median and the 99th
-//! percentile of an answer, the CPU time of a write over all threads, and how many writes share a sync.
+//! percentile of the latency, the CPU time of a write over all threads, and how many writes share a sync.
 //!
 //! `cargo bench -p drydock-tests --bench commit_path`; the folder is on the disk of `TMPDIR`.
 #![expect(
@@ -11,7 +11,7 @@
     clippy::panic,
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
-    reason = "a benchmark measures real time and speaks to people"
+    reason = "a benchmark measures real time and prints a report"
 )]
 
 use std::fmt::Write;
@@ -21,9 +21,9 @@ use bytes::Bytes;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{Key, KeyRange, Options, Outcome, Page, Revision, Store, Transaction, Value};
 
-/// Objects in the store before anything is measured.
+/// Objects in the store before the measurements.
 const OBJECTS: usize = 20_000;
-/// How long each row is measured.
+/// The duration of each measurement.
 const ROW: Duration = Duration::from_secs(3);
 
 fn key(number: usize) -> Key {
@@ -36,7 +36,7 @@ fn key(number: usize) -> Key {
     .unwrap()
 }
 
-/// A JSON object of about 2.6 KiB that compresses as such objects do.
+/// A JSON object of about 2.6 KiB that compresses like an EvictionRequest.
 fn value(number: usize, round: u64) -> Value {
     let mut text = format!("{{\"kind\":\"EvictionRequest\",\"round\":{round},\"status\":[");
     let mut seed = number as u64 ^ round << 20;
@@ -93,7 +93,7 @@ async fn fill(store: &RocksStore) -> Vec<Revision> {
 
 /// `writers` tasks that update objects of their own, one after the other.
 async fn updates(store: &RocksStore, revisions: &mut [Revision], writers: usize, round: u64) {
-    // Made beforehand: the caller's JSON is not what is measured.
+    // Prepared, since building JSON is not measured.
     let values: Vec<Value> = (0..256).map(|number| value(number, round)).collect();
     let (wall, burned) = (Instant::now(), cpu());
     let syncs_before = syncs(store);
@@ -147,7 +147,7 @@ async fn updates(store: &RocksStore, revisions: &mut [Revision], writers: usize,
     );
 }
 
-/// How many batches were synced.
+/// The number of synced batches.
 fn syncs(store: &RocksStore) -> u64 {
     let mut registry = prometheus_client::registry::Registry::default();
     store.metrics().register(&mut registry);
@@ -221,7 +221,7 @@ async fn run() {
 }
 
 fn main() {
-    // `cargo test` runs benchmarks once, to see that they work: there is nothing to measure then.
+    // `cargo test` runs benchmarks too, without measuring.
     if std::env::args().any(|argument| argument == "--bench") {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

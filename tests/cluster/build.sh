@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Builds a real Kubernetes control plane from Go modules, once a machine, and prints the folder that
-# holds it: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd, etcdctl, kwok and
+# Builds a Kubernetes control plane from Go modules, once per machine, and prints its folder: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd, etcdctl, kwok and
 # kwok's stage files (stages/).
 #
 #   build.sh [kubernetes version]   default: $DRYDOCK_KUBERNETES_VERSION, then 1.37.2
-#   build.sh sample-apiserver       an aggregated server in Go, for comparisons, and nothing else
+#   build.sh sample-apiserver       only an aggregated server in Go, for benchmarks
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 #
 # Each family (etcd, kwok, one Kubernetes release, sample-apiserver) is its own Go module beside this script, since
-# together their requirements clash, and its own folder of the cache, so that an interrupted run keeps
-# what it finished. A folder's name ends in a key over everything that decides its contents.
+# their requirements conflict, with its own folder in the cache, so that an interrupted run keeps
+# what it finished. A folder's name ends in a hash of everything that determines its contents.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -27,13 +26,13 @@ command -v go >/dev/null || fail "Go is missing: the test cluster is built from 
 export GOWORK=off CGO_ENABLED=0
 build_flags=(-mod=readonly -trimpath -buildvcs=false)
 
-# key MODULE LDFLAGS: twelve digits over all that decides the binaries.
+# key MODULE LDFLAGS: 12 digits of a hash of everything that determines the binaries.
 key() {
   { cat "$1/go.mod" "$1/go.sum"; go version; go env GOOS GOARCH; printf '%s\n' "${build_flags[@]}" "$2"; } \
     | sha256sum | cut -c1-12
 }
 
-# progress NAME TOTAL LOG: keeps the compiler's lines and says every 20 s how many packages they name.
+# progress NAME TOTAL LOG: logs the compiler's lines and prints every 20 s how many packages they name.
 progress() {
   local started=$SECONDS said=$SECONDS count=0 line
   while true; do
@@ -75,12 +74,12 @@ build() {
   esac
   rm -f "$work"/.*.log
   chmod -R u+w,a+rX "$work"
-  # The rename is what makes the folder visible: a build that was interrupted leaves none.
+  # Renamed when complete, so that an interrupted build leaves no folder.
   mv -T "$work" "$folder"
   say "$name: built in $((SECONDS - started)) s"
 }
 
-# copy_stages MODULE TARGET: how kwok's nodes and pods live; without stages kwok ends at once.
+# copy_stages MODULE TARGET: the life cycle of kwok's nodes and pods; without stages kwok exits.
 copy_stages() {
   local stage source
   source=$(cd "$1" && go list -mod=readonly -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
@@ -94,7 +93,7 @@ copy_stages() {
 leftovers=()
 trap 'rm -rf "${leftovers[@]}"' EXIT
 
-# lock: one build at a time; whoever waited finds the folder made.
+# lock: one build at a time; the next one finds the folder.
 lock() {
   mkdir -p "$cache"
   exec 9>"$cache/.lock"
@@ -113,7 +112,7 @@ fi
 
 minor=${version#*.}
 component=k8s.io/component-base/version
-# Without these a build says v0.0.0-master, and clients that look at the version misbehave.
+# Without these the version is v0.0.0-master, which confuses clients that check it.
 kubernetes_ldflags="-X $component.gitVersion=v$version -X $component.gitMajor=${version%%.*}"
 kubernetes_ldflags+=" -X $component.gitMinor=${minor%%.*} -X $component.gitTreeState=clean"
 
@@ -136,7 +135,7 @@ if [ ! -d "$cluster" ]; then
     k8s.io/kubernetes/cmd/kube-scheduler k8s.io/kubernetes/cmd/kubectl
   work=$(mktemp -d "$cache/.build-XXXXXX")
   leftovers+=("$work")
-  # Hard links: whole without the families' folders, and no bytes twice.
+  # Hard links: independent of the families' folders, without copies.
   cp -al "$etcd/." "$kwok/." "$kubernetes/." "$work/"
   chmod a+rx "$work"
   mv -T "$work" "$cluster"

@@ -1,16 +1,15 @@
-/* Keeps an image of what a process has made durable: preloaded into it, so that power can be cut in a test.
+/* A library to preload that records what a process has synced, so that a test can simulate a power loss.
  *
- * Every fsync and fdatasync of something below DRYDOCK_SYNCED_ROOT that succeeds is repeated in the folder
- * DRYDOCK_SYNCED_IMAGE: for a file its bytes, for a directory its entries, as they were when the call was made.
- * Nothing else ever gets there. A process that is killed thus leaves behind exactly what a file system has to have
- * after a loss of power, and no more:
+ * After every successful fsync or fdatasync of a file or directory under DRYDOCK_SYNCED_ROOT, its bytes or entries, as
+ * they were at the call, are copied to the folder DRYDOCK_SYNCED_IMAGE. When the process is killed, the image is exactly
+ * what a file system guarantees after a power loss:
  *
  *   files/KEY   the bytes of a file
- *   folders/KEY one line an entry: "f KEY NAME" or "d KEY NAME"
+ *   folders/KEY one line per entry: "f KEY NAME" or "d KEY NAME"
  *
- * KEY is the inode's number and birth: names change and numbers are used again.
+ * KEY is the inode's number and birth time, since names change and inode numbers are reused.
  *
- * Syncs of files whose names end with DRYDOCK_SYNCED_LIES are called done and are not, to show that this is found.
+ * Syncs of files whose names end with DRYDOCK_SYNCED_LIES return success without syncing, to test the tests.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Up to here a file is copied anew at each sync; a larger one only grows, so that its end suffices. */
+/* Files up to this size are copied as a whole at each sync; larger ones only grow, so their end suffices. */
 #define WHOLE (64 * 1024)
 
 static pthread_mutex_t recording = PTHREAD_MUTEX_INITIALIZER;
@@ -52,7 +51,7 @@ static char *text(const char *format, ...) {
 
 /* The bytes of a file from `from` to `to`. */
 static char *read_range(int fd, off_t from, off_t to) {
-    /* The caller's descriptor may be for writing only. */
+    /* The caller's descriptor may be write-only. */
     char *own = text("/proc/self/fd/%d", fd);
     int in = open(own, O_RDONLY | O_CLOEXEC);
     free(own);
@@ -80,7 +79,7 @@ static void write_at(const char *path, int flags, const char *bytes, size_t leng
     close(out);
 }
 
-/* Whole or not at all, whenever the process is killed. */
+/* Atomic, whenever the process is killed. */
 static void replace(const char *path, const char *bytes, size_t length) {
     char *unfinished = text("%s.new", path);
     write_at(unfinished, O_TRUNC, bytes, length, 0);
@@ -97,7 +96,7 @@ static char *entries_of(const char *folder, size_t *length) {
         struct statx of;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         if (statx(dirfd(found), entry->d_name, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME | STATX_TYPE, &of)) {
-            /* Removed meanwhile. */
+            /* It was removed by now. */
             continue;
         }
         key_of(&of, key, sizeof key);
@@ -128,7 +127,7 @@ static int synced(int fd, int (*sync)(int)) {
     size_t end = lies ? strlen(lies) : 0;
     if (end && (size_t)length >= end && !strcmp(path + length - end, lies)) return 0;
 
-    /* What the call promises is what was there when it was made. */
+    /* A sync covers what existed when it was called. */
     pthread_mutex_lock(&recording);
     char *kept = text("%s/%s/%s", image, is_folder ? "folders" : "files", key);
     struct stat before;

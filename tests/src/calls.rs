@@ -1,6 +1,6 @@
-//! How does a suite make one call and judge its answer in one line?
+//! JSON calls and their responses, watches and their events.
 //!
-//! [`Caller`] speaks JSON as one person to one server; [`Watch`] reads a stream of events.
+//! [`Caller`] sends requests as one user to one server; [`Watch`] reads a stream of events.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::clients::{Connection, RawClient};
 use crate::lines::Lines;
 
-/// No event that a suite waits for takes longer, not even on a busy machine.
+/// The timeout of an event, enough for a busy machine.
 const EVENT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The media type of an RFC 7386 merge patch.
@@ -27,7 +27,7 @@ pub const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 /// The media type of server-side apply.
 pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
-/// Somebody who calls one server. Every call has a connection of its own.
+/// A client of one server. Every call has a connection of its own.
 #[derive(Clone)]
 pub struct Caller {
     client: RawClient,
@@ -35,7 +35,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The owner of the client's certificate.
+    /// A caller with the client's certificate.
     #[must_use]
     pub fn new(client: RawClient) -> Self {
         Self {
@@ -44,15 +44,15 @@ impl Caller {
         }
     }
 
-    /// The same, with one header more on every request; a repeated name is sent as another line.
+    /// Adds a header to every request; a repeated name is sent as another line.
     ///
     /// # Errors
-    /// It is no header.
+    /// It is not a header.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
-        let name: HeaderName = name.parse().with_context(|| format!("{name} is no header"))?;
-        // Bytes: names of people are UTF-8.
+        let name: HeaderName = name.parse().with_context(|| format!("{name} is not a header"))?;
+        // Bytes, since user names are UTF-8.
         let value = HeaderValue::from_bytes(value.as_bytes())
-            .with_context(|| format!("{value:?} is no header's value"))?;
+            .with_context(|| format!("{value:?} is not a header value"))?;
         self.headers.append(name, value);
         Ok(self)
     }
@@ -60,7 +60,7 @@ impl Caller {
     /// Sends a body of a media type; an empty media type sends none.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn call(
         &self,
         method: Method,
@@ -86,7 +86,7 @@ impl Caller {
     /// GET.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn get(&self, path: &str) -> Result<Answer> {
         self.call(Method::GET, path, "", Bytes::new()).await
     }
@@ -94,7 +94,7 @@ impl Caller {
     /// POST of a JSON body.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
         self.call(Method::POST, path, "application/json", body.to_string())
             .await
@@ -103,7 +103,7 @@ impl Caller {
     /// PUT of a JSON body.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn put(&self, path: &str, body: &Value) -> Result<Answer> {
         self.call(Method::PUT, path, "application/json", body.to_string())
             .await
@@ -112,7 +112,7 @@ impl Caller {
     /// PATCH of one of the four media types.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn patch(&self, path: &str, media_type: &str, body: &Value) -> Result<Answer> {
         self.call(Method::PATCH, path, media_type, body.to_string()).await
     }
@@ -120,7 +120,7 @@ impl Caller {
     /// DELETE without a body.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn delete(&self, path: &str) -> Result<Answer> {
         self.call(Method::DELETE, path, "", Bytes::new()).await
     }
@@ -128,7 +128,7 @@ impl Caller {
     /// DELETE with options in a JSON body.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn delete_with(&self, path: &str, options: &Value) -> Result<Answer> {
         self.call(Method::DELETE, path, "application/json", options.to_string())
             .await
@@ -137,7 +137,7 @@ impl Caller {
     /// Starts a watch; the path has its parameters.
     ///
     /// # Errors
-    /// The server does not answer with 200.
+    /// The response is not a 200.
     pub async fn watch(&self, path: &str) -> Result<Watch> {
         let mut connection = self.client.connect().await?;
         let answer = connection
@@ -145,7 +145,7 @@ impl Caller {
             .await?;
         let (head, body) = answer.into_parts();
         if head.status != 200 {
-            let text = body.collect().await.context("read the refusal")?.to_bytes();
+            let text = body.collect().await.context("read the error")?.to_bytes();
             bail!("GET {path}: {}: {}", head.status, String::from_utf8_lossy(&text));
         }
         Ok(Watch {
@@ -164,7 +164,7 @@ impl Caller {
     ) -> Result<Request<Bytes>> {
         let mut request = Request::new(body.into());
         *request.method_mut() = method;
-        *request.uri_mut() = path.parse().with_context(|| format!("{path} is no path"))?;
+        *request.uri_mut() = path.parse().with_context(|| format!("{path} is not a path"))?;
         request.headers_mut().extend(self.headers.clone());
         if !media_type.is_empty() {
             request
@@ -175,7 +175,7 @@ impl Caller {
     }
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The request, for messages.
@@ -198,16 +198,16 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not JSON.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body)
             .with_context(|| format!("{}: {} {}", self.what, self.status, self.text()))
     }
 
-    /// The body of an answer that must have this status.
+    /// The body of a response that must have this status.
     ///
     /// # Errors
-    /// It has another one, or its body is no JSON; the message has the body.
+    /// It has another status, or its body is not JSON; the message has the body.
     pub fn expect(&self, status: u16) -> Result<Value> {
         ensure!(
             self.status == status,
@@ -219,15 +219,15 @@ impl Answer {
         self.json()
     }
 
-    /// Checks a refusal: a Status of this code and reason, with exactly this message.
+    /// Checks an error: a Status of this code and reason, with exactly this message.
     ///
     /// # Errors
-    /// It is another answer; the message has both.
+    /// It is another response; the message has both.
     pub fn refused(&self, code: u16, reason: &str, message: &str) -> Result<Value> {
         let status = self.expect(code)?;
-        let told = |member: &str| status.get(member).and_then(Value::as_str).unwrap_or_default();
+        let text = |member: &str| status.get(member).and_then(Value::as_str).unwrap_or_default();
         ensure!(
-            (told("kind"), told("reason"), told("message")) == ("Status", reason, message)
+            (text("kind"), text("reason"), text("message")) == ("Status", reason, message)
                 && status.get("code") == Some(&code.into()),
             "{}: expected {reason} {message:?}, got {status}",
             self.what
@@ -235,10 +235,10 @@ impl Answer {
         Ok(status)
     }
 
-    /// The server's time when it answered, as objects spell times: tests have no clock of their own.
+    /// The server's time, from the `date` header, in the format of objects: tests have no clock of their own.
     ///
     /// # Errors
-    /// The answer has no date.
+    /// There is no such header.
     pub fn time(&self) -> Result<String> {
         const MONTHS: [&str; 12] = [
             "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -247,13 +247,13 @@ impl Answer {
         let date = self.header("date");
         let parts: Vec<_> = date.split_whitespace().collect();
         let [_, day, month, year, time, _] = parts.as_slice() else {
-            bail!("{}: {date:?} is no date", self.what);
+            bail!("{}: {date:?} is not a date", self.what);
         };
         let month = MONTHS.iter().position(|it| it == month).context("a month")? + 1;
         Ok(format!("{year}-{month:02}-{day}T{time}Z"))
     }
 
-    /// A header's value, or the empty text.
+    /// A header's value, or the empty string.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -266,9 +266,9 @@ impl Answer {
 /// A stream of events. Dropping it closes its connection.
 pub struct Watch {
     _connection: Connection,
-    /// The head of the answer.
+    /// The headers of the response.
     pub headers: HeaderMap,
-    /// What follows.
+    /// The lines of the body.
     pub lines: Lines,
 }
 
@@ -276,7 +276,7 @@ impl Watch {
     /// The next event, `None` at the clean end of the stream. Every event is one line.
     ///
     /// # Errors
-    /// The stream breaks off, nothing comes for half a minute, or it is no JSON.
+    /// The stream breaks off, no event comes for 30 s, or it is not JSON.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         let Some(line) = timeout(EVENT_DEADLINE, self.lines.next())
             .await
@@ -285,11 +285,11 @@ impl Watch {
             return Ok(None);
         };
         let event = serde_json::from_slice(&line)
-            .with_context(|| format!("no event: {}", String::from_utf8_lossy(&line)))?;
+            .with_context(|| format!("not an event: {}", String::from_utf8_lossy(&line)))?;
         Ok(Some(event))
     }
 
-    /// The next event, which must be there.
+    /// The next event; the stream must not end.
     ///
     /// # Errors
     /// As for [`next`](Self::next), or the stream ended.
@@ -301,7 +301,7 @@ impl Watch {
     ///
     /// # Errors
     /// As for [`event`](Self::event).
-    pub async fn told(&mut self) -> Result<(String, String)> {
+    pub async fn type_and_name(&mut self) -> Result<(String, String)> {
         let event = self.event().await?;
         let text = |pointer: &str| {
             let value = event.pointer(pointer).and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! With what do the suites talk to the servers, and how do they wait for them?
+//! Clients of the suites: kubectl, a raw HTTPS client, and [`eventually`], which waits for a condition.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ use tokio_rustls::client::TlsStream;
 
 use crate::cluster::pki::Credential;
 
-/// How often [`eventually`] looks.
+/// The time between two checks of [`eventually`].
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// No call to a server on this machine takes longer, not even on a busy one.
+/// The timeout of a call, enough for a busy machine.
 const CALL_DEADLINE: Duration = Duration::from_mins(1);
 
-/// Waits until the condition has an answer, and returns it. `Ok(None)` and errors mean "not yet": a
-/// server that is starting refuses connections.
+/// Waits until the condition returns a value. `Ok(None)` and errors mean "not yet": a starting server refuses
+/// connections.
 ///
 /// # Errors
-/// The deadline passed. The message says what was waited for and the last error of the condition.
+/// The deadline passed. The message names `what` and the last error of the condition.
 pub async fn eventually<T>(
     what: &str,
     deadline: Duration,
@@ -48,7 +48,7 @@ pub async fn eventually<T>(
             return Ok(answer);
         }
         if started.elapsed() >= deadline {
-            let context = format!("waited {deadline:?} in vain: {what}");
+            let context = format!("timed out after {deadline:?} waiting for {what}");
             return match answer {
                 Err(error) => Err(error.context(context)),
                 Ok(_) => Err(anyhow::Error::msg(context)),
@@ -58,19 +58,19 @@ pub async fn eventually<T>(
     }
 }
 
-/// A `kubectl` that reaches one cluster as one person.
+/// A `kubectl` for one cluster and one user.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     /// The command.
     pub binary: PathBuf,
-    /// Whom it acts as, and where.
+    /// The cluster and the user.
     pub kubeconfig: PathBuf,
-    /// Where it keeps what it discovered: never the user's own home.
+    /// The folder of its discovery cache: never the user's own home.
     pub home: PathBuf,
 }
 
 impl Kubectl {
-    /// Runs kubectl and returns what it said, whether it succeeded or not.
+    /// Runs kubectl and returns its output, whether it succeeded or not.
     ///
     /// # Errors
     /// It cannot be started, or does not end within a minute.
@@ -97,7 +97,7 @@ impl Kubectl {
         let (written, output) = timeout(CALL_DEADLINE, async {
             tokio::join!(
                 async {
-                    // A kubectl that fails early does not read on.
+                    // A kubectl that fails early does not read its input.
                     let written = stdin.write_all(input.as_bytes()).await;
                     drop(stdin);
                     written
@@ -117,9 +117,24 @@ impl Kubectl {
     /// Runs kubectl and returns its standard output.
     ///
     /// # Errors
-    /// As for [`run`](Self::run), or it failed: the message has what it said.
+    /// As for [`run`](Self::run), or it failed; the message has its standard error.
     pub async fn ok(&self, arguments: &[&str]) -> Result<String> {
         succeeded(arguments, self.run(arguments).await?)
+    }
+
+    /// Waits up to 50 s for what `--for` names, such as `condition=Ready` or `delete`; `what` is like `pod/web`. A
+    /// cluster-scoped object has an empty namespace.
+    ///
+    /// # Errors
+    /// As for [`ok`](Self::ok).
+    pub async fn wait(&self, what: &str, namespace: &str, condition: &str) -> Result<()> {
+        let condition = format!("--for={condition}");
+        let mut arguments = vec!["wait", what, &condition, "--timeout=50s"];
+        if !namespace.is_empty() {
+            arguments.extend(["-n", namespace]);
+        }
+        self.ok(&arguments).await?;
+        Ok(())
     }
 
     /// Applies objects, written as JSON or YAML, server-side.
@@ -133,14 +148,14 @@ impl Kubectl {
 }
 
 fn succeeded(arguments: &[&str], output: Output) -> Result<String> {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "kubectl {} ended with {}: {said}",
+        "kubectl {} ended with {}: {error}",
         arguments.join(" "),
         output.status
     );
-    String::from_utf8(output.stdout).context("read what kubectl printed")
+    String::from_utf8(output.stdout).context("kubectl writes UTF-8")
 }
 
 /// The protocol that a [`RawClient`] offers by ALPN.
@@ -152,8 +167,8 @@ pub enum Protocol {
     Http2,
 }
 
-/// An HTTPS client that sends requests as they are: forged identity headers, odd paths, foreign client
-/// certificates. It checks the server's certificate like everybody else.
+/// An HTTPS client that sends requests unchanged, for forged identity headers, unusual paths and untrusted client
+/// certificates. It verifies the server's certificate.
 #[derive(Clone)]
 pub struct RawClient {
     address: SocketAddr,
@@ -163,11 +178,11 @@ pub struct RawClient {
 }
 
 impl RawClient {
-    /// A client of the server at `address`, which must present a certificate of `authority` (PEM
-    /// bundle) for `server_name`. With an identity it presents that client certificate when asked.
+    /// A client of the server at `address`, which must present a certificate of `authority` (PEM bundle) for
+    /// `server_name`. With an identity it presents that client certificate.
     ///
     /// # Errors
-    /// Something is not PEM, or the name is no DNS name or IP address.
+    /// Something is not PEM, or the name is neither a DNS name nor an IP address.
     pub fn new(
         address: SocketAddr,
         server_name: &str,
@@ -204,7 +219,7 @@ impl RawClient {
             Protocol::Http2 => vec![b"h2".to_vec()],
         };
         let server_name = ServerName::try_from(server_name.to_owned())
-            .with_context(|| format!("{server_name} is no server name"))?;
+            .with_context(|| format!("{server_name} is not a server name"))?;
         Ok(Self {
             address,
             server_name,
@@ -216,31 +231,31 @@ impl RawClient {
     /// Opens a connection for any number of requests.
     ///
     /// # Errors
-    /// Nobody listens, the handshake fails, or the server does not speak the protocol.
+    /// The connection or the handshake fails, or the server does not speak the protocol.
     pub async fn connect(&self) -> Result<Connection> {
         timeout(CALL_DEADLINE, self.connect_without_deadline())
             .await
-            .with_context(|| format!("{} does not answer", self.address))?
+            .with_context(|| format!("{} does not respond", self.address))?
     }
 
-    /// Where it connects to.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The protocol it offers.
+    /// The protocol that it offers.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Opens a TLS connection on which nothing is spoken yet.
+    /// Opens a TLS connection, without the handshake of HTTP.
     pub(crate) async fn open(&self) -> Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address)
             .await
             .with_context(|| format!("connect to {}", self.address))?;
-        stream.set_nodelay(true).context("send at once")?;
+        stream.set_nodelay(true).context("set TCP_NODELAY")?;
         TlsConnector::from(Arc::clone(&self.tls))
             .connect(self.server_name.clone(), stream)
             .await
@@ -249,7 +264,7 @@ impl RawClient {
 
     async fn connect_without_deadline(&self) -> Result<Connection> {
         let io = TokioIo::new(self.open().await?);
-        // The connection's own task ends with an error when the peer breaks off; the request says so too.
+        // Errors of the connection's task are errors of the request too.
         let (sender, task) = match self.protocol {
             Protocol::Http1 => {
                 let (sender, connection) = hyper::client::conn::http1::handshake(io)
@@ -277,11 +292,11 @@ impl RawClient {
         })
     }
 
-    /// Sends one request on a connection of its own and reads the whole answer. The request's URI is the
-    /// path and query; a `host` is added where it has none.
+    /// Sends one request on a connection of its own and reads the whole response. The request's URI is the path and
+    /// query; a `host` header is added if there is none.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect), or the server closed without answering.
+    /// As for [`connect`](Self::connect), or the server closed the connection without a response.
     pub async fn send(&self, request: Request<impl Into<Bytes>>) -> Result<Response<Bytes>> {
         self.connect().await?.send(request).await
     }
@@ -293,7 +308,7 @@ impl RawClient {
     pub async fn get(&self, path: &str) -> Result<Response<Bytes>> {
         let request = Request::get(path)
             .body(Bytes::new())
-            .with_context(|| format!("{path} is no path"))?;
+            .with_context(|| format!("{path} is not a path"))?;
         self.send(request).await
     }
 }
@@ -311,22 +326,26 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Sends a request and reads the whole answer, within a minute.
+    /// Sends a request and reads the whole response, within a minute.
     ///
     /// # Errors
-    /// The connection is closed, or the server does not answer.
+    /// The connection is closed, or there is no response.
     pub async fn send(&mut self, request: Request<impl Into<Bytes>>) -> Result<Response<Bytes>> {
         let exchange = async {
             let (head, body) = self.stream(request).await?.into_parts();
-            let body = body.collect().await.context("read the answer's body")?.to_bytes();
+            let body = body
+                .collect()
+                .await
+                .context("read the body of the response")?
+                .to_bytes();
             Ok(Response::from_parts(head, body))
         };
         timeout(CALL_DEADLINE, exchange)
             .await
-            .context("the server did not finish its answer")?
+            .context("the response is incomplete")?
     }
 
-    /// Sends a request and returns as soon as the head of the answer is there: for watches.
+    /// Sends a request and returns as soon as the head of the response has come: for watches.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -361,7 +380,7 @@ impl Connection {
                 sender.send_request(Request::from_parts(head, body)).await
             }
         };
-        answer.context("the server did not answer")
+        answer.context("no response")
     }
 }
 
@@ -371,10 +390,10 @@ impl Drop for Connection {
     }
 }
 
-/// Fails unless the answer has the expected status; the message has the answer's text.
+/// Checks the status of a response.
 ///
 /// # Errors
-/// It has another one.
+/// It is another one; the message has the body.
 pub fn expect_status(answer: &Response<Bytes>, expected: u16) -> Result<()> {
     if answer.status().as_u16() != expected {
         bail!(
@@ -391,7 +410,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn eventually_returns_the_first_answer_and_forgives_errors_before_it() {
+    async fn eventually_returns_the_first_value_after_any_errors() {
         let mut calls = 0;
         let answer = eventually("an answer", Duration::from_secs(5), async || {
             calls += 1;

@@ -1,4 +1,4 @@
-//! How is a number chosen for a long run?
+//! Numbers from environment variables.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ pub fn number<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     match std::env::var(variable) {
         Ok(text) => text
             .parse()
-            .with_context(|| format!("{variable}={text} is no number")),
+            .with_context(|| format!("{variable}={text} is not a number")),
         Err(_) => Ok(default),
     }
 }

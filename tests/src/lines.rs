@@ -1,20 +1,20 @@
-//! How is a watch's body read, event by event?
+//! The lines of a watch's body.
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
-/// The lines of a body that has not ended yet: every event is one.
+/// The lines of a streamed body; every event is one line.
 pub struct Lines {
     body: Incoming,
     read: BytesMut,
-    /// How much of what was read has no end of a line in it.
+    /// The length of the read part that contains no newline.
     searched: usize,
 }
 
 impl Lines {
-    /// Of a body from its start.
+    /// Starts at the beginning of a body.
     #[must_use]
     pub fn new(body: Incoming) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Lines {
         }
     }
 
-    /// The next line with its end, `None` at the clean end of the body. Dropping the future loses nothing.
+    /// The next line with its newline, `None` at the clean end of the body. Dropping the future loses no data.
     ///
     /// # Errors
     /// The body breaks off, or ends within a line.
@@ -47,7 +47,7 @@ impl Lines {
         }
     }
 
-    /// The next line, if it has come already.
+    /// The next line, if it has been received.
     pub fn take(&mut self) -> Option<Bytes> {
         let unsearched = self.read.get(self.searched..).unwrap_or_default();
         let end = unsearched.iter().position(|byte| *byte == b'\n');

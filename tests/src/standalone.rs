@@ -1,12 +1,8 @@
-//! How does a suite get the server without a cluster?
-//!
-//! One process with an embedded host, and the controller beside it: no Go, no control plane, ready in
-//! moments.
+//! The server in standalone mode, and the controller: no Go, no control plane, ready in moments.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -19,27 +15,25 @@ use tokio::sync::OnceCell;
 use crate::calls::Caller;
 use crate::clients::{Protocol, RawClient};
 use crate::cluster::pki::Credential;
-use crate::cluster::{Folder, Lifetime, Ports, Process, own_binaries};
+use crate::cluster::{Folder, Lifetime, Part, Ports, Process, Processes, own_binaries};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 const STOP_GRACE: Duration = Duration::from_mins(1);
 
 static SHARED: OnceCell<Standalone> = OnceCell::const_new();
 
-/// The server that all tests of one binary share, started by the first that asks; no controller acts
-/// on its objects.
+/// The server that all tests of one binary share, started by the first; no controller acts on its objects.
 ///
 /// # Errors
-/// It could not be built or started. Every test that asks gets to try again.
+/// It could not be built or started. The next test tries again.
 pub async fn shared() -> Result<&'static Standalone> {
     SHARED.get_or_try_init(Standalone::start).await
 }
 
-/// A server in standalone mode. Dropping it ends its processes.
+/// A server in standalone mode. Dropping it kills its processes.
 pub struct Standalone {
     // Before the folder: processes end before their files go.
-    server: Mutex<Option<Process>>,
-    controller: Mutex<Option<Process>>,
+    processes: Processes<Part>,
     folder: Folder,
     binaries: PathBuf,
     address: SocketAddr,
@@ -61,8 +55,7 @@ impl Standalone {
     /// As for [`start`](Self::start).
     pub async fn start_with(flags: &[&str]) -> Result<Self> {
         let standalone = Self {
-            server: Mutex::default(),
-            controller: Mutex::default(),
+            processes: Processes::default(),
             folder: Folder::temporary()?,
             binaries: own_binaries().await?,
             address: Ports::reserve(1)?.take()?,
@@ -72,12 +65,12 @@ impl Standalone {
         Ok(standalone)
     }
 
-    /// Starts the server once more, with the data it left.
+    /// Starts the server again with its data.
     ///
     /// # Errors
     /// It ended or was not ready in time.
     pub async fn start_again(&self) -> Result<()> {
-        // A signal that is ignored stays ignored across exec: a write beyond a limit fails, and does not kill.
+        // An ignored signal stays ignored across exec, so a write beyond the limit fails instead of killing.
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
@@ -102,7 +95,7 @@ impl Standalone {
                 Ok(answer.status().is_success())
             })
             .await?;
-        put(&self.server, Some(process));
+        self.processes.insert(Part::ApiServer, process);
         Ok(())
     }
 
@@ -128,38 +121,32 @@ impl Standalone {
                 Ok(holder.is_some_and(|holder| holder.as_str().is_some_and(|it| !it.is_empty())))
             })
             .await?;
-        put(&self.controller, Some(process));
+        self.processes.insert(Part::Controller, process);
         Ok(())
     }
 
-    /// Asks the server to end and waits for that. `None` if it does not run.
+    /// Stops the server with SIGTERM. `None` if it was not started.
     ///
     /// # Errors
     /// It did not end within a minute.
     pub async fn stop(&self) -> Result<Option<ExitStatus>> {
-        match put(&self.server, None) {
-            Some(process) => process.terminate(STOP_GRACE).await.map(Some),
-            None => Ok(None),
-        }
+        self.processes.stop(&Part::ApiServer, STOP_GRACE).await
     }
 
-    /// Waits until the server ends by itself. `None` if it does not run.
+    /// Waits until the server ends. `None` if it was not started.
     ///
     /// # Errors
     /// It did not end within a minute.
     pub async fn ended(&self) -> Result<Option<ExitStatus>> {
-        match put(&self.server, None) {
-            Some(process) => process.ended(STOP_GRACE).await.map(Some),
-            None => Ok(None),
-        }
+        self.processes.ended(&Part::ApiServer, STOP_GRACE).await
     }
 
-    /// From now on no file of the server grows beyond so many bytes: writes fail there, as on a full disk.
+    /// Limits the size of every file that the server writes: writes beyond it fail, as on a full disk.
     ///
     /// # Errors
     /// The server does not run.
     pub fn limit_files(&self, bytes: u64) -> Result<()> {
-        let id = self.process_id().context("a server that runs")?;
+        let id = self.process_id().context("the server runs")?;
         let id = i32::try_from(id).ok().and_then(Pid::from_raw);
         let mut limit = getrlimit(Resource::Fsize);
         limit.current = Some(bytes);
@@ -167,24 +154,23 @@ impl Standalone {
         Ok(())
     }
 
-    /// The id of the server's process, if it runs.
+    /// The ID of the server's process, if it was started.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
-        let running = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        running.as_ref().map(Process::id)
+        self.processes.id(&Part::ApiServer)
     }
 
-    /// Kills the server, as a machine that loses power does.
+    /// Kills the server.
     pub fn kill(&self) {
-        drop(put(&self.server, None));
+        self.processes.kill(&Part::ApiServer);
     }
 
     /// Kills the controller.
     pub fn kill_controller(&self) {
-        drop(put(&self.controller, None));
+        self.processes.kill(&Part::Controller);
     }
 
-    /// The folder of its store, unless a flag says another.
+    /// The folder of its store, unless a flag names another.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
@@ -196,18 +182,18 @@ impl Standalone {
         self.folder.path().join("kubeconfig")
     }
 
-    /// The admin.
+    /// A caller with the admin's rights.
     ///
     /// # Errors
-    /// The kubeconfig is not what it should be.
+    /// The kubeconfig cannot be read.
     pub fn caller(&self, protocol: Protocol) -> Result<Caller> {
         Ok(Caller::new(self.raw_client(protocol)?))
     }
 
-    /// The admin's raw client.
+    /// A raw client with the admin's rights.
     ///
     /// # Errors
-    /// The kubeconfig is not what it should be.
+    /// The kubeconfig cannot be read.
     pub fn raw_client(&self, protocol: Protocol) -> Result<RawClient> {
         let config = Kubeconfig::read_from(self.kubeconfig()).context("read the kubeconfig")?;
         let decode = |data: Option<&str>| {
@@ -236,9 +222,4 @@ impl Standalone {
         };
         RawClient::new(self.address, "localhost", &authority, Some(&credential), protocol)
     }
-}
-
-fn put(slot: &Mutex<Option<Process>>, process: Option<Process>) -> Option<Process> {
-    let mut running = slot.lock().unwrap_or_else(PoisonError::into_inner);
-    std::mem::replace(&mut *running, process)
 }

@@ -1,4 +1,4 @@
-//! What fuzzing has found, and what it starts from, replayed: nothing here may panic, hang or grow without bound.
+//! Replays the fuzzing corpus: no input may panic, hang or use unbounded memory.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use drydock_machinery::{apply, codec, patch};
 
 type Target = (&'static str, fn(&[u8]));
 
-/// Folder of the corpus → the function it is for; the same table as the targets in `fuzz/fuzz_targets`.
+/// Folder of the corpus → fuzzed function; the same table as the targets in `fuzz/fuzz_targets`.
 const TARGETS: &[Target] = &[
     ("fields", apply::field_set::fuzz_decode),
     ("json", codec::json::fuzz_decode),
@@ -17,7 +17,7 @@ const TARGETS: &[Target] = &[
 ];
 
 #[test]
-fn the_corpus_is_survived() -> std::io::Result<()> {
+fn the_corpus_is_handled() -> std::io::Result<()> {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let mut folders = Vec::new();
     for folder in fs::read_dir(fuzz.join("corpus"))? {

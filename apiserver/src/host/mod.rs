@@ -202,7 +202,7 @@ pub struct HostEvent {
     pub uid: String,
     /// Whether it is a warning.
     pub warning: bool,
-    /// One word in UpperCamelCase.
+    /// One word in `UpperCamelCase`.
     pub reason: String,
     /// The action that was taken.
     pub action: String,

@@ -1,23 +1,23 @@
-//! What does the interceptor of DaemonSet pods do about one request whose turn is its own? A pure function.
+//! Decides the next action for a DaemonSet pod while its interceptor is active. A pure function.
 //!
-//! DaemonSets belong to their node: their pods leave only when a maintenance of the node asks for them, and then
-//! by deletion, as the taint on the node keeps them from coming back.
+//! A DaemonSet pod leaves its node only when a maintenance of the node targets it. It is deleted, not evicted: the
+//! drain taint on the node keeps the DaemonSet from creating it again.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// How often a sign of life is given while the pod terminates.
-pub const HEARTBEAT_EVERY: Duration = Duration::from_mins(3);
+/// The interval of heartbeats while the pod terminates.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(3);
 
-/// What is known.
+/// The input of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Whether a maintenance of the pod's node asks it to leave.
+pub struct DaemonPodState {
+    /// Whether the drain targets of the pod's node match it.
     pub is_targeted: bool,
     /// Whether the pod is being deleted.
     pub is_terminating: bool,
-    /// The last sign of life.
+    /// The last heartbeat of the interceptor.
     pub heartbeat: Option<Timestamp>,
     /// The time.
     pub now: Timestamp,
@@ -25,30 +25,30 @@ pub struct Snapshot {
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing, until something changes or the time comes.
+pub enum DaemonPodAction {
+    /// Nothing until the next change, or until this time.
     Wait(Option<Timestamp>),
-    /// Give a sign of life.
-    Report,
+    /// Write a heartbeat.
+    Heartbeat,
     /// Delete the pod.
     Delete,
 }
 
-/// The next step.
+/// The next action.
 #[must_use]
-pub fn decide(snapshot: &Snapshot) -> Step {
-    if !snapshot.is_targeted {
-        return Step::Wait(None);
+pub fn decide(state: &DaemonPodState) -> DaemonPodAction {
+    if !state.is_targeted {
+        return DaemonPodAction::Wait(None);
     }
-    let Some(heartbeat) = snapshot.heartbeat else {
-        return Step::Report;
+    let Some(heartbeat) = state.heartbeat else {
+        return DaemonPodAction::Heartbeat;
     };
-    if !snapshot.is_terminating {
-        return Step::Delete;
+    if !state.is_terminating {
+        return DaemonPodAction::Delete;
     }
-    match heartbeat.checked_add(HEARTBEAT_EVERY) {
-        Ok(due) if due <= snapshot.now => Step::Report,
-        due => Step::Wait(due.ok()),
+    match heartbeat.checked_add(HEARTBEAT_INTERVAL) {
+        Ok(due) if due <= state.now => DaemonPodAction::Heartbeat,
+        due => DaemonPodAction::Wait(due.ok()),
     }
 }
 
@@ -57,24 +57,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_deleted_only_when_targeted_and_after_a_report() {
+    fn pods_are_deleted_only_when_targeted_and_after_a_heartbeat() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        for (is_targeted, is_terminating, heartbeat, step) in [
-            (false, false, None, Step::Wait(None)),
-            (false, true, Some(0), Step::Wait(None)),
-            (true, false, None, Step::Report),
-            (true, true, None, Step::Report),
-            (true, false, Some(999), Step::Delete),
-            (true, true, Some(999), Step::Wait(Some(at(1179)))),
-            (true, true, Some(820), Step::Report),
+        for (is_targeted, is_terminating, heartbeat, action) in [
+            (false, false, None, DaemonPodAction::Wait(None)),
+            (false, true, Some(0), DaemonPodAction::Wait(None)),
+            (true, false, None, DaemonPodAction::Heartbeat),
+            (true, true, None, DaemonPodAction::Heartbeat),
+            (true, false, Some(999), DaemonPodAction::Delete),
+            (true, true, Some(999), DaemonPodAction::Wait(Some(at(1179)))),
+            (true, true, Some(820), DaemonPodAction::Heartbeat),
         ] {
-            let snapshot = Snapshot {
+            let state = DaemonPodState {
                 is_targeted,
                 is_terminating,
                 heartbeat: heartbeat.map(at),
                 now: at(1000),
             };
-            assert_eq!(decide(&snapshot), step, "{snapshot:?}");
+            assert_eq!(decide(&state), action, "{state:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How do pods of DaemonSets leave a node under maintenance? The built-in interceptor `daemonset.apps.k8s.io`: it
-//! takes its turn as any interceptor would, through the status of the request. The rules are in [`decide`].
+//! The built-in interceptor `daemonset.apps.k8s.io`, which deletes DaemonSet pods from nodes under maintenance. It works
+//! through the status of eviction requests, as any interceptor does. The rules are in [`decide`].
 
 pub mod decide;
 
@@ -10,19 +10,20 @@ use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequ
 use drydock_proto::kinds::nodemaintenance::Stage;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::Preconditions;
 
-use crate::api::{Clients, Error, call};
-use crate::evictionrequest::{Key, act, status};
-use crate::informer::Change;
-use crate::nodemaintenance::{observe, plan, taints};
+use crate::api::{self, Clients, Error};
+use crate::evictionrequest::act::RequestWriter;
+use crate::evictionrequest::status;
+use crate::informer::{Change, ObjectKey, key_of};
+use crate::nodemaintenance::{node_state, observe};
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
 use crate::work_queue::{Outcome, WorkQueue};
 
-use decide::{Snapshot, Step, decide};
+use decide::{DaemonPodAction, DaemonPodState, decide};
 
-/// How long a pod is expected to take where it does not say.
+/// The grace period of pods that do not set one.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// The interceptor.
@@ -30,59 +31,63 @@ const DEFAULT_GRACE_SECONDS: i64 = 30;
 pub struct Controller {
     stores: Stores,
     clients: Clients,
-    actor: act::Actor,
+    writer: RequestWriter,
     clock: Arc<dyn Clock>,
 }
 
 impl Controller {
-    /// An interceptor over these parts.
+    /// The interceptor.
     #[must_use]
-    pub fn new(stores: Stores, clients: Clients, actor: act::Actor, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(stores: Stores, clients: Clients, writer: RequestWriter, clock: Arc<dyn Clock>) -> Self {
         Self {
             stores,
             clients,
-            actor,
+            writer,
             clock,
         }
     }
 
-    /// Takes a turn, if it is one.
-    pub async fn reconcile(&self, key: Key) -> Outcome {
-        match self.take_turn(&key).await {
+    /// Acts on one request, if this interceptor is active in it.
+    pub async fn reconcile(&self, key: ObjectKey) -> Outcome {
+        match self.act(&key).await {
             Ok(outcome) => outcome,
             Err(error) if error.is_not_found() || error.is_conflict() => Outcome::Retry,
             Err(error) => {
-                tracing::warn!(namespace = key.0, name = key.1, %error, "a DaemonSet pod was not taken off its node");
+                let cause = error.cause();
+                tracing::warn!(namespace = key.0, name = key.1, %error, cause, "removing a DaemonSet pod from its node failed");
                 Outcome::Retry
             }
         }
     }
 
-    async fn take_turn(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn act(&self, key: &ObjectKey) -> Result<Outcome, Error> {
         let Some(request) = self.stores.requests.get(&key.0, &key.1) else {
             return Ok(Outcome::Wait(None));
         };
-        let (Some(entry), Some(pod)) = (turn(&request), self.pod_of(&request)) else {
+        let (Some(entry), Some(pod)) = (active_entry(&request), self.pod_of(&request)) else {
             return Ok(Outcome::Wait(None));
         };
-        let reason = self.reason(&pod);
-        let snapshot = Snapshot {
+        let reason = self.maintenance_reason(&pod);
+        let state = DaemonPodState {
             is_targeted: reason.is_some(),
             is_terminating: pod.is_terminating(),
             heartbeat: entry.heartbeat_time.as_ref().map(|time| time.0),
             now: self.clock.now(),
         };
-        match decide(&snapshot) {
-            Step::Wait(until) => return Ok(Outcome::Wait(until)),
-            Step::Report => self.report(&request, &pod, &reason.unwrap_or_default()).await?,
-            Step::Delete => self.delete(&pod).await?,
+        match decide(&state) {
+            DaemonPodAction::Wait(until) => return Ok(Outcome::Wait(until)),
+            DaemonPodAction::Heartbeat => {
+                let reason = reason.unwrap_or_default();
+                self.write_heartbeat(&request, &pod, &reason).await?;
+            }
+            DaemonPodAction::Delete => self.delete(&pod).await?,
         }
-        // What was written comes back through the watch and brings the next step.
-        if snapshot.heartbeat.is_none() && !snapshot.is_terminating {
+        // Deletes right after the first heartbeat, without waiting for the watch to deliver it.
+        if state.heartbeat.is_none() && !state.is_terminating {
             self.delete(&pod).await?;
         }
         Ok(Outcome::Wait(
-            snapshot.now.checked_add(decide::HEARTBEAT_EVERY).ok(),
+            state.now.checked_add(decide::HEARTBEAT_INTERVAL).ok(),
         ))
     }
 
@@ -90,16 +95,15 @@ impl Controller {
         let reference = request.spec.target.pod.as_ref()?;
         let namespace = request.metadata.namespace.as_deref()?;
         let pod = self.stores.pods.get(namespace, &reference.name)?;
-        (pod.uid() == reference.uid && pod.is_daemon()).then_some(pod)
+        (pod.uid() == reference.uid && pod.is_daemon_set_pod()).then_some(pod)
     }
 
-    /// Why the pod has to leave its node; `None` when it has not.
-    fn reason(&self, pod: &Pod) -> Option<String> {
+    /// The reason of the maintenance that drains the pod's node; `None` unless the drain targets match the pod.
+    fn maintenance_reason(&self, pod: &Pod) -> Option<String> {
         let node = self.stores.nodes.get("", pod.spec.node_name.as_deref()?)?;
-        let record = taints::record(&node)?;
-        let facts = observe::facts(pod, 0);
+        let record = node_state::record(&node)?;
         let draining = record.maintenances.iter().find(|one| one.stage == Stage::Drain)?;
-        if !plan::is_targeted(&record.targets, &facts) {
+        if !observe::pod_facts(pod, 0).is_targeted(&record.targets) {
             return None;
         }
         let maintenance = self.stores.maintenances.get("", &draining.name);
@@ -111,8 +115,8 @@ impl Controller {
         )
     }
 
-    async fn report(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
-        let owner = pod.controller().map_or("the DaemonSet", |(_, name)| name);
+    async fn write_heartbeat(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
+        let owner = pod.controller_owner().map_or("the DaemonSet", |(_, name)| name);
         let message = format!("{owner} is terminating the pod due to node maintenance ({reason}).");
         let now = self.clock.now();
         let grace = pod
@@ -126,9 +130,9 @@ impl Controller {
             .as_ref()
             .map_or(now, |time| time.0.min(now));
         let expected = since.checked_add(jiff::SignedDuration::from_secs(grace)).ok();
-        self.actor
+        self.writer
             .update_status(request, |request| {
-                turn(request)?;
+                active_entry(request)?;
                 status::after_heartbeat(request, &message, expected, now)
             })
             .await?;
@@ -137,21 +141,21 @@ impl Controller {
 
     async fn delete(&self, pod: &Pod) -> Result<(), Error> {
         let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), pod.namespace());
-        let parameters = DeleteParams::default().preconditions(Preconditions {
+        let preconditions = Preconditions {
             uid: pod.metadata.uid.clone(),
             resource_version: None,
-        });
-        match call(pods.delete(pod.name(), &parameters)).await {
+        };
+        match api::delete(&pods, pod.name(), preconditions).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Our entry of the request, if it is our turn and we are not done.
-fn turn(request: &EvictionRequest) -> Option<&InterceptorStatus> {
+/// The status of this interceptor in the request, if it is active and has not completed.
+fn active_entry(request: &EvictionRequest) -> Option<&InterceptorStatus> {
     let status = request.status.as_ref().filter(|_| !request.is_finished())?;
-    let is_ours = status
+    let is_active = status
         .active_interceptors
         .iter()
         .any(|active| active == DAEMON_SET_INTERCEPTOR);
@@ -159,56 +163,54 @@ fn turn(request: &EvictionRequest) -> Option<&InterceptorStatus> {
         .interceptors
         .iter()
         .find(|entry| entry.name == DAEMON_SET_INTERCEPTOR)?;
-    (is_ours && entry.completion_time.is_none()).then_some(entry)
+    (is_active && entry.completion_time.is_none()).then_some(entry)
 }
 
-/// Has changes of what the interceptor depends on bring requests into its queue.
-pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<Key>>) {
-    informers.requests.listen({
+/// Queues requests in which this interceptor is active when they, their pods, or drain targets change.
+pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<ObjectKey>>) {
+    informers.requests.add_handler({
         let queue = Arc::clone(queue);
         move |change: &Change<EvictionRequest>| {
-            if let Some(request) = change.new.as_ref().filter(|request| turn(request).is_some()) {
-                queue.add(key_of(request));
+            if let Some(request) = change
+                .new
+                .as_ref()
+                .filter(|request| active_entry(request).is_some())
+            {
+                queue.add(key_of(&**request));
             }
         }
     });
-    informers.pods.listen({
+    informers.pods.add_handler({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         move |change: &Change<Pod>| {
-            let Some(pod) = change.latest().filter(|pod| pod.is_daemon()) else {
+            let Some(pod) = change.latest().filter(|pod| pod.is_daemon_set_pod()) else {
                 return;
             };
             if let Some(request) = requests
                 .get(pod.namespace(), pod.uid())
-                .filter(|request| turn(request).is_some())
+                .filter(|request| active_entry(request).is_some())
             {
-                queue.add(key_of(&request));
+                queue.add(key_of(&*request));
             }
         }
     });
-    informers.nodes.listen({
+    informers.nodes.add_handler({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         move |change: &Change<Node>| {
-            let record = |node: &Option<Arc<Node>>| node.as_deref().and_then(taints::record);
-            let (old, new) = (record(&change.old), record(&change.new));
-            let targets =
-                |record: &Option<taints::NodeRecord>| record.as_ref().map(|record| record.targets.clone());
-            if targets(&old) == targets(&new) {
+            let targets = |node: &Option<Arc<Node>>| {
+                let record = node.as_deref().and_then(node_state::record);
+                record.map(|record| record.targets)
+            };
+            if targets(&change.old) == targets(&change.new) {
                 return;
             }
-            for request in requests.all().iter().filter(|request| turn(request).is_some()) {
-                queue.add(key_of(request));
+            for request in requests.all() {
+                if active_entry(&request).is_some() {
+                    queue.add(key_of(&*request));
+                }
             }
         }
     });
-}
-
-fn key_of(request: &EvictionRequest) -> Key {
-    let metadata = &request.metadata;
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
-    )
 }
 
 #[cfg(test)]

@@ -1,17 +1,13 @@
 use super::*;
-use crate::api::tests::{Seen, double};
-use crate::events::Events;
-use crate::informer::tests::store;
+use crate::fixtures::{ReceivedRequest, api_double, clock_at, empty_stores, no_events, typed};
+use crate::informer::Store;
 use crate::metrics::Metrics;
-use drydock_machinery::clock::ManualClock;
 use drydock_proto::kinds::nodemaintenance::STATUS_ANNOTATION;
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::sync::Mutex;
 
-/// Reconciles the request of a DaemonSet pod with priority 2000 on a node whose targets reach so far; yields the
-/// calls that were made.
-async fn calls(target: i32, entry: &Value) -> Vec<Seen> {
+/// Reconciles the request of a DaemonSet pod with priority 2000 on a node whose targets reach this priority. Returns
+/// the calls that were made.
+async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
     let record = json!({
         "maintenances": [{"name": "m", "stage": "Drain"}],
         "targets": [{"podType": "DaemonSet", "podPriority": target}],
@@ -34,51 +30,48 @@ async fn calls(target: i32, entry: &Value) -> Vec<Seen> {
         },
     });
     let maintenance = json!({"metadata": {"name": "m"}, "spec": {"stage": "Drain", "reason": "OS upgrade"}});
-    let (client, seen) = double(|seen| (200, seen.body.clone()));
-    let clients = Clients {
-        host: client.clone(),
-        ours: client,
-    };
-    let typed = |value: Value| serde_json::from_value(value).unwrap();
+    let (clients, received) = api_double(|request| (200, request.body.clone()));
     let stores = Stores {
-        requests: store(vec![typed(request)]),
-        maintenances: store(vec![serde_json::from_value(maintenance).unwrap()]),
-        rules: store(Vec::new()),
-        pods: store(vec![serde_json::from_value(pod).unwrap()]),
-        nodes: store(vec![serde_json::from_value(node).unwrap()]),
-        namespaces: store(Vec::new()),
-        budgets: store(Vec::new()),
+        requests: Store::synced_with(vec![typed(request)]),
+        maintenances: Store::synced_with(vec![typed(maintenance)]),
+        pods: Store::synced_with(vec![typed(pod)]),
+        nodes: Store::synced_with(vec![typed(node)]),
+        ..empty_stores()
     };
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::from_second(1000).unwrap()));
-    let (events, _) = Events::new(Arc::clone(&clock), "test");
-    let actor = act::Actor::new(clients.clone(), events, Metrics::default(), Arc::clone(&clock));
-    let controller = Controller::new(stores, clients, actor, clock);
+    let clock: Arc<dyn Clock> = clock_at(1000);
+    let writer = RequestWriter::new(
+        clients.clone(),
+        no_events(&clock),
+        Metrics::default(),
+        Arc::clone(&clock),
+    );
+    let controller = Controller::new(stores, clients, writer, clock);
     let outcome = controller
         .reconcile(("shop".to_owned(), "uid-1".to_owned()))
         .await;
     assert!(matches!(outcome, Outcome::Wait(_)), "{outcome:?}");
-    let seen: &Mutex<Vec<Seen>> = &seen;
-    seen.lock().unwrap().clone()
+    let received = received.lock().unwrap();
+    received.clone()
 }
 
 #[tokio::test]
-async fn a_targeted_pod_is_reported_on_and_deleted() {
-    let seen = calls(2000, &json!({"name": DAEMON_SET_INTERCEPTOR})).await;
-    let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
+async fn targeted_pod_is_deleted_after_a_heartbeat() {
+    let received = calls(2000, &json!({"name": DAEMON_SET_INTERCEPTOR})).await;
+    let methods: Vec<_> = received.iter().map(|received| received.method.as_str()).collect();
     assert_eq!(methods, ["PATCH", "DELETE"]);
-    let entry = &seen[0].body["status"]["interceptors"][0];
+    let entry = &received[0].body["status"]["interceptors"][0];
     assert_eq!(
         entry["message"],
         "agents is terminating the pod due to node maintenance (OS upgrade)."
     );
     assert_eq!(entry["startTime"], entry["heartbeatTime"]);
     assert_eq!(entry["expectedFinishTime"], "1970-01-01T00:17:40Z");
-    assert_eq!(seen[1].path, "/api/v1/namespaces/shop/pods/agent");
-    assert_eq!(seen[1].body["preconditions"]["uid"], "uid-1");
+    assert_eq!(received[1].path, "/api/v1/namespaces/shop/pods/agent");
+    assert_eq!(received[1].body["preconditions"]["uid"], "uid-1");
 }
 
 #[tokio::test]
-async fn a_pod_that_is_no_target_yet_is_left_alone() {
+async fn pod_outside_the_targets_is_not_deleted() {
     assert!(
         calls(1999, &json!({"name": DAEMON_SET_INTERCEPTOR}))
             .await
@@ -87,7 +80,7 @@ async fn a_pod_that_is_no_target_yet_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_interceptor_that_is_done_does_nothing() {
+async fn completed_interceptor_does_nothing() {
     let done = json!({"name": DAEMON_SET_INTERCEPTOR, "completionTime": "1970-01-01T00:00:10Z"});
     assert!(calls(2000, &done).await.is_empty());
 }

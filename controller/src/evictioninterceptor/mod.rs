@@ -1,5 +1,5 @@
-//! What became of a rule? Whether it was understood, and how many pods it matches, in the status of every
-//! EvictionInterceptor. Start at [`Controller::reconcile`].
+//! The controller of EvictionInterceptors. It reports in the status of each whether its rule was accepted and how many
+//! pods it matches. Start at [`Controller::reconcile`].
 
 pub mod rules;
 
@@ -10,23 +10,23 @@ use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor, EvictionInterceptorStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 
-use crate::api::{Clients, Error, call, status_patch};
-use crate::evictionrequest::status::whole_seconds;
+use crate::api::{Clients, Error, call, merge_patch_status, status_patch};
+use crate::conditions::{set_condition, whole_seconds};
 use crate::informer::Change;
 use crate::stores::{Informers, Stores};
 use crate::work_queue::{Outcome, WorkQueue};
-use rules::{Rule, Rules, documents};
+use rules::{Rule, Rules, complete_pods};
 
-/// How often pods are counted anew.
-const COUNT_EVERY: Duration = Duration::from_mins(1);
-/// How often they are where every pod has to be read whole.
-const COUNT_WHOLE_EVERY: Duration = Duration::from_mins(5);
-/// How many whole pods are read at a time.
-const PAGE: u32 = 500;
+/// How often matched pods are counted.
+const COUNT_INTERVAL: Duration = Duration::from_mins(1);
+/// How often they are counted where conditions require complete pods from the API.
+const COMPLETE_COUNT_INTERVAL: Duration = Duration::from_mins(5);
+/// How many complete pods are listed per page.
+const PAGE_SIZE: u32 = 500;
 
-/// The controller of rules.
+/// The evictioninterceptor controller.
 #[derive(Debug)]
 pub struct Controller {
     stores: Stores,
@@ -36,7 +36,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller over these parts.
+    /// A controller. It shares the compiled rules with the evictionrequest controller.
     #[must_use]
     pub fn new(stores: Stores, clients: Clients, rules: Arc<Rules>, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -47,69 +47,66 @@ impl Controller {
         }
     }
 
-    /// Looks at the rule of that name.
+    /// Updates the status of the EvictionInterceptor of this name.
     pub async fn reconcile(&self, name: String) -> Outcome {
-        match self.report(&name).await {
-            Ok(every) => Outcome::Wait(every.and_then(|every| self.clock.now().checked_add(every).ok())),
+        match self.update_status(&name).await {
+            Ok(next) => Outcome::Wait(next.and_then(|next| self.clock.now().checked_add(next).ok())),
             Err(error) if error.is_not_found() => Outcome::Wait(None),
             Err(error) if error.is_conflict() => Outcome::Retry,
             Err(error) => {
-                tracing::warn!(name, %error, "an eviction interceptor was not reconciled");
+                let cause = error.cause();
+                tracing::warn!(name, %error, cause, "reconciling an eviction interceptor failed");
                 Outcome::Retry
             }
         }
     }
 
-    async fn report(&self, name: &str) -> Result<Option<Duration>, Error> {
-        let Some(object) = self.stores.rules.get("", name) else {
+    /// Returns after how long the status is updated again.
+    async fn update_status(&self, name: &str) -> Result<Option<Duration>, Error> {
+        let Some(object) = self.stores.interceptors.get("", name) else {
             return Ok(None);
         };
-        let rule = self.rules.of(&object);
-        let (matched, every, fault) = match &*rule {
-            Ok(rule) if rule.has_conditions() => (self.count_whole(rule).await?, COUNT_WHOLE_EVERY, None),
-            Ok(rule) => (self.count(rule), COUNT_EVERY, None),
-            Err(fault) => (0, COUNT_EVERY, Some(fault.to_string())),
+        let rule = self.rules.get_or_compile(&object);
+        let (matched, next, error) = match &*rule {
+            Ok(rule) if rule.has_conditions() => {
+                (self.count_complete(rule).await?, COMPLETE_COUNT_INTERVAL, None)
+            }
+            Ok(rule) => (self.count(rule), COUNT_INTERVAL, None),
+            Err(error) => (0, COUNT_INTERVAL, Some(error.to_string())),
         };
         let mut status = object.status.clone().unwrap_or_default();
         status.matched_pods = Some(matched);
-        self.accept(&object, &mut status, fault);
+        self.set_accepted(&object, &mut status, error);
         let resource_version = object.metadata.resource_version.as_deref();
         if let Some(patch) = status_patch(resource_version, object.status.as_ref(), &status) {
-            let api: Api<EvictionInterceptor> = Api::all(self.clients.ours.clone());
-            call(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
+            let api: Api<EvictionInterceptor> = Api::all(self.clients.drydock.clone());
+            merge_patch_status(&api, name, &patch).await?;
         }
-        Ok(Some(every))
+        Ok(Some(next))
     }
 
-    fn accept(
+    fn set_accepted(
         &self,
         object: &EvictionInterceptor,
         status: &mut EvictionInterceptorStatus,
-        fault: Option<String>,
+        error: Option<String>,
     ) {
-        let (state, reason, message) = match fault {
+        let (state, reason, message) = match error {
             None => ("True", "Accepted", "The rule is in force.".to_owned()),
-            Some(fault) => ("False", "Invalid", fault),
+            Some(error) => ("False", "Invalid", error),
         };
-        let known = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == ACCEPTED);
-        let since = known
-            .filter(|known| known.status == state)
-            .map(|known| known.last_transition_time.clone());
         let condition = Condition {
             type_: ACCEPTED.to_owned(),
             status: state.to_owned(),
             reason: reason.to_owned(),
             message,
             observed_generation: object.metadata.generation,
-            last_transition_time: since.unwrap_or_else(|| whole_seconds(self.clock.now())),
+            last_transition_time: whole_seconds(self.clock.now()),
         };
-        status.conditions.retain(|condition| condition.type_ != ACCEPTED);
-        status.conditions.push(condition);
+        set_condition(&mut status.conditions, condition);
     }
 
+    /// Counts the pods that match a rule without conditions, from the store.
     fn count(&self, rule: &Rule) -> i32 {
         let matched = self
             .stores
@@ -124,9 +121,12 @@ impl Controller {
         i32::try_from(matched).unwrap_or(i32::MAX)
     }
 
-    async fn count_whole(&self, rule: &Rule) -> Result<i32, Error> {
-        let api = documents(&self.clients.host, None);
-        let mut parameters = ListParams::default().labels(&rule.pod_selector()).limit(PAGE);
+    /// Counts the pods that match a rule with conditions, from the API.
+    async fn count_complete(&self, rule: &Rule) -> Result<i32, Error> {
+        let api = complete_pods(&self.clients.host, None);
+        let mut parameters = ListParams::default()
+            .labels(&rule.pod_selector())
+            .limit(PAGE_SIZE);
         let mut matched = 0_i32;
         loop {
             let page = call(api.list(&parameters)).await?;
@@ -134,9 +134,9 @@ impl Controller {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                 let namespace = self.stores.namespaces.get("", namespace);
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
-                let document = serde_json::to_value(&pod).unwrap_or_default();
-                if rule.selects(namespace.as_deref(), &labels) && rule.is_met(&document, namespace.as_deref())
-                {
+                let pod = serde_json::to_value(&pod).unwrap_or_default();
+                let namespace = namespace.as_deref();
+                if rule.selects(namespace, &labels) && rule.conditions_hold(&pod, namespace) {
                     matched = matched.saturating_add(1);
                 }
             }
@@ -148,15 +148,15 @@ impl Controller {
     }
 }
 
-/// Has changes of rules bring them into the queue.
-pub fn listen(informers: &mut Informers, rules: &Arc<Rules>, queue: &Arc<WorkQueue<String>>) {
+/// Queues EvictionInterceptors when they change.
+pub fn add_handlers(informers: &mut Informers, rules: &Arc<Rules>, queue: &Arc<WorkQueue<String>>) {
     let (queue, rules) = (Arc::clone(queue), Arc::clone(rules));
     informers
-        .rules
-        .listen(move |change: &Change<EvictionInterceptor>| {
+        .interceptors
+        .add_handler(move |change: &Change<EvictionInterceptor>| {
             let Some(object) = change.latest() else { return };
             if change.new.is_none() {
-                rules.forget(object.metadata.uid.as_deref().unwrap_or_default());
+                rules.remove(object.metadata.uid.as_deref().unwrap_or_default());
             }
             queue.add(object.metadata.name.clone().unwrap_or_default());
         });

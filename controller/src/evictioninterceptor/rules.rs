@@ -1,7 +1,7 @@
-//! Which rules match a pod? EvictionInterceptors compiled once per generation, and asked.
+//! The rules of EvictionInterceptors, compiled once per generation, and which of them match a pod.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use drydock_machinery::expression::Expression;
 use drydock_machinery::selector::Selector;
@@ -14,11 +14,11 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::api::{Error, call};
-use crate::evictionrequest::interceptors::Ruled;
 use crate::pod::Pod;
 use crate::stores::Stores;
+use crate::sync::lock;
 
-/// A rule that was understood.
+/// A compiled rule.
 #[derive(Debug)]
 pub struct Rule {
     namespaces: Selector,
@@ -26,70 +26,84 @@ pub struct Rule {
     conditions: Vec<Expression>,
 }
 
-/// Why a rule is not in force, for people.
+/// Why a rule was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(String);
+pub struct InvalidRule(String);
 
-type Compiled = Arc<Result<Rule, Fault>>;
+/// An interceptor that a rule registers for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatchedInterceptor {
+    /// Its name.
+    pub name: String,
+    /// Its priority, 0 to 100000.
+    pub priority: i32,
+    /// Whether it has the role `controller`.
+    pub is_controller: bool,
+}
 
-/// Rules by the UID of their object, with the generation they were compiled from.
+type Compiled = Arc<Result<Rule, InvalidRule>>;
+
+/// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
 pub struct Rules {
     compiled: Mutex<HashMap<String, (Option<i64>, Compiled)>>,
 }
 
 impl Rules {
-    /// The rule of the object, compiled when it is new.
+    /// The rule of the object. It is compiled when its generation is new.
     #[must_use]
-    pub fn of(&self, object: &EvictionInterceptor) -> Compiled {
+    pub fn get_or_compile(&self, object: &EvictionInterceptor) -> Compiled {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let generation = object.metadata.generation;
-        let lock = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, rule)) = lock().get(&uid)
+        if let Some((known, rule)) = lock(&self.compiled).get(&uid)
             && *known == generation
         {
             return Arc::clone(rule);
         }
         let rule = Arc::new(Rule::compile(object));
-        lock().insert(uid, (generation, Arc::clone(&rule)));
+        lock(&self.compiled).insert(uid, (generation, Arc::clone(&rule)));
         rule
     }
 
-    /// Forgets the rule of an object that is gone.
-    pub fn forget(&self, uid: &str) {
-        self.compiled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+    /// Removes the rule of a deleted object.
+    pub fn remove(&self, uid: &str) {
+        lock(&self.compiled).remove(uid);
     }
 
-    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as met: a mistake in
-    /// a rule is no reason to evict sooner.
+    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as true: an error in a
+    /// rule must not let a pod be evicted sooner.
     ///
     /// # Errors
     ///
-    /// What became of reading the pod, which is done only for rules with conditions.
-    pub async fn matching(&self, stores: &Stores, host: &Client, pod: &Pod) -> Result<Vec<Ruled>, Error> {
+    /// [`Error`] of reading the complete pod, which only rules with conditions need.
+    pub async fn matching(
+        &self,
+        stores: &Stores,
+        host: &Client,
+        pod: &Pod,
+    ) -> Result<Vec<MatchedInterceptor>, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
-        let mut document = None;
+        let mut complete_pod = None;
         let mut matching = Vec::new();
-        for object in stores.rules.all() {
-            let rule = self.of(&object);
+        for object in stores.interceptors.all() {
+            let rule = self.get_or_compile(&object);
             let Ok(rule) = &*rule else { continue };
             if !rule.selects(namespace.as_deref(), pod.labels()) {
                 continue;
             }
             if rule.has_conditions() {
-                if document.is_none() {
-                    document = read(host, pod).await?;
+                if complete_pod.is_none() {
+                    complete_pod = read_complete_pod(host, pod).await?;
                 }
-                let Some(document) = &document else { continue };
-                if !rule.is_met(document, namespace.as_deref()) {
+                let Some(complete_pod) = &complete_pod else {
+                    continue;
+                };
+                if !rule.conditions_hold(complete_pod, namespace.as_deref()) {
                     continue;
                 }
             }
-            matching.push(Ruled {
+            matching.push(MatchedInterceptor {
                 name: object.spec.interceptor_name.clone(),
                 priority: object.spec.effective_priority(),
                 is_controller: object.spec.role == Some(InterceptorRole::Controller),
@@ -100,10 +114,10 @@ impl Rules {
 }
 
 impl Rule {
-    fn compile(object: &EvictionInterceptor) -> Result<Self, Fault> {
+    fn compile(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
         let conditions = object.spec.match_conditions.iter().map(|condition| {
             Expression::compile(&condition.expression)
-                .map_err(|error| Fault(format!("matchConditions[{}]: {error}", condition.name)))
+                .map_err(|error| InvalidRule(format!("matchConditions[{}]: {error}", condition.name)))
         });
         Ok(Self {
             namespaces: selector("namespaceSelector", object.spec.namespace_selector.as_ref())?,
@@ -112,34 +126,34 @@ impl Rule {
         })
     }
 
-    /// Whether the labels match.
+    /// Whether both selectors match.
     #[must_use]
     pub fn selects(&self, namespace: Option<&Namespace>, labels: &BTreeMap<String, String>) -> bool {
         let none = BTreeMap::new();
-        let of_namespace = namespace
+        let namespace_labels = namespace
             .and_then(|namespace| namespace.metadata.labels.as_ref())
             .unwrap_or(&none);
         self.pods.matches(|key| labels.get(key).map(String::as_str))
             && self
                 .namespaces
-                .matches(|key| of_namespace.get(key).map(String::as_str))
+                .matches(|key| namespace_labels.get(key).map(String::as_str))
     }
 
-    /// Whether the whole pod must be looked at.
+    /// Whether matching needs the complete pod.
     #[must_use]
     pub fn has_conditions(&self) -> bool {
         !self.conditions.is_empty()
     }
 
-    /// The labels of pods, as a list of pods can be narrowed by.
+    /// The pod selector in the syntax of the `labelSelector` parameter.
     #[must_use]
     pub fn pod_selector(&self) -> String {
         self.pods.to_string()
     }
 
-    /// Whether every condition is met by the pod and its namespace.
+    /// Whether every condition is true for the pod and its namespace.
     #[must_use]
-    pub fn is_met(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
+    pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
         let namespace = namespace
             .and_then(|namespace| serde_json::to_value(namespace).ok())
             .unwrap_or_default();
@@ -151,16 +165,18 @@ impl Rule {
     }
 }
 
-fn selector(field: &str, selector: Option<&LabelSelector>) -> Result<Selector, Fault> {
+fn selector(field: &str, selector: Option<&LabelSelector>) -> Result<Selector, InvalidRule> {
     match selector {
         None => Ok(Selector::everything()),
-        Some(selector) => Selector::try_from(selector).map_err(|faults| Fault(format!("{field}: {faults}"))),
+        Some(selector) => {
+            Selector::try_from(selector).map_err(|errors| InvalidRule(format!("{field}: {errors}")))
+        }
     }
 }
 
-/// The pods of a namespace, or of all, as whole documents.
+/// The API of complete pods, in one namespace or in all. [`Pod`] has only some of their fields.
 #[must_use]
-pub fn documents(host: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+pub fn complete_pods(host: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<Pod>(&());
     match namespace {
         Some(namespace) => Api::namespaced_with(host.clone(), namespace, &resource),
@@ -168,10 +184,10 @@ pub fn documents(host: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
     }
 }
 
-/// The pod as a whole document; `None` when it is gone.
-async fn read(host: &Client, pod: &Pod) -> Result<Option<Value>, Error> {
-    let document = call(documents(host, Some(pod.namespace())).get_opt(pod.name())).await?;
-    Ok(document.and_then(|document| serde_json::to_value(document).ok()))
+/// The complete pod as JSON; `None` when it no longer exists.
+async fn read_complete_pod(host: &Client, pod: &Pod) -> Result<Option<Value>, Error> {
+    let object = call(complete_pods(host, Some(pod.namespace())).get_opt(pod.name())).await?;
+    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
 }
 
 #[cfg(test)]
@@ -179,7 +195,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rule(spec: &Value) -> Result<Rule, Fault> {
+    fn rule(spec: &Value) -> Result<Rule, InvalidRule> {
         let object = json!({"metadata": {"name": "r", "uid": "1", "generation": 1}, "spec": spec});
         Rule::compile(&serde_json::from_value(object).unwrap())
     }
@@ -189,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_pod_and_namespace_must_match() {
+    fn both_selectors_must_match() {
         let rule = rule(&json!({
             "podSelector": {"matchLabels": {"app": "web"}},
             "namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]},
@@ -202,37 +218,41 @@ mod tests {
     }
 
     #[test]
-    fn conditions_see_pod_and_namespace_and_failures_count_as_met() {
+    fn conditions_read_pod_and_namespace_and_errors_count_as_true() {
         let pod = json!({"metadata": {"name": "web"}, "spec": {"priority": 7}});
-        for (expression, is_met) in [
+        for (expression, holds) in [
             ("pod.spec.priority > 5", true),
             ("pod.spec.priority > 9", false),
             ("namespace.metadata.labels.tier == 'gold'", true),
             ("pod.spec.missing == 1", true),
         ] {
             let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]})).unwrap();
-            assert_eq!(rule.is_met(&pod, Some(&namespace())), is_met, "{expression}");
+            assert_eq!(
+                rule.conditions_hold(&pod, Some(&namespace())),
+                holds,
+                "{expression}"
+            );
         }
     }
 
     #[test]
-    fn faults_name_the_condition() {
-        let fault = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
+    fn errors_name_the_condition() {
+        let error = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
         assert!(
-            fault.to_string().starts_with("matchConditions[mine]: "),
-            "{fault}"
+            error.to_string().starts_with("matchConditions[mine]: "),
+            "{error}"
         );
     }
 
     #[test]
-    fn a_rule_is_compiled_once_per_generation() {
+    fn rule_is_compiled_once_per_generation() {
         let rules = Rules::default();
         let object = |generation| -> EvictionInterceptor {
             serde_json::from_value(json!({"metadata": {"name": "r", "uid": "1", "generation": generation}}))
                 .unwrap()
         };
-        let first = rules.of(&object(1));
-        assert!(Arc::ptr_eq(&first, &rules.of(&object(1))));
-        assert!(!Arc::ptr_eq(&first, &rules.of(&object(2))));
+        let first = rules.get_or_compile(&object(1));
+        assert!(Arc::ptr_eq(&first, &rules.get_or_compile(&object(1))));
+        assert!(!Arc::ptr_eq(&first, &rules.get_or_compile(&object(2))));
     }
 }

@@ -1,51 +1,49 @@
-//! How is a step carried out? Writes to the request, evictions of its pod, and what people are told. Every write
-//! is conditional on what was seen, so that doing a step twice is harmless.
+//! Executes steps: writes of the request, evictions of its pod, and Events. Every write has the observed resource
+//! version as a precondition, so executing a step twice is harmless.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStatus};
-use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use super::decide::{Attempt, Budget, End, Notice, Passing, Step};
+use super::decide::{ActivationReason, Attempt, Budget, FinishReason, RequestWarning, Step};
 use super::status;
-use crate::api::{Clients, Error, call, status_patch};
-use crate::events::{self, Events};
+use crate::api::{self, Clients, Error, call, merge_patch, merge_patch_status, status_patch};
+use crate::events::{EventContent, EventRecorder, object_reference};
 use crate::metrics::Metrics;
 use crate::pod::Pod;
 
-/// How often a write is tried again when others change the request at the same time.
-const CONFLICTS: usize = 5;
+/// How often a status write is retried after a write conflict.
+const CONFLICT_RETRIES: usize = 5;
 
-/// What came of an eviction.
+/// The result of an eviction.
 #[derive(Debug)]
-pub enum Evicted {
-    /// The API was asked: the request now, and the attempt to remember.
-    Tried(Arc<EvictionRequest>, Attempt),
-    /// There is nothing to evict any more.
-    Gone,
+pub enum EvictionOutcome {
+    /// The eviction API accepted or rejected it: the request as written, and the attempt.
+    Attempted(Arc<EvictionRequest>, Attempt),
+    /// The pod does not exist any more.
+    PodGone,
 }
 
-/// Carries steps out.
+/// Writes requests and evicts their pods.
 #[derive(Debug, Clone)]
-pub struct Actor {
+pub struct RequestWriter {
     clients: Clients,
-    events: Events,
+    events: EventRecorder,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
 }
 
-impl Actor {
-    /// An actor on these APIs.
+impl RequestWriter {
+    /// A writer to these APIs.
     #[must_use]
-    pub fn new(clients: Clients, events: Events, metrics: Metrics, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(clients: Clients, events: EventRecorder, metrics: Metrics, clock: Arc<dyn Clock>) -> Self {
         Self {
             clients,
             events,
@@ -56,30 +54,30 @@ impl Actor {
 
     fn requests(&self, request: &EvictionRequest) -> Api<EvictionRequest> {
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
-        Api::namespaced(self.clients.ours.clone(), namespace)
+        Api::namespaced(self.clients.drydock.clone(), namespace)
     }
 
-    /// Deletes the finished request, if it is still as it was seen.
+    /// Deletes the request, if it is unchanged.
     ///
     /// # Errors
     ///
-    /// What became of the call.
-    pub async fn collect(&self, request: &EvictionRequest) -> Result<(), Error> {
-        let parameters = DeleteParams::default().preconditions(kube::api::Preconditions {
+    /// [`Error`] of the call. A request that is gone is not an error.
+    pub async fn delete(&self, request: &EvictionRequest) -> Result<(), Error> {
+        let preconditions = kube::api::Preconditions {
             uid: request.metadata.uid.clone(),
             resource_version: request.metadata.resource_version.clone(),
-        });
-        match call(self.requests(request).delete(name(request), &parameters)).await {
+        };
+        match api::delete(&self.requests(request), name(request), preconditions).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Carries out a step that writes to the request, and yields the request as it is then.
+    /// Executes a step that writes the request. Returns the request as written; `None` when the step does not apply.
     ///
     /// # Errors
     ///
-    /// What became of the call; a conflict when the request is not as it was seen.
+    /// [`Error`] of the call; a conflict when the request has changed.
     pub async fn write(
         &self,
         request: &EvictionRequest,
@@ -88,16 +86,14 @@ impl Actor {
     ) -> Result<Option<Arc<EvictionRequest>>, Error> {
         if let Step::CopyLabels(labels) = step {
             let patch = json!({"metadata": {"labels": labels}});
-            let api = self.requests(request);
-            let patched =
-                call(api.patch(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
+            let patched = merge_patch(&self.requests(request), name(request), &patch).await?;
             return Ok(Some(Arc::new(patched)));
         }
-        let Some(after) = status::after(request, step, self.clock.now()) else {
+        let Some(after) = status::after_step(request, step, self.clock.now()) else {
             return Ok(None);
         };
         let written = self.write_status(request, &after).await?;
-        self.tell_step(request, pod, step);
+        self.publish_step(request, pod, step);
         Ok(Some(written))
     }
 
@@ -110,18 +106,16 @@ impl Actor {
         let Some(patch) = status_patch(resource_version, request.status.as_ref(), after) else {
             return Ok(Arc::new(request.clone()));
         };
-        let api = self.requests(request);
-        let patched =
-            call(api.patch_status(name(request), &PatchParams::default(), &Patch::Merge(&patch))).await?;
+        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await?;
         Ok(Arc::new(patched))
     }
 
-    /// Writes what `change` makes of the request's status, and tries again on newer states of it when others write
-    /// at the same time. Nothing is written when `change` yields nothing.
+    /// Writes the status that `change` returns, and writes nothing when it returns `None`. After a write conflict it is
+    /// called again with the current request.
     ///
     /// # Errors
     ///
-    /// What became of the calls.
+    /// [`Error`] of a call.
     pub async fn update_status(
         &self,
         request: &EvictionRequest,
@@ -134,7 +128,7 @@ impl Actor {
                 return Ok(current);
             };
             match self.write_status(&current, &after).await {
-                Err(error) if error.is_conflict() && conflicts < CONFLICTS => {
+                Err(error) if error.is_conflict() && conflicts < CONFLICT_RETRIES => {
                     conflicts += 1;
                     current = Arc::new(call(self.requests(request).get(name(request))).await?);
                 }
@@ -143,53 +137,55 @@ impl Actor {
         }
     }
 
-    /// Calls the eviction API and writes down what it said.
+    /// Calls the eviction API and writes the result to the request's status.
     ///
     /// # Errors
     ///
-    /// What became of the calls. A refusal by the eviction API is not an error.
+    /// [`Error`] of a call. A rejection by the eviction API is not an error.
     pub async fn evict(
         &self,
         request: &EvictionRequest,
         pod: &Pod,
         budgets: &[Budget],
-    ) -> Result<Evicted, Error> {
-        let at = self.clock.now();
-        let refusal = match self.post_eviction(pod).await {
-            Ok(()) => {
-                self.metrics.evicted("accepted");
-                let note = format!(
-                    "Evicted pod {} for eviction request {}.",
-                    pod.name(),
-                    name(request)
-                );
-                let notice = events::Notice::normal("Evicted", "Evict", note);
-                self.events.say(&events::reference(pod), notice.clone());
-                self.events.say(&events::reference(request), notice);
-                let written = self
-                    .update_status(request, |request| status::after_accepted(request, at))
-                    .await?;
-                return Ok(Evicted::Tried(written, attempt(at, None, false)));
-            }
-            // Not found, or another pod of that name: the uid is a precondition.
-            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Evicted::Gone),
-            Err(error) => Refusal::of(error, budgets)?,
+    ) -> Result<EvictionOutcome, Error> {
+        let mut attempt = Attempt {
+            at: self.clock.now(),
+            retry_after: None,
+            is_blocked_by_budget: false,
         };
-        self.metrics
-            .evicted(if refusal.is_by_budget { "budget" } else { "refused" });
-        let note = format!("Could not evict pod {}: {}.", pod.name(), refusal.why);
-        let notice = events::Notice::warning("EvictionBlocked", "Evict", note);
-        self.events.say(&events::reference(pod), notice.clone());
-        self.events.say(&events::reference(request), notice);
-        let written = self
-            .update_status(request, |request| {
-                status::after_refused(request, &refusal.why, at)
-            })
-            .await?;
-        Ok(Evicted::Tried(
-            written,
-            attempt(at, refusal.retry_after, refusal.is_by_budget),
-        ))
+        let rejection = match self.post_eviction(pod).await {
+            Ok(()) => None,
+            // Not found, or another pod of this name: the UID is a precondition.
+            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(EvictionOutcome::PodGone),
+            Err(error) => Some(Rejection::from_error(error, budgets)?),
+        };
+        let written = if let Some(rejection) = rejection {
+            attempt.retry_after = rejection.retry_after;
+            attempt.is_blocked_by_budget = rejection.is_by_budget;
+            let result = if rejection.is_by_budget {
+                "budget"
+            } else {
+                "refused"
+            };
+            self.metrics.count_eviction(result);
+            let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
+            let content = EventContent::warning("EvictionBlocked", "Evict", note);
+            self.publish(request, Some(pod), &content);
+            let after = |request: &_| status::after_rejected(request, &rejection.why, attempt.at);
+            self.update_status(request, after).await?
+        } else {
+            self.metrics.count_eviction("accepted");
+            let note = format!(
+                "Evicted pod {} for eviction request {}.",
+                pod.name(),
+                name(request)
+            );
+            let content = EventContent::normal("Evicted", "Evict", note);
+            self.publish(request, Some(pod), &content);
+            let after = |request: &_| status::after_accepted(request, attempt.at);
+            self.update_status(request, after).await?
+        };
+        Ok(EvictionOutcome::Attempted(written, attempt))
     }
 
     async fn post_eviction(&self, pod: &Pod) -> Result<(), Error> {
@@ -213,98 +209,96 @@ impl Actor {
         Ok(())
     }
 
-    /// Tells people what a decision noticed besides.
-    pub fn tell(&self, request: &EvictionRequest, pod: Option<&Pod>, notice: &Notice) {
-        let about = events::reference(request);
-        match notice {
-            Notice::Unresponsive(interceptor) => {
-                let note = format!("Interceptor {interceptor} has not reported since it was activated.");
-                self.events
-                    .say(&about, events::Notice::warning("Unresponsive", "Intercept", note));
+    /// Publishes an Event about the request, and about the pod where given.
+    fn publish(&self, request: &EvictionRequest, pod: Option<&Pod>, content: &EventContent) {
+        if let Some(pod) = pod {
+            self.events.publish(&object_reference(pod), content.clone());
+        }
+        self.events.publish(&object_reference(request), content.clone());
+    }
+
+    /// Publishes the Events of a warning.
+    pub fn publish_warning(&self, request: &EvictionRequest, pod: Option<&Pod>, warning: &RequestWarning) {
+        match warning {
+            RequestWarning::Unresponsive(interceptor) => {
+                let note = format!("Interceptor {interceptor} has sent no heartbeat since it was activated.");
+                let content = EventContent::warning("Unresponsive", "Intercept", note);
+                self.publish(request, None, &content);
             }
-            Notice::Faults(faults) => {
-                for fault in faults {
-                    let notice =
-                        events::Notice::warning("InvalidInterceptor", "Declare", format!("Skipped {fault}."));
-                    if let Some(pod) = pod {
-                        self.events.say(&events::reference(pod), notice.clone());
-                    }
-                    self.events.say(&about, notice);
+            RequestWarning::SkippedDeclarations(declarations) => {
+                for declaration in declarations {
+                    let note = format!("Skipped {declaration}.");
+                    let content = EventContent::warning("InvalidInterceptor", "Declare", note);
+                    self.publish(request, pod, &content);
                 }
             }
         }
     }
 
-    fn tell_step(&self, request: &EvictionRequest, pod: Option<&Pod>, step: &Step) {
-        let about = events::reference(request);
-        let active = request
-            .status
-            .as_ref()
-            .and_then(|status| status.active_interceptors.first());
+    fn publish_step(&self, request: &EvictionRequest, pod: Option<&Pod>, step: &Step) {
         match step {
-            Step::Finish { end, message } => {
-                let notice = match end {
-                    End::PodDeleted => events::Notice::normal("PodDeleted", "Finish", message),
-                    End::PodTerminal => events::Notice::normal("PodTerminal", "Finish", message),
-                    End::NoRequesters => events::Notice::normal("NoRequesters", "Cancel", message),
-                    End::ValidationFailed => events::Notice::warning("ValidationFailed", "Cancel", message),
+            Step::Finish { reason, message } => {
+                let content = match reason {
+                    FinishReason::PodDeleted => EventContent::normal("PodDeleted", "Finish", message),
+                    FinishReason::PodTerminal => EventContent::normal("PodTerminal", "Finish", message),
+                    FinishReason::NoRequesters => EventContent::normal("NoRequesters", "Cancel", message),
+                    FinishReason::ValidationFailed => {
+                        EventContent::warning("ValidationFailed", "Cancel", message)
+                    }
                 };
-                if let Some(pod) = pod {
-                    self.events.say(&events::reference(pod), notice.clone());
-                }
-                self.events.say(&about, notice);
+                self.publish(request, pod, &content);
             }
-            Step::Activate { index, because } => {
-                let status = request.status.as_ref();
-                let next = status.and_then(|status| status.target_interceptors.get(*index));
-                let next = next.map_or("", |next| next.name.as_str());
-                let mut note = String::new();
-                let written = match (because, active) {
-                    (Some(Passing::Completed), Some(before)) => {
-                        write!(note, "Interceptor {before} has completed; {next} is next.")
-                    }
-                    (Some(Passing::Silent), Some(before)) => {
-                        write!(
-                            note,
-                            "Interceptor {before} is passed over for its silence; {next} is next."
-                        )
-                    }
-                    _ => write!(note, "Interceptor {next} is the first."),
-                };
-                debug_assert!(written.is_ok(), "writing to a String does not fail");
-                let notice = match because {
-                    Some(Passing::Silent) => {
-                        events::Notice::warning("InterceptorPassedOver", "Activate", note)
-                    }
-                    _ => events::Notice::normal("InterceptorActivated", "Activate", note),
-                };
-                self.events.say(&about, notice);
+            Step::Activate { index, reason } => {
+                self.publish(request, None, &activation(request, *index, *reason));
             }
-            Step::NoteNeverEvict(never) => {
-                self.events.say(
-                    &about,
-                    events::Notice::warning("EvictionBlocked", "Evict", never.message()),
-                );
+            Step::RecordExemption(exemption) => {
+                let content = EventContent::warning("EvictionBlocked", "Evict", exemption.message());
+                self.publish(request, None, &content);
             }
             _ => {}
         }
     }
 }
 
-/// A refusal of the eviction API.
-struct Refusal {
+/// The Event about the activation of an interceptor.
+fn activation(request: &EvictionRequest, index: usize, reason: ActivationReason) -> EventContent {
+    let status = request.status.as_ref();
+    let next = status
+        .and_then(|status| status.target_interceptors.get(index))
+        .map_or("", |next| next.name.as_str());
+    let previous = status
+        .and_then(|status| status.active_interceptors.first())
+        .map_or("", String::as_str);
+    match reason {
+        ActivationReason::First => {
+            let note = format!("Interceptor {next} is activated first.");
+            EventContent::normal("InterceptorActivated", "Activate", note)
+        }
+        ActivationReason::PreviousCompleted => {
+            let note = format!("Interceptor {previous} has completed; {next} is next.");
+            EventContent::normal("InterceptorActivated", "Activate", note)
+        }
+        ActivationReason::PreviousTimedOut => {
+            let note = format!("Interceptor {previous} missed its heartbeat deadline; {next} is next.");
+            EventContent::warning("InterceptorPassedOver", "Activate", note)
+        }
+    }
+}
+
+/// A rejection by the eviction API.
+struct Rejection {
     why: String,
     retry_after: Option<Duration>,
     is_by_budget: bool,
 }
 
-impl Refusal {
-    /// The refusal, or the error where the API was not able to decide.
-    fn of(error: Error, budgets: &[Budget]) -> Result<Self, Error> {
+impl Rejection {
+    /// The rejection, or the error where the API did not decide.
+    fn from_error(error: Error, budgets: &[Budget]) -> Result<Self, Error> {
         let Some(status) = error.status() else {
             return Err(error);
         };
-        // Who may not evict at all will not by trying more; that is for the log and the operator.
+        // Missing credentials and an unavailable API say nothing about the pod: they are logged, not counted.
         if matches!(status.code, 401 | 503 | 504) {
             return Err(error);
         }
@@ -317,15 +311,15 @@ impl Refusal {
             || (status.code == 500 && budgets.len() > 1);
         let blocking: Vec<&str> = budgets
             .iter()
-            .filter(|budget| budget.allowed <= 0 || budgets.len() > 1)
+            .filter(|budget| budget.disruptions_allowed <= 0 || budgets.len() > 1)
             .map(|budget| budget.name.as_str())
             .collect();
         let why = if is_by_budget && !blocking.is_empty() {
             format!("blocked by PodDisruptionBudget {}", blocking.join(", "))
         } else {
             let causes: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
-            let said = format!("{} {}", status.message, causes.join(" "));
-            said.trim().trim_end_matches('.').to_owned()
+            let text = format!("{} {}", status.message, causes.join(" "));
+            text.trim().trim_end_matches('.').to_owned()
         };
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
         let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
@@ -334,14 +328,6 @@ impl Refusal {
             retry_after,
             is_by_budget,
         })
-    }
-}
-
-fn attempt(at: Timestamp, retry_after: Option<Duration>, blocked_by_budget: bool) -> Attempt {
-    Attempt {
-        at,
-        retry_after,
-        blocked_by_budget,
     }
 }
 

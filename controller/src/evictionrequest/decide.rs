@@ -1,13 +1,12 @@
-//! What is the next step of one request? A pure function of what is stored, what the host says, and the time.
+//! Decides the next step of one request: a pure function of the stored request, the state of its pod, and the time.
 //!
-//! The model here speaks of targets, requesters, turns and clocks, not of one API version's fields: `observe`
-//! fills it, and `act` carries steps out. One step at a time is taken and the result looked at again, so a crash
-//! between any two of them changes nothing.
+//! Its model is independent of the API version: [`super::observe`] fills it, [`super::act`] executes the step. After
+//! each step the request is observed again, so a crash between two steps changes nothing.
 //!
 //! ```text
-//! validate ─▶ copy labels ─▶ declare ─▶ activate the first ─▶ … ─▶ activate the last ─▶ evict, and again
-//!     │                          any time: target gone ─▶ evicted,  nobody asks ─▶ canceled
-//!     └─▶ canceled                                                finished ─▶ collected after its time to live
+//! validate ─▶ copy labels ─▶ initialize interceptors ─▶ activate the first ─▶ … ─▶ activate the last ─▶ evict, retry
+//!     │            at any time: pod gone ─▶ Evicted,  no requesters ─▶ Canceled
+//!     └─▶ Canceled                                       finished ─▶ deleted after its TTL
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,251 +15,248 @@ use std::time::Duration;
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, IMPERATIVE_EVICTION};
 use jiff::Timestamp;
 
-use super::interceptors::{Order, TooMany};
-use crate::work_queue::backoff;
+use super::interceptors::{InterceptorOrder, TooManyInterceptors};
+use crate::backoff::backoff;
 
-/// How long an active interceptor may be silent before people are told.
+/// How long an active interceptor may take to its first heartbeat before an Event reports it.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_mins(2);
-/// The server compares with its own clock; a move is asked for only when it surely agrees.
-const DEADLINE_GRACE: Duration = Duration::from_secs(1);
+/// Added to heartbeat deadlines. The server checks them by its own clock and must agree that they have passed.
+const DEADLINE_MARGIN: Duration = Duration::from_secs(1);
 /// The first delay between two eviction attempts.
 const FIRST_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
 /// The longest delay between two eviction attempts.
 const LONGEST_ATTEMPT_DELAY: Duration = Duration::from_mins(15);
-/// The longest delay once no budget is in the way any more.
+/// The longest delay once no budget blocks the eviction any more.
 const UNBLOCKED_ATTEMPT_DELAY: Duration = Duration::from_secs(3);
+/// The delay after an accepted eviction of a pod that is neither terminating nor gone.
+const ACCEPTED_ATTEMPT_DELAY: Duration = Duration::from_secs(10);
 
-/// A request, as far as decisions go.
+/// The stored request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Request {
     /// Whether it is being deleted.
     pub is_deleting: bool,
-    /// The generation of what is asked.
+    /// `metadata.generation`.
     pub generation: i64,
-    /// The generation the controller has acted on.
+    /// `status.observedGeneration`.
     pub observed_generation: i64,
-    /// Labels of the request itself.
+    /// Its own labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether somebody still asks.
-    pub is_wanted: bool,
-    /// Whether requesters may no longer withdraw.
+    /// Whether it has requesters.
+    pub has_requesters: bool,
+    /// Whether the active interceptor forbids cancellation.
     pub is_cancellation_forbidden: bool,
-    /// How long an interceptor may be silent.
-    pub deadline: Duration,
-    /// How long it is kept when finished; `None` leaves it to the settings.
+    /// `spec.heartbeatDeadlineSeconds`.
+    pub heartbeat_deadline: Duration,
+    /// `spec.ttlSecondsAfterFinished`; `None` uses the default.
     pub ttl: Option<Duration>,
-    /// When it became final.
-    pub finished: Option<Timestamp>,
-    /// The interceptors in order; empty until declared.
-    pub turns: Vec<Turn>,
-    /// Whose turn it is: an index into `turns`.
+    /// When `Evicted` or `Canceled` became true.
+    pub finished_at: Option<Timestamp>,
+    /// The interceptors in order; empty until they are initialized.
+    pub interceptors: Vec<InterceptorState>,
+    /// The active interceptor: an index into `interceptors`.
     pub active: Option<usize>,
-    /// How many turns are over.
+    /// How many interceptors were active before.
     pub processed: usize,
-    /// How many evictions were refused.
-    pub failures: u32,
+    /// How many calls of the eviction API were rejected.
+    pub failed_evictions: u32,
 }
 
 /// An interceptor of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Turn {
-    /// The name of the interceptor.
+pub struct InterceptorState {
+    /// Its name.
     pub name: String,
-    /// When its turn began.
-    pub activated: Option<Timestamp>,
-    /// Its last sign of life.
-    pub heartbeat: Option<Timestamp>,
-    /// When it was done.
-    pub completed: Option<Timestamp>,
-    /// What it says.
+    /// When it was activated.
+    pub activated_at: Option<Timestamp>,
+    /// Its last heartbeat.
+    pub heartbeat_at: Option<Timestamp>,
+    /// When it completed.
+    pub completed_at: Option<Timestamp>,
+    /// Its message.
     pub message: String,
-    /// An upper bound of its deadline by rule.
-    pub bound: Option<Duration>,
+    /// The shortest heartbeat deadline that an EvictionInterceptor sets for it.
+    pub rule_deadline: Option<Duration>,
 }
 
-/// The target as the host knows it now.
+/// The pod that the request names, in its current state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    /// There is no such pod.
+    /// There is no pod of this name.
     Absent {
         /// Its name.
         name: String,
     },
-    /// A pod of that name exists, and is another one.
+    /// A pod of this name exists with another UID.
     Replaced {
         /// Its name.
         name: String,
     },
-    /// It is there.
-    Present(Present),
+    /// The pod exists.
+    Present(TargetPod),
 }
 
-/// A target that exists.
+/// A pod that exists.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Present {
+pub struct TargetPod {
     /// Its name.
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether it ended by itself.
+    /// Whether its phase is Succeeded or Failed.
     pub is_terminal: bool,
     /// Whether it is being deleted.
     pub is_terminating: bool,
-    /// Whether it belongs to a group that must not be evicted one by one.
+    /// Whether it belongs to a Workload or `PodGroup`.
     pub is_grouped: bool,
-    /// Why the eviction API must not be called for it at all.
-    pub never_evict: Option<NeverEvict>,
+    /// Why it is exempt from the eviction API.
+    pub exemption: Option<EvictionExemption>,
     /// The budgets that select it.
     pub budgets: Vec<Budget>,
 }
 
-/// Why a pod is not for the eviction API.
+/// Why the eviction API is never called for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NeverEvict {
-    /// A DaemonSet owns it and would bring it back.
-    Daemon,
-    /// Only its node can end it.
-    Mirror,
+pub enum EvictionExemption {
+    /// Its DaemonSet would create it again.
+    DaemonSetPod,
+    /// Only its node's kubelet can end it.
+    StaticPod,
 }
 
-impl NeverEvict {
-    /// What people read.
+impl EvictionExemption {
+    /// The message of the interceptor.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
-            Self::Daemon => {
+            Self::DaemonSetPod => {
                 "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node"
             }
-            Self::Mirror => "blocked: static pod",
+            Self::StaticPod => "blocked: static pod",
         }
     }
 }
 
-/// A disruption budget that selects the target.
+/// A disruption budget that selects the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     /// Its name.
     pub name: String,
-    /// How many pods it lets go now.
-    pub allowed: i32,
+    /// `status.disruptionsAllowed`.
+    pub disruptions_allowed: i32,
 }
 
-/// The last eviction attempt this process knows of.
+/// A call of the eviction API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// When.
+    /// When it was made.
     pub at: Timestamp,
-    /// How long the API asked to wait.
+    /// The delay that the API requested.
     pub retry_after: Option<Duration>,
-    /// Whether a budget was the reason of the refusal.
-    pub blocked_by_budget: bool,
+    /// Whether a budget was the reason of the rejection.
+    pub is_blocked_by_budget: bool,
 }
 
-/// All that a decision is made of.
+/// The input of a decision.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     /// The request.
     pub request: &'a Request,
-    /// Its target.
+    /// Its pod.
     pub target: &'a Target,
-    /// The order of the target's interceptors; `None` where it is not needed any more.
-    pub order: Option<&'a Result<Order, TooMany>>,
-    /// The last attempt, if this process made one.
+    /// The order of the pod's interceptors; `None` once they are initialized.
+    pub order: Option<&'a Result<InterceptorOrder, TooManyInterceptors>>,
+    /// The last attempt of this process.
     pub attempt: Option<Attempt>,
     /// The time.
     pub now: Timestamp,
-    /// A number from 0 to 1 that spreads attempts.
-    pub chance: f64,
+    /// A random number from 0 to 1 that spreads attempts.
+    pub jitter: f64,
 }
 
-/// How long finished requests are kept where they do not say; zero keeps them.
+/// The condition and reason of a finished request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// The time to live.
-    pub default_ttl: Duration,
-}
-
-/// How a request ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The target is gone: deleted.
+pub enum FinishReason {
+    /// Evicted: the pod was deleted.
     PodDeleted,
-    /// The target is gone: it ended by itself.
+    /// Evicted: the pod's phase is Succeeded or Failed.
     PodTerminal,
-    /// The request was not valid.
+    /// Canceled: the request is not valid.
     ValidationFailed,
-    /// Nobody asks any more.
+    /// Canceled: all requesters withdrew.
     NoRequesters,
 }
 
-/// Why a turn is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Passing {
-    /// The interceptor said so.
-    Completed,
-    /// It was silent for too long.
-    Silent,
+/// Why the next interceptor is activated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActivationReason {
+    /// It is the first.
+    First,
+    /// The one before completed.
+    PreviousCompleted,
+    /// The one before missed its heartbeat deadline.
+    PreviousTimedOut,
 }
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Nothing, until something changes.
+    /// Nothing until the next change or deadline.
     Wait,
-    /// Delete the request.
-    Collect,
-    /// Make the request final.
+    /// Delete the request, whose TTL has passed.
+    DeleteRequest,
+    /// Set the final condition.
     Finish {
-        /// How.
-        end: End,
-        /// For people.
+        /// Its reason.
+        reason: FinishReason,
+        /// Its message.
         message: String,
     },
     /// Set these labels on the request.
     CopyLabels(BTreeMap<String, String>),
-    /// Write down the order, once.
-    Declare(Vec<String>),
-    /// Write down why the active interceptor is passed over, before it is.
-    NoteSilence {
-        /// For people.
+    /// Write the order of interceptors, once.
+    InitializeInterceptors(Vec<String>),
+    /// Write why the active interceptor is passed over, before the next one is activated.
+    RecordTimeout {
+        /// The message.
         message: String,
-        /// Whether the turn has to be completed on the interceptor's behalf, as its own bound is shorter than
-        /// the request's deadline, which is all the server knows.
+        /// Whether to set its completion time. The server knows only the deadline of the request, so it rejects the
+        /// activation after a shorter deadline unless the interceptor has completed.
         complete: bool,
     },
-    /// Begin the turn with this index, ending the one before.
+    /// Activate the next interceptor.
     Activate {
-        /// The index.
+        /// Its index.
         index: usize,
-        /// Why the one before is over; `None` for the first.
-        because: Option<Passing>,
+        /// Why.
+        reason: ActivationReason,
     },
     /// Call the eviction API.
     Evict,
-    /// Write down why the last resort cannot help.
-    NoteNeverEvict(NeverEvict),
-    /// Write down that the present generation was seen.
-    Acknowledge,
+    /// Write why the pod cannot be evicted.
+    RecordExemption(EvictionExemption),
+    /// Write `status.observedGeneration`.
+    ObserveGeneration,
 }
 
-/// What people should be told besides.
+/// A Warning Event to publish along with the step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// The interceptor has not shown itself since its turn began.
+pub enum RequestWarning {
+    /// The active interceptor has sent no heartbeat since its activation.
     Unresponsive(String),
-    /// Declarations on the target that were skipped.
-    Faults(Vec<String>),
+    /// Interceptor declarations that were skipped.
+    SkippedDeclarations(Vec<String>),
 }
 
-/// The answer.
+/// The output of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// What to do next.
     pub step: Step,
-    /// When to look again if nothing changes.
+    /// When to decide again without a change.
     pub next: Option<Timestamp>,
-    /// What to tell.
-    pub notices: Vec<Notice>,
+    /// What to report.
+    pub warnings: Vec<RequestWarning>,
 }
 
 impl Decision {
@@ -268,7 +264,7 @@ impl Decision {
         Self {
             step,
             next: None,
-            notices: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -280,159 +276,169 @@ impl Decision {
     }
 }
 
-/// The next step of the request.
+/// The next step of the request. `default_ttl` is for requests without a TTL of their own; zero keeps them.
 #[must_use]
-pub fn decide(snapshot: &Snapshot<'_>, settings: &Settings) -> Decision {
+pub fn decide(snapshot: &Snapshot<'_>, default_ttl: Duration) -> Decision {
     let request = snapshot.request;
     if request.is_deleting {
         return Decision::wait_until(None);
     }
-    if let Some(finished) = request.finished {
-        return collect(request, finished, snapshot.now, settings);
+    if let Some(finished_at) = request.finished_at {
+        return decide_deletion(request, finished_at, snapshot.now, default_ttl);
     }
-    let pod = match alive(snapshot) {
+    let pod = match check_target(snapshot) {
         Ok(pod) => pod,
-        Err((end, message)) => return Decision::now(Step::Finish { end, message }),
+        Err((reason, message)) => return Decision::now(Step::Finish { reason, message }),
     };
-    if !request.is_wanted && !request.is_cancellation_forbidden {
+    if !request.has_requesters && !request.is_cancellation_forbidden {
         return Decision::now(Step::Finish {
-            end: End::NoRequesters,
-            message: "Nobody asks for the eviction any more.".to_owned(),
+            reason: FinishReason::NoRequesters,
+            message: "All requesters withdrew.".to_owned(),
         });
     }
-    let missing = pod
+    let are_labels_missing = pod
         .labels
         .iter()
         .any(|(key, value)| request.labels.get(key) != Some(value));
-    if missing {
+    if are_labels_missing {
         return Decision::now(Step::CopyLabels(pod.labels.clone()));
     }
-    if request.turns.is_empty() {
-        return declare(snapshot, pod);
+    if request.interceptors.is_empty() {
+        return initialize_interceptors(snapshot, pod);
     }
     let mut decision = match request.active {
-        None if request.processed >= request.turns.len() => Decision::wait_until(None),
+        None if request.processed >= request.interceptors.len() => Decision::wait_until(None),
         None => Decision::now(Step::Activate {
             index: request.processed,
-            because: None,
+            reason: ActivationReason::First,
         }),
-        Some(index) => take_turn(snapshot, pod, index),
+        Some(index) => supervise_active(snapshot, pod, index),
     };
     if decision.step == Step::Wait && request.observed_generation < request.generation {
-        decision.step = Step::Acknowledge;
+        decision.step = Step::ObserveGeneration;
     }
     decision
 }
 
-fn collect(request: &Request, finished: Timestamp, now: Timestamp, settings: &Settings) -> Decision {
+fn decide_deletion(
+    request: &Request,
+    finished_at: Timestamp,
+    now: Timestamp,
+    default_ttl: Duration,
+) -> Decision {
     let ttl = match request.ttl {
         Some(ttl) => ttl,
-        None if settings.default_ttl.is_zero() => return Decision::wait_until(None),
-        None => settings.default_ttl,
+        None if default_ttl.is_zero() => return Decision::wait_until(None),
+        None => default_ttl,
     };
-    match later(finished, ttl) {
-        Some(at) if at <= now => Decision::now(Step::Collect),
+    match after(finished_at, ttl) {
+        Some(at) if at <= now => Decision::now(Step::DeleteRequest),
         at => Decision::wait_until(at),
     }
 }
 
-/// The target if there is still something to evict, or how the request ends.
-fn alive<'a>(snapshot: &Snapshot<'a>) -> Result<&'a Present, (End, String)> {
-    let is_declared = !snapshot.request.turns.is_empty();
-    let pod = match (snapshot.target, is_declared) {
+/// The pod, if it is still to be evicted; otherwise how the request finishes.
+fn check_target<'a>(snapshot: &Snapshot<'a>) -> Result<&'a TargetPod, (FinishReason, String)> {
+    let is_validated = !snapshot.request.interceptors.is_empty();
+    let pod = match (snapshot.target, is_validated) {
         (Target::Present(pod), _) => pod,
         (Target::Absent { name } | Target::Replaced { name }, true) => {
-            return Err((End::PodDeleted, format!("Pod {name} was deleted.")));
+            return Err((FinishReason::PodDeleted, format!("Pod {name} was deleted.")));
         }
         (Target::Absent { name }, false) => {
-            return Err((End::ValidationFailed, format!("Target Pod {name} was not found.")));
+            let message = format!("Target Pod {name} was not found.");
+            return Err((FinishReason::ValidationFailed, message));
         }
         (Target::Replaced { name }, false) => {
             let message = format!("Target Pod {name} was not found: the pod of that name has another UID.");
-            return Err((End::ValidationFailed, message));
+            return Err((FinishReason::ValidationFailed, message));
         }
     };
     if pod.is_terminal {
-        return Err((End::PodTerminal, format!("Pod {} has ended.", pod.name)));
+        return Err((FinishReason::PodTerminal, format!("Pod {} has ended.", pod.name)));
     }
-    if pod.is_grouped && !is_declared {
+    if pod.is_grouped && !is_validated {
         let message = format!(
             "Target Pod {} is part of a Workload/PodGroup. Eviction of such pods is currently not supported.",
             pod.name
         );
-        return Err((End::ValidationFailed, message));
+        return Err((FinishReason::ValidationFailed, message));
     }
     Ok(pod)
 }
 
-fn declare(snapshot: &Snapshot<'_>, pod: &Present) -> Decision {
+fn initialize_interceptors(snapshot: &Snapshot<'_>, pod: &TargetPod) -> Decision {
     match snapshot.order {
         None => Decision::wait_until(None),
         Some(Ok(order)) => Decision {
-            notices: if order.faults.is_empty() {
+            warnings: if order.skipped.is_empty() {
                 Vec::new()
             } else {
-                vec![Notice::Faults(order.faults.clone())]
+                vec![RequestWarning::SkippedDeclarations(order.skipped.clone())]
             },
-            ..Decision::now(Step::Declare(order.names.clone()))
+            ..Decision::now(Step::InitializeInterceptors(order.names.clone()))
         },
         Some(Err(error)) => Decision::now(Step::Finish {
-            end: End::ValidationFailed,
+            reason: FinishReason::ValidationFailed,
             message: format!("Target Pod {} cannot be evicted: {error}.", pod.name),
         }),
     }
 }
 
-fn take_turn(snapshot: &Snapshot<'_>, pod: &Present, index: usize) -> Decision {
+/// Waits for the active interceptor, moves on to the next one, or evicts when imperative eviction is active.
+fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> Decision {
     let request = snapshot.request;
-    let Some(turn) = request.turns.get(index) else {
+    let Some(active) = request.interceptors.get(index) else {
         return Decision::wait_until(None);
     };
-    if turn.name == IMPERATIVE_EVICTION {
-        return evict(snapshot, pod, turn);
+    if active.name == IMPERATIVE_EVICTION {
+        return decide_eviction(snapshot, pod, active);
     }
-    let is_last = index + 1 >= request.turns.len();
-    let activate = |because| {
+    let is_last = index + 1 >= request.interceptors.len();
+    let activate_next = |reason| {
         Decision::now(Step::Activate {
             index: index + 1,
-            because: Some(because),
+            reason,
         })
     };
-    if turn.completed.is_some() {
+    if active.completed_at.is_some() {
         return if is_last {
             Decision::wait_until(None)
         } else {
-            activate(Passing::Completed)
+            activate_next(ActivationReason::PreviousCompleted)
         };
     }
-    // The built-in interceptor is this very program: it does not go silent, it waits for a maintenance. To pass it
-    // over would leave the pod to the eviction API, which never takes pods of DaemonSets.
-    if is_last || (turn.name == DAEMON_SET_INTERCEPTOR && pod.never_evict == Some(NeverEvict::Daemon)) {
+    // The DaemonSet interceptor is part of this program and sends no heartbeats while it waits for a maintenance. The
+    // one after it would be imperative eviction, which never evicts pods of DaemonSets.
+    let is_daemon_set_pod = pod.exemption == Some(EvictionExemption::DaemonSetPod);
+    if is_last || (active.name == DAEMON_SET_INTERCEPTOR && is_daemon_set_pod) {
         return Decision::wait_until(None);
     }
-    let bound = turn
-        .bound
-        .map_or(request.deadline, |bound| bound.min(request.deadline));
-    let base = turn.activated.max(turn.heartbeat);
-    let Some(deadline) = base.and_then(|base| later(base, bound.saturating_add(DEADLINE_GRACE))) else {
+    let window = active
+        .rule_deadline
+        .map_or(request.heartbeat_deadline, |deadline| {
+            deadline.min(request.heartbeat_deadline)
+        });
+    let base = active.activated_at.max(active.heartbeat_at);
+    let Some(deadline) = base.and_then(|base| after(base, window.saturating_add(DEADLINE_MARGIN))) else {
         return Decision::wait_until(None);
     };
     if deadline <= snapshot.now {
-        let message = silence(turn, bound);
-        let complete = bound < request.deadline;
-        return if turn.message == message && !complete {
-            activate(Passing::Silent)
+        let message = timeout_message(active, window);
+        let complete = window < request.heartbeat_deadline;
+        return if active.message == message && !complete {
+            activate_next(ActivationReason::PreviousTimedOut)
         } else {
-            Decision::now(Step::NoteSilence { message, complete })
+            Decision::now(Step::RecordTimeout { message, complete })
         };
     }
-    let shows_up_by = match (turn.heartbeat, turn.activated) {
-        (None, Some(activated)) => later(activated, UNRESPONSIVE_AFTER),
+    let first_heartbeat_by = match (active.heartbeat_at, active.activated_at) {
+        (None, Some(activated_at)) => after(activated_at, UNRESPONSIVE_AFTER),
         _ => None,
     };
-    match shows_up_by {
+    match first_heartbeat_by {
         Some(at) if at <= snapshot.now => Decision {
-            notices: vec![Notice::Unresponsive(turn.name.clone())],
+            warnings: vec![RequestWarning::Unresponsive(active.name.clone())],
             ..Decision::wait_until(Some(deadline))
         },
         Some(at) => Decision::wait_until(Some(at.min(deadline))),
@@ -440,84 +446,90 @@ fn take_turn(snapshot: &Snapshot<'_>, pod: &Present, index: usize) -> Decision {
     }
 }
 
-/// What stands in the message of an interceptor that was passed over.
-fn silence(turn: &Turn, bound: Duration) -> String {
-    let bound = bound.as_secs();
-    match turn.heartbeat {
-        None => format!("Passed over: no heartbeat within {bound} s after its activation."),
-        Some(heartbeat) => format!("Passed over: no heartbeat within {bound} s after {heartbeat}."),
+/// The message of an interceptor that missed its heartbeat deadline.
+fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
+    let seconds = window.as_secs();
+    match interceptor.heartbeat_at {
+        None => format!("Passed over: no heartbeat within {seconds} s after its activation."),
+        Some(heartbeat) => format!("Passed over: no heartbeat within {seconds} s after {heartbeat}."),
     }
 }
 
-fn evict(snapshot: &Snapshot<'_>, pod: &Present, turn: &Turn) -> Decision {
+fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &InterceptorState) -> Decision {
     let request = snapshot.request;
-    if let Some(never) = pod.never_evict {
-        return if turn.message == never.message() {
+    if let Some(exemption) = pod.exemption {
+        return if imperative.message == exemption.message() {
             Decision::wait_until(None)
         } else {
-            Decision::now(Step::NoteNeverEvict(never))
+            Decision::now(Step::RecordExemption(exemption))
         };
     }
     if pod.is_terminating {
         return Decision::wait_until(None);
     }
-    // An interceptor that woke up after all is given its window.
-    let awake = request
-        .turns
+    // An interceptor that was passed over and sent a heartbeat since gets a full window.
+    let resumed_until = request
+        .interceptors
         .iter()
         .filter(|other| {
-            other.name != turn.name && other.completed.is_none() && other.heartbeat > turn.activated
+            other.name != imperative.name
+                && other.completed_at.is_none()
+                && other.heartbeat_at > imperative.activated_at
         })
-        .filter_map(|other| later(other.heartbeat?, request.deadline))
+        .filter_map(|other| after(other.heartbeat_at?, request.heartbeat_deadline))
         .max();
-    if let Some(until) = awake.filter(|until| *until > snapshot.now) {
+    if let Some(until) = resumed_until.filter(|until| *until > snapshot.now) {
         return Decision::wait_until(Some(until));
     }
-    match next_attempt(snapshot, pod, turn) {
+    match next_attempt(snapshot, pod, imperative) {
         Some(at) if at > snapshot.now => Decision::wait_until(Some(at)),
         _ => Decision::now(Step::Evict),
     }
 }
 
-/// When the eviction API may be called again; `None` is now.
-///
-/// After a restart the heartbeat tells when the last attempt was, as far as heartbeats are written.
-fn next_attempt(snapshot: &Snapshot<'_>, pod: &Present, turn: &Turn) -> Option<Timestamp> {
-    let failures = snapshot.request.failures;
+/// When the eviction API may be called again; `None` is now. After a restart the stored heartbeat is the time of the
+/// last attempt, to the precision at which heartbeats are written.
+fn next_attempt(
+    snapshot: &Snapshot<'_>,
+    pod: &TargetPod,
+    imperative: &InterceptorState,
+) -> Option<Timestamp> {
+    let failures = snapshot.request.failed_evictions;
     let last = match snapshot.attempt {
-        Some(attempt) => Some(attempt.at).max(turn.heartbeat),
-        None => turn.heartbeat,
+        Some(attempt) => Some(attempt.at).max(imperative.heartbeat_at),
+        None => imperative.heartbeat_at,
     }?;
     if failures == 0 {
-        // Accepted before, and yet the pod is neither terminating nor gone: ask again, unhurried.
-        return later(last, UNRESPONSIVE_AFTER.min(LONGEST_ATTEMPT_DELAY) / 12);
+        return after(last, ACCEPTED_ATTEMPT_DELAY);
     }
     let mut delay = backoff(
         failures,
         FIRST_ATTEMPT_DELAY,
         LONGEST_ATTEMPT_DELAY,
-        snapshot.chance,
+        snapshot.jitter,
     );
-    let was_blocked = snapshot.attempt.is_none_or(|attempt| attempt.blocked_by_budget);
+    let was_blocked = snapshot
+        .attempt
+        .is_none_or(|attempt| attempt.is_blocked_by_budget);
     if was_blocked && is_unblocked(&pod.budgets) {
         delay = delay.min(UNBLOCKED_ATTEMPT_DELAY);
     } else if let Some(retry_after) = snapshot.attempt.and_then(|attempt| attempt.retry_after) {
         delay = delay.max(retry_after);
     }
-    later(last, delay)
+    after(last, delay)
 }
 
-/// Whether the eviction API would find no budget in the way. It refuses pods that several budgets select.
+/// Whether no budget blocks the eviction. The eviction API rejects pods that several budgets select.
 fn is_unblocked(budgets: &[Budget]) -> bool {
     match budgets {
         [] => true,
-        [only] => only.allowed > 0,
+        [only] => only.disruptions_allowed > 0,
         _ => false,
     }
 }
 
-fn later(at: Timestamp, by: Duration) -> Option<Timestamp> {
-    at.checked_add(by).ok()
+fn after(at: Timestamp, delay: Duration) -> Option<Timestamp> {
+    at.checked_add(delay).ok()
 }
 
 #[cfg(test)]

@@ -1,17 +1,15 @@
-//! Who is asked before a pod is evicted, and in which order? All sources of a pod's interceptors merged into one
-//! list.
+//! Merges all sources of a pod's interceptors into one order.
 //!
-//! | source | place |
+//! | source | position |
 //! | --- | --- |
 //! | `spec.evictionInterceptors`, `spec.evictionResponders` | as listed, at priority 10000 |
 //! | annotation `evictionrequest.coordination.k8s.io/interceptors` | as listed, at priority 10000, after those |
 //! | annotations `…/priority_NAME` | by priority, ties by name |
 //! | EvictionInterceptor objects | by priority, ties by name |
-//! | a DaemonSet that owns the pod | priority 10000, after all others there |
-//! | imperative eviction | last, always |
+//! | a DaemonSet that controls the pod | at priority 10000, after all others of that priority |
+//! | imperative eviction | always last |
 //!
-//! A declaration that cannot be understood is reported and skipped: it is never a reason to evict sooner than
-//! the others allow.
+//! A higher priority comes first. An invalid declaration is skipped and reported; it does not affect the others.
 
 use std::collections::BTreeSet;
 
@@ -19,165 +17,145 @@ use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, IMPERATIVE_EVICTION, MAX_INTERCEPTORS};
 
-use crate::pod::Pod;
+use crate::evictioninterceptor::rules::MatchedInterceptor;
+use crate::pod::{INTERCEPTORS_ANNOTATION, PRIORITY_ANNOTATION_PREFIXES, Pod};
 
-/// The annotation that lists interceptors, separated by commas.
-pub const LIST_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/interceptors";
-/// The starts of annotations that carry an interceptor's name in their key and its priority in their value.
-pub const PRIORITY_PREFIXES: [&str; 2] = [
-    "interceptor.evictionrequest.coordination.k8s.io/priority_",
-    "evacuation.coordination.k8s.io/priority_",
-];
-/// The priority of listed interceptors, and of the role `controller` alone.
+/// The priority of listed interceptors and of the role `controller`. No other declaration may have it.
 const CONTROLLER_PRIORITY: i32 = 10_000;
 /// The role that has [`CONTROLLER_PRIORITY`].
 const CONTROLLER_ROLE: &str = "controller";
-/// The priorities there are.
+/// The valid priorities.
 const PRIORITIES: std::ops::RangeInclusive<i32> = 0..=100_000;
 
-/// An interceptor that a rule, not the pod, declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ruled {
-    /// Its name.
-    pub name: String,
-    /// Its priority, 0 to 100000.
-    pub priority: i32,
-    /// Whether it is the controller of the pods.
-    pub is_controller: bool,
-}
-
-/// The order, and what could not be understood on the way.
+/// The merged order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Order {
-    /// The interceptors, the first to be asked first, imperative eviction last.
+pub struct InterceptorOrder {
+    /// The interceptors in the order of their activation, imperative eviction last.
     pub names: Vec<String>,
-    /// Declarations that were skipped, each with its reason, for people.
-    pub faults: Vec<String>,
+    /// Invalid declarations, each with the reason why it was skipped.
+    pub skipped: Vec<String>,
 }
 
-/// There are more interceptors than a request can hold.
+/// The pod declares more interceptors than a request can contain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it declares {count} interceptors and at most {limit} are possible; beyond that are {beyond}", limit = MAX_INTERCEPTORS - 1)]
-pub struct TooMany {
-    /// How many.
+pub struct TooManyInterceptors {
+    /// How many the pod declares.
     pub count: usize,
-    /// The names that are too many, in order.
+    /// The names beyond the limit, in order.
     pub beyond: String,
 }
 
-/// A declaration on its way into the order. Ordered as the list is.
+/// A valid declaration. The derived order is the order of the interceptors.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Declaration {
     priority: std::cmp::Reverse<i32>,
-    group: Group,
+    source: Source,
     index: usize,
     name: String,
 }
 
+/// The sources of one priority, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Group {
+enum Source {
     Spec,
-    List,
-    Priority,
-    Owner,
+    ListAnnotation,
+    PriorityAnnotationOrRule,
+    DaemonSet,
 }
 
-/// Whether an annotation's key declares interceptors.
-#[must_use]
-pub fn is_declaration(key: &str) -> bool {
-    key == LIST_ANNOTATION || PRIORITY_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
-}
-
-/// The order of the pod's interceptors. `allowed` knows which names may be used.
+/// The order of the pod's interceptors: those that it declares, and those that rules register for it. `allowed`
+/// contains the reserved names that may be used.
 ///
 /// # Errors
 ///
-/// [`TooMany`] when more than 15 are declared.
-pub fn order(pod: &Pod, ruled: &[Ruled], allowed: &AllowedNames) -> Result<Order, TooMany> {
+/// [`TooManyInterceptors`] when more than 15 are declared.
+pub fn order(
+    pod: &Pod,
+    from_rules: &[MatchedInterceptor],
+    allowed: &AllowedNames,
+) -> Result<InterceptorOrder, TooManyInterceptors> {
     let mut collector = Collector {
-        places: Vec::new(),
-        faults: Vec::new(),
+        declarations: Vec::new(),
+        skipped: Vec::new(),
         controller: None,
         allowed,
     };
-    collector.listed(pod);
-    collector.annotated(pod);
-    collector.ruled(ruled);
-    if pod.is_daemon() && !pod.is_mirror() {
-        collector.place(CONTROLLER_PRIORITY, Group::Owner, 0, DAEMON_SET_INTERCEPTOR);
+    collector.add_lists(pod);
+    collector.add_priority_annotations(pod);
+    collector.add_from_rules(from_rules);
+    if pod.is_daemon_set_pod() && !pod.is_mirror() {
+        collector.add(CONTROLLER_PRIORITY, Source::DaemonSet, 0, DAEMON_SET_INTERCEPTOR);
     }
     collector.finish()
 }
 
 struct Collector<'a> {
-    places: Vec<Place>,
-    faults: Vec<String>,
+    declarations: Vec<Declaration>,
+    skipped: Vec<String>,
+    /// The interceptor with the role `controller`.
     controller: Option<String>,
     allowed: &'a AllowedNames,
 }
 
 impl Collector<'_> {
-    fn place(&mut self, priority: i32, group: Group, index: usize, name: &str) {
-        self.places.push(Place {
+    fn add(&mut self, priority: i32, source: Source, index: usize, name: &str) {
+        self.declarations.push(Declaration {
             priority: std::cmp::Reverse(priority),
-            group,
+            source,
             index,
             name: name.to_owned(),
         });
     }
 
-    fn fault(&mut self, text: String) {
-        self.faults.push(text);
-    }
-
-    /// Whether the name may stand in a request; otherwise says why not.
+    /// Whether a request may contain the name. An invalid name is recorded as skipped.
     fn accepts(&mut self, name: &str, origin: &str) -> bool {
         if name == IMPERATIVE_EVICTION {
-            // It is last whatever anybody declares.
+            // It is always last and is added at the end.
             return false;
         }
-        let faults = self.allowed.validate(&FieldPath::new("name"), name);
-        if !faults.is_empty() {
-            self.fault(format!("{origin}: {faults}"));
+        let errors = self.allowed.validate(&FieldPath::new("name"), name);
+        if !errors.is_empty() {
+            self.skipped.push(format!("{origin}: {errors}"));
         }
-        faults.is_empty()
+        errors.is_empty()
     }
 
-    fn listed(&mut self, pod: &Pod) {
+    fn add_lists(&mut self, pod: &Pod) {
         let spec = pod
             .spec
             .eviction_interceptors
             .iter()
-            .map(|named| ("spec.evictionInterceptors", named))
+            .map(|reference| ("spec.evictionInterceptors", reference))
             .chain(
                 pod.spec
                     .eviction_responders
                     .iter()
-                    .map(|named| ("spec.evictionResponders", named)),
+                    .map(|reference| ("spec.evictionResponders", reference)),
             );
-        for (index, (origin, named)) in spec.enumerate() {
-            if self.accepts(&named.name, origin) {
-                self.place(CONTROLLER_PRIORITY, Group::Spec, index, &named.name);
+        for (index, (origin, reference)) in spec.enumerate() {
+            if self.accepts(&reference.name, origin) {
+                self.add(CONTROLLER_PRIORITY, Source::Spec, index, &reference.name);
             }
         }
         let list = pod
             .annotations()
-            .get(LIST_ANNOTATION)
+            .get(INTERCEPTORS_ANNOTATION)
             .map(String::as_str)
             .unwrap_or_default();
         if list.trim().is_empty() {
             return;
         }
         for (index, name) in list.split(',').map(str::trim).enumerate() {
-            if self.accepts(name, LIST_ANNOTATION) {
-                self.place(CONTROLLER_PRIORITY, Group::List, index, name);
+            if self.accepts(name, INTERCEPTORS_ANNOTATION) {
+                self.add(CONTROLLER_PRIORITY, Source::ListAnnotation, index, name);
             }
         }
     }
 
-    fn annotated(&mut self, pod: &Pod) {
+    fn add_priority_annotations(&mut self, pod: &Pod) {
         for (key, value) in pod.annotations() {
-            let Some(name) = PRIORITY_PREFIXES
+            let Some(name) = PRIORITY_ANNOTATION_PREFIXES
                 .iter()
                 .find_map(|prefix| key.strip_prefix(prefix))
             else {
@@ -187,66 +165,61 @@ impl Collector<'_> {
                 continue;
             }
             match parse_priority(value) {
-                Ok((priority, is_controller)) => self.prioritized(key, name, priority, is_controller),
-                Err(why) => self.fault(format!("{key}: {why}")),
+                Ok((priority, is_controller)) => self.add_prioritized(key, name, priority, is_controller),
+                Err(why) => self.skipped.push(format!("{key}: {why}")),
             }
         }
     }
 
-    fn ruled(&mut self, ruled: &[Ruled]) {
-        let mut ruled: Vec<_> = ruled.iter().collect();
-        ruled.sort_by(|a, b| a.name.cmp(&b.name));
-        for rule in ruled {
-            if self.accepts(&rule.name, "EvictionInterceptor") {
-                self.prioritized(
-                    "EvictionInterceptor",
-                    &rule.name,
-                    rule.priority,
-                    rule.is_controller,
-                );
+    fn add_from_rules(&mut self, from_rules: &[MatchedInterceptor]) {
+        let mut sorted: Vec<_> = from_rules.iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        for one in sorted {
+            if self.accepts(&one.name, "EvictionInterceptor") {
+                self.add_prioritized("EvictionInterceptor", &one.name, one.priority, one.is_controller);
             }
         }
     }
 
-    fn prioritized(&mut self, origin: &str, name: &str, priority: i32, is_controller: bool) {
+    fn add_prioritized(&mut self, origin: &str, name: &str, priority: i32, is_controller: bool) {
         if is_controller {
             match &self.controller {
                 Some(other) if other != name => {
                     let other = other.clone();
-                    self.fault(format!(
-                        "{origin}: a pod has one controller, and {other} is it already; {name} is skipped"
+                    self.skipped.push(format!(
+                        "{origin}: the role {CONTROLLER_ROLE} is already assigned to {other}; {name} is skipped"
                     ));
                     return;
                 }
                 _ => self.controller = Some(name.to_owned()),
             }
         }
-        self.place(priority, Group::Priority, 0, name);
+        self.add(priority, Source::PriorityAnnotationOrRule, 0, name);
     }
 
-    fn finish(mut self) -> Result<Order, TooMany> {
-        self.places.sort();
+    fn finish(mut self) -> Result<InterceptorOrder, TooManyInterceptors> {
+        self.declarations.sort();
         let mut seen = BTreeSet::new();
         let mut names: Vec<String> = self
-            .places
+            .declarations
             .into_iter()
-            .map(|place| place.name)
+            .map(|declaration| declaration.name)
             .filter(|name| seen.insert(name.clone()))
             .collect();
         let count = names.len();
         if count >= MAX_INTERCEPTORS {
             let beyond = names.split_off(MAX_INTERCEPTORS - 1).join(", ");
-            return Err(TooMany { count, beyond });
+            return Err(TooManyInterceptors { count, beyond });
         }
         names.push(IMPERATIVE_EVICTION.to_owned());
-        Ok(Order {
+        Ok(InterceptorOrder {
             names,
-            faults: self.faults,
+            skipped: self.skipped,
         })
     }
 }
 
-/// `PRIORITY[/ROLE]` as a priority and whether the role is the controller's.
+/// Parses `PRIORITY[/ROLE]` into the priority and whether the role is `controller`.
 fn parse_priority(value: &str) -> Result<(i32, bool), String> {
     let (priority, role) = match value.split_once('/') {
         Some((priority, role)) => (priority, Some(role)),
@@ -267,10 +240,10 @@ fn parse_priority(value: &str) -> Result<(i32, bool), String> {
         (Some(""), _) => Err("the role after / is empty".to_owned()),
         (Some(CONTROLLER_ROLE), CONTROLLER_PRIORITY) => Ok((parsed, true)),
         (Some(CONTROLLER_ROLE), _) => Err(format!(
-            "the role {CONTROLLER_ROLE} has priority {CONTROLLER_PRIORITY}"
+            "the role {CONTROLLER_ROLE} requires priority {CONTROLLER_PRIORITY}"
         )),
         (_, CONTROLLER_PRIORITY) => Err(format!(
-            "priority {CONTROLLER_PRIORITY} is for the role {CONTROLLER_ROLE} alone"
+            "priority {CONTROLLER_PRIORITY} requires the role {CONTROLLER_ROLE}"
         )),
         _ => Ok((parsed, false)),
     }
@@ -279,21 +252,26 @@ fn parse_priority(value: &str) -> Result<(i32, bool), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::tests::pod;
+    use crate::fixtures::pod;
     use serde_json::json;
 
-    /// The declared order (without the last one) and how many faults were found.
+    /// Checks the declared order (without imperative eviction) and how many declarations are skipped.
     #[track_caller]
-    fn check(overlay: &serde_json::Value, ruled: &[Ruled], expected: &[&str], faults: usize) {
-        let order = order(&pod(overlay), ruled, &AllowedNames::default()).unwrap();
+    fn check(
+        overlay: &serde_json::Value,
+        from_rules: &[MatchedInterceptor],
+        expected: &[&str],
+        skipped: usize,
+    ) {
+        let order = order(&pod(overlay), from_rules, &AllowedNames::default()).unwrap();
         let (last, declared) = order.names.split_last().unwrap();
         assert_eq!(last, IMPERATIVE_EVICTION);
         assert_eq!(declared, expected);
-        assert_eq!(order.faults.len(), faults, "{:?}", order.faults);
+        assert_eq!(order.skipped.len(), skipped, "{:?}", order.skipped);
     }
 
-    fn ruled(name: &str, priority: i32) -> Ruled {
-        Ruled {
+    fn from_rule(name: &str, priority: i32) -> MatchedInterceptor {
+        MatchedInterceptor {
             name: name.to_owned(),
             priority,
             is_controller: priority == CONTROLLER_PRIORITY,
@@ -309,19 +287,19 @@ mod tests {
     }
 
     fn priority(name: &str) -> String {
-        format!("{}{name}", PRIORITY_PREFIXES[0])
+        format!("{}{name}", PRIORITY_ANNOTATION_PREFIXES[0])
     }
 
     #[test]
-    fn a_plain_pod_has_only_the_last_resort() {
+    fn pod_without_declarations_has_only_imperative_eviction() {
         check(&json!({}), &[], &[], 0);
     }
 
     #[test]
-    fn spec_fields_come_as_listed_and_the_list_annotation_after_them() {
+    fn spec_fields_keep_their_order_and_precede_the_list_annotation() {
         check(
             &json!({
-                "metadata": {"annotations": {LIST_ANNOTATION: "a.example.com, z.example.com"}},
+                "metadata": {"annotations": {INTERCEPTORS_ANNOTATION: "a.example.com, z.example.com"}},
                 "spec": {
                     "evictionInterceptors": [{"name": "y.example.com"}, {"name": "b.example.com"}],
                     "evictionResponders": [{"name": "c.example.com"}, {"name": "y.example.com"}],
@@ -340,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_and_rules_go_by_priority_then_by_name() {
+    fn annotations_and_rules_are_ordered_by_priority_then_name() {
         check(
             &annotated(&[
                 (&priority("low.example.com"), "2000"),
@@ -349,12 +327,12 @@ mod tests {
                     "evacuation.coordination.k8s.io/priority_old.example.com",
                     "11000/app-specific",
                 ),
-                (LIST_ANNOTATION, "listed.example.com"),
+                (INTERCEPTORS_ANNOTATION, "listed.example.com"),
             ]),
             &[
-                ruled("b.example.com", 20_000),
-                ruled("a.example.com", 20_000),
-                ruled("zero.example.com", 0),
+                from_rule("b.example.com", 20_000),
+                from_rule("a.example.com", 20_000),
+                from_rule("zero.example.com", 0),
             ],
             &[
                 "a.example.com",
@@ -370,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_counts_once_at_its_highest_place() {
+    fn repeated_name_counts_once_at_its_highest_position() {
         check(
             &annotated(&[
                 (&priority("a.example.com"), "5"),
-                (LIST_ANNOTATION, "b.example.com,a.example.com"),
+                (INTERCEPTORS_ANNOTATION, "b.example.com,a.example.com"),
             ]),
-            &[ruled("b.example.com", 1), ruled("a.example.com", 100_000)],
+            &[from_rule("b.example.com", 1), from_rule("a.example.com", 100_000)],
             &["a.example.com", "b.example.com"],
             0,
         );
@@ -409,7 +387,7 @@ mod tests {
             check(&annotated(&[(&priority(name), "5")]), &[], &[], 1);
         }
         check(
-            &annotated(&[(LIST_ANNOTATION, "a.example.com,,B,")]),
+            &annotated(&[(INTERCEPTORS_ANNOTATION, "a.example.com,,B,")]),
             &[],
             &["a.example.com"],
             3,
@@ -417,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_one_controller() {
+    fn controller_role_is_assigned_once() {
         check(
             &annotated(&[
                 (&priority("a.example.com"), "10000/controller"),
                 (&priority("b.example.com"), "10000/controller"),
             ]),
-            &[ruled("c.example.com", CONTROLLER_PRIORITY)],
+            &[from_rule("c.example.com", CONTROLLER_PRIORITY)],
             &["a.example.com"],
             2,
         );
@@ -431,7 +409,7 @@ mod tests {
 
     #[test]
     fn allowed_reserved_names_are_accepted() {
-        let overlay = annotated(&[(LIST_ANNOTATION, "mine.k8s.io")]);
+        let overlay = annotated(&[(INTERCEPTORS_ANNOTATION, "mine.k8s.io")]);
         let mut allowed = AllowedNames::default();
         allowed.extend(["mine.k8s.io".to_owned()]);
         let order = order(&pod(&overlay), &[], &allowed).unwrap();
@@ -439,10 +417,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_resort_is_last_whatever_is_declared() {
+    fn imperative_eviction_is_always_last() {
         let list = format!("{IMPERATIVE_EVICTION},a.example.com");
         check(
-            &annotated(&[(LIST_ANNOTATION, &list)]),
+            &annotated(&[(INTERCEPTORS_ANNOTATION, &list)]),
             &[],
             &["a.example.com"],
             0,
@@ -450,23 +428,23 @@ mod tests {
     }
 
     #[test]
-    fn daemon_pods_have_the_built_in_interceptor_after_their_own() {
+    fn daemon_set_interceptor_follows_declared_ones_of_its_priority() {
         let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true}]);
         check(
-            &json!({"metadata": {"ownerReferences": owner, "annotations": {LIST_ANNOTATION: "a.example.com"}}}),
-            &[ruled("low.example.com", 1)],
+            &json!({"metadata": {"ownerReferences": owner, "annotations": {INTERCEPTORS_ANNOTATION: "a.example.com"}}}),
+            &[from_rule("low.example.com", 1)],
             &["a.example.com", DAEMON_SET_INTERCEPTOR, "low.example.com"],
             0,
         );
     }
 
     #[test]
-    fn fifteen_are_enough() {
+    fn more_than_fifteen_interceptors_are_rejected() {
         let names = |count: usize| {
             let list: Vec<_> = (0..count)
                 .map(|index| format!("i{index:02}.example.com"))
                 .collect();
-            annotated(&[(LIST_ANNOTATION, &list.join(","))])
+            annotated(&[(INTERCEPTORS_ANNOTATION, &list.join(","))])
         };
         assert_eq!(
             order(&pod(&names(15)), &[], &AllowedNames::default())

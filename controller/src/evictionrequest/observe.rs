@@ -1,5 +1,4 @@
-//! What is true of one request now? The request, its pod, the budgets in its way and its interceptors, as one
-//! snapshot for [`super::decide`].
+//! Observes one request: the stored request, its pod, the budgets that select the pod, and its interceptors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,28 +10,28 @@ use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 
-use super::decide::{Budget, NeverEvict, Present, Request, Target};
-use super::interceptors::{self, Order, Ruled, TooMany};
+use super::decide::{Budget, EvictionExemption, Request, Target, TargetPod};
+use super::interceptors::{self, InterceptorOrder, TooManyInterceptors};
 use super::status;
 use crate::api::{Clients, Error, call};
 use crate::evictioninterceptor::rules::Rules;
 use crate::pod::Pod;
 use crate::stores::Stores;
 
-/// A snapshot.
+/// The state of one request, for [`super::decide`].
 #[derive(Debug)]
 pub struct Observed {
     /// The request.
     pub request: Request,
-    /// Its target.
+    /// Its pod, reduced to what decisions read.
     pub target: Target,
-    /// The order of its interceptors, while it is to be declared.
-    pub order: Option<Result<Order, TooMany>>,
-    /// The pod itself, if it is the right one.
+    /// The order of its interceptors, until they are initialized.
+    pub order: Option<Result<InterceptorOrder, TooManyInterceptors>>,
+    /// The pod, if its UID is that of the request.
     pub pod: Option<Arc<Pod>>,
 }
 
-/// Takes snapshots.
+/// Reads the state of requests from the stores, and from the API where the stores may be stale.
 #[derive(Debug, Clone)]
 pub struct Observer {
     stores: Stores,
@@ -42,7 +41,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer of these stores. The names allowed for interceptors come from the configuration.
+    /// An observer. `allowed` contains the reserved names that interceptors may have.
     #[must_use]
     pub fn new(stores: Stores, clients: Clients, rules: Arc<Rules>, allowed: AllowedNames) -> Self {
         Self {
@@ -53,27 +52,30 @@ impl Observer {
         }
     }
 
-    /// The snapshot of the request now.
+    /// The current state of the request.
     ///
     /// # Errors
     ///
-    /// What became of a call to the API.
+    /// [`Error`] of a call.
     pub async fn observe(&self, request: &EvictionRequest) -> Result<Observed, Error> {
-        let model = status::model(request, &self.bounds());
+        let model = status::model(request, &self.rule_deadlines());
         let reference = request.spec.target.pod.clone().unwrap_or_default();
-        if model.finished.is_some() || model.is_deleting {
-            return Ok(Observed {
-                request: model,
-                target: Target::Absent { name: reference.name },
+        let without_pod = |request, target| {
+            Ok(Observed {
+                request,
+                target,
                 order: None,
                 pod: None,
-            });
+            })
+        };
+        if model.finished_at.is_some() || model.is_deleting {
+            return without_pod(model, Target::Absent { name: reference.name });
         }
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
         let pod = match self.stores.pods.get(namespace, &reference.name) {
             Some(pod) if pod.uid() == reference.uid => Some(pod),
             _ if reference.name.is_empty() => None,
-            // The store may lag behind a pod that has just been made, and what follows cannot be taken back.
+            // The store may not contain a new pod yet, and finishing the request cannot be undone.
             _ => {
                 let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), namespace);
                 call(pods.get_opt(&reference.name)).await?.map(Arc::new)
@@ -81,85 +83,75 @@ impl Observer {
         };
         let name = reference.name;
         let Some(pod) = pod else {
-            return Ok(Observed {
-                request: model,
-                target: Target::Absent { name },
-                order: None,
-                pod: None,
-            });
+            return without_pod(model, Target::Absent { name });
         };
         if pod.uid() != reference.uid {
-            return Ok(Observed {
-                request: model,
-                target: Target::Replaced { name },
-                order: None,
-                pod: None,
-            });
+            return without_pod(model, Target::Replaced { name });
         }
-        let order = if model.turns.is_empty() && !pod.is_grouped() {
-            let ruled = self.ruled(&pod).await?;
-            Some(interceptors::order(&pod, &ruled, &self.allowed))
+        let order = if model.interceptors.is_empty() && !pod.is_grouped() {
+            let from_rules = self
+                .rules
+                .matching(&self.stores, &self.clients.host, &pod)
+                .await?;
+            Some(interceptors::order(&pod, &from_rules, &self.allowed))
         } else {
             None
         };
         Ok(Observed {
-            target: Target::Present(self.present(&pod)),
+            target: Target::Present(self.target_pod(&pod)),
             request: model,
             order,
             pod: Some(pod),
         })
     }
 
-    fn present(&self, pod: &Pod) -> Present {
+    fn target_pod(&self, pod: &Pod) -> TargetPod {
         let budgets = self.stores.budgets.in_namespace(pod.namespace());
         let mut budgets: Vec<Budget> = budgets
             .iter()
             .filter(|budget| selects(budget, pod))
             .map(|budget| Budget {
                 name: budget.metadata.name.clone().unwrap_or_default(),
-                allowed: allowed(budget),
+                disruptions_allowed: disruptions_allowed(budget),
             })
             .collect();
         budgets.sort_by(|a, b| a.name.cmp(&b.name));
-        Present {
+        TargetPod {
             name: pod.name().to_owned(),
             labels: pod.labels().clone(),
             is_terminal: pod.is_terminal(),
             is_terminating: pod.is_terminating(),
             is_grouped: pod.is_grouped(),
-            never_evict: if pod.is_mirror() {
-                Some(NeverEvict::Mirror)
+            exemption: if pod.is_mirror() {
+                Some(EvictionExemption::StaticPod)
             } else {
-                pod.is_daemon().then_some(NeverEvict::Daemon)
+                pod.is_daemon_set_pod().then_some(EvictionExemption::DaemonSetPod)
             },
             budgets,
         }
     }
 
-    async fn ruled(&self, pod: &Pod) -> Result<Vec<Ruled>, Error> {
-        self.rules.matching(&self.stores, &self.clients.host, pod).await
-    }
-
-    /// The shortest deadline that rules set for each interceptor.
-    fn bounds(&self) -> HashMap<String, Duration> {
-        let mut bounds = HashMap::new();
-        for rule in self.stores.rules.all() {
-            let seconds = rule
+    /// The shortest heartbeat deadline that rules set for each interceptor.
+    fn rule_deadlines(&self) -> HashMap<String, Duration> {
+        let mut deadlines = HashMap::new();
+        for object in self.stores.interceptors.all() {
+            let seconds = object
                 .spec
                 .heartbeat_deadline_seconds
                 .and_then(|seconds| u64::try_from(seconds).ok());
-            if let Some(bound) = seconds.map(Duration::from_secs) {
-                let shortest = bounds.entry(rule.spec.interceptor_name.clone()).or_insert(bound);
-                *shortest = bound.min(*shortest);
+            if let Some(deadline) = seconds.map(Duration::from_secs) {
+                let name = object.spec.interceptor_name.clone();
+                let shortest = deadlines.entry(name).or_insert(deadline);
+                *shortest = deadline.min(*shortest);
             }
         }
-        bounds
+        deadlines
     }
 }
 
-/// How many pods the budget lets go now.
+/// `status.disruptionsAllowed` of the budget; zero before its controller has computed it.
 #[must_use]
-pub fn allowed(budget: &PodDisruptionBudget) -> i32 {
+pub fn disruptions_allowed(budget: &PodDisruptionBudget) -> i32 {
     budget
         .status
         .as_ref()

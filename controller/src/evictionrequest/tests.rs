@@ -1,41 +1,20 @@
 use super::*;
-use crate::api::Clients;
-use crate::api::tests::{Seen, double, failure};
-use crate::events::Events;
 use crate::evictioninterceptor::rules::Rules;
-use crate::informer::tests::store;
+use crate::fixtures::{
+    self, Received, ReceivedRequest, api_double, clock_at, empty_stores, failure, merge, no_events, typed,
+};
+use crate::informer::Store;
 use crate::metrics::Metrics;
 use drydock_machinery::clock::ManualClock;
 use drydock_machinery::names::AllowedNames;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
-const KEY: (&str, &str) = ("shop", "uid-1");
-
-/// One request, its pod, and an API that keeps the request as the server would.
-struct World {
+/// A controller with one request and its pod, and an API that stores the request as the server does.
+struct Scenario {
     controller: Controller,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    received: Received,
     stored: Arc<Mutex<Value>>,
     clock: Arc<ManualClock>,
-}
-
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        into.clone_from(patch);
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    let into = into.as_object_mut().unwrap();
-    for (key, value) in patch {
-        if value.is_null() {
-            into.remove(key);
-        } else {
-            merge(into.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
 }
 
 fn request(status: &Value) -> Value {
@@ -48,12 +27,8 @@ fn request(status: &Value) -> Value {
     })
 }
 
-fn pod() -> Value {
-    json!({
-        "metadata": {"name": "web", "namespace": "shop", "uid": "uid-1", "labels": {"app": "web"}},
-        "spec": {"nodeName": "one"},
-        "status": {"phase": "Running"},
-    })
+fn pod() -> Pod {
+    fixtures::pod(&json!({"metadata": {"labels": {"app": "web"}}}))
 }
 
 fn budget(name: &str, allowed: i32) -> Value {
@@ -64,28 +39,25 @@ fn budget(name: &str, allowed: i32) -> Value {
     })
 }
 
-fn typed<K: serde::de::DeserializeOwned>(values: Vec<Value>) -> Vec<K> {
-    values
-        .into_iter()
-        .map(|value| serde_json::from_value(value).unwrap())
-        .collect()
+fn key() -> ObjectKey {
+    ("shop".to_owned(), "uid-1".to_owned())
 }
 
-impl World {
-    fn new(status: &Value, pods: Vec<Value>, budgets: Vec<Value>, eviction: (u16, Value)) -> Self {
+impl Scenario {
+    fn new(status: &Value, pods: Vec<Pod>, budgets: Vec<Value>, eviction: (u16, Value)) -> Self {
         let stored = Arc::new(Mutex::new(request(status)));
-        let answer = {
+        let respond = {
             let stored = Arc::clone(&stored);
-            move |seen: &Seen| {
+            move |request: &ReceivedRequest| {
                 let mut stored = stored.lock().unwrap();
-                match (seen.method.as_str(), seen.path.rsplit('/').next().unwrap()) {
+                match (request.method.as_str(), request.last_segment()) {
                     ("POST", "eviction") => eviction.clone(),
                     ("PATCH", _) => {
-                        let expected = &seen.body["metadata"]["resourceVersion"];
+                        let expected = &request.body["metadata"]["resourceVersion"];
                         if !expected.is_null() && *expected != stored["metadata"]["resourceVersion"] {
                             return failure(409, "Conflict", "modified", json!({}));
                         }
-                        merge(&mut stored, &seen.body);
+                        merge(&mut stored, &request.body);
                         let version: u64 = stored["metadata"]["resourceVersion"]
                             .as_str()
                             .unwrap()
@@ -99,51 +71,43 @@ impl World {
                 }
             }
         };
-        let (client, seen) = double(answer);
-        let clients = Clients {
-            host: client.clone(),
-            ours: client,
-        };
+        let (clients, received) = api_double(respond);
         let objects = Stores {
-            requests: store(typed(vec![request(status)])),
-            maintenances: store(Vec::new()),
-            rules: store(Vec::new()),
-            pods: store(typed(pods)),
-            nodes: store(Vec::new()),
-            namespaces: store(Vec::new()),
-            budgets: store(typed(budgets)),
+            requests: Store::synced_with(vec![typed(request(status))]),
+            pods: Store::synced_with(pods),
+            budgets: Store::synced_with(budgets.into_iter().map(typed).collect()),
+            ..empty_stores()
         };
-        let clock = Arc::new(ManualClock::new(Timestamp::from_second(1_000_000).unwrap()));
+        let clock = clock_at(1_000_000);
         let shared: Arc<dyn Clock> = Arc::clone(&clock) as Arc<dyn Clock>;
-        let (events, _) = Events::new(Arc::clone(&shared), "test");
-        let actor = Actor::new(clients.clone(), events, Metrics::default(), Arc::clone(&shared));
+        let writer = RequestWriter::new(
+            clients.clone(),
+            no_events(&shared),
+            Metrics::default(),
+            Arc::clone(&shared),
+        );
         let observer = Observer::new(
             objects.clone(),
             clients,
             Arc::new(Rules::default()),
             AllowedNames::default(),
         );
-        let settings = Settings {
-            default_ttl: Duration::from_mins(1),
-        };
         Self {
-            controller: Controller::new(objects, observer, actor, shared, settings),
-            seen,
+            controller: Controller::new(objects, observer, writer, shared, Duration::from_mins(1)),
+            received,
             stored,
             clock,
         }
     }
 
     async fn reconcile(&self) -> Outcome {
-        self.controller
-            .reconcile((KEY.0.to_owned(), KEY.1.to_owned()))
-            .await
+        self.controller.reconcile(key()).await
     }
 
-    /// Method and last part of the path of every call so far.
+    /// Method and last path segment of every call so far.
     fn calls(&self) -> Vec<String> {
-        let last = |seen: &Seen| format!("{} {}", seen.method, seen.path.rsplit('/').next().unwrap());
-        self.seen.lock().unwrap().iter().map(last).collect()
+        let call = |request: &ReceivedRequest| format!("{} {}", request.method, request.last_segment());
+        self.received.lock().unwrap().iter().map(call).collect()
     }
 
     fn stored(&self) -> Value {
@@ -158,7 +122,7 @@ fn accepted() -> (u16, Value) {
     )
 }
 
-fn refused() -> (u16, Value) {
+fn blocked_by_budget() -> (u16, Value) {
     let causes =
         json!({"causes": [{"reason": "DisruptionBudget", "message": "The disruption budget db needs 1"}]});
     failure(
@@ -170,12 +134,12 @@ fn refused() -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_pod_without_interceptors_is_evicted_step_by_step() {
-    let world = World::new(&json!({}), vec![pod()], Vec::new(), accepted());
-    let outcome = world.reconcile().await;
+async fn pod_without_interceptors_is_evicted_in_one_reconciliation() {
+    let scenario = Scenario::new(&json!({}), vec![pod()], Vec::new(), accepted());
+    let outcome = scenario.reconcile().await;
     assert!(matches!(outcome, Outcome::Wait(_)), "{outcome:?}");
     assert_eq!(
-        world.calls(),
+        scenario.calls(),
         [
             "PATCH uid-1",
             "PATCH status",
@@ -184,12 +148,12 @@ async fn a_pod_without_interceptors_is_evicted_step_by_step() {
             "PATCH status"
         ]
     );
-    let seen = world.seen.lock().unwrap().clone();
-    assert_eq!(seen[0].body, json!({"metadata": {"labels": {"app": "web"}}}));
-    assert_eq!(seen[3].path, "/api/v1/namespaces/shop/pods/web/eviction");
-    assert_eq!(seen[3].body["deleteOptions"]["preconditions"]["uid"], "uid-1");
-    assert_eq!(seen[3].body["kind"], "Eviction");
-    let stored = world.stored();
+    let received = scenario.received.lock().unwrap().clone();
+    assert_eq!(received[0].body, json!({"metadata": {"labels": {"app": "web"}}}));
+    assert_eq!(received[3].path, "/api/v1/namespaces/shop/pods/web/eviction");
+    assert_eq!(received[3].body["deleteOptions"]["preconditions"]["uid"], "uid-1");
+    assert_eq!(received[3].body["kind"], "Eviction");
+    let stored = scenario.stored();
     assert_eq!(
         stored["status"]["activeInterceptors"],
         json!([IMPERATIVE_EVICTION])
@@ -199,63 +163,63 @@ async fn a_pod_without_interceptors_is_evicted_step_by_step() {
 }
 
 #[tokio::test]
-async fn a_stale_store_is_not_acted_on_twice() {
-    let world = World::new(&json!({}), vec![pod()], Vec::new(), accepted());
-    world.reconcile().await;
-    let calls = world.calls().len();
-    world.reconcile().await;
-    assert_eq!(world.calls().len(), calls);
+async fn stale_store_does_not_repeat_steps() {
+    let scenario = Scenario::new(&json!({}), vec![pod()], Vec::new(), accepted());
+    scenario.reconcile().await;
+    let calls = scenario.calls().len();
+    scenario.reconcile().await;
+    assert_eq!(scenario.calls().len(), calls);
 }
 
 #[tokio::test]
-async fn a_refusal_is_counted_and_names_the_budget() {
-    let world = World::new(
+async fn rejection_is_counted_and_names_the_budgets() {
+    let scenario = Scenario::new(
         &json!({}),
         vec![pod()],
         vec![budget("db", 0), budget("other", 1)],
-        refused(),
+        blocked_by_budget(),
     );
-    let Outcome::Wait(Some(until)) = world.reconcile().await else {
+    let Outcome::Wait(Some(until)) = scenario.reconcile().await else {
         panic!("no next attempt")
     };
-    let wait = until.duration_since(world.clock.now());
+    let wait = until.duration_since(scenario.clock.now());
     assert!(wait.as_secs() <= 1, "{wait}");
-    let status = &world.stored()["status"];
+    let status = &scenario.stored()["status"];
     assert_eq!(status["podEvictionStatus"]["failedAPIEvictionCounter"], 1);
     let message = status["interceptors"][0]["message"].as_str().unwrap();
     assert_eq!(
         message,
         "Could not evict the pod: blocked by PodDisruptionBudget db, other, number of retries: 1."
     );
-    world.clock.advance(Duration::from_secs(1));
-    world.reconcile().await;
+    scenario.clock.advance(Duration::from_secs(1));
+    scenario.reconcile().await;
     assert_eq!(
-        world.stored()["status"]["podEvictionStatus"]["failedAPIEvictionCounter"],
+        scenario.stored()["status"]["podEvictionStatus"]["failedAPIEvictionCounter"],
         2
     );
 }
 
 #[tokio::test]
-async fn a_refusal_for_other_reasons_is_told_as_it_was() {
+async fn rejection_without_a_budget_keeps_the_message_of_the_api() {
     let denial = failure(
         403,
         "Forbidden",
         "admission webhook \"w\" denied the request: not today.",
         json!({}),
     );
-    let world = World::new(&json!({}), vec![pod()], Vec::new(), denial);
-    world.reconcile().await;
-    let message = &world.stored()["status"]["interceptors"][0]["message"];
+    let scenario = Scenario::new(&json!({}), vec![pod()], Vec::new(), denial);
+    scenario.reconcile().await;
+    let message = &scenario.stored()["status"]["interceptors"][0]["message"];
     let expected = "Could not evict the pod: admission webhook \"w\" denied the request: not today, number of retries: 1.";
     assert_eq!(message, expected);
 }
 
 #[tokio::test]
-async fn a_pod_that_neither_store_nor_host_knows_fails_validation() {
-    let world = World::new(&json!({}), Vec::new(), Vec::new(), accepted());
-    world.reconcile().await;
-    assert_eq!(world.calls(), ["GET web", "PATCH status"]);
-    let condition = &world.stored()["status"]["conditions"][0];
+async fn pod_missing_from_store_and_api_fails_validation() {
+    let scenario = Scenario::new(&json!({}), Vec::new(), Vec::new(), accepted());
+    scenario.reconcile().await;
+    assert_eq!(scenario.calls(), ["GET web", "PATCH status"]);
+    let condition = &scenario.stored()["status"]["conditions"][0];
     assert_eq!(
         (&condition["type"], &condition["reason"]),
         (&json!("Canceled"), &json!("ValidationFailed"))
@@ -264,48 +228,48 @@ async fn a_pod_that_neither_store_nor_host_knows_fails_validation() {
 }
 
 #[tokio::test]
-async fn a_conflict_is_looked_at_again_soon() {
-    let world = World::new(&json!({}), Vec::new(), Vec::new(), accepted());
-    world.stored.lock().unwrap()["metadata"]["resourceVersion"] = json!("9");
-    let outcome = world.reconcile().await;
-    let soon = world.clock.now().checked_add(AFTER_CONFLICT).unwrap();
+async fn write_conflict_is_retried_after_a_second() {
+    let scenario = Scenario::new(&json!({}), Vec::new(), Vec::new(), accepted());
+    scenario.stored.lock().unwrap()["metadata"]["resourceVersion"] = json!("9");
+    let outcome = scenario.reconcile().await;
+    let soon = scenario.clock.now().checked_add(CONFLICT_DELAY).unwrap();
     assert_eq!(outcome, Outcome::Wait(Some(soon)));
 }
 
 #[tokio::test]
-async fn finished_requests_are_deleted_as_they_were_seen() {
+async fn finished_request_is_deleted_under_preconditions() {
     let finished = json!({"conditions": [{
         "type": "Evicted", "status": "True", "reason": "PodDeleted", "message": "",
         "lastTransitionTime": "1970-01-12T13:46:40Z",
     }]});
-    let world = World::new(&finished, Vec::new(), Vec::new(), accepted());
-    let Outcome::Wait(Some(until)) = world.reconcile().await else {
+    let scenario = Scenario::new(&finished, Vec::new(), Vec::new(), accepted());
+    let Outcome::Wait(Some(until)) = scenario.reconcile().await else {
         panic!("it has a time to live")
     };
-    assert_eq!(until.duration_since(world.clock.now()).as_secs(), 60);
-    world.clock.advance(Duration::from_mins(1));
-    assert_eq!(world.reconcile().await, Outcome::Wait(None));
-    let seen = world.seen.lock().unwrap().clone();
-    let preconditions = &seen[0].body["preconditions"];
+    assert_eq!(until.duration_since(scenario.clock.now()).as_secs(), 60);
+    scenario.clock.advance(Duration::from_mins(1));
+    assert_eq!(scenario.reconcile().await, Outcome::Wait(None));
+    let received = scenario.received.lock().unwrap().clone();
+    let preconditions = &received[0].body["preconditions"];
     assert_eq!(*preconditions, json!({"uid": "er-1", "resourceVersion": "1"}));
 }
 
 #[tokio::test]
-async fn a_budget_that_goes_brings_blocked_requests_back() {
+async fn budget_changes_that_may_unblock_queue_blocked_requests() {
     let status = json!({
         "targetInterceptors": [{"name": IMPERATIVE_EVICTION}],
         "interceptors": [{"name": IMPERATIVE_EVICTION}],
         "activeInterceptors": [IMPERATIVE_EVICTION],
         "podEvictionStatus": {"failedAPIEvictionCounter": 9},
     });
-    let world = World::new(&status, vec![pod()], Vec::new(), accepted());
+    let scenario = Scenario::new(&status, vec![pod()], Vec::new(), accepted());
     let queue = WorkQueue::new(
-        Arc::clone(&world.clock) as Arc<dyn Clock>,
-        crate::metrics::QueueMetrics::unregistered("q"),
+        Arc::clone(&scenario.clock) as Arc<dyn Clock>,
+        Metrics::default().queue("q"),
     );
     let change = |old: Option<Value>, new: Option<Value>| Change::<PodDisruptionBudget> {
-        old: old.map(|value| Arc::new(serde_json::from_value(value).unwrap())),
-        new: new.map(|value| Arc::new(serde_json::from_value(value).unwrap())),
+        old: old.map(|value| Arc::new(typed(value))),
+        new: new.map(|value| Arc::new(typed(value))),
     };
     for (old, new, expected) in [
         (Some(budget("db", 0)), None, true),
@@ -316,9 +280,9 @@ async fn a_budget_that_goes_brings_blocked_requests_back() {
         let change = change(old, new);
         assert_eq!(may_unblock(&change), expected);
         if expected {
-            add_blocked(&queue, &world.controller.stores, &change);
-            assert_eq!(queue.next().await, (KEY.0.to_owned(), KEY.1.to_owned()));
-            queue.done(&(KEY.0.to_owned(), KEY.1.to_owned()), Outcome::Wait(None));
+            queue_blocked(&queue, &scenario.controller.stores, &change);
+            assert_eq!(queue.next().await, key());
+            queue.done(&key(), Outcome::Wait(None));
         }
     }
 }

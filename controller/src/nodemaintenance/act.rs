@@ -1,5 +1,5 @@
-//! How is a plan carried out? Nodes first, then requests of their pods, then the maintenances themselves; every
-//! write is conditional or harmless when repeated.
+//! Executes plans: first the nodes, then the requests of their pods, then the maintenances. Every write has a
+//! precondition or has no effect when repeated.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,46 +13,46 @@ use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{PostParams, Preconditions};
 use serde_json::{Value, json};
 
+use super::model::{MaintenanceAction, MaintenanceEvent, Plan, PodFacts, RequestAction};
+use super::node_state::{self, NodeAction};
 use super::observe::Observed;
-use super::plan::{Ask, NodeTarget, Notice, Plan, Pod, Upkeep};
-use super::taints;
-use crate::api::{Clients, Error, call, status_patch};
-use crate::events::{self, Events};
+use crate::api::{self, Clients, Error, call, merge_patch, merge_patch_status, status_patch};
+use crate::events::{EventContent, EventRecorder, node_reference, object_reference};
 use crate::metrics::Metrics;
 
-/// How many calls are under way at a time.
-const CALLS: usize = 16;
-/// How many requests are made in one go, before the world is looked at again.
-const ASKS: usize = 2000;
-/// How often a change of requesters is tried again when others change the request at the same time.
-const CONFLICTS: usize = 5;
+/// How many calls are in flight at a time.
+const CONCURRENT_CALLS: usize = 16;
+/// How many requests are changed before the cluster is observed again.
+const MAX_REQUESTS_PER_PLAN: usize = 2000;
+/// How often a change of requesters is retried after a write conflict.
+const CONFLICT_RETRIES: usize = 5;
 
-/// Carries plans out.
+/// Executes plans.
 #[derive(Debug, Clone)]
-pub struct Actor {
+pub struct PlanExecutor {
     clients: Clients,
-    events: Events,
+    events: EventRecorder,
     metrics: Metrics,
 }
 
-/// What became of a plan.
+/// How far a plan was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carried {
-    /// All of it was carried out.
-    Out,
-    /// There is more of it, or others changed the same objects at the same time: plan again.
-    InPart,
-    /// Something failed.
+pub enum PlanOutcome {
+    /// All of it.
+    Complete,
+    /// Part of it: the rest needs a new plan, or there were write conflicts.
+    Partial,
+    /// A call failed.
     Failed,
 }
 
-impl Actor {
-    /// An actor on these APIs.
+impl PlanExecutor {
+    /// An executor on these APIs.
     #[must_use]
-    pub fn new(clients: Clients, events: Events, metrics: Metrics) -> Self {
+    pub fn new(clients: Clients, events: EventRecorder, metrics: Metrics) -> Self {
         Self {
             clients,
             events,
@@ -60,135 +60,138 @@ impl Actor {
         }
     }
 
-    /// Carries out the plan.
-    pub async fn carry_out(&self, observed: &Observed, plan: &Plan) -> Carried {
-        self.tell(observed, plan);
+    /// Executes the plan.
+    pub async fn execute(&self, observed: &Observed, plan: &Plan) -> PlanOutcome {
+        self.publish_events(observed, plan);
         let nodes = plan
             .nodes
             .iter()
-            .map(|(index, target)| async move { (*index, self.keep_node(observed, *index, target).await) });
+            .map(|(index, action)| async move { (*index, self.change_node(observed, *index, action).await) });
         let mut results = Vec::new();
         let mut failed_nodes = BTreeSet::new();
-        for (index, result) in together(nodes).await {
+        for (index, result) in run_concurrently(nodes).await {
             if result.is_err() {
                 failed_nodes.insert(index);
             }
             results.push(result);
         }
-        // Pods of DaemonSets must find the taint in place before they go, and no pod goes from a node that still
-        // takes new ones.
-        let wanted = plan.asks.iter().filter_map(|(index, ask)| {
-            let pod = observed.world.pods.get(*index)?;
-            (!failed_nodes.contains(&pod.node)).then(|| self.ask(pod, *ask))
+        // No pod is requested to leave a node that may still be schedulable, or whose taint may be missing.
+        let requests = plan.requests.iter().filter_map(|(index, action)| {
+            let pod = observed.state.pods.get(*index)?;
+            (!failed_nodes.contains(&pod.node)).then(|| self.change_request(pod, *action))
         });
-        results.extend(together(wanted.take(ASKS)).await);
-        let upkeep = plan
-            .upkeep
+        results.extend(run_concurrently(requests.take(MAX_REQUESTS_PER_PLAN)).await);
+        let maintenances = plan
+            .maintenances
             .iter()
-            .map(|(index, upkeep)| self.keep_up(observed, *index, upkeep));
-        results.extend(together(upkeep).await);
+            .map(|(index, action)| self.change_maintenance(observed, *index, action));
+        results.extend(run_concurrently(maintenances).await);
 
-        let is_left = plan.asks.len() > ASKS || plan.asks.iter().any(|(_, ask)| *ask == Ask::Renew);
-        let mut carried = if is_left { Carried::InPart } else { Carried::Out };
+        let is_incomplete = plan.requests.len() > MAX_REQUESTS_PER_PLAN
+            || plan
+                .requests
+                .iter()
+                .any(|(_, action)| *action == RequestAction::DeleteWithdrawn);
+        let mut outcome = if is_incomplete {
+            PlanOutcome::Partial
+        } else {
+            PlanOutcome::Complete
+        };
         for error in results.into_iter().filter_map(Result::err) {
             if error.is_conflict() || error.is_not_found() {
-                if carried == Carried::Out {
-                    carried = Carried::InPart;
+                if outcome == PlanOutcome::Complete {
+                    outcome = PlanOutcome::Partial;
                 }
                 continue;
             }
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(%error, cause, "a plan for node maintenances was not carried out in full");
-            carried = Carried::Failed;
+            let cause = error.cause();
+            tracing::warn!(%error, cause, "executing a plan for node maintenances failed in part");
+            outcome = PlanOutcome::Failed;
         }
-        carried
+        outcome
     }
 
-    async fn keep_node(&self, observed: &Observed, index: usize, target: &NodeTarget) -> Result<(), Error> {
+    async fn change_node(&self, observed: &Observed, index: usize, action: &NodeAction) -> Result<(), Error> {
         let Some(node) = observed.nodes.get(index) else {
             return Ok(());
         };
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let patch = taints::patch(node, target);
+        let patch = node_state::patch(node, action);
         let nodes: Api<Node> = Api::all(self.clients.host.clone());
-        call(nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
-        let about = events::node_reference(name);
-        match target {
-            NodeTarget::Held { record, .. } if taints::record(node).is_none() => {
+        merge_patch(&nodes, name, &patch).await?;
+        let content = match action {
+            NodeAction::Hold { record, .. } if node_state::record(node).is_none() => {
                 let names: Vec<_> = record.maintenances.iter().map(|one| one.name.as_str()).collect();
-                let reason = observed
-                    .maintenances
-                    .iter()
-                    .find(|one| one.metadata.name.as_deref() == names.first().copied())
+                let reason = names
+                    .first()
+                    .and_then(|name| find_maintenance(observed, name))
                     .map(|one| one.spec.reason.as_str())
                     .filter(|reason| !reason.is_empty())
                     .map(|reason| format!(" ({reason})"))
                     .unwrap_or_default();
                 let text = format!("Cordoned for maintenance {}{reason}.", names.join(", "));
-                self.events.say(
-                    &about,
-                    events::Notice::normal("MaintenanceStarted", "Cordon", text),
-                );
+                EventContent::normal("MaintenanceStarted", "Cordon", text)
             }
-            NodeTarget::Held { .. } => {}
-            NodeTarget::Released { was_unschedulable } => {
+            NodeAction::Hold { .. } => return Ok(()),
+            NodeAction::Release { was_unschedulable } => {
                 let text = if *was_unschedulable {
-                    "Maintenance is over; the node took no pods before and takes none now."
+                    "Maintenance ended; the node stays unschedulable, as it was before."
                 } else {
-                    "Maintenance is over; the node takes pods again."
+                    "Maintenance ended; the node is schedulable again."
                 };
-                self.events.say(
-                    &about,
-                    events::Notice::normal("MaintenanceEnded", "Uncordon", text),
-                );
+                EventContent::normal("MaintenanceEnded", "Uncordon", text)
             }
-        }
+        };
+        self.events.publish(&node_reference(name), content);
         Ok(())
     }
 
-    async fn ask(&self, pod: &Pod, ask: Ask) -> Result<(), Error> {
-        let requests: Api<EvictionRequest> = Api::namespaced(self.clients.ours.clone(), &pod.namespace);
-        match ask {
-            Ask::Create => {
+    async fn change_request(&self, pod: &PodFacts, action: RequestAction) -> Result<(), Error> {
+        let requests: Api<EvictionRequest> = Api::namespaced(self.clients.drydock.clone(), &pod.namespace);
+        match action {
+            RequestAction::Create => {
                 let created = call(requests.create(&PostParams::default(), &request_for(pod))).await;
                 match created {
-                    Ok(_) => self.metrics.requested(),
-                    Err(error) if error.is_conflict() => self.change(&requests, &pod.uid, join).await?,
-                    // The namespace is going: its pods go with it.
-                    Err(error) if is_terminating_namespace(&error) => {}
+                    Ok(_) => self.metrics.count_request(),
+                    Err(error) if error.is_conflict() => {
+                        self.change_requesters(&requests, &pod.uid, add_requester).await?;
+                    }
+                    // The pods of a namespace in deletion are deleted with it.
+                    Err(error) if is_namespace_terminating(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
-            Ask::Join => {
-                self.change(&requests, &pod.uid, join).await?;
-                self.metrics.requested();
+            RequestAction::Join => {
+                self.change_requesters(&requests, &pod.uid, add_requester).await?;
+                self.metrics.count_request();
             }
-            Ask::Release => self.change(&requests, &pod.uid, leave).await?,
-            Ask::Renew => {
-                let Some(request) = call(requests.get_opt(&pod.uid)).await? else {
+            RequestAction::Withdraw => {
+                self.change_requesters(&requests, &pod.uid, remove_requester)
+                    .await?;
+            }
+            RequestAction::DeleteWithdrawn => {
+                let request = call(requests.get_opt(&pod.uid)).await?;
+                let Some(request) = request.filter(EvictionRequest::is_finished) else {
                     return Ok(());
                 };
-                if !request.is_finished() {
-                    return Ok(());
-                }
-                let parameters = DeleteParams::default().preconditions(Preconditions {
+                let preconditions = Preconditions {
                     uid: request.metadata.uid,
                     resource_version: request.metadata.resource_version,
-                });
-                call(requests.delete(&pod.uid, &parameters)).await?;
+                };
+                api::delete(&requests, &pod.uid, preconditions).await?;
             }
         }
         Ok(())
     }
 
-    /// Changes the requesters of a request, keeping those of others.
-    async fn change(
+    /// Writes the requesters that `change` returns for the current request.
+    async fn change_requesters(
         &self,
         requests: &Api<EvictionRequest>,
         name: &str,
         change: fn(&EvictionRequest) -> Option<Vec<Requester>>,
     ) -> Result<(), Error> {
-        for attempt in 0..=CONFLICTS {
+        for attempt in 0..=CONFLICT_RETRIES {
             let Some(request) = call(requests.get_opt(name)).await? else {
                 return Ok(());
             };
@@ -202,21 +205,26 @@ impl Actor {
                 "metadata": { "resourceVersion": request.metadata.resource_version },
                 "spec": { "requesters": requesters },
             });
-            match call(requests.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await {
+            match merge_patch(requests, name, &patch).await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() && attempt < CONFLICTS => {}
+                Err(error) if error.is_conflict() && attempt < CONFLICT_RETRIES => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    async fn keep_up(&self, observed: &Observed, index: usize, upkeep: &Upkeep) -> Result<(), Error> {
+    async fn change_maintenance(
+        &self,
+        observed: &Observed,
+        index: usize,
+        action: &MaintenanceAction,
+    ) -> Result<(), Error> {
         let Some(maintenance) = observed.maintenances.get(index) else {
             return Ok(());
         };
         let name = maintenance.metadata.name.as_deref().unwrap_or_default();
-        let maintenances: Api<NodeMaintenance> = Api::all(self.clients.ours.clone());
+        let maintenances: Api<NodeMaintenance> = Api::all(self.clients.drydock.clone());
         let resource_version = maintenance.metadata.resource_version.as_deref();
         let finalizers = maintenance
             .metadata
@@ -227,92 +235,96 @@ impl Actor {
         let with_finalizers = |finalizers: Vec<&str>| -> Value {
             json!({"metadata": {"resourceVersion": resource_version, "finalizers": finalizers}})
         };
-        let patch = match upkeep {
-            Upkeep::Report(status) => {
+        let patch = match action {
+            MaintenanceAction::WriteStatus(status) => {
                 if let Some(patch) = status_patch(resource_version, maintenance.status.as_ref(), &**status) {
-                    call(maintenances.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)))
-                        .await?;
+                    merge_patch_status(&maintenances, name, &patch).await?;
                 }
                 return Ok(());
             }
-            Upkeep::AddFinalizer => with_finalizers(finalizers.chain([COMPLETION_FINALIZER]).collect()),
-            Upkeep::RemoveFinalizer => {
+            MaintenanceAction::AddFinalizer => {
+                with_finalizers(finalizers.chain([COMPLETION_FINALIZER]).collect())
+            }
+            MaintenanceAction::RemoveFinalizer => {
                 with_finalizers(finalizers.filter(|one| *one != COMPLETION_FINALIZER).collect())
             }
-            Upkeep::Complete => json!({
+            MaintenanceAction::SetStageComplete => json!({
                 "metadata": {"resourceVersion": resource_version},
                 "spec": {"stage": Stage::Complete},
             }),
         };
-        call(maintenances.patch(name, &PatchParams::default(), &Patch::Merge(&patch))).await?;
+        merge_patch(&maintenances, name, &patch).await?;
         Ok(())
     }
 
-    fn tell(&self, observed: &Observed, plan: &Plan) {
-        let find = |name: &str| {
-            let named = |one: &&Arc<NodeMaintenance>| one.metadata.name.as_deref() == Some(name);
-            observed
-                .maintenances
-                .iter()
-                .find(named)
-                .map(|one| events::reference(&**one))
-        };
-        for notice in &plan.notices {
-            let (names, said): (Vec<&str>, _) = match notice {
-                Notice::FastForwarded { maintenance, node } => {
-                    let note = format!(
-                        "Node {node} is further in its drain: its targets do not go back for {maintenance}."
-                    );
-                    (
-                        vec![maintenance],
-                        events::Notice::warning("FastForwarded", "Drain", note),
-                    )
+    fn publish_events(&self, observed: &Observed, plan: &Plan) {
+        for event in &plan.events {
+            let (maintenances, content) = content_of(event);
+            if let MaintenanceEvent::CordonConflict { node, .. } = event {
+                self.events.publish(&node_reference(node), content.clone());
+            }
+            for maintenance in maintenances {
+                if let Some(maintenance) = find_maintenance(observed, maintenance) {
+                    let regarding = object_reference(&**maintenance);
+                    self.events.publish(&regarding, content.clone());
                 }
-                Notice::Fight { node, maintenances } => {
-                    let note = format!(
-                        "Node {node} was made schedulable during maintenance {}; it is cordoned again.",
-                        maintenances.join(", ")
-                    );
-                    let said = events::Notice::warning("CordonConflict", "Cordon", note);
-                    self.events.say(&events::node_reference(node), said.clone());
-                    (maintenances.iter().map(String::as_str).collect(), said)
-                }
-                Notice::StaticPods { maintenance, count } => {
-                    let note = format!("blocked: static pod ({count} on drained nodes)");
-                    (
-                        vec![maintenance],
-                        events::Notice::warning("StaticPods", "Drain", note),
-                    )
-                }
-                Notice::Drained { maintenance } => {
-                    let note = "All targeted pods are gone from all selected nodes.";
-                    (
-                        vec![maintenance],
-                        events::Notice::normal("Drained", "Drain", note),
-                    )
-                }
-                Notice::Completed { maintenance } => {
-                    let note = "Nodes are released and requests withdrawn.";
-                    (
-                        vec![maintenance],
-                        events::Notice::normal("Completed", "Complete", note),
-                    )
-                }
-            };
-            for about in names.into_iter().filter_map(find) {
-                self.events.say(&about, said.clone());
             }
         }
     }
 }
 
-/// Awaits the calls, a few at a time.
-async fn together<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let calls: Vec<F> = calls.collect();
-    stream::iter(calls).buffer_unordered(CALLS).collect().await
+/// The maintenances that the Event is about, and its content.
+fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
+    match event {
+        MaintenanceEvent::FastForwarded { maintenance, node } => {
+            let note =
+                format!("Node {node} has reached later drain targets; they are not reset for {maintenance}.");
+            let content = EventContent::warning("FastForwarded", "Drain", note);
+            (vec![maintenance], content)
+        }
+        MaintenanceEvent::CordonConflict { node, maintenances } => {
+            let note = format!(
+                "Node {node} was made schedulable during maintenance {}; it is cordoned again.",
+                maintenances.join(", ")
+            );
+            let content = EventContent::warning("CordonConflict", "Cordon", note);
+            (maintenances.iter().map(String::as_str).collect(), content)
+        }
+        MaintenanceEvent::StaticPods { maintenance, count } => {
+            let note = format!("blocked: static pod ({count} on drained nodes)");
+            let content = EventContent::warning("StaticPods", "Drain", note);
+            (vec![maintenance], content)
+        }
+        MaintenanceEvent::Drained { maintenance } => {
+            let note = "All targeted pods are gone from all selected nodes.";
+            let content = EventContent::normal("Drained", "Drain", note);
+            (vec![maintenance], content)
+        }
+        MaintenanceEvent::Completed { maintenance } => {
+            let note = "Nodes are released and requests withdrawn.";
+            let content = EventContent::normal("Completed", "Complete", note);
+            (vec![maintenance], content)
+        }
+    }
 }
 
-fn request_for(pod: &Pod) -> EvictionRequest {
+fn find_maintenance<'a>(observed: &'a Observed, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
+    observed
+        .maintenances
+        .iter()
+        .find(|one| one.metadata.name.as_deref() == Some(name))
+}
+
+/// Awaits the calls, [`CONCURRENT_CALLS`] at a time.
+async fn run_concurrently<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let calls: Vec<F> = calls.collect();
+    stream::iter(calls)
+        .buffer_unordered(CONCURRENT_CALLS)
+        .collect()
+        .await
+}
+
+fn request_for(pod: &PodFacts) -> EvictionRequest {
     EvictionRequest {
         metadata: ObjectMeta {
             name: Some(pod.uid.clone()),
@@ -326,33 +338,41 @@ fn request_for(pod: &Pod) -> EvictionRequest {
                     uid: pod.uid.clone(),
                 }),
             },
-            requesters: vec![ours()],
+            requesters: vec![maintenance_requester()],
             ..EvictionRequestSpec::default()
         },
         status: None,
     }
 }
 
-fn ours() -> Requester {
+fn maintenance_requester() -> Requester {
     Requester {
         name: NODE_MAINTENANCE_REQUESTER.to_owned(),
     }
 }
 
-/// The requesters with ours among them; `None` when it is.
-fn join(request: &EvictionRequest) -> Option<Vec<Requester>> {
+/// The requesters with the maintenance requester; `None` when it is already among them.
+fn add_requester(request: &EvictionRequest) -> Option<Vec<Requester>> {
     let requesters = &request.spec.requesters;
-    (!requesters.contains(&ours())).then(|| requesters.iter().cloned().chain([ours()]).collect())
+    let added = maintenance_requester();
+    (!requesters.contains(&added)).then(|| requesters.iter().cloned().chain([added]).collect())
 }
 
-/// The requesters without ours; `None` when it is not among them.
-fn leave(request: &EvictionRequest) -> Option<Vec<Requester>> {
+/// The requesters without the maintenance requester; `None` when it is not among them.
+fn remove_requester(request: &EvictionRequest) -> Option<Vec<Requester>> {
     let requesters = &request.spec.requesters;
-    let others = || requesters.iter().filter(|one| **one != ours()).cloned().collect();
-    requesters.contains(&ours()).then(others)
+    let removed = maintenance_requester();
+    let others = || {
+        requesters
+            .iter()
+            .filter(|one| **one != removed)
+            .cloned()
+            .collect()
+    };
+    requesters.contains(&removed).then(others)
 }
 
-fn is_terminating_namespace(error: &Error) -> bool {
+fn is_namespace_terminating(error: &Error) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
     details.is_some_and(|details| {
         details

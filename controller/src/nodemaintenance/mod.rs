@@ -1,10 +1,12 @@
-//! How are nodes taken out of service? The wiring: what is watched, and one round of observing, planning and
-//! acting over all maintenances together. The rules are in [`plan`]; start at [`Controller::round`].
+//! The nodemaintenance controller: which changes queue a reconciliation, and one reconciliation, which observes, plans
+//! and acts on all maintenances together. Start at [`Controller::reconcile`]; the rules are in [`plan`].
 
 pub mod act;
+pub mod drain_plan;
+pub mod model;
+pub mod node_state;
 pub mod observe;
 pub mod plan;
-pub mod taints;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,78 +19,85 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::informer::Change;
 use crate::pod::Pod;
-use crate::stores::{Informers, Stores, is_requested_by_maintenance};
+use crate::stores::{Informers, Stores};
 use crate::work_queue::{Outcome, WorkQueue};
 
-use act::{Actor, Carried};
-use plan::{StaticPods, plan};
+use act::{PlanExecutor, PlanOutcome};
+use model::StaticPods;
+use plan::plan;
 
-/// The only key: maintenances are planned together.
-pub type Key = ();
-
-/// How long changes are gathered before a round. Changes come in bursts, and a round looks at everything.
-const GATHER: Duration = Duration::from_millis(100);
-/// How many times the length of the last round the next one waits: large clusters are not planned without a pause.
-const REST: u32 = 3;
-/// The longest wait.
-const LONGEST_GATHER: Duration = Duration::from_secs(5);
-/// When to plan again what others were in the way of.
-const AFTER_CONFLICT: Duration = Duration::from_millis(500);
+/// How long changes are collected before a reconciliation. Changes come in bursts, and each reconciliation observes
+/// everything.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
+/// The delay before a reconciliation is at least this many times the duration of the last one, so that large clusters
+/// are not planned without a pause.
+const BATCH_DELAY_FACTOR: u32 = 3;
+/// The longest delay before a reconciliation.
+const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
+/// The delay after a partially executed plan.
+const PARTIAL_PLAN_DELAY: Duration = Duration::from_millis(500);
 
 /// The nodemaintenance controller.
 #[derive(Debug)]
 pub struct Controller {
     stores: Stores,
-    actor: Actor,
+    executor: PlanExecutor,
     clock: Arc<dyn Clock>,
     static_pods: StaticPods,
-    /// How long the last round took, in milliseconds.
-    last_round: AtomicU64,
+    /// The duration of the last reconciliation, in milliseconds.
+    last_duration: AtomicU64,
 }
 
 impl Controller {
-    /// A controller over these parts.
+    /// A controller.
     #[must_use]
-    pub fn new(stores: Stores, actor: Actor, clock: Arc<dyn Clock>, static_pods: StaticPods) -> Self {
+    pub fn new(
+        stores: Stores,
+        executor: PlanExecutor,
+        clock: Arc<dyn Clock>,
+        static_pods: StaticPods,
+    ) -> Self {
         Self {
             stores,
-            actor,
+            executor,
             clock,
             static_pods,
-            last_round: AtomicU64::new(0),
+            last_duration: AtomicU64::new(0),
         }
     }
 
-    /// Looks at everything and does what is to be done.
-    pub async fn round(&self) -> Outcome {
-        let last = Duration::from_millis(self.last_round.load(Ordering::Relaxed));
-        tokio::time::sleep(GATHER.max(last.saturating_mul(REST)).min(LONGEST_GATHER)).await;
+    /// Reconciles all maintenances.
+    pub async fn reconcile(&self) -> Outcome {
+        let last = Duration::from_millis(self.last_duration.load(Ordering::Relaxed));
+        let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
+        tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
         let begun = self.clock.now();
         let observed = observe::observe(&self.stores, self.static_pods);
-        let plan = plan(&observed.world, self.clock.now());
-        let carried = self.actor.carry_out(&observed, &plan).await;
+        let plan = plan(&observed.state, self.clock.now());
+        let outcome = self.executor.execute(&observed, &plan).await;
         let took = self.clock.now().duration_since(begun).as_millis();
-        self.last_round
+        self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
-        match carried {
-            Carried::Out => Outcome::Wait(None),
-            Carried::InPart => Outcome::Wait(self.clock.now().checked_add(AFTER_CONFLICT).ok()),
-            Carried::Failed => Outcome::Retry,
+        match outcome {
+            PlanOutcome::Complete => Outcome::Wait(None),
+            PlanOutcome::Partial => Outcome::Wait(self.clock.now().checked_add(PARTIAL_PLAN_DELAY).ok()),
+            PlanOutcome::Failed => Outcome::Retry,
         }
     }
 }
 
-/// Has changes that maintenances depend on ask for a round.
-pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<Key>>) {
-    informers.maintenances.listen({
+/// Queues a reconciliation when something changes that maintenances depend on. The queue has a single key, as all
+/// maintenances are planned together.
+pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<()>>) {
+    informers.maintenances.add_handler({
         let queue = Arc::clone(queue);
         move |_: &Change<NodeMaintenance>| queue.add(())
     });
-    informers.nodes.listen({
+    informers.nodes.add_handler({
         let (queue, maintenances) = (Arc::clone(queue), stores.maintenances.clone());
         move |change: &Change<Node>| {
-            let is_same = match (&change.old, &change.new) {
-                // Nodes report themselves every few minutes; what is kept of them rarely changes.
+            let is_unchanged = match (&change.old, &change.new) {
+                // The kubelet updates the node status every few minutes; the stored fields rarely change.
                 (Some(old), Some(new)) => {
                     old.spec == new.spec
                         && old.metadata.labels == new.metadata.labels
@@ -96,30 +105,31 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
                 }
                 _ => false,
             };
-            let is_held = change.latest().is_some_and(|node| taints::is_held(node));
-            if !is_same && (is_held || !maintenances.all().is_empty()) {
+            let is_under_maintenance = change
+                .latest()
+                .is_some_and(|node| node_state::is_under_maintenance(node));
+            if !is_unchanged && (is_under_maintenance || !maintenances.all().is_empty()) {
                 queue.add(());
             }
         }
     });
-    informers.pods.listen({
+    informers.pods.add_handler({
         let (queue, nodes) = (Arc::clone(queue), stores.nodes.clone());
         move |change: &Change<Pod>| {
             let node = change
                 .latest()
                 .and_then(|pod| nodes.get("", pod.spec.node_name.as_deref()?));
-            if node.is_some_and(|node| taints::is_held(&node)) {
+            if node.is_some_and(|node| node_state::is_under_maintenance(&node)) {
                 queue.add(());
             }
         }
     });
-    informers.requests.listen({
+    informers.requests.add_handler({
         let (queue, stores) = (Arc::clone(queue), stores.clone());
         move |change: &Change<EvictionRequest>| {
-            let matters = |request: &Arc<EvictionRequest>| {
-                is_requested_by_maintenance(request) || is_on_held_node(&stores, request)
-            };
-            if [&change.old, &change.new].into_iter().flatten().any(matters) {
+            if change.states().any(|request| {
+                observe::has_maintenance_requester(request) || concerns_maintenance(&stores, request)
+            }) {
                 queue.add(());
             }
         }
@@ -127,10 +137,10 @@ pub fn listen(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<
 }
 
 /// Whether the pod of the request is on a node under maintenance.
-fn is_on_held_node(stores: &Stores, request: &EvictionRequest) -> bool {
+fn concerns_maintenance(stores: &Stores, request: &EvictionRequest) -> bool {
     let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
     let reference = request.spec.target.pod.as_ref();
     let pod = reference.and_then(|reference| stores.pods.get(namespace, &reference.name));
     let node = pod.and_then(|pod| stores.nodes.get("", pod.spec.node_name.as_deref()?));
-    node.is_some_and(|node| taints::is_held(&node))
+    node.is_some_and(|node| node_state::is_under_maintenance(&node))
 }

@@ -1,32 +1,32 @@
-//! What is there to plan about? Maintenances, nodes, pods and requests as one [`World`], and the objects they
-//! stand for.
+//! Observes all maintenances, nodes, pods and requests as one [`ClusterState`] for the planner.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use drydock_machinery::selector::NodeMatcher;
-use drydock_proto::kinds::evictionrequest::{CANCELED, EvictionRequest};
+use drydock_proto::kinds::evictionrequest::{CANCELED, EvictionRequest, NODE_MAINTENANCE_REQUESTER};
 use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, PodType, Stage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::plan::{self, Maintenance, Request, RequestState, StaticPods, World};
-use super::taints;
+use super::drain_plan::entries;
+use super::model::{ClusterState, Maintenance, NodeFacts, PodFacts, RequestFacts, RequestState, StaticPods};
+use super::node_state;
 use crate::pod::Pod;
-use crate::stores::{Stores, is_requested_by_maintenance};
+use crate::stores::Stores;
 
-/// A world, and its objects by the same indexes.
+/// The input of the planner, and the API objects behind it.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// What is planned about.
-    pub world: World,
-    /// The objects of its maintenances.
+    /// The input of the planner.
+    pub state: ClusterState,
+    /// The objects of `state.maintenances`, by the same indexes.
     pub maintenances: Vec<Arc<NodeMaintenance>>,
-    /// The objects of its nodes.
+    /// The objects of `state.nodes`, by the same indexes.
     pub nodes: Vec<Arc<Node>>,
 }
 
-/// What is true now, as far as it concerns maintenances.
+/// Reads the current state from the stores. Idle maintenances are left out.
 #[must_use]
 pub fn observe(stores: &Stores, static_pods: StaticPods) -> Observed {
     let mut observed = Observed {
@@ -43,13 +43,13 @@ pub fn observe(stores: &Stores, static_pods: StaticPods) -> Observed {
     observed
         .nodes
         .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-    observed.world.static_pods = static_pods;
-    observed.world.maintenances = observed
+    observed.state.static_pods = static_pods;
+    observed.state.maintenances = observed
         .maintenances
         .iter()
         .map(|object| maintenance(object, &observed.nodes))
         .collect();
-    observed.world.nodes = observed.nodes.iter().map(|object| node(object)).collect();
+    observed.state.nodes = observed.nodes.iter().map(|object| node(object)).collect();
     add_pods(stores, &mut observed);
     observed
 }
@@ -77,7 +77,7 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
             .iter()
             .flatten()
             .any(|one| one == COMPLETION_FINALIZER),
-        entries: plan::entries(&object.spec.drain_plan),
+        entries: entries(&object.spec.drain_plan),
         nodes: nodes
             .iter()
             .enumerate()
@@ -87,28 +87,28 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
     }
 }
 
-fn node(object: &Node) -> plan::Node {
-    plan::Node {
+fn node(object: &Node) -> NodeFacts {
+    NodeFacts {
         name: object.metadata.name.clone().unwrap_or_default(),
         is_unschedulable: object
             .spec
             .as_ref()
             .and_then(|spec| spec.unschedulable)
             .unwrap_or(false),
-        is_tainted: taints::is_tainted(object),
-        record: taints::record(object),
+        is_tainted: node_state::is_tainted(object),
+        record: node_state::record(object),
     }
 }
 
 fn add_pods(stores: &Stores, observed: &mut Observed) {
-    let world = &mut observed.world;
-    let selected: BTreeSet<usize> = world
+    let state = &mut observed.state;
+    let selected: BTreeSet<usize> = state
         .maintenances
         .iter()
         .flat_map(|one| &one.nodes)
         .copied()
         .collect();
-    let by_name: HashMap<String, usize> = world
+    let by_name: HashMap<String, usize> = state
         .nodes
         .iter()
         .enumerate()
@@ -119,14 +119,14 @@ fn add_pods(stores: &Stores, observed: &mut Observed) {
         for pod in stores.pods.all() {
             if let Some(node) = node_of(&pod).filter(|node| selected.contains(node)) {
                 if let Some(object) = stores.requests.get(pod.namespace(), pod.uid()) {
-                    world.requests.insert(pod.uid().to_owned(), request(&object));
+                    state.requests.insert(pod.uid().to_owned(), request(&object));
                 }
-                world.pods.push(facts(&pod, node));
+                state.pods.push(pod_facts(&pod, node));
             }
         }
     }
     for object in stores.requests.all() {
-        if !is_requested_by_maintenance(&object) || object.is_finished() {
+        if !has_maintenance_requester(&object) || object.is_finished() {
             continue;
         }
         let Some(reference) = &object.spec.target.pod else {
@@ -141,23 +141,33 @@ fn add_pods(stores: &Stores, observed: &mut Observed) {
             continue;
         };
         if let Some(node) = node_of(&pod).filter(|node| !selected.contains(node)) {
-            world.requests.insert(reference.uid.clone(), request(&object));
-            world.pods.push(facts(&pod, node));
+            state.requests.insert(reference.uid.clone(), request(&object));
+            state.pods.push(pod_facts(&pod, node));
         }
     }
 }
 
-/// The pod as plans see it.
+/// Whether node maintenances are among the requesters.
 #[must_use]
-pub fn facts(pod: &Pod, node: usize) -> plan::Pod {
+pub fn has_maintenance_requester(request: &EvictionRequest) -> bool {
+    request
+        .spec
+        .requesters
+        .iter()
+        .any(|requester| requester.name == NODE_MAINTENANCE_REQUESTER)
+}
+
+/// The pod as the planner sees it. `node` is the index of its node.
+#[must_use]
+pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
     let pod_type = if pod.is_mirror() {
         PodType::Static
-    } else if pod.is_daemon() {
+    } else if pod.is_daemon_set_pod() {
         PodType::DaemonSet
     } else {
         PodType::Default
     };
-    plan::Pod {
+    PodFacts {
         uid: pod.uid().to_owned(),
         namespace: pod.namespace().to_owned(),
         name: pod.name().to_owned(),
@@ -169,7 +179,7 @@ pub fn facts(pod: &Pod, node: usize) -> plan::Pod {
     }
 }
 
-fn request(object: &EvictionRequest) -> Request {
+fn request(object: &EvictionRequest) -> RequestFacts {
     let was_withdrawn = object
         .status
         .iter()
@@ -177,9 +187,9 @@ fn request(object: &EvictionRequest) -> Request {
         .any(|condition| {
             condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters"
         });
-    Request {
-        is_ours: is_requested_by_maintenance(object),
-        is_forbidden: object.is_cancellation_forbidden(),
+    RequestFacts {
+        has_maintenance_requester: has_maintenance_requester(object),
+        is_cancellation_forbidden: object.is_cancellation_forbidden(),
         state: if was_withdrawn {
             RequestState::Withdrawn
         } else if object.is_finished() {

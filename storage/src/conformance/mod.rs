@@ -25,6 +25,7 @@ pub mod history;
 pub mod reads;
 pub mod recorded_watch;
 pub mod transactions;
+pub mod watch_checker;
 pub mod watches;
 
 /// Makes the stores a suite runs on.

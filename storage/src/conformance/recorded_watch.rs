@@ -1,11 +1,7 @@
-//! Checks the recorded signals of one watch against all events of the store.
-//!
-//! The rules: *ordered and unique*; *reliable* (between the first and the last revision seen no event is missing and none
-//! is extra); *as written*; *resumable* (it begins with the first event it was opened for); *bookmarkable* (no event up to
-//! a progress signal's revision follows it).
+//! Checks the recorded signals of one watch of a store with the [watch checker](super::watch_checker).
 
-use super::history::{Violation, violation};
-use crate::{Event, KeyRange, Revision, Signal};
+use super::watch_checker::{Checker, Event as Expected, Frame, Kind, Rule, SelectedEvents, Violation};
+use crate::{Event, EventKind, Key, KeyRange, Revision, Signal};
 
 /// A watch and the signals it delivered.
 #[derive(Debug, Clone)]
@@ -23,54 +19,51 @@ pub struct RecordedWatch {
 /// # Errors
 /// The first violated rule.
 pub fn check_watch(watch: &RecordedWatch, truth: &[Event]) -> Result<(), Violation> {
-    let is_due = |event: &&Event| event.revision >= watch.first && watch.range.contains(event.key.as_str());
-    let mut due = truth.iter().filter(is_due).peekable();
-    let mut last = watch.first.previous();
+    let mut selected = SelectedEvents::default();
+    for event in truth {
+        if watch.range.contains(event.key.as_str()) {
+            selected.push_event(expected(event));
+        }
+    }
+    let start = watch.first.previous().0;
+    let mut checker = Checker::after(start, true);
     let mut has_ended = false;
     for signal in &watch.signals {
         if has_ended {
-            return violation("nothing after the end", format!("{signal:?}"));
+            return Err(Violation::new(Rule::Open, format!("{signal:?} after the end")));
         }
         match signal {
-            Signal::Change(event) => {
-                let revision = event.revision;
-                if revision <= last {
-                    return violation("ordered and unique", format!("{revision} came after {last}"));
-                }
-                let Some(expected) = due.next() else {
-                    return violation("nothing extra", format!("{revision}"));
-                };
-                if expected.revision < revision {
-                    let detail = format!("{} is missing before {revision}", expected.revision);
-                    return violation("reliable", detail);
-                }
-                if event != expected {
-                    return violation("as written", format!("{revision} is not what was written"));
-                }
-                last = revision;
-            }
-            Signal::Progress(revision) => {
-                if *revision < last {
-                    return violation("progress does not go back", format!("{revision} after {last}"));
-                }
-                if let Some(expected) = due.peek()
-                    && expected.revision <= *revision
-                {
-                    let detail = format!("{} is missing before progress {revision}", expected.revision);
-                    return violation("bookmarkable", detail);
-                }
-                last = *revision;
-            }
+            Signal::Change(event) => checker.take(Frame::Event(expected(event)))?,
+            // Unlike a bookmark, progress may repeat the revision that the watch starts after.
+            Signal::Progress(revision) if revision.0 == start && checker.seen_to() == Some(start) => {}
+            Signal::Progress(revision) => checker.take(Frame::Bookmark {
+                revision: revision.0,
+                ends_initial_events: false,
+            })?,
             Signal::Compacted(_) => has_ended = true,
         }
+        checker.settle(&selected, u64::MAX)?;
     }
     Ok(())
+}
+
+/// An event for the checker, with the whole event as its value.
+fn expected(event: &Event) -> Expected<Key, Event> {
+    Expected {
+        revision: event.revision.0,
+        kind: match event.kind {
+            EventKind::Created => Kind::Added,
+            EventKind::Updated => Kind::Modified,
+            EventKind::Deleted => Kind::Deleted,
+        },
+        key: event.key.clone(),
+        value: event.clone(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EventKind;
     use crate::conformance::{entry, key};
 
     fn truth() -> Vec<Event> {
@@ -94,62 +87,51 @@ mod tests {
         Signal::Progress(Revision(revision))
     }
 
-    /// `expected` is the violated rule, empty for none.
-    fn check(signals: &[Signal], expected: &str) {
+    fn check(signals: &[Signal], expected: Result<(), Rule>) {
         let watch = RecordedWatch {
             range: KeyRange::namespace("example.com", "things", "a"),
             first: Revision(2),
             signals: signals.to_vec(),
         };
-        let found = check_watch(&watch, &truth()).map_or_else(|violation| violation.rule, |()| "");
+        let found = check_watch(&watch, &truth()).map_err(|violation| violation.rule);
         assert_eq!(found, expected, "{signals:?}");
     }
 
+    /// The checker has tests of its own; these show that it gets every signal.
     #[test]
-    fn each_violation_is_reported_by_its_rule() {
-        check(
-            &[
-                change(2),
-                progress(3),
-                change(4),
-                progress(4),
-                change(5),
-                progress(7),
-            ],
-            "",
-        );
-        check(&[change(2), change(4)], "");
-        check(&[change(4)], "reliable");
-        check(&[change(2), change(5)], "reliable");
-        check(&[change(2), change(2)], "ordered and unique");
-        check(&[change(2), change(4), change(2)], "ordered and unique");
-        check(&[change(2), change(3)], "as written");
-        let Signal::Change(mut changed) = change(4) else {
-            panic!("a change");
+    fn violations_are_found() {
+        let all = [
+            progress(1),
+            change(2),
+            progress(3),
+            change(4),
+            progress(4),
+            change(5),
+            progress(7),
+        ];
+        check(&all, Ok(()));
+        check(&[change(2), change(4)], Ok(()));
+        check(&[change(4)], Err(Rule::Reliable));
+        check(&[change(2), change(5)], Err(Rule::Reliable));
+        check(&[change(2), change(3)], Err(Rule::Reliable));
+        check(&[change(2), change(2)], Err(Rule::Unique));
+        check(&[change(2), change(4), change(2)], Err(Rule::Ordered));
+        let altered = |revision, alter: fn(&mut Event)| {
+            let Signal::Change(mut event) = change(revision) else {
+                panic!("a change");
+            };
+            alter(&mut event);
+            Signal::Change(event)
         };
-        changed.new = None;
-        check(&[change(2), Signal::Change(changed)], "as written");
-        check(&[change(2), progress(4), change(4)], "bookmarkable");
-        check(&[progress(4)], "bookmarkable");
-        check(
-            &[change(2), progress(3), progress(2)],
-            "progress does not go back",
-        );
-        check(
-            &[change(2), Signal::Compacted(Revision(4)), change(4)],
-            "nothing after the end",
-        );
-        check(
-            &[change(2), change(4), change(5), change(5)],
-            "ordered and unique",
-        );
-        let Signal::Change(mut later) = change(5) else {
-            panic!("a change");
-        };
-        later.revision = Revision(6);
-        check(
-            &[change(2), change(4), change(5), Signal::Change(later)],
-            "nothing extra",
-        );
+        let without_value = altered(4, |event| event.new = None);
+        check(&[change(2), without_value], Err(Rule::Filtered));
+        let extra = altered(5, |event| event.revision = Revision(6));
+        check(&[change(2), change(4), change(5), extra], Err(Rule::Reliable));
+        check(&[change(2), progress(4), change(4)], Err(Rule::Bookmarkable));
+        check(&[progress(4)], Err(Rule::Bookmarkable));
+        check(&[change(2), progress(3), progress(2)], Err(Rule::Bookmarkable));
+        check(&[change(2), progress(1)], Err(Rule::Bookmarkable));
+        let end = Signal::Compacted(Revision(4));
+        check(&[change(2), end, change(4)], Err(Rule::Open));
     }
 }

@@ -1,4 +1,4 @@
-//! How long does the disk take for the least that a durable write needs?
+//! The latency of the disk: an append with `fdatasync`, the minimum of a durable write.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use drydock_tests::load::Histogram;
 use tokio::time::Instant;
 
-/// Bytes that one create adds to the log.
+/// The bytes that a create adds to the log.
 const RECORD_BYTES: usize = 2100;
 /// Enough for a median.
 const TIME: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_secs(1);
 /// Appends records to a file on the disk of the server's data, each with `fdatasync`, one after the other.
 ///
 /// # Errors
-/// The disk's own.
+/// The file cannot be written.
 pub(crate) fn sync_loop(folder: &Path) -> Result<Histogram> {
     let path = folder.join("fdatasync-loop");
     let mut file = std::fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;

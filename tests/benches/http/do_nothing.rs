@@ -1,7 +1,6 @@
-//! What does HTTP/2 over TLS alone cost?
+//! A baseline server that does nothing: the cost of HTTP/2 over TLS alone.
 //!
-//! A process of its own with the server's HTTP and TLS stack, which reads each request and answers 201 with a
-//! fixed object.
+//! A process with the server's HTTP and TLS stack, which reads each request and responds with 201 and a fixed object.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -25,18 +24,18 @@ use tokio_rustls::TlsAcceptor;
 
 use super::subject::eviction_request;
 
-/// The argument that makes this program that server.
+/// The argument that runs this program as that server.
 pub(crate) const COMMAND: &str = "do-nothing";
 
 const START_DEADLINE: Duration = Duration::from_secs(20);
-/// The windows and the number of streams of the server it is compared with.
+/// The flow-control windows and the number of streams of our server.
 const WINDOW_BYTES: u32 = 256 * 1024;
 const STREAMS: u32 = 1000;
 
 /// The process.
 pub(crate) struct DoNothing {
     process: Process,
-    /// Where it listens.
+    /// Its address.
     pub(crate) address: SocketAddr,
 }
 
@@ -55,11 +54,11 @@ impl DoNothing {
         process
             .ready(START_DEADLINE, async || Ok(address().is_some()))
             .await?;
-        let address = address().context("it has said where it listens")?;
+        let address = address().context("it has printed its address")?;
         Ok(Self { process, address })
     }
 
-    /// Its id.
+    /// Its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }

@@ -1,22 +1,22 @@
-//! How fast is the server, at what cost, and how far is that from what the machine and others can do?
+//! The throughput, latency and cost of the server over HTTP/2 and TLS, compared with the machine and with other servers.
 //!
-//! Through real HTTP/2 over TLS, with the load on the same cores as the server. Each row is measured beside a
-//! loop of `fdatasync`, a server of the same HTTP and TLS stack that does nothing, and the peers: a custom
-//! resource and a built-in kind on kube-apiserver and etcd, and an aggregated server in Go with an etcd of its own.
-//! The machine differs from day to day, the ratios of one run do not.
-//! CPU time is the server's own, from `/proc`. The clients are `system:masters`, so that no review is asked for.
+//! The load runs on the same cores as the server. Each row is compared with a loop of `fdatasync`, with a server of the
+//! same HTTP and TLS stack that does nothing, and with peers: a custom resource and a built-in kind on kube-apiserver
+//! and etcd, and an aggregated server in Go with an etcd of its own. Compare the ratios of one run; absolute numbers vary
+//! with the machine. CPU time is that of the server's processes, from `/proc`. The clients are in group
+//! `system:masters`, which needs no access review.
 //!
 //! ```text
 //! DRYDOCK_BENCH=creates,gets     only these rows (see [`ROWS`])
-//! DRYDOCK_BENCH_SECONDS=3        time of a row that is bounded by it
-//! DRYDOCK_BENCH_OBJECTS=150000   objects of the last rows
+//! DRYDOCK_BENCH_SECONDS=3        the duration of a row
+//! DRYDOCK_BENCH_OBJECTS=150000   the objects of the last rows
 //! DRYDOCK_BENCH_PEERS=skip       without the peers
-//! DRYDOCK_BIN_DIR=target/release where the server is
+//! DRYDOCK_BIN_DIR=target/release the folder of the server's binary
 //! ```
 #![expect(
     clippy::print_stdout,
     clippy::cast_precision_loss,
-    reason = "a benchmark measures real time, speaks to people and runs once"
+    reason = "a benchmark measures real time and prints a report"
 )]
 
 mod disk;
@@ -37,7 +37,7 @@ use self::report::Report;
 use self::settings::Settings;
 use self::subject::{Subject, crd};
 
-/// What can be chosen with `DRYDOCK_BENCH`, in the order in which it is measured.
+/// The rows that `DRYDOCK_BENCH` can select, in the order of measurement.
 const ROWS: [&str; 10] = [
     "creates",
     "patch",
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     {
         return runtime.block_on(do_nothing::serve(certificate, key));
     }
-    // `cargo test` runs benchmarks once, to see that they work: there is nothing to measure then.
+    // `cargo test` runs benchmarks too, without measuring.
     if arguments.iter().any(|argument| argument == "--bench") {
         return runtime.block_on(run(&Settings::from_environment()?));
     }
@@ -73,7 +73,7 @@ async fn run(settings: &Settings) -> Result<()> {
     })
     .await?;
     let drydock = Drydock::start(&control_plane).await?;
-    // They watch everything and act on it: noise here.
+    // Controllers would add load.
     drydock.stop_part(Part::Controller).await?;
     for component in [
         Component::ControllerManager,

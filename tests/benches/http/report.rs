@@ -1,4 +1,4 @@
-//! How are the rows shown?
+//! The report of a benchmark: a table of rows with goals.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,14 +19,14 @@ struct Row {
 }
 
 impl Report {
-    /// A line above the table.
+    /// Adds a line above the table, and prints it at once.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         println!("{note}");
         self.notes.push(note);
     }
 
-    /// A row, also shown at once: a run takes minutes.
+    /// Adds a row, and prints it at once, since a run takes minutes.
     pub(crate) fn row(&mut self, what: &str, goal: Goal, measured: f64, beside: &[String]) {
         let row = Row {
             what: what.to_owned(),
@@ -56,7 +56,7 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "{note}")?;
         }
-        writeln!(f, "\n| row | goal | measured | met | beside it |")?;
+        writeln!(f, "\n| row | goal | measured | met | comparison |")?;
         writeln!(f, "| --- | --- | --- | --- | --- |")?;
         for row in &self.rows {
             writeln!(f, "{row}")?;
@@ -65,14 +65,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a row should come to.
+/// The goal of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
-    /// This many or more.
+    /// At least.
     AtLeast(f64, Unit),
-    /// This much or less.
+    /// At most.
     AtMost(f64, Unit),
-    /// Only to be seen.
+    /// No goal.
     None(Unit),
 }
 
@@ -103,14 +103,14 @@ impl fmt::Display for Goal {
     }
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
-    /// A second.
+    /// Per second.
     Rate,
-    /// Shown in the unit that suits them.
+    /// Seconds, printed with a suitable prefix.
     Seconds,
-    /// Likewise.
+    /// Bytes, printed with a suitable prefix.
     Bytes,
     /// A plain number.
     Count,

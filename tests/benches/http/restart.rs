@@ -1,4 +1,4 @@
-//! How soon is a server back, and how much memory do its objects take?
+//! The time of a restart, and the memory of objects and lists.
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::cluster::Server;
@@ -10,11 +10,11 @@ use super::rows::{Bench, count, of_size};
 use super::subject::Subject;
 
 const NAMESPACE: &str = "bench-fill";
-/// A snapshot, two buffers and what the connection holds, and room for what the allocator keeps.
+/// A snapshot, two buffers, the connection, and pages that the allocator keeps.
 const EXTRA_BYTES: u32 = 8 << 20;
 
 impl Bench<'_> {
-    /// Fills a server of this row's own with exactly the chosen number of objects and starts it again.
+    /// Fills a separate server with exactly the configured number of objects and restarts it.
     pub(crate) async fn restart(&self, report: &mut Report) -> Result<()> {
         let objects = self.settings.objects;
         let server = Server::start(self.drydock, "bench-restart").await?;
@@ -31,7 +31,7 @@ impl Bench<'_> {
         let subject = Subject::server(self.drydock, &server)?;
         let pool = Pool::open(&subject.client, 1).await?;
         let there = count(&pool, &subject, NAMESPACE).await?;
-        ensure!(there == objects, "{there} objects are there instead of {objects}");
+        ensure!(there == objects, "expected {objects} objects, found {there}");
         report.row(
             &format!("restart to ready with {objects} objects"),
             Goal::AtMost(3.0, Unit::Seconds),
@@ -47,7 +47,7 @@ impl Bench<'_> {
         self.memory_of_lists(report, &subject, process()?).await
     }
 
-    /// What lists of everything take beside the objects themselves, however many there are.
+    /// The memory of lists of everything, in addition to the objects.
     async fn memory_of_lists(&self, report: &mut Report, subject: &Subject, process: u32) -> Result<()> {
         let objects = self.settings.objects;
         for clients in [1, 4] {

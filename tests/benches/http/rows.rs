@@ -1,4 +1,4 @@
-//! What is measured, row by row?
+//! The rows of the benchmark.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::report::{Goal, Report, Unit, show};
 use super::settings::Settings;
 use super::subject::Subject;
 
-/// As behind one aggregator.
+/// As from one aggregator.
 const CONNECTIONS: usize = 4;
 const CLIENTS: usize = 64;
-/// Objects that are created at most to measure creates, and then read.
+/// The most objects that the row of creates creates.
 const CREATES: u64 = 50_000;
 const PATCHES: u64 = 2000;
 const LISTS: u64 = 40;
 const SMALL_LIST: u64 = 5000;
 const LARGE_LIST: u64 = 30_000;
-/// Objects that are written to in turn.
+/// Objects that are written one after the other.
 pub(crate) const WATCHED: u64 = 200;
-/// For rows that end when their work is done.
+/// The time limit of rows that end when their work is done.
 const NO_HURRY: Duration = Duration::from_mins(5);
 
-/// Who is measured.
+/// The servers that are measured.
 pub(crate) struct Bench<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) drydock: &'a Drydock<'a>,
@@ -38,10 +38,10 @@ pub(crate) struct Bench<'a> {
     pub(crate) peers: Vec<Subject>,
 }
 
-/// What a run of requests came to.
+/// The cost of a run of requests.
 pub(crate) struct Cost {
     pub(crate) measured: Measured,
-    /// Of the server's processes, for one request.
+    /// CPU time of the server's processes per request.
     cpu: Duration,
 }
 
@@ -342,7 +342,7 @@ impl Bench<'_> {
         Ok(Cost { measured, cpu })
     }
 
-    /// Makes the objects that a namespace lacks.
+    /// Creates the objects that a namespace lacks.
     pub(crate) async fn fill(&self, subject: &Subject, namespace: &str, objects: u64) -> Result<()> {
         if std::ptr::eq(subject, &raw const self.nothing) {
             return Ok(());
@@ -366,7 +366,7 @@ impl Bench<'_> {
     }
 }
 
-/// How many objects a namespace holds.
+/// The number of objects in a namespace.
 pub(crate) async fn count(pool: &Pool, subject: &Subject, namespace: &str) -> Result<u64> {
     let path = format!("{}?limit=1", subject.collection(namespace));
     let page = pool.sender(0)?.send(Call::get(path)).await?.succeeded()?;

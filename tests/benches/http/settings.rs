@@ -1,4 +1,4 @@
-//! What is to be measured, and how long?
+//! The settings of a benchmark run, from the environment.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use drydock_tests::environment::number;
 
 use super::ROWS;
 
-/// The choices of one run.
+/// The settings of one run.
 pub(crate) struct Settings {
     rows: Vec<String>,
-    /// Time of a row that is bounded by it.
+    /// The duration of a row.
     pub(crate) time: Duration,
-    /// Objects of the last rows.
+    /// The objects of the last rows.
     pub(crate) objects: u64,
     /// Whether the peers are measured too.
     pub(crate) peers: bool,
 }
 
 impl Settings {
-    /// Reads them.
+    /// Reads the settings.
     pub(crate) fn from_environment() -> Result<Self> {
         let rows: Vec<String> = std::env::var("DRYDOCK_BENCH")
             .unwrap_or_default()
@@ -42,7 +42,7 @@ impl Settings {
         })
     }
 
-    /// Whether a row was chosen; all are when none is named.
+    /// Whether a row was selected; without a selection all are.
     pub(crate) fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|chosen| chosen == row)
     }

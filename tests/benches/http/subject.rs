@@ -1,4 +1,4 @@
-//! Who is measured, and with which objects?
+//! The servers that are measured, and their objects.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::do_nothing::DoNothing;
 
-/// One namespace for each row that counts its objects.
+/// A namespace for each row that depends on its number of objects.
 pub(crate) const NAMESPACES: [&str; 8] = [
     "bench-creates",
     "bench-patch",
@@ -21,16 +21,16 @@ pub(crate) const NAMESPACES: [&str; 8] = [
     "bench-fill",
 ];
 
-/// The size of an object as the client sends it.
+/// The size of an object as sent.
 const OBJECT_BYTES: usize = 2700;
 
-/// A server and the kind of objects it is asked for.
+/// A server and the kind of its objects.
 pub(crate) struct Subject {
     /// Its name in the report.
     pub(crate) name: &'static str,
-    /// The processes whose CPU time counts.
+    /// The processes whose CPU time is measured.
     pub(crate) processes: Vec<u32>,
-    /// How it is reached.
+    /// The client of the server.
     pub(crate) client: RawClient,
     kind: Kind,
 }
@@ -56,7 +56,7 @@ impl Subject {
         })
     }
 
-    /// Another server of Drydock's, directly.
+    /// Another Drydock server, directly.
     pub(crate) fn server(drydock: &Drydock<'_>, server: &Server<'_>) -> Result<Self> {
         let admin = &drydock.control_plane().pki().admin;
         Ok(Self {
@@ -154,7 +154,7 @@ impl Subject {
         move |number| Call::get(format!("{path}/{}", name(spread(number) % count.max(1))))
     }
 
-    /// Patches of the first `count` objects in turn, each with another value than the last.
+    /// Patches of the first `count` objects one after the other, each with a new value.
     pub(crate) fn patch<N: Fn() -> u128 + Send + Sync>(
         &self,
         namespace: &str,
@@ -172,7 +172,7 @@ impl Subject {
     }
 }
 
-/// Numbers in another order, so that neighbours are not asked for one after the other.
+/// Spreads numbers, so that neighbours are not read one after the other.
 fn spread(number: u64) -> u64 {
     number.wrapping_mul(7919)
 }
@@ -181,7 +181,7 @@ fn name(number: u64) -> String {
     format!("5eedbeef-0000-4000-8000-{number:012x}")
 }
 
-/// The request for eviction with that number, as a client sends it.
+/// The EvictionRequest with that number, as a client sends it.
 pub(crate) fn eviction_request(number: u64) -> Bytes {
     object(Kind::EvictionRequest, number)
 }
@@ -222,7 +222,7 @@ fn object(kind: Kind, number: u64) -> Bytes {
         json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec }).to_string()
     };
     let missing = OBJECT_BYTES.saturating_sub(whole("").len());
-    // Text that compresses as sentences with numbers in them do.
+    // Text that compresses like prose with numbers.
     let filling: String = (0..)
         .flat_map(|word: u64| {
             let salt = (number + 1)
@@ -237,7 +237,7 @@ fn object(kind: Kind, number: u64) -> Bytes {
     whole(&filling).into()
 }
 
-/// A custom resource whose schema says what the first version's does.
+/// A custom resource with the schema of the first version.
 pub(crate) fn crd() -> Value {
     let text = || json!({ "type": "string" });
     let pod = json!({

@@ -1,4 +1,4 @@
-//! What do events cost, how late are they, and does a server keep its watches?
+//! The cost and the lag of watch events, and whether watches stay open.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use super::rows::{Bench, WATCHED, counted, ensure_all};
 use super::subject::Subject;
 
 const NAMESPACE: &str = "bench-watch";
-/// Watches of one connection.
+/// Watches per connection.
 const SHARE: usize = 100;
-/// When no event has come for so long, no more will.
+/// After this time without an event, no more are expected.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much of the events' rate must arrive for the goal to be met: the last ones come after the last write.
+/// The part of the rate of events that meets the goal: the last events come after the last write.
 const ON_TIME: f64 = 0.95;
 
-/// What watchers saw of steady writes.
+/// The events that watchers received of steady writes.
 struct Watched {
     watchers: usize,
-    /// The writes beforehand, with nobody to tell of them, and what each cost.
+    /// CPU time of a write without watchers.
     quiet_cpu: Duration,
     writes: Measured,
     seen: Seen,
     took: Duration,
-    /// Of the server's processes, from the first write to the last event.
+    /// CPU time of the server's processes, from the first write to the last event.
     cpu: Duration,
-    /// Of that, the part that the writes cost by themselves.
+    /// The part of it that the writes take without watchers.
     writes_cpu: Duration,
 }
 
@@ -42,13 +42,13 @@ impl Watched {
         self.seen.events as f64 / self.took.as_secs_f64()
     }
 
-    /// Of one event, without the writes; seconds.
+    /// CPU time of an event without the writes, in seconds.
     fn event_cpu(&self) -> f64 {
         let events = self.cpu.saturating_sub(self.writes_cpu).as_secs_f64();
         events / self.seen.events.max(1) as f64
     }
 
-    /// The same, with the writes.
+    /// CPU time of an event with the writes, in seconds.
     fn cpu_with_writes(&self) -> f64 {
         self.cpu.as_secs_f64() / self.seen.events.max(1) as f64
     }
@@ -72,17 +72,17 @@ impl Watched {
 }
 
 impl Bench<'_> {
-    /// Writes at a steady rate to objects that many watch.
+    /// Steady writes to objects with many watchers.
     pub(crate) async fn watch(&self, report: &mut Report, watchers: usize, rate: u32) -> Result<()> {
         let ours = self.watched(&self.ours, watchers, rate).await?;
         ensure_all(&ours.writes)?;
         let mut peers = Vec::new();
-        let mut fallen = Vec::new();
+        let mut failures = Vec::new();
         for peer in &self.peers {
             match self.watched(peer, watchers, rate).await {
                 Ok(watched) => peers.push((peer.name, watched)),
-                // A peer may break under the load; that too is an answer.
-                Err(error) => fallen.push(format!("{} failed: {error:#}", peer.name)),
+                // A peer may fail under the load; the report says so.
+                Err(error) => failures.push(format!("{} failed: {error:#}", peer.name)),
             }
         }
         let beside = |mut own: Vec<String>, show: &dyn Fn(&Watched) -> String| {
@@ -95,7 +95,8 @@ impl Bench<'_> {
         };
 
         let what = format!("{watchers} watchers × {rate} writes/s");
-        let few = watchers <= SHARE;
+        // Only with few watchers are there goals.
+        let goal = |goal: Goal, unit: Unit| if watchers <= SHARE { goal } else { Goal::None(unit) };
         let asked = (watchers as f64) * f64::from(rate);
         let mut events = beside(
             vec![
@@ -105,14 +106,10 @@ impl Bench<'_> {
             ],
             &Watched::show_events,
         );
-        events.append(&mut fallen);
+        events.append(&mut failures);
         report.row(
             &format!("{what}: events"),
-            if few {
-                Goal::AtLeast(asked * ON_TIME, Unit::Rate)
-            } else {
-                Goal::None(Unit::Rate)
-            },
+            goal(Goal::AtLeast(asked * ON_TIME, Unit::Rate), Unit::Rate),
             ours.rate(),
             &events,
         );
@@ -135,11 +132,7 @@ impl Bench<'_> {
         );
         report.row(
             &format!("{what}: lag p99, from sending the write"),
-            if few {
-                Goal::AtMost(20e-3, Unit::Seconds)
-            } else {
-                Goal::None(Unit::Seconds)
-            },
+            goal(Goal::AtMost(20e-3, Unit::Seconds), Unit::Seconds),
             ours.lag(),
             &beside(
                 vec![format!("ours p50 {}", show(ours.seen.lag.median()))],
@@ -159,7 +152,7 @@ impl Bench<'_> {
         self.fill(subject, NAMESPACE, WATCHED).await?;
         let writing = Pool::open(&subject.client, 1).await?;
         let readers = Pool::open(&subject.client, watchers.div_ceil(SHARE)).await?;
-        // What the writes cost with nobody to tell of them.
+        // The cost of writes without watchers.
         let before = Usage::of(&subject.processes)?;
         let call = subject.patch(NAMESPACE, WATCHED, counted());
         let quiet = pace(&writing, rate, self.settings.time, call).await?;

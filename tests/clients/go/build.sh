@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the client-go informer beside this script, once a machine and version, and prints its path.
+# Builds the client-go informer beside this script, once per machine and version, and prints its path.
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 set -euo pipefail
@@ -17,7 +17,7 @@ if [ ! -x "$binary" ]; then
   work=$(mktemp -d "$cache/.build-XXXXXX")
   trap 'rm -rf "$work"' EXIT
   (cd "$here" && go build -mod=readonly -trimpath -buildvcs=false -ldflags="-s -w" -o "$work/informer" .)
-  # The rename is what makes it visible: a build that was interrupted leaves none.
+  # Renamed when complete, so that an interrupted build leaves nothing.
   mv -T "$work/informer" "$binary"
 fi
 echo "$binary"

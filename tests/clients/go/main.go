@@ -1,5 +1,5 @@
-// A client-go informer on one resource of coordination.k8s.io/v1alpha3. It prints one JSON object a line
-// for each thing that a controller built on it would see: {"type","name","resourceVersion"}.
+// A client-go informer on one resource of coordination.k8s.io/v1alpha3. It prints one JSON object per line
+// for each event that a controller would handle: {"type","name","resourceVersion"}.
 package main
 
 import (
@@ -25,7 +25,7 @@ type event struct {
 }
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "whom to be, and where")
+	kubeconfig := flag.String("kubeconfig", "", "the kubeconfig file")
 	resource := flag.String("resource", "", "the plural to watch")
 	selector := flag.String("selector", "", "the label selector of the objects")
 	flag.Parse()
@@ -52,7 +52,7 @@ func main() {
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { say("ADDED", object.(v1.Object)) },
 		UpdateFunc: func(before, after any) {
-			// After a new list the informer tells of all objects again; controllers pass over those.
+			// After a relist the informer repeats all objects; controllers ignore those.
 			if before.(v1.Object).GetResourceVersion() != after.(v1.Object).GetResourceVersion() {
 				say("MODIFIED", after.(v1.Object))
 			}

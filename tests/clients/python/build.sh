@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Python environment with the Kubernetes client of requirements.txt, once a machine and version, and
+# Creates a Python environment with the Kubernetes client of requirements.txt, once per machine and version, and
 # prints its interpreter.
 #
 #   DRYDOCK_CACHE   where environments are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
@@ -16,8 +16,8 @@ if [ ! -e "$environment/.complete" ]; then
   exec 9>"$cache/.python.lock"
   flock 9
   if [ ! -e "$environment/.complete" ]; then
-    echo "clients: making a Python environment once in $environment (half a minute)" >&2
-    # Environments hold their own path, so it is made in place and marked when it is whole.
+    echo "clients: creating a Python environment in $environment (half a minute)" >&2
+    # Environments contain their own path, so it is created in place and marked when complete.
     rm -rf "$environment"
     python3 -m venv "$environment"
     "$environment/bin/pip" install --quiet --disable-pip-version-check --require-virtualenv -r "$here/requirements.txt" >&2

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Writes the Go module that builds the commands of one Kubernetes release: v<version>/go.mod and
-# go.sum beside this script. Run it once for a new release and commit what it wrote.
+# go.sum beside this script. Run it once for a new release and commit the result.
 #
 #   add-version.sh 1.37.2
 #
-# k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them by folders that its
-# module archive does not hold, and replacements count in the main module only. So every one of those
-# lines is repeated here with the version under which the staging module was released.
+# k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them by folders that are not in its module
+# archive, and replacements apply in the main module only. So each of those lines is repeated here with the released
+# version of the staging module.
 set -euo pipefail
 
 [ $# -eq 1 ] || { echo "usage: add-version.sh <kubernetes version, such as 1.37.2>" >&2; exit 2; }
@@ -14,7 +14,7 @@ version=${1#v}
 module="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/v$version"
 export GOWORK=off GOFLAGS=-mod=mod
 
-# Outside of any module: the answer must not depend on the folder this is called from.
+# Outside of any module, so that the result does not depend on the current folder.
 upstream=$(cd / && go mod download -json "k8s.io/kubernetes@v$version" \
   | python3 -c 'import json,sys; print(json.load(sys.stdin)["GoMod"])')
 

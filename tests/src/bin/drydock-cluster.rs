@@ -1,5 +1,4 @@
-//! A cluster to work with on this machine: a real control plane with Drydock registered, in the
-//! background. `make cluster` and `make cluster-down` call it.
+//! Starts and ends a real control plane with Drydock in the background, for `make cluster` and `make cluster-down`.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,30 +19,30 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Starts a cluster in the background and prints how to reach it.
+    /// Starts a cluster in the background and prints its KUBECONFIG
     Up {
-        /// The Kubernetes release.
+        /// The Kubernetes release
         #[arg(long, env = "DRYDOCK_KUBERNETES_VERSION", default_value = DEFAULT_KUBERNETES_VERSION)]
         kubernetes_version: String,
-        /// Where its certificates, data and logs live.
+        /// The folder of its certificates, data and logs
         #[arg(long, default_value_os_t = default_folder())]
         dir: PathBuf,
-        /// How many nodes it has.
+        /// The number of nodes
         #[arg(long, default_value_t = 3)]
         nodes: usize,
-        /// The control plane alone.
+        /// Start the control plane without Drydock
         #[arg(long)]
         no_drydock: bool,
     },
-    /// Ends a cluster and removes its folder.
+    /// Ends a cluster and removes its folder
     Down {
-        /// The cluster's folder.
+        /// The cluster's folder
         #[arg(long, default_value_os_t = default_folder())]
         dir: PathBuf,
     },
 }
 
-/// `.run/cluster` in the repository, which git does not look at.
+/// `.run/cluster` in the repository, which git ignores.
 fn default_folder() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package).join(".run/cluster")
@@ -76,7 +75,7 @@ async fn main() -> Result<()> {
                     "the cluster did not start; its logs are in {}",
                     dir.display()
                 ))?;
-                say("processes that did start run on: end them with `drydock-cluster down`")?;
+                say("processes that did start are still running: end them with `drydock-cluster down`")?;
             }
             started
         }
@@ -111,7 +110,7 @@ async fn up(options: Options, nodes: usize, with_drydock: bool) -> Result<()> {
     Ok(())
 }
 
-/// Progress and advice go to standard error.
+/// Progress and hints go to standard error.
 fn say(message: &str) -> Result<()> {
     writeln!(std::io::stderr(), "drydock-cluster: {message}")?;
     Ok(())

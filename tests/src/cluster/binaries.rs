@@ -1,7 +1,7 @@
-//! Where do the binaries of a cluster come from?
+//! The binaries of a cluster.
 //!
-//! The control plane's from `tests/cluster/build.sh`, which builds them once a machine; the project's
-//! own from cargo, each time, so that no test runs against yesterday's server.
+//! `tests/cluster/build.sh` builds those of the control plane once per machine; cargo builds the project's own each
+//! time, so that no test runs against an old server.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::Command;
 
-/// The Kubernetes release that suites run against when `DRYDOCK_KUBERNETES_VERSION` names no other.
+/// The Kubernetes release that suites run against, unless `DRYDOCK_KUBERNETES_VERSION` names another.
 pub const DEFAULT_KUBERNETES_VERSION: &str = "1.37.2";
 
-/// The folder with one release's control plane.
+/// The folder with the control plane of one release.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     folder: PathBuf,
 }
 
 impl Binaries {
-    /// The control plane of a Kubernetes release such as `1.37.2`, built first if this machine has none.
+    /// The control plane of a Kubernetes release such as `1.37.2`, built if this machine has none.
     ///
     /// # Errors
-    /// The build failed: Go is missing, a module cannot be fetched, or the release is not known. The
-    /// script's own sentence about it is on standard error.
+    /// The build failed: Go is missing, a module cannot be fetched, or the release is not known. The script's message
+    /// is on standard error.
     pub async fn build(kubernetes_version: &str) -> Result<Self> {
         let script = repository().join("tests/cluster/build.sh");
         let folder = built_by(&script, &[kubernetes_version])
@@ -39,7 +39,7 @@ impl Binaries {
         self.folder.join(name)
     }
 
-    /// kwok's stage files: how its nodes and pods live.
+    /// kwok's stage files, which define the life cycle of its nodes and pods.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -57,10 +57,10 @@ impl Binaries {
     }
 }
 
-/// The command of the aggregated server in Go, built first if this machine has none.
+/// The aggregated server in Go, built if this machine has none.
 ///
 /// # Errors
-/// The build failed; the script's own sentence about it is on standard error.
+/// The build failed; the script's message is on standard error.
 pub(super) async fn sample_apiserver() -> Result<PathBuf> {
     let script = repository().join("tests/cluster/build.sh");
     let folder = built_by(&script, &["sample-apiserver"])
@@ -69,8 +69,7 @@ pub(super) async fn sample_apiserver() -> Result<PathBuf> {
     Ok(folder.join("sample-apiserver"))
 }
 
-/// The folder that holds `drydock-apiserver` and `drydock-controller`: `DRYDOCK_BIN_DIR` as it is, or
-/// what cargo has just built.
+/// The folder with `drydock-apiserver` and `drydock-controller`: `DRYDOCK_BIN_DIR`, or a fresh build by cargo.
 ///
 /// # Errors
 /// The build failed (its output is on standard error), or the folder lacks one of them.
@@ -93,11 +92,11 @@ async fn build_own() -> Result<PathBuf> {
         None | Some("debug") => "dev",
         Some(profile) => profile,
     };
-    // Cargo names itself to the tests it runs.
+    // Cargo sets this for the tests that it runs.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(cargo);
     if std::env::var_os("ROCKSDB_LIB_DIR").is_none() {
-        // Else cargo would compile RocksDB for a quarter of an hour.
+        // Otherwise cargo would compile RocksDB, which takes 15 min.
         let script = repository().join("storage/rocksdb/build.sh");
         command
             .env("ROCKSDB_LIB_DIR", built_by(&script, &[]).await?)
@@ -117,7 +116,7 @@ async fn build_own() -> Result<PathBuf> {
         .arg(
             folder
                 .parent()
-                .context("a profile's folder lies in a target folder")?,
+                .context("a profile's folder is in a target folder")?,
         )
         .current_dir(repository())
         .stdin(Stdio::null())
@@ -131,7 +130,7 @@ async fn build_own() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Runs one of the repository's build scripts, whose only line of output is the folder it filled.
+/// Runs a build script of the repository, which prints the folder of its results.
 async fn built_by(script: &Path, arguments: &[&str]) -> Result<PathBuf> {
     let output = Command::new(script)
         .args(arguments)
@@ -152,18 +151,18 @@ async fn built_by(script: &Path, arguments: &[&str]) -> Result<PathBuf> {
 /// The folder of the profile that this program was built in, such as `target/debug`.
 fn profile_folder() -> Result<PathBuf> {
     let own = std::env::current_exe().context("find the folder of this program")?;
-    let folder = own.parent().context("a program lies in a folder")?;
-    // Test binaries lie one deeper.
+    let folder = own.parent().context("a program is in a folder")?;
+    // Test binaries are in its folder `deps`.
     let is_deps = folder.file_name().is_some_and(|name| name == "deps");
     let folder = if is_deps {
-        folder.parent().context("deps lies in a folder")?
+        folder.parent().context("deps is in a folder")?
     } else {
         folder
     };
     Ok(folder.to_owned())
 }
 
-/// The root of the repository this harness was compiled in.
+/// The root of the repository that this harness was compiled in.
 pub(super) fn repository() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().unwrap_or(package)

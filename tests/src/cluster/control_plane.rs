@@ -1,14 +1,12 @@
-//! Which processes are a Kubernetes control plane, with which flags, and when are they ready?
+//! A Kubernetes control plane on one machine: its processes, their flags, and when they are ready.
 //!
-//! etcd, kube-apiserver, the controller manager and the scheduler are the real ones; kwok plays the
-//! nodes, so that pods run without a kubelet, a container runtime or a network. Start at
+//! etcd, kube-apiserver, the controller manager and the scheduler are the real ones; kwok simulates the nodes, so that
+//! pods run without a kubelet, a container runtime or a network. Start at
 //! [`ControlPlane::start`].
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -23,28 +21,28 @@ use super::kubeconfig::Kubeconfig;
 use super::node::node;
 use super::pki::{Credential, FRONT_PROXY_NAME, Pki};
 use super::ports::Ports;
-use super::process::{Lifetime, Process};
+use super::process::{Lifetime, Process, Processes};
 use crate::clients::{Kubectl, Protocol, RawClient, eventually};
 
-/// A component starts in seconds; a busy machine with cold binaries may need this long.
+/// A component starts in seconds; on a busy machine with cold binaries it may take this long.
 const START_DEADLINE: Duration = Duration::from_mins(3);
 
 /// The token issuer, which is also the audience of service-account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc";
 
-/// What a control plane should be like.
+/// The options of a control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The Kubernetes release, such as `1.37.2`.
     pub kubernetes_version: String,
-    /// Where its files live; `None` is a temporary folder.
+    /// The folder of its files; `None` is a temporary folder.
     pub folder: Option<PathBuf>,
-    /// Who ends its processes.
+    /// When its processes end.
     pub lifetime: Lifetime,
     /// More flags for kube-apiserver, such as feature gates.
     pub apiserver_flags: Vec<String>,
-    /// Whether the servers of ours that join it compare cache and store every few seconds, and end when they differ:
-    /// for suites, not where speed is measured.
+    /// Whether our servers compare cache and store every few seconds and exit on a difference: for suites, not for
+    /// benchmarks.
     pub frequent_cache_checks: bool,
 }
 
@@ -71,13 +69,13 @@ impl Default for Options {
 pub enum Component {
     /// The store.
     Etcd,
-    /// The host's API server and, in it, the aggregator.
+    /// kube-apiserver with the aggregator.
     ApiServer,
     /// Deployments, the garbage collector, namespaces, service accounts, and so on.
     ControllerManager,
     /// Binds pods to nodes.
     Scheduler,
-    /// Plays nodes and pods.
+    /// Simulates nodes and pods.
     Kwok,
 }
 
@@ -101,7 +99,7 @@ impl Component {
     }
 }
 
-/// Where the components listen, all on loopback.
+/// The addresses of the components, all on loopback.
 #[derive(Clone, Copy, Debug)]
 struct Addresses {
     etcd_client: SocketAddr,
@@ -114,7 +112,7 @@ struct Addresses {
 /// A running control plane. Dropping it ends its processes and removes a temporary folder.
 pub struct ControlPlane {
     // Before the folder: processes end before their files go.
-    processes: Mutex<BTreeMap<Component, Process>>,
+    processes: Processes<Component>,
     folder: Folder,
     binaries: Binaries,
     pki: Pki,
@@ -149,7 +147,7 @@ impl ControlPlane {
             scheduler: ports.take()?,
         };
         let control_plane = Self {
-            processes: Mutex::default(),
+            processes: Processes::default(),
             folder,
             binaries,
             pki: Pki::new()?,
@@ -168,7 +166,7 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// Starts one component that does not run, and waits until it is ready. Its data is what it left.
+    /// Starts a component with its existing data and waits until it is ready.
     ///
     /// # Errors
     /// It ended or was not ready in time.
@@ -184,14 +182,13 @@ impl ControlPlane {
         process
             .ready(START_DEADLINE, async || self.is_ready(component).await)
             .await?;
-        self.running().insert(component, process);
+        self.processes.insert(component, process);
         Ok(())
     }
 
-    /// Kills one component (SIGKILL). A component that does not run stays as it is.
+    /// Sends SIGKILL to a component, if it runs.
     pub fn kill_component(&self, component: Component) {
-        let process = self.running().remove(&component);
-        drop(process);
+        self.processes.kill(&component);
     }
 
     /// Ends every process, the last started first, and removes a temporary folder.
@@ -204,7 +201,7 @@ impl ControlPlane {
     /// The id of a component's process, if it runs.
     #[must_use]
     pub fn process_id(&self, component: Component) -> Option<u32> {
-        self.running().get(&component).map(Process::id)
+        self.processes.id(&component)
     }
 
     /// The folder with its certificates, kubeconfigs, data and logs.
@@ -225,13 +222,13 @@ impl ControlPlane {
         &self.binaries
     }
 
-    /// What it was asked to be.
+    /// The options that it was started with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Where kube-apiserver listens.
+    /// The address of kube-apiserver.
     #[must_use]
     pub fn apiserver_address(&self) -> SocketAddr {
         self.addresses.apiserver
@@ -249,13 +246,13 @@ impl ControlPlane {
         self.folder.path().join("admin.kubeconfig")
     }
 
-    /// The kubeconfig of `somebody`, whom no role binding names.
+    /// The kubeconfig of `somebody`, a user without role bindings.
     #[must_use]
     pub fn somebody_kubeconfig(&self) -> PathBuf {
         self.folder.path().join("somebody.kubeconfig")
     }
 
-    /// Writes a kubeconfig for a client certificate and names the file.
+    /// Writes a kubeconfig for a client certificate and returns its path.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -266,7 +263,7 @@ impl ControlPlane {
             .write(&format!("{name}.kubeconfig"), kubeconfig.to_text())
     }
 
-    /// Writes a kubeconfig for a bearer token and names the file.
+    /// Writes a kubeconfig for a bearer token and returns its path.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -276,8 +273,8 @@ impl ControlPlane {
             .write(&format!("{name}.kubeconfig"), kubeconfig.to_text())
     }
 
-    /// A client with the admin's rights. Each test makes its own: its connections live on the runtime
-    /// that opened them, and every test has another one.
+    /// A client with the admin's rights. Its connections belong to the runtime that opened them, so each test needs
+    /// its own.
     ///
     /// # Errors
     /// The kubeconfig cannot be read.
@@ -291,7 +288,7 @@ impl ControlPlane {
         self.kubectl_as(self.admin_kubeconfig())
     }
 
-    /// `kubectl` as the owner of a kubeconfig.
+    /// `kubectl` with a kubeconfig.
     #[must_use]
     pub fn kubectl_as(&self, kubeconfig: PathBuf) -> Kubectl {
         let binary = self.binaries.command("kubectl");
@@ -302,7 +299,7 @@ impl ControlPlane {
         }
     }
 
-    /// Runs `kubectl` with the admin's rights and returns what it said, whether it succeeded or not.
+    /// Runs `kubectl` with the admin's rights and returns its output, whether it succeeded or not.
     ///
     /// # Errors
     /// It cannot be started, or does not end.
@@ -318,7 +315,7 @@ impl ControlPlane {
         self.component_client(self.addresses.apiserver, identity)
     }
 
-    /// A raw client with the admin's certificate, of a server that serves with the control plane's own.
+    /// A raw client with the admin's certificate, for a server with the control plane's serving certificate.
     ///
     /// # Errors
     /// The certificate cannot be read.
@@ -346,7 +343,7 @@ impl ControlPlane {
             let is_ready = conditions
                 .into_iter()
                 .any(|it| it.type_ == "Ready" && it.status == "True");
-            // The taint of a node that was not ready a moment ago goes a little later.
+            // The not-ready taint is removed a moment later.
             let is_tainted = node
                 .spec
                 .as_ref()
@@ -354,10 +351,6 @@ impl ControlPlane {
             Ok((is_ready && !is_tainted).then_some(node))
         })
         .await
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Component, Process>> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_files(&self) -> Result<()> {
@@ -392,7 +385,7 @@ impl ControlPlane {
 
     async fn is_ready(&self, component: Component) -> Result<bool> {
         let (address, path) = match component {
-            // Its health is kube-apiserver's to see: the client port speaks gRPC and is plain.
+            // kube-apiserver checks its health; the client port speaks plain gRPC.
             Component::Etcd => {
                 return Ok(tokio::net::TcpStream::connect(self.addresses.etcd_client)
                     .await
@@ -401,7 +394,7 @@ impl ControlPlane {
             Component::ApiServer => (self.addresses.apiserver, "/readyz"),
             Component::ControllerManager => (self.addresses.controller_manager, "/healthz"),
             Component::Scheduler => (self.addresses.scheduler, "/readyz"),
-            // It serves nothing; a node that becomes Ready shows it.
+            // It has no endpoint; a node that becomes Ready proves it.
             Component::Kwok => return Ok(true),
         };
         let answer = self
@@ -411,7 +404,7 @@ impl ControlPlane {
         Ok(answer.status().is_success())
     }
 
-    /// The service account controller has been here: without its account no pod is admitted.
+    /// Waits for the default service account, without which no pod is admitted.
     async fn default_namespace_takes_pods(&self) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         eventually(
@@ -453,7 +446,7 @@ impl ControlPlane {
             .arg(flag("bind-address", address.ip()))
             .arg(flag("advertise-address", address.ip()))
             .arg(flag("secure-port", address.port()))
-            // Loopback addresses are no valid endpoints of the `kubernetes` Service.
+            // Loopback addresses are not valid endpoints of the `kubernetes` Service.
             .arg(flag("endpoint-reconciler-type", "none"))
             .arg(flag("service-cluster-ip-range", "10.96.0.0/16"))
             .arg(flag("authorization-mode", "Node,RBAC"))

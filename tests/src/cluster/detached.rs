@@ -1,7 +1,7 @@
-//! Which processes does a detached cluster consist of, and how do they end?
+//! The processes of a detached cluster, and how they are ended.
 //!
-//! A cluster writes the id of every process it starts to the file `pids` in its folder. All command
-//! lines name that folder, which tells them from another process that got an old id.
+//! A cluster writes the ID of every process that it starts to the file `pids` in its folder. All command lines contain
+//! that folder, which distinguishes them from unrelated processes with a reused ID.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::clients::eventually;
 
 const FILE: &str = "pids";
 
-/// Time for a clean end before a process is killed. The data goes anyway.
+/// The time between SIGTERM and SIGKILL. The data is removed in either case.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Remembers a process of the cluster in `folder`.
+/// Records a process of the cluster in `folder`.
 pub(super) fn record(folder: &Path, pid: u32) -> Result<()> {
     let path = folder.join(FILE);
     std::fs::File::options()
@@ -55,7 +55,7 @@ pub async fn end_detached(folder: &Path) -> Result<()> {
             .filter(|pid| belongs(*pid, &folder))
             .collect();
         for pid in &alive {
-            // It may have ended meanwhile.
+            // It may have ended by now.
             kill_process_group(*pid, signal).ok();
         }
         let deadline = if signal == Signal::TERM { GRACE } else { 10 * GRACE };
@@ -70,7 +70,7 @@ pub async fn end_detached(folder: &Path) -> Result<()> {
     std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))
 }
 
-/// Whether a process lives and was started for the cluster in `folder`.
+/// Whether a process runs and was started for the cluster in `folder`.
 fn belongs(pid: Pid, folder: &Path) -> bool {
     command_line(pid).is_some_and(|line| {
         let folder = folder.as_os_str().as_encoded_bytes();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_detached_cluster_ends_by_its_folder_and_strangers_stay() {
+    async fn only_processes_of_the_cluster_are_ended() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("cluster");
         std::fs::create_dir(&folder).unwrap();
@@ -122,7 +122,7 @@ mod tests {
         assert!(!folder.exists());
         assert!(
             stranger.try_wait().unwrap().is_none(),
-            "a process of another program was ended"
+            "an unrelated process was ended"
         );
         stranger.kill().unwrap();
         stranger.wait().unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_no_clusters_is_left_alone() {
+    async fn a_folder_without_a_cluster_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         assert!(end_detached(folder.path()).await.is_err());
         assert!(folder.path().exists());

@@ -1,14 +1,12 @@
-//! How do the project's own server and controller join a control plane?
+//! Drydock as it runs in a control plane: manifests, registration, and its two processes.
 //!
-//! As in a cluster, with the manifests of `deploy/` as they are, less the workloads: the two binaries
-//! run beside the control plane as the service accounts that the manifests create. The Service is an
-//! `ExternalName` for this machine, and the `APIService` gets the port and the authority's certificate.
+//! The manifests of `deploy/` are applied as they are, except for the workloads: the two binaries run as processes
+//! with the service accounts that the manifests create. The Service is an `ExternalName` for this machine, and the
+//! `APIService` gets the port and the CA certificate.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -24,21 +22,21 @@ use super::control_plane::ControlPlane;
 use super::detached;
 use super::pki::{Credential, Validity};
 use super::ports::Ports;
-use super::process::Process;
+use super::process::{Process, Processes};
 use crate::clients::{Protocol, RawClient, eventually};
 
 /// The namespace of Drydock's workloads, accounts and Lease.
 pub const NAMESPACE: &str = "drydock-system";
 
-/// The name that the serving certificate carries: the aggregator asks for it.
+/// The name in the serving certificate, which the aggregator verifies.
 pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
 const API_SERVICE: &str = "v1alpha3.coordination.k8s.io";
 
-/// The server opens its store and the aggregator notices it; the host's next look may be 30 s away.
+/// Enough for the server to open its store and for the aggregator's next check, every 30 s.
 const START_DEADLINE: Duration = Duration::from_mins(2);
 
-/// A server in a cluster has 60 s for a clean end.
+/// The termination grace period, as in a cluster.
 const STOP_GRACE: Duration = Duration::from_mins(1);
 
 /// One of the project's two processes.
@@ -61,9 +59,9 @@ impl Part {
 
 /// The project's server and controller, joined to a control plane. Dropping it ends both processes.
 ///
-/// What it listens on, who it is and where its data lies stay the same over stops, kills and starts.
+/// Addresses, credentials and data stay the same across restarts.
 pub struct Drydock<'a> {
-    processes: Mutex<BTreeMap<Part, Process>>,
+    processes: Processes<Part>,
     control_plane: &'a ControlPlane,
     binaries: PathBuf,
     address: SocketAddr,
@@ -75,7 +73,7 @@ impl<'a> Drydock<'a> {
     /// controller and waits until it leads.
     ///
     /// # Errors
-    /// A binary does not build, a manifest is refused, or a process ended or was not ready in time.
+    /// A binary does not build, a manifest is rejected, or a process ended or was not ready in time.
     pub async fn start(control_plane: &'a ControlPlane) -> Result<Self> {
         // On the heap: the state of all these waits is too large for a caller's stack.
         Box::pin(Self::start_all(control_plane)).await
@@ -123,16 +121,16 @@ impl<'a> Drydock<'a> {
             control_plane.kubeconfig_with_token(account, token.trim_end())?;
         }
         Ok(Self {
-            processes: Mutex::default(),
+            processes: Processes::default(),
             control_plane,
             binaries,
-            // Once for all starts of the server: the `APIService` names it.
+            // The same for all starts, since the `APIService` names the port.
             address: Ports::reserve(1)?.take()?,
             serving,
         })
     }
 
-    /// Starts one of the two processes, if it does not run, and waits until it is ready.
+    /// Starts one of the two processes and waits until it is ready.
     ///
     /// # Errors
     /// It ended or was not ready in time.
@@ -162,32 +160,27 @@ impl<'a> Drydock<'a> {
                 process.ready(START_DEADLINE, leads).await?;
             }
         }
-        self.running().insert(part, process);
+        self.processes.insert(part, process);
         Ok(())
     }
 
-    /// Asks a process to end and waits for it, as in a rolling update. `None` if it does not run.
+    /// Stops a process with SIGTERM, as a rolling update does. `None` if it was not started.
     ///
     /// # Errors
     /// It did not end within its grace period.
     pub async fn stop_part(&self, part: Part) -> Result<Option<ExitStatus>> {
-        let process = self.running().remove(&part);
-        match process {
-            Some(process) => process.terminate(STOP_GRACE).await.map(Some),
-            None => Ok(None),
-        }
+        self.processes.stop(&part, STOP_GRACE).await
     }
 
-    /// Kills a process, as a machine that loses power does. It may be started again.
+    /// Kills a process. It may be started again.
     pub fn kill_part(&self, part: Part) {
-        let process = self.running().remove(&part);
-        drop(process);
+        self.processes.kill(&part);
     }
 
-    /// Waits until the host says that it reaches the server.
+    /// Waits until the `APIService` is Available.
     ///
     /// # Errors
-    /// It does not in time; the message has the host's own.
+    /// It is not in time; the error has the condition's message.
     pub async fn available(&self) -> Result<()> {
         let services: Api<APIService> = Api::all(self.control_plane.client().await?);
         eventually(
@@ -199,7 +192,7 @@ impl<'a> Drydock<'a> {
                     .into_iter()
                     .flat_map(|status| status.conditions.unwrap_or_default());
                 let condition = conditions.into_iter().find(|it| it.type_ == "Available");
-                let condition = condition.context("the host has not looked at it yet")?;
+                let condition = condition.context("no Available condition yet")?;
                 anyhow::ensure!(
                     condition.status == "True",
                     "{}: {}",
@@ -212,13 +205,13 @@ impl<'a> Drydock<'a> {
         .await
     }
 
-    /// The control plane it joined.
+    /// The control plane that it joined.
     #[must_use]
     pub fn control_plane(&self) -> &'a ControlPlane {
         self.control_plane
     }
 
-    /// Where the server listens.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -233,7 +226,7 @@ impl<'a> Drydock<'a> {
     /// The id of a process, if it runs.
     #[must_use]
     pub fn process_id(&self, part: Part) -> Option<u32> {
-        self.running().get(&part).map(Process::id)
+        self.processes.id(&part)
     }
 
     /// The server's data folder.
@@ -248,13 +241,13 @@ impl<'a> Drydock<'a> {
         self.file(&format!("{}.log", part.command()))
     }
 
-    /// The kubeconfig of a process: its service account on the host.
+    /// The kubeconfig of a process, with its service account.
     #[must_use]
     pub fn kubeconfig(&self, part: Part) -> PathBuf {
         self.file(&format!("{}.kubeconfig", part.command()))
     }
 
-    /// A raw client of the server itself, past the aggregator, with a client certificate or anonymous.
+    /// A raw client of the server, without the aggregator, with a client certificate or anonymous.
     ///
     /// # Errors
     /// The certificate cannot be read.
@@ -263,7 +256,7 @@ impl<'a> Drydock<'a> {
         RawClient::new(self.address, SERVER_NAME, &authority, identity, protocol)
     }
 
-    /// The command line of a process, for tests that start one more.
+    /// The command line of a process, for tests that start another one.
     #[must_use]
     pub fn command_of(&self, part: Part) -> Command {
         match part {
@@ -286,8 +279,7 @@ impl<'a> Drydock<'a> {
         }
     }
 
-    /// The command line of a server with the service account of ours, but another address, certificate
-    /// and store.
+    /// The command line of a server with the same service account, but another address, certificate and store.
     pub(super) fn server_command(
         &self,
         address: SocketAddr,
@@ -320,14 +312,10 @@ impl<'a> Drydock<'a> {
         command
     }
 
-    /// Whether the process was started and nobody stopped or killed it.
+    /// Whether the process was started and neither stopped nor killed.
     #[must_use]
     pub fn has_started(&self, part: Part) -> bool {
-        self.running().contains_key(&part)
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Part, Process>> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes.contains(&part)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -339,9 +327,9 @@ impl<'a> Drydock<'a> {
         Ok(answer.status().is_success())
     }
 
-    /// The Service and the `APIService`, for a server on this machine.
+    /// Creates the Service and the `APIService` of a server on this machine.
     async fn register(&self) -> Result<()> {
-        // The aggregator does not route through endpoints by default, so a name that resolves is enough.
+        // By default the aggregator resolves the Service's name instead of using endpoints.
         let service = json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -361,13 +349,13 @@ impl<'a> Drydock<'a> {
     }
 }
 
-/// Reads a manifest of one document.
+/// Reads a manifest with one document.
 fn read_manifest(path: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     serde_saphyr::from_str(&text).with_context(|| format!("parse {}", path.display()))
 }
 
-/// The manifest's `APIService` with the port and the authority of a server on this machine.
+/// The `APIService` with the port and the CA certificate of a server on this machine.
 fn local_api_service(manifest: &Value, port: u16, authority: &str) -> Result<Value> {
     let mut api_service = manifest.clone();
     let spec = api_service
@@ -387,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_service_keeps_all_but_port_and_authority() {
+    fn only_port_and_ca_of_the_api_service_differ() {
         let manifest = read_manifest(&repository().join("deploy/apiserver/apiservice.yaml")).unwrap();
         let mut local = local_api_service(&manifest, 4711, "PEM").unwrap();
         assert_eq!(local["spec"]["service"]["port"], 4711);

@@ -1,4 +1,4 @@
-//! Where do a cluster's certificates, data and logs live, and for how long?
+//! The folder with a cluster's certificates, data and logs.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use rustix::process::{Pid, test_kill_process};
 
 const PREFIX: &str = "drydock-cluster-";
 
-/// The folder of one cluster, readable by its owner alone since it holds private keys.
+/// The folder of one cluster, readable only by its owner since it holds private keys.
 ///
-/// A temporary folder goes when its cluster is dropped, unless a test is failing: then the logs stay,
-/// until the next cluster on this machine finds that their owner has ended.
+/// A temporary folder is removed when its cluster is dropped. If a test is failing, the logs stay until the next
+/// cluster on this machine starts after the test's process has ended.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -37,7 +37,7 @@ impl Folder {
         })
     }
 
-    /// A folder that the caller chose and that stays. It must not exist yet.
+    /// A permanent folder at a path that must not exist yet.
     ///
     /// # Errors
     /// It exists or cannot be created.
@@ -51,7 +51,7 @@ impl Folder {
             .mode(0o700)
             .create(&path)
             .with_context(|| format!("create the cluster's folder {}", path.display()))?;
-        // Without symbolic links, as the processes' command lines are compared with it later.
+        // Without symbolic links, since it is compared with command lines later.
         let path = path
             .canonicalize()
             .with_context(|| format!("find {}", path.display()))?;
@@ -61,13 +61,13 @@ impl Folder {
         })
     }
 
-    /// Where it is.
+    /// The path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file below the folder and names it.
+    /// Writes a file in the folder and returns its path.
     ///
     /// # Errors
     /// It cannot be written.
@@ -81,14 +81,14 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.is_temporary && !std::thread::panicking() {
-            // What cannot be removed now is removed by the next cluster.
+            // Otherwise the next cluster removes it.
             std::fs::remove_dir_all(&self.path).ok();
         }
     }
 }
 
-/// Removes the temporary folders whose process has ended: a shared cluster lives in a static, which
-/// nothing drops.
+/// Removes the temporary folders of processes that have ended: a shared cluster is in a static, which is never
+/// dropped.
 fn remove_abandoned() {
     let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
         return;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_temporary_folder_is_private_and_goes_when_dropped() {
+    fn a_temporary_folder_is_private_and_removed_on_drop() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Folder::temporary().unwrap();
         let path = folder.path().to_owned();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_stays_while_its_process_lives_and_goes_after_it() {
+    fn a_folder_is_removed_after_its_process_has_ended() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         let abandoned = std::env::temp_dir().join(format!("{PREFIX}{}-abandoned", child.id()));

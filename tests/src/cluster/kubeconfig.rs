@@ -1,4 +1,4 @@
-//! How does a process or a person reach an API server?
+//! Kubeconfig files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::pki::Credential;
 
-/// A kubeconfig with everything embedded, so that the file alone is enough.
+/// A kubeconfig with all certificates and keys embedded.
 #[derive(Clone, Debug)]
 pub struct Kubeconfig {
     document: Value,
 }
 
 impl Kubeconfig {
-    /// For somebody who presents a client certificate. `server` is a URL, `ca` a PEM bundle.
+    /// For a client certificate. `server` is a URL, `ca` a PEM bundle.
     #[must_use]
     pub fn with_certificate(server: &str, ca: &str, credential: &Credential) -> Self {
         Self::new(
@@ -26,7 +26,7 @@ impl Kubeconfig {
         )
     }
 
-    /// For somebody who presents a bearer token, such as a service account.
+    /// For a bearer token, such as a service account's.
     #[must_use]
     pub fn with_token(server: &str, ca: &str, token: &str) -> Self {
         Self::new(server, ca, &json!({ "token": token }))
@@ -47,7 +47,7 @@ impl Kubeconfig {
         Self { document }
     }
 
-    /// The file's text: JSON, which every reader of YAML reads.
+    /// The file's text: JSON, which is YAML too.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{:#}\n", self.document)

@@ -1,6 +1,6 @@
-//! Which processes make up a cluster on one machine, and who starts and ends them?
+//! The processes of a cluster on one machine.
 //!
-//! The binaries are built from Go modules by `tests/cluster/build.sh`, once a machine.
+//! The binaries are built from Go modules by `tests/cluster/build.sh`, once per machine.
 
 use std::io::Write as _;
 
@@ -28,21 +28,19 @@ pub use self::folder::Folder;
 pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;
 pub use self::ports::Ports;
-pub use self::process::{Lifetime, Process};
+pub use self::process::{Lifetime, Process, Processes};
 pub use self::sample_apiserver::SampleApiServer;
 pub use self::server::Server;
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 static SHARED_DRYDOCK: OnceCell<Drydock<'static>> = OnceCell::const_new();
 
-/// The control plane that all tests of one test binary share, started by the first that asks.
+/// The control plane that all tests of one test binary share, started by the first.
 ///
-/// `None` when `DRYDOCK_TEST_CLUSTER=skip` says that this machine cannot have one: the test then
-/// returns, and the output says that it was skipped.
+/// `None` with `DRYDOCK_TEST_CLUSTER=skip`; the test then returns, and a line on standard error says so.
 ///
 /// # Errors
-/// The control plane could not be built or started; the message names the log to read. Every test that
-/// asks gets to try again.
+/// The control plane could not be built or started; the message names the log. The next test tries again.
 pub async fn shared() -> Result<Option<&'static ControlPlane>> {
     if std::env::var("DRYDOCK_TEST_CLUSTER").is_ok_and(|value| value == "skip") {
         writeln!(std::io::stderr(), "skipped: DRYDOCK_TEST_CLUSTER=skip")?;
@@ -54,8 +52,7 @@ pub async fn shared() -> Result<Option<&'static ControlPlane>> {
         .map(Some)
 }
 
-/// The [`shared`] control plane with the project's server and controller, started by the first test
-/// that asks.
+/// The [`shared`] control plane with the project's server and controller, started by the first test.
 ///
 /// # Errors
 /// As for [`shared`], or one of the two processes could not be built or started.

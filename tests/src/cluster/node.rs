@@ -1,4 +1,4 @@
-//! What does a machine of the cluster look like?
+//! Nodes of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,7 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
-/// A Node with the given labels beside its host name, roomy enough for a thousand pods. kwok makes it
-/// Ready and runs the pods that are bound to it.
+/// A Node with the given labels, its host name, and room for a thousand pods. kwok makes it Ready and runs its pods.
 #[must_use]
 pub fn node(name: &str, labels: &[(&str, &str)]) -> Node {
     let capacity: BTreeMap<_, _> = [("cpu", "1000"), ("memory", "1Ti"), ("pods", "1000")]

@@ -1,12 +1,12 @@
-//! Which keys and certificates does a cluster need, and who trusts which?
+//! The keys and certificates of a cluster.
 //!
 //! ```text
-//! cluster authority      clients of kube-apiserver (admin, components, people), its serving certificate
-//! front-proxy authority  the one certificate that speaks for others: the aggregator's
+//! cluster authority      clients of kube-apiserver (admin, components, users), its serving certificate
+//! front-proxy authority  the aggregator's client certificate, which may set identity headers
 //! drydock authority      the serving certificate of drydock-apiserver (the APIService's caBundle)
 //! ```
 //!
-//! All keys are ECDSA P-256. Validity has fixed years: a certificate is current or long expired.
+//! All keys are ECDSA P-256. A certificate is valid until 2120 or expired in 2021.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -16,7 +16,7 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// The common name of the aggregator's client certificate, as kubeadm spells it.
+/// The common name of the aggregator's client certificate, as in kubeadm.
 pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
 
 /// A certificate and its private key, both PEM.
@@ -28,7 +28,7 @@ pub struct Credential {
     pub key: String,
 }
 
-/// Whether the present lies within a certificate's validity.
+/// The validity of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// From 2020 to 2120.
@@ -43,7 +43,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// An authority that nobody trusts yet: of a cluster, or a foreign one for security tests.
+    /// A new authority, of a cluster or an unrelated one for security tests.
     ///
     /// # Errors
     /// The key cannot be generated.
@@ -56,14 +56,13 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    /// The authority's own certificate, PEM: what others put in their bundle to trust it.
+    /// The authority's own certificate, PEM, for CA bundles.
     #[must_use]
     pub fn certificate(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A client certificate. To Kubernetes the common name is the user's name and the organization
-    /// the user's group.
+    /// A client certificate. Kubernetes takes the common name as the user and the organization as the group.
     ///
     /// # Errors
     /// The key cannot be generated.
@@ -81,7 +80,7 @@ impl Authority {
     /// A serving certificate for 127.0.0.1, `localhost` and the given DNS names.
     ///
     /// # Errors
-    /// A name is no DNS name, or the key cannot be generated.
+    /// A name is not a DNS name, or the key cannot be generated.
     pub fn serving(&self, names: &[&str], validity: Validity) -> Result<Credential> {
         let mut params = params(names.first().copied().unwrap_or("localhost"), None, validity);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -89,7 +88,7 @@ impl Authority {
         for name in ["localhost"].iter().chain(names) {
             let name = (*name)
                 .try_into()
-                .with_context(|| format!("{name} is no DNS name"))?;
+                .with_context(|| format!("{name} is not a DNS name"))?;
             params.subject_alt_names.push(SanType::DnsName(name));
         }
         self.sign(&params)
@@ -125,25 +124,25 @@ fn params(common_name: &str, organization: Option<&str>, validity: Validity) -> 
     params
 }
 
-/// Everything a control plane trusts and presents.
+/// All keys and certificates of a control plane.
 pub struct Pki {
     /// Signs the clients of kube-apiserver and its serving certificate.
     pub cluster: Authority,
-    /// Signs the aggregator's client certificate, and nothing else.
+    /// Signs only the aggregator's client certificate.
     pub front_proxy: Authority,
     /// Signs the serving certificate of drydock-apiserver.
     pub drydock: Authority,
-    /// kube-apiserver, the controller manager and the scheduler serve with it.
+    /// The serving certificate of kube-apiserver, the controller manager and the scheduler.
     pub serving: Credential,
-    /// Group `system:masters`: every right.
+    /// Group `system:masters`: all rights.
     pub admin: Credential,
     /// The controller manager.
     pub controller_manager: Credential,
     /// The scheduler.
     pub scheduler: Credential,
-    /// A person whom no role binding names: `somebody`.
+    /// A user without role bindings: `somebody`.
     pub somebody: Credential,
-    /// What the aggregator presents to an aggregated server: [`FRONT_PROXY_NAME`].
+    /// The client certificate of the aggregator: [`FRONT_PROXY_NAME`].
     pub aggregator: Credential,
     /// Signs service-account tokens (private key, PEM).
     pub service_account_key: String,

@@ -1,14 +1,14 @@
-//! Which ports do the processes of a cluster listen on?
+//! Ports for the processes of a cluster.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result};
 
-/// Loopback ports that the operating system has found free, for processes that must be told their port.
+/// Free loopback ports, for processes that take a port number.
 ///
-/// The listeners stay open until a port is taken, so that no two ports are the same. Between taking a
-/// port and the process's own bind another process could get it; the operating system hands out ports
-/// in an order that makes this rare, and the process then says so in its log.
+/// The listeners stay open until a port is taken, so that no two ports are the same. Another process could get the
+/// port before it is bound; the operating system assigns ports in an order that makes this rare, and the process then
+/// logs it.
 #[derive(Debug, Default)]
 pub struct Ports {
     reserved: Vec<TcpListener>,
@@ -33,8 +33,6 @@ impl Ports {
     /// All of them are taken.
     pub fn take(&mut self) -> Result<SocketAddr> {
         let listener = self.reserved.pop().context("more ports taken than reserved")?;
-        listener
-            .local_addr()
-            .context("ask for the port that was reserved")
+        listener.local_addr().context("read the reserved port")
     }
 }

@@ -1,34 +1,36 @@
-//! How does a process of the cluster start, become ready, and end with the one that started it?
+//! The processes of a cluster: how they start, become ready, and end with their parent.
 //!
-//! Each process leads a process group of its own and writes to a log file. Beside each one that must
-//! not outlive its parent stands a guard: a shell that waits on a pipe which the parent holds open. The
-//! parent may end in any way, even killed; then the pipe closes and the guard kills the group. (The
-//! kernel's parent-death signal follows the *thread* that forked, and a test's thread ends long before
-//! the cluster it started.)
+//! Each process leads a process group of its own and writes to a log file. A process that must not outlive its parent
+//! has a guard: a shell that waits on a pipe which the parent holds open. When the parent ends, even by SIGKILL, the
+//! pipe closes and the guard kills the group. (The kernel's parent-death signal follows the *thread* that forked, and
+//! a test's thread ends long before the cluster that it started.)
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::clients::{POLL_INTERVAL, eventually};
+use crate::lock;
 
-/// The guard: ends without a deed when told that the process has ended, kills its group when the pipe
-/// closes instead.
+/// The guard: exits when it reads a line, which says that the process has ended; kills the group when the pipe
+/// closes.
 const GUARD: &str = "read -r line && exit 0; kill -s KILL -- \"-$1\"";
 
-/// Who ends a process.
+/// When a process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime {
-    /// It ends with the program that started it.
+    /// With the program that started it.
     #[default]
     WithParent,
-    /// It stays until [`end_detached`](super::end_detached) is called on its folder.
+    /// When [`end_detached`](super::end_detached) is called on its folder.
     Detached,
 }
 
@@ -44,7 +46,7 @@ pub struct Process {
 
 impl Process {
     /// Starts a command in a process group of its own; its output goes to `<folder>/<name>.log`, after
-    /// what an earlier process of that name wrote there.
+    /// the output of earlier processes of that name.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -55,7 +57,7 @@ impl Process {
             .append(true)
             .open(&log)
             .with_context(|| format!("open {}", log.display()))?;
-        // Loopback never goes through a proxy, and not every client knows that.
+        // Not every client exempts loopback from proxies.
         for variable in [
             "http_proxy",
             "https_proxy",
@@ -87,20 +89,20 @@ impl Process {
         Ok(process)
     }
 
-    /// The process's id, which is also its group's.
+    /// The process ID, which is also that of its group.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where its output goes.
+    /// The log file.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Waits until the condition answers true. Failures of the condition count as "not yet"; the end of
-    /// the process ends the wait at once.
+    /// Waits until the condition is true. Errors of the condition count as "not yet"; the wait ends when the process
+    /// does.
     ///
     /// # Errors
     /// The process ended, or the deadline passed. The message has the end of its log.
@@ -120,12 +122,12 @@ impl Process {
         .await;
         match waited {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(status)) => bail!("{} ended with {status}; {}", self.name, self.last_words()),
-            Err(late) => Err(late.context(self.last_words())),
+            Ok(Err(status)) => bail!("{} ended with {status}; {}", self.name, self.log_tail()),
+            Err(late) => Err(late.context(self.log_tail())),
         }
     }
 
-    /// Asks the process to end (SIGTERM) and waits for it.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
     /// It did not end within the grace period; it is killed then.
@@ -134,7 +136,7 @@ impl Process {
         self.ended(grace).await
     }
 
-    /// Waits until the process ends by itself.
+    /// Waits until the process ends.
     ///
     /// # Errors
     /// It did not end within the grace period; it is killed then.
@@ -145,17 +147,13 @@ impl Process {
                 return Ok(status);
             }
             if started.elapsed() >= grace {
-                bail!(
-                    "{} did not end within {grace:?}; {}",
-                    self.name,
-                    self.last_words()
-                );
+                bail!("{} did not end within {grace:?}; {}", self.name, self.log_tail());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Sends a signal to the process's group: `STOP` and `CONT` make a process that hangs.
+    /// Sends a signal to the process's group.
     ///
     /// # Errors
     /// The group is gone.
@@ -167,8 +165,8 @@ impl Process {
         kill_process_group(group, signal).with_context(|| format!("signal {}", self.name))
     }
 
-    /// The end of its log, in words for an error message.
-    fn last_words(&self) -> String {
+    /// The end of the log, for error messages.
+    fn log_tail(&self) -> String {
         const LINES: usize = 20;
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -183,7 +181,7 @@ impl Drop for Process {
         if self.lifetime == Lifetime::Detached {
             return;
         }
-        // Without a reaped child its id cannot be another's: the signal hits the right group or nobody.
+        // Until the child is reaped, its ID is not reused.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::KILL).ok();
         }
@@ -197,8 +195,69 @@ impl Drop for Process {
     }
 }
 
-/// Starts the guard of a process group, in a group of its own so that the terminal's interrupt does not
-/// reach it before its work is done.
+/// Running processes by key, which can be stopped, killed and started again. Dropping it kills them in the order of
+/// keys.
+#[derive(Debug)]
+pub struct Processes<K>(Mutex<BTreeMap<K, Process>>);
+
+impl<K> Default for Processes<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord> Processes<K> {
+    /// Adds a process; one under the same key is killed.
+    pub fn insert(&self, key: K, process: Process) {
+        let before = lock(&self.0).insert(key, process);
+        drop(before);
+    }
+
+    fn remove(&self, key: &K) -> Option<Process> {
+        lock(&self.0).remove(key)
+    }
+
+    /// Whether a process was started and neither stopped nor killed.
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
+        lock(&self.0).contains_key(key)
+    }
+
+    /// The ID of a process, if it was started.
+    #[must_use]
+    pub fn id(&self, key: &K) -> Option<u32> {
+        lock(&self.0).get(key).map(Process::id)
+    }
+
+    /// Sends SIGTERM and waits for the end. `None` if it was not started.
+    ///
+    /// # Errors
+    /// It did not end within the grace period; it is killed then.
+    pub async fn stop(&self, key: &K, grace: Duration) -> Result<Option<ExitStatus>> {
+        match self.remove(key) {
+            Some(process) => process.terminate(grace).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until a process ends. `None` if it was not started.
+    ///
+    /// # Errors
+    /// As for [`stop`](Self::stop).
+    pub async fn ended(&self, key: &K, grace: Duration) -> Result<Option<ExitStatus>> {
+        match self.remove(key) {
+            Some(process) => process.ended(grace).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends SIGKILL, if it was started.
+    pub fn kill(&self, key: &K) {
+        drop(self.remove(key));
+    }
+}
+
+/// Starts the guard of a process group, in a group of its own, so that the terminal's interrupt does not reach it.
 fn guard(group: u32) -> Result<Child> {
     Command::new("/bin/sh")
         .args(["-c", GUARD, "drydock-guard", &group.to_string()])
@@ -257,12 +316,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_ends_when_its_starter_dies_without_a_word() {
+    async fn a_process_ends_when_its_parent_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut process =
             Process::spawn(shell("sleep 600"), "p", folder.path(), Lifetime::WithParent).unwrap();
         let pid = process.id();
-        // What the kernel does to a killed starter: the pipe closes, and nothing was written.
+        // As after SIGKILL: the pipe closes, and nothing was written.
         drop(process.guard.as_mut().unwrap().stdin.take());
         let reaped = async || Ok(process.child.try_wait()?);
         let status = eventually("the guard to kill", Duration::from_secs(20), reaped)
@@ -273,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_for_a_process_that_ended_tells_its_last_words() {
+    async fn waiting_for_a_process_that_ended_fails_with_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let mut process = Process::spawn(
             shell("echo no such flag; exit 3"),
@@ -294,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_ignores_the_request_to_end_is_killed() {
+    async fn a_process_that_ignores_sigterm_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let script = "trap '' TERM; echo up; while :; do sleep 1; done";
         let mut process = Process::spawn(shell(script), "p", folder.path(), Lifetime::WithParent).unwrap();

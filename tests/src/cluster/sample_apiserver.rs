@@ -1,8 +1,7 @@
-//! How does a benchmark get an aggregated server in Go, to be compared with ours?
+//! An aggregated server in Go, for comparison in benchmarks.
 //!
-//! `k8s.io/sample-apiserver`, which serves the kinds of `wardle.example.com` from the library that aggregated
-//! servers are usually made of, on an etcd of its own. It reviews its callers with the control plane, but is
-//! not registered there: it is asked directly.
+//! `k8s.io/sample-apiserver` serves the kinds of `wardle.example.com` with the library that most aggregated servers
+//! use, on an etcd of its own. It authenticates and authorizes with the control plane, but has no `APIService`.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -18,9 +17,9 @@ use crate::clients::{Protocol, RawClient};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The server and its etcd. Dropping it ends both.
+/// The server and its etcd. Dropping it kills both.
 pub struct SampleApiServer<'a> {
-    // Before its store: the one that asks ends first.
+    // Before its store: the client ends first.
     server: Process,
     etcd: Process,
     control_plane: &'a ControlPlane,
@@ -28,8 +27,8 @@ pub struct SampleApiServer<'a> {
 }
 
 impl<'a> SampleApiServer<'a> {
-    /// Builds it if this machine has none, starts it beside a control plane and waits until it is ready. It
-    /// serves with the control plane's certificate, and trusts the clients whom the control plane trusts.
+    /// Builds it if this machine has none, starts it and waits until it is ready. It has the control plane's serving
+    /// certificate and client CA.
     ///
     /// # Errors
     /// It cannot be built, ended, or was not ready in time; the message has the end of its log.
@@ -75,13 +74,13 @@ impl<'a> SampleApiServer<'a> {
         })
     }
 
-    /// The ids of its process and of its store's.
+    /// The process IDs of the server and its etcd.
     #[must_use]
     pub fn process_ids(&self) -> [u32; 2] {
         [self.server.id(), self.etcd.id()]
     }
 
-    /// A raw client with every right.
+    /// A raw client with all rights.
     ///
     /// # Errors
     /// The certificate cannot be read.

@@ -1,12 +1,11 @@
-//! How does a test get a `drydock-apiserver` that nobody else uses, and that it may kill?
+//! A `drydock-apiserver` of a test's own, which it may kill.
 //!
-//! It reviews its callers with the shared host, but is not registered there: no controller acts on its
-//! objects, and nobody misses it while it is away.
+//! It authenticates and authorizes with the shared control plane, but has no `APIService`: no controller acts on its
+//! objects.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -14,27 +13,27 @@ use anyhow::{Context as _, Result};
 use super::drydock::{Drydock, SERVER_NAME};
 use super::pki::{Credential, Validity};
 use super::ports::Ports;
-use super::process::{Lifetime, Process};
+use super::process::{Lifetime, Process, Processes};
 use crate::clients::{Protocol, RawClient};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 const STOP_GRACE: Duration = Duration::from_mins(1);
 
-/// One server with data of its own. Address, certificate and data stay the same over kills and starts.
+/// A server with data of its own. Address, certificate and data stay the same across restarts.
 pub struct Server<'a> {
     drydock: &'a Drydock<'a>,
     name: String,
     flags: Vec<String>,
     folder: PathBuf,
     address: SocketAddr,
-    process: Mutex<Option<Process>>,
+    process: Processes<()>,
 }
 
 impl<'a> Server<'a> {
-    /// Starts a server whose files lie below the cluster's folder under `name`.
+    /// Starts a server with its files in the folder `name` of the cluster's folder.
     ///
     /// # Errors
-    /// The name is taken, or the server ended or was not ready in time.
+    /// The name is in use, or the server ended or was not ready in time.
     pub async fn start(drydock: &'a Drydock<'a>, name: &str) -> Result<Self> {
         Self::start_with(drydock, name, &[]).await
     }
@@ -52,7 +51,7 @@ impl<'a> Server<'a> {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             folder,
             address: Ports::reserve(1)?.take()?,
-            process: Mutex::default(),
+            process: Processes::default(),
         };
         let authority = &drydock.control_plane().pki().drydock;
         server.serve_with(&authority.serving(&[SERVER_NAME], Validity::Current)?)?;
@@ -60,7 +59,7 @@ impl<'a> Server<'a> {
         Ok(server)
     }
 
-    /// Starts it once more, and waits until it is ready.
+    /// Starts it again, and waits until it is ready.
     ///
     /// # Errors
     /// It ended or was not ready in time.
@@ -79,24 +78,21 @@ impl<'a> Server<'a> {
                 Ok(probe.get("/readyz").await?.status().is_success())
             })
             .await?;
-        self.put(Some(process));
+        self.process.insert((), process);
         Ok(())
     }
 
-    /// Asks it to end and waits for that. `None` if it does not run.
+    /// Stops it with SIGTERM. `None` if it was not started.
     ///
     /// # Errors
     /// It did not end within a minute.
     pub async fn stop(&self) -> Result<Option<ExitStatus>> {
-        match self.put(None) {
-            Some(process) => process.terminate(STOP_GRACE).await.map(Some),
-            None => Ok(None),
-        }
+        self.process.stop(&(), STOP_GRACE).await
     }
 
-    /// Kills it, as a machine that loses power does.
+    /// Kills it.
     pub fn kill(&self) {
-        drop(self.put(None));
+        self.process.kill(&());
     }
 
     /// Replaces the files of its serving certificate, the key first.
@@ -121,14 +117,13 @@ impl<'a> Server<'a> {
         RawClient::new(self.address, SERVER_NAME, &authority, identity, protocol)
     }
 
-    /// The id of its process, if it runs.
+    /// The ID of its process, if it was started.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
-        let running = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        running.as_ref().map(Process::id)
+        self.process.id(&())
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -138,10 +133,5 @@ impl<'a> Server<'a> {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    fn put(&self, process: Option<Process>) -> Option<Process> {
-        let mut running = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *running, process)
     }
 }

@@ -1,116 +1,110 @@
-//! What becomes of deletes?
+//! Rules of deletes.
 
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{PLURAL, Road, causes, names, version};
+use super::{Endpoint, PLURAL, causes, names, version};
 
 const KIND: &str = "NodeMaintenance.coordination.k8s.io";
 
-/// Success is a Status with the uid; then the object is not there.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn delete_answers_with_the_uid(road: &Road) -> Result<()> {
-    let created = road.create("a").await?;
-    let deleted = road.caller.delete(&road.path("a")).await?.expect(200)?;
+/// A delete returns a Status with the UID, and the object is gone.
+pub async fn delete_returns_the_uid(api: &Endpoint) -> Result<()> {
+    let created = api.create("a").await?;
+    let deleted = api.caller.delete(&api.path("a")).await?.expect(200)?;
     let expected = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {
-            "name": road.name("a"), "group": "coordination.k8s.io", "kind": "nodemaintenances",
+            "name": api.name("a"), "group": "coordination.k8s.io", "kind": "nodemaintenances",
             "uid": created["metadata"]["uid"],
         },
     });
     assert_eq!(deleted, expected);
-    let message = format!("{PLURAL} \"{}\" not found", road.name("a"));
+    let message = format!("{PLURAL} \"{}\" not found", api.name("a"));
     for answer in [
-        road.caller.get(&road.path("a")).await?,
-        road.caller.delete(&road.path("a")).await?,
+        api.caller.get(&api.path("a")).await?,
+        api.caller.delete(&api.path("a")).await?,
     ] {
         let status = answer.refused(404, "NotFound", &message)?;
         assert_eq!(
             status["details"],
-            json!({ "name": road.name("a"), "group": "coordination.k8s.io", "kind": "nodemaintenances" })
+            json!({ "name": api.name("a"), "group": "coordination.k8s.io", "kind": "nodemaintenances" })
         );
     }
     Ok(())
 }
 
-/// With a finalizer the object stays until the last one goes.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn finalizers_hold_an_object(road: &Road) -> Result<()> {
-    let mut wanted = road.maintenance("a");
+/// An object with finalizers stays until the last one is removed.
+pub async fn finalizers_hold_an_object(api: &Endpoint) -> Result<()> {
+    let mut wanted = api.maintenance("a");
     wanted["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    let created = road.create_from(&wanted).await?;
-    let mut watch = road
+    let created = api.create_from(&wanted).await?;
+    let mut watch = api
         .watch(&format!("&resourceVersion={}", version(&created)?))
         .await?;
-    // No grace shortens that.
-    let path = format!("{}?gracePeriodSeconds=0", road.path("a"));
-    let marked = road.caller.delete(&path).await?.expect(200)?;
+    // A grace period of 0 does not override finalizers.
+    let path = format!("{}?gracePeriodSeconds=0", api.path("a"));
+    let marked = api.caller.delete(&path).await?.expect(200)?;
     ensure!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
     assert_eq!(marked["metadata"]["generation"], 2);
-    assert_eq!(watch.told().await?, ("MODIFIED".to_owned(), road.name("a")));
+    assert_eq!(
+        watch.type_and_name().await?,
+        ("MODIFIED".to_owned(), api.name("a"))
+    );
 
-    let again = road.caller.delete(&road.path("a")).await?.expect(200)?;
+    let again = api.caller.delete(&api.path("a")).await?.expect(200)?;
     assert_eq!(again, marked, "a second delete changes nothing");
     let message = format!(
         "object is being deleted: {PLURAL} \"{}\" already exists",
-        road.name("a")
+        api.name("a")
     );
-    road.caller
-        .post(&road.maintenances(), &wanted)
+    api.caller
+        .post(&api.maintenances(), &wanted)
         .await?
         .refused(409, "AlreadyExists", &message)?;
 
     let labelled = json!({ "metadata": { "labels": { "late": "label" } } });
-    road.merge("a", &labelled).await?.expect(200)?;
-    assert_eq!(watch.told().await?.0, "MODIFIED");
-    let last = road
+    api.merge("a", &labelled).await?.expect(200)?;
+    assert_eq!(watch.type_and_name().await?.0, "MODIFIED");
+    let last = api
         .merge("a", &json!({ "metadata": { "finalizers": null } }))
         .await?
         .expect(200)?;
     assert_eq!(last["metadata"]["finalizers"], Value::Null);
     let event = watch.event().await?;
     assert_eq!(event["type"], "DELETED");
-    assert_eq!(road.caller.get(&road.path("a")).await?.status, 404);
+    assert_eq!(api.caller.get(&api.path("a")).await?.status, 404);
     Ok(())
 }
 
-/// Foreground and Orphan leave work to the garbage collector.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn propagation_policies_become_finalizers(road: &Road) -> Result<()> {
-    if !road.through_host {
+/// The policies Foreground and Orphan add a finalizer for the garbage collector.
+pub async fn propagation_policies_become_finalizers(api: &Endpoint) -> Result<()> {
+    if !api.through_host {
         for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
             let name = policy.to_lowercase();
-            road.create(&name).await?;
+            api.create(&name).await?;
             let options = json!({ "propagationPolicy": policy });
-            let held = road
+            let held = api
                 .caller
-                .delete_with(&road.path(&name), &options)
+                .delete_with(&api.path(&name), &options)
                 .await?
                 .expect(200)?;
             assert_eq!(held["metadata"]["finalizers"], json!([finalizer]));
-            // Another policy is honoured.
+            // A later delete may choose another policy.
             let options = json!({ "propagationPolicy": "Background" });
-            let gone = road
+            let gone = api
                 .caller
-                .delete_with(&road.path(&name), &options)
+                .delete_with(&api.path(&name), &options)
                 .await?
                 .expect(200)?;
             assert_eq!(gone["status"], "Success", "{gone}");
         }
     }
-    let mut wanted = road.maintenance("held");
+    let mut wanted = api.maintenance("held");
     wanted["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    road.create_from(&wanted).await?;
-    let path = road.path("held");
+    api.create_from(&wanted).await?;
+    let path = api.path("held");
     for (options, cause) in [
         (
             json!({ "propagationPolicy": "Later" }),
@@ -121,31 +115,42 @@ pub async fn propagation_policies_become_finalizers(road: &Road) -> Result<()> {
             "propagationPolicy: FieldValueInvalid",
         ),
     ] {
-        let status = road.caller.delete_with(&path, &options).await?.expect(422)?;
+        let status = api.caller.delete_with(&path, &options).await?.expect(422)?;
         assert_eq!(status["details"]["kind"], "DeleteOptions");
         assert_eq!(causes(&status), [cause]);
     }
-    let accepted = road
+    if !api.through_host {
+        for (policy, finalizers) in [
+            ("Foreground", json!(["example.com/hold", "foregroundDeletion"])),
+            ("Background", json!(["example.com/hold"])),
+        ] {
+            let query = format!("{path}?propagationPolicy={policy}");
+            let held = api.caller.delete(&query).await?.expect(200)?;
+            assert_eq!(held["metadata"]["finalizers"], finalizers, "{policy}");
+        }
+        api.merge("held", &json!({ "metadata": { "finalizers": [] } }))
+            .await?
+            .expect(200)?;
+        api.create_from(&wanted).await?;
+    }
+    let accepted = api
         .caller
         .delete_with(&path, &json!({ "orphanDependents": false }))
         .await?
         .expect(202)?;
     assert_eq!(accepted["metadata"]["finalizers"], json!(["example.com/hold"]));
-    road.merge("held", &json!({ "metadata": { "finalizers": [] } }))
+    api.merge("held", &json!({ "metadata": { "finalizers": [] } }))
         .await?
         .expect(200)?;
     Ok(())
 }
 
-/// A body wins over the query; its type must be known.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn options_come_from_the_body_or_the_query(road: &Road) -> Result<()> {
-    road.create("a").await?;
-    let path = road.path("a");
+/// Options in the body replace those of the query; the body's media type must be supported.
+pub async fn options_come_from_the_body_or_the_query(api: &Endpoint) -> Result<()> {
+    api.create("a").await?;
+    let path = api.path("a");
     let dry = |path: &str| format!("{path}?dryRun=All");
-    road.caller.delete(&dry(&path)).await?.expect(200)?;
+    api.caller.delete(&dry(&path)).await?.expect(200)?;
     let bodies = [
         ("application/json", "{\"dryRun\":[\"All\"]}".to_owned()),
         (
@@ -163,47 +168,41 @@ pub async fn options_come_from_the_body_or_the_query(road: &Road) -> Result<()> 
         ("", "{\"dryRun\":[\"All\"]}".to_owned()),
     ];
     for (media_type, body) in bodies {
-        let answer = road
+        let answer = api
             .caller
             .call(Method::DELETE, &path, media_type, body.clone())
             .await?;
         assert_eq!(answer.expect(200)?["status"], "Success", "{media_type} {body}");
     }
-    road.read("a").await?;
-    let answer = road
-        .caller
-        .call(Method::DELETE, &path, "text/plain", "{}")
-        .await?;
+    api.read("a").await?;
+    let answer = api.caller.call(Method::DELETE, &path, "text/plain", "{}").await?;
     assert_eq!(answer.expect(415)?["reason"], "UnsupportedMediaType");
-    let answer = road
+    let answer = api
         .caller
         .call(Method::DELETE, &path, "application/json", "{")
         .await?;
     assert_eq!(answer.expect(400)?["reason"], "BadRequest");
-    road.read("a").await?;
-    // The query's dry run does not count beside a body.
-    road.caller
+    api.read("a").await?;
+    // With a body, the query's dryRun is ignored.
+    api.caller
         .delete_with(&dry(&path), &json!({}))
         .await?
         .expect(200)?;
-    assert_eq!(road.caller.get(&path).await?.status, 404);
+    assert_eq!(api.caller.get(&path).await?.status, 404);
     Ok(())
 }
 
-/// 409 with the texts that clients know.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn preconditions_are_checked(road: &Road) -> Result<()> {
-    let created = road.create("a").await?;
+/// A failed precondition is a 409 with the message that clients match.
+pub async fn preconditions_are_checked(api: &Endpoint) -> Result<()> {
+    let created = api.create("a").await?;
     let (uid, revision) = (
         created["metadata"]["uid"].as_str().context("uid")?,
         version(&created)?,
     );
-    let name = road.name("a");
+    let name = api.name("a");
     let delete = async |preconditions: Value| {
         let options = json!({ "preconditions": preconditions });
-        road.caller.delete_with(&road.path("a"), &options).await
+        api.caller.delete_with(&api.path("a"), &options).await
     };
     let message = format!(
         "Operation cannot be fulfilled on {KIND} \"{name}\": the UID in the precondition (other) does not match the \
@@ -225,64 +224,68 @@ pub async fn preconditions_are_checked(road: &Road) -> Result<()> {
     Ok(())
 }
 
-/// Nothing may come to hold what is leaving; a later policy may.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn a_terminating_object_takes_no_new_finalizer(road: &Road) -> Result<()> {
-    let mut wanted = road.maintenance("a");
+/// A terminating object takes no new finalizer.
+pub async fn a_terminating_object_takes_no_new_finalizer(api: &Endpoint) -> Result<()> {
+    let mut wanted = api.maintenance("a");
     wanted["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    road.create_from(&wanted).await?;
-    road.caller.delete(&road.path("a")).await?.expect(200)?;
+    api.create_from(&wanted).await?;
+    api.caller.delete(&api.path("a")).await?.expect(200)?;
     let more = json!({ "metadata": { "finalizers": ["example.com/hold", "example.com/new"] } });
-    let status = road.merge("a", &more).await?.expect(422)?;
+    let status = api.merge("a", &more).await?.expect(422)?;
     assert_eq!(causes(&status), ["metadata.finalizers: FieldValueForbidden"]);
     assert_eq!(
         status["details"]["causes"][0]["message"],
         "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers \
          []string{\"example.com/new\"}"
     );
-    road.merge("a", &json!({ "metadata": { "finalizers": null } }))
+    api.merge("a", &json!({ "metadata": { "finalizers": null } }))
         .await?
         .expect(200)?;
-    assert_eq!(road.caller.get(&road.path("a")).await?.status, 404);
+    assert_eq!(api.caller.get(&api.path("a")).await?.status, 404);
     Ok(())
 }
 
-/// Selectors and limits bound a deletecollection.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn collections_are_deleted_by_selection(road: &Road) -> Result<()> {
+/// A deletecollection obeys selectors and limits.
+pub async fn collections_are_deleted_by_selection(api: &Endpoint) -> Result<()> {
     for name in ["a", "b", "c", "d"] {
-        let mut wanted = road.maintenance(name);
+        let mut wanted = api.maintenance(name);
         wanted["metadata"]["labels"]["letter"] = json!(name);
         if name == "d" {
             wanted["metadata"]["finalizers"] = json!(["example.com/hold"]);
         }
-        road.create_from(&wanted).await?;
+        api.create_from(&wanted).await?;
     }
-    let some = format!("{},letter+in+(a)", road.own());
-    let deleted = road.caller.delete(&some).await?.expect(200)?;
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let caller = api.caller.clone().with_header("accept", table)?;
+    let unknown = format!("{}&includeObject=Some", api.own());
+    let status = caller.delete(&unknown).await?.expect(400)?;
+    assert_eq!(status["reason"], "BadRequest", "before anything is deleted");
+    let some = format!("{},letter+in+(a)", api.own());
+    let deleted = api.caller.delete(&some).await?.expect(200)?;
     assert_eq!(deleted["kind"], "NodeMaintenanceList");
-    assert_eq!(names(&deleted), [road.name("a")]);
+    assert_eq!(names(&deleted), [api.name("a")]);
     ensure!(version(&deleted)? > 0);
-    let left = async || Ok::<_, anyhow::Error>(names(&road.caller.get(&road.own()).await?.expect(200)?));
-    assert_eq!(left().await?, [road.name("b"), road.name("c"), road.name("d")]);
-    let status = road
+    let left = async || Ok::<_, anyhow::Error>(names(&api.caller.get(&api.own()).await?.expect(200)?));
+    assert_eq!(left().await?, [api.name("b"), api.name("c"), api.name("d")]);
+    let status = api
         .caller
-        .delete(&format!("{}&fieldSelector=spec.nothing%3Dx", road.own()))
+        .delete(&format!("{}&fieldSelector=spec.nothing%3Dx", api.own()))
         .await?;
     assert_eq!(status.expect(400)?["reason"], "BadRequest");
 
-    road.caller
-        .delete(&format!("{}&limit=1", road.own()))
+    api.caller
+        .delete(&format!("{}&limit=1", api.own()))
         .await?
         .expect(200)?;
-    assert_eq!(left().await?, [road.name("c"), road.name("d")]);
-    road.caller.delete(&road.own()).await?.expect(200)?;
-    assert_eq!(left().await?, [road.name("d")], "a finalizer holds it");
-    road.merge("d", &json!({ "metadata": { "finalizers": null } }))
+    assert_eq!(left().await?, [api.name("c"), api.name("d")]);
+    // As the namespace controller deletes.
+    let accept = "application/vnd.kubernetes.protobuf,application/json";
+    let caller = api.caller.clone().with_header("accept", accept)?;
+    let options = json!({ "propagationPolicy": "Background" });
+    let deleted = caller.delete_with(&api.own(), &options).await?.expect(200)?;
+    assert_eq!(names(&deleted), [api.name("c"), api.name("d")]);
+    assert_eq!(left().await?, [api.name("d")], "its finalizer is left");
+    api.merge("d", &json!({ "metadata": { "finalizers": null } }))
         .await?
         .expect(200)?;
     assert_eq!(left().await?, Vec::<String>::new());

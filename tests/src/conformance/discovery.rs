@@ -1,9 +1,9 @@
-//! What does the server say of itself?
+//! Rules of discovery, OpenAPI, and the headers of every response.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ROOT, Road};
+use super::{Endpoint, ROOT};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const VERBS: [&str; 8] = [
@@ -17,13 +17,10 @@ const VERBS: [&str; 8] = [
     "watch",
 ];
 
-/// Legacy discovery: names, verbs and hashes.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn resources_are_listed(road: &Road) -> Result<()> {
+/// The resource list has names, verbs and hashes.
+pub async fn resources_are_listed(api: &Endpoint) -> Result<()> {
     for path in [ROOT.to_owned(), format!("{ROOT}/")] {
-        let list = road.caller.get(&path).await?.expect(200)?;
+        let list = api.caller.get(&path).await?.expect(200)?;
         assert_eq!(list["kind"], "APIResourceList");
         assert_eq!(list["groupVersion"], super::GROUP_VERSION);
         let resources = list["resources"].as_array().context("resources")?;
@@ -54,11 +51,8 @@ pub async fn resources_are_listed(road: &Road) -> Result<()> {
     Ok(())
 }
 
-/// The group list in its legacy and its aggregated form.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn groups_are_listed_in_both_forms(road: &Road) -> Result<()> {
+/// The group list has a legacy and an aggregated form.
+pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
     let find = |list: &Value, member: &str, name: &dyn Fn(&Value) -> Value| {
         let groups = list[member].as_array().cloned().unwrap_or_default();
         groups
@@ -66,7 +60,7 @@ pub async fn groups_are_listed_in_both_forms(road: &Road) -> Result<()> {
             .find(|group| name(group) == "coordination.k8s.io")
             .with_context(|| format!("the group is not listed: {list}"))
     };
-    let legacy = road.caller.get("/apis").await?.expect(200)?;
+    let legacy = api.caller.get("/apis").await?.expect(200)?;
     assert_eq!(legacy["kind"], "APIGroupList");
     let group = find(&legacy, "groups", &|group| group["name"].clone())?;
     let versions = group["versions"].as_array().context("versions")?;
@@ -77,7 +71,7 @@ pub async fn groups_are_listed_in_both_forms(road: &Road) -> Result<()> {
         "{group}"
     );
 
-    let caller = road.caller.clone().with_header("accept", AGGREGATED)?;
+    let caller = api.caller.clone().with_header("accept", AGGREGATED)?;
     let answer = caller.get("/apis").await?;
     let aggregated = answer.expect(200)?;
     assert_eq!(answer.header("content-type"), AGGREGATED);
@@ -109,101 +103,127 @@ pub async fn groups_are_listed_in_both_forms(road: &Road) -> Result<()> {
     Ok(())
 }
 
-/// Both generations of OpenAPI describe the kinds.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn openapi_describes_every_kind(road: &Road) -> Result<()> {
-    let index = road.caller.get("/openapi/v3").await?.expect(200)?;
+/// OpenAPI v2 and v3 describe every kind, and every reference resolves.
+pub async fn openapi_describes_every_kind(api: &Endpoint) -> Result<()> {
+    let index = api.caller.get("/openapi/v3").await?.expect(200)?;
     let url = index["paths"]["apis/coordination.k8s.io/v1alpha3"]["serverRelativeURL"]
         .as_str()
         .with_context(|| format!("not in the index: {index}"))?;
-    let document = road.caller.get(url).await?.expect(200)?;
-    let schemas = document["components"]["schemas"].as_object().context("schemas")?;
-    for kind in ["EvictionRequest", "NodeMaintenance", "EvictionInterceptor"] {
-        let is_named = schemas.values().any(|schema| {
-            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
-            kinds.is_some_and(|kinds| kinds.iter().any(|it| it["kind"] == kind))
-        });
-        ensure!(is_named, "no schema names the kind {kind}");
-    }
-    let path = format!("{ROOT}/nodemaintenances/{{name}}");
-    let patch = &document["paths"][&path]["patch"];
-    assert_eq!(
-        patch["x-kubernetes-group-version-kind"]["kind"],
-        "NodeMaintenance"
-    );
-    assert_eq!(patch["x-kubernetes-action"], "patch");
-    let empty = Vec::new();
-    let parameters = patch["parameters"].as_array().unwrap_or(&empty);
-    for name in ["dryRun", "fieldManager", "fieldValidation", "force"] {
-        ensure!(
-            parameters.iter().any(|it| it["name"] == name),
-            "PATCH has no {name}"
-        );
-    }
-    let second = road.caller.get("/openapi/v2").await?;
+    let document = api.caller.get(url).await?.expect(200)?;
+    let second = api.caller.get("/openapi/v2").await?;
+    let v2 = second.expect(200)?;
+    let maintenance = format!("{ROOT}/nodemaintenances/{{name}}");
     ensure!(
-        second.expect(200)?["paths"][&path].is_object(),
-        "{path} is not in v2"
+        v2["paths"][&maintenance].is_object(),
+        "{maintenance} is not in v2"
     );
-    if !road.through_host {
-        let tag = second.header("etag").to_owned();
-        let again = road.caller.clone().with_header("if-none-match", &tag)?;
-        assert_eq!(again.get("/openapi/v2").await?.status, 304);
-        let unknown = road.caller.clone().with_header("accept", "text/html")?;
-        assert_eq!(unknown.get("/openapi/v2").await?.status, 406);
+    let mut documents = vec![(&document["components"]["schemas"], &document["paths"])];
+    // kube-apiserver merges v2 of all servers.
+    if !api.through_host {
+        documents.push((&v2["definitions"], &v2["paths"]));
+    }
+    for (schemas, paths) in documents {
+        let all = schemas.as_object().context("schemas")?;
+        let mut references = Vec::new();
+        collect_references(schemas, &mut references);
+        collect_references(paths, &mut references);
+        for reference in references {
+            let name = reference.rsplit('/').next().unwrap_or_default();
+            ensure!(all.contains_key(name), "{reference} does not resolve");
+        }
+        for (kind, plural) in [
+            ("EvictionRequest", "namespaces/{namespace}/evictionrequests"),
+            ("NodeMaintenance", "nodemaintenances"),
+            ("EvictionInterceptor", "evictioninterceptors"),
+        ] {
+            let gvk = json!({ "group": "coordination.k8s.io", "version": "v1alpha3", "kind": kind });
+            let count = all
+                .values()
+                .filter(|schema| schema["x-kubernetes-group-version-kind"] == json!([gvk]))
+                .count();
+            assert_eq!(count, 1, "schemas of {kind}");
+            let path = format!("{ROOT}/{plural}/{{name}}");
+            let patch = &paths[&path]["patch"];
+            assert_eq!(patch["x-kubernetes-group-version-kind"], gvk, "{path}");
+            assert_eq!(patch["x-kubernetes-action"], "patch", "{path}");
+            let parameters = patch["parameters"].as_array().context("parameters")?;
+            for name in ["dryRun", "fieldManager", "fieldValidation", "force"] {
+                let resolve = |it: &Value| {
+                    it["name"] == name || it["$ref"].as_str().is_some_and(|it| it.contains(name))
+                };
+                ensure!(
+                    parameters.iter().any(resolve),
+                    "PATCH {path} has no parameter {name}"
+                );
+            }
+        }
     }
     Ok(())
 }
 
-/// 404 for what is nowhere, 405 for what cannot be done there.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn unknown_paths_and_methods_are_told_apart(road: &Road) -> Result<()> {
-    let nowhere = "the server could not find the requested resource";
-    let forbidden = "the server does not allow this method on the requested resource";
-    for path in [
-        format!("{ROOT}/voyages"),
-        format!("{ROOT}/namespaces/{}/nodemaintenances", road.namespace),
-        format!("{ROOT}/namespaces/{}/nodemaintenances/x", road.namespace),
-        format!("{ROOT}/evictionrequests/x"),
-        format!("{ROOT}/nodemaintenances/x/scale"),
-        format!("{ROOT}/nodemaintenances/x/status/y"),
-    ] {
-        let status = road.caller.get(&path).await?.refused(404, "NotFound", nowhere)?;
-        assert_eq!(status["details"], json!({}), "{path}");
+fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    Value::String(reference) if name == "$ref" => found.push(reference),
+                    _ => collect_references(member, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_references(item, found)),
+        _ => {}
     }
-    let body = json!({});
-    let all = format!("{ROOT}/evictionrequests");
-    for answer in [
-        road.caller.post(&all, &body).await?,
-        road.caller.delete(&all).await?,
-        road.caller.post(&road.path("x"), &body).await?,
-        road.caller
-            .post(&format!("{}/status", road.path("x")), &body)
-            .await?,
-        road.caller.delete(&format!("{}/status", road.path("x"))).await?,
-        road.caller.put(&road.maintenances(), &body).await?,
-    ] {
-        let status = answer.refused(405, "MethodNotAllowed", forbidden)?;
-        assert_eq!(status["details"], json!({}), "{}", answer.what);
+}
+
+/// OpenAPI documents have entity tags; a URL with the document's hash may be cached forever.
+pub async fn openapi_can_be_cached(api: &Endpoint) -> Result<()> {
+    // kube-apiserver serves documents of its own.
+    if api.through_host {
+        return Ok(());
     }
+    let second = api.caller.get("/openapi/v2").await?;
+    let tag = second.header("etag").to_owned();
+    let again = api.caller.clone().with_header("if-none-match", &tag)?;
+    assert_eq!(again.get("/openapi/v2").await?.status, 304);
+    let unknown = api.caller.clone().with_header("accept", "text/html")?;
+    assert_eq!(unknown.get("/openapi/v2").await?.status, 406);
+
+    // A document with its hash in the URL never changes.
+    let index = api.caller.get("/openapi/v3").await?.expect(200)?;
+    let url = index["paths"]["apis/coordination.k8s.io/v1alpha3"]["serverRelativeURL"]
+        .as_str()
+        .context("a URL")?;
+    let hashed = api.caller.get(url).await?;
+    assert_eq!(hashed.header("cache-control"), "public, immutable");
+    ensure!(!hashed.header("expires").is_empty(), "{:?}", hashed.headers);
+    let again = api
+        .caller
+        .clone()
+        .with_header("if-none-match", hashed.header("etag"))?;
+    let again = again.get(url).await?;
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    let other = api
+        .caller
+        .get("/openapi/v3/apis/coordination.k8s.io/v1alpha3?hash=OLD")
+        .await?;
+    ensure!(
+        other.header("cache-control") != "public, immutable",
+        "{:?}",
+        other.headers
+    );
+    assert_eq!(other.expect(200)?, hashed.expect(200)?);
     Ok(())
 }
 
-/// Headers that every answer carries.
-///
-/// # Errors
-/// The rule does not hold.
-pub async fn every_answer_has_an_audit_id_and_is_not_cached(road: &Road) -> Result<()> {
-    let named = road.caller.clone().with_header("audit-id", "a-chosen-id")?;
-    for path in [road.maintenances(), road.path("nobody")] {
+/// Every response has an audit ID and may not be cached.
+pub async fn every_response_has_an_audit_id_and_is_not_cached(api: &Endpoint) -> Result<()> {
+    let named = api.caller.clone().with_header("audit-id", "a-chosen-id")?;
+    for path in [api.maintenances(), api.path("nobody")] {
         let answer = named.get(&path).await?;
         assert_eq!(answer.header("audit-id"), "a-chosen-id", "{path}");
         assert_eq!(answer.header("cache-control"), "no-cache, private", "{path}");
-        let answer = road.caller.get(&path).await?;
+        let answer = api.caller.get(&path).await?;
         ensure!(answer.header("audit-id").len() == 36, "{:?}", answer.headers);
     }
     Ok(())

@@ -1,14 +1,16 @@
-//! Does the server behave as a Kubernetes API server does, on every way to it?
+//! The conformance suite: the rules of a Kubernetes API server, checked over HTTP.
 //!
-//! Each rule is a function over a [`Road`]: a caller with every right at one server, by one protocol,
-//! directly or through kube-apiserver. A suite runs all rules ([`for_every_rule`](crate::for_every_rule))
-//! on the roads it has, each time with a road of its own, so that rules do not see each other's objects.
+//! Each rule is an async function over an [`Endpoint`]: a server, a protocol and a caller with all rights, either
+//! direct or through kube-apiserver. [`conformance_suite!`](crate::conformance_suite) makes a test of each rule, which
+//! runs on every endpoint of the suite. Each run has a namespace and a label of its own, so that rules do not see each
+//! other's objects.
 
 #![expect(
     clippy::indexing_slicing,
+    clippy::missing_errors_doc,
     clippy::missing_panics_doc,
     clippy::similar_names,
-    reason = "rules fail by panicking, also where JSON has another shape"
+    reason = "rules fail by panicking or with an error, also where JSON has another shape"
 )]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,92 +20,170 @@ use serde_json::{Value, json};
 
 use crate::calls::{Answer, Caller, Watch};
 
+pub mod creates;
 pub mod deletes;
 pub mod discovery;
+pub mod kinds;
 pub mod lists;
 pub mod negotiation;
+pub mod options;
+pub mod patches;
+pub mod paths;
+pub mod updates;
 pub mod watches;
-pub mod writes;
 
 /// The served group-version.
 pub const GROUP_VERSION: &str = "coordination.k8s.io/v1alpha3";
-/// Where it is served.
+/// Its path.
 pub const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
-/// The resource of most rules: cluster-scoped, and nothing acts on it while it is idle.
+/// The resource of most rules: cluster-scoped, and no controller acts on it while its stage is Idle.
 pub const PLURAL: &str = "nodemaintenances.coordination.k8s.io";
 
-/// Hands every rule to a macro as `module::rule`, so that each becomes a test of its own.
+/// The end of the message of a write conflict.
+const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// Makes a test of every rule. `$endpoints` is an async function that takes the rule's name and returns the endpoints
+/// to run it on, with a guard that is held meanwhile.
 #[macro_export]
-macro_rules! for_every_rule {
-    ($tests:ident) => {
-        $tests! {
+macro_rules! conformance_suite {
+    ($endpoints:ident) => {
+        $crate::conformance_tests! {
+            $endpoints;
             discovery::resources_are_listed,
             discovery::groups_are_listed_in_both_forms,
             discovery::openapi_describes_every_kind,
-            discovery::unknown_paths_and_methods_are_told_apart,
-            discovery::every_answer_has_an_audit_id_and_is_not_cached,
-            writes::create_sets_system_metadata,
-            writes::create_refuses_what_exists_or_cannot_be,
-            writes::create_generates_names,
-            writes::create_knows_namespaces,
-            writes::bodies_that_cannot_be_decoded,
-            writes::update_needs_the_current_resource_version,
-            writes::update_restores_what_it_may_not_change,
-            writes::only_spec_changes_advance_the_generation,
-            writes::status_is_written_apart,
-            writes::of_two_updates_of_one_version_one_wins,
-            writes::merge_patch,
-            writes::json_patch,
-            writes::patches_of_other_types_are_refused,
-            writes::patches_without_a_version_never_conflict,
-            writes::dry_runs_change_nothing,
-            writes::unknown_and_duplicate_fields,
-            writes::field_managers_are_recorded,
-            writes::metadata_is_validated,
-            deletes::delete_answers_with_the_uid,
+            discovery::openapi_can_be_cached,
+            paths::unknown_paths_are_404,
+            paths::unknown_methods_are_405,
+            paths::trailing_slashes_are_ignored,
+            paths::impossible_names_are_400_or_404,
+            paths::checks_have_an_order,
+            discovery::every_response_has_an_audit_id_and_is_not_cached,
+            creates::create_sets_system_metadata,
+            creates::create_rejects_duplicates_and_invalid_bodies,
+            creates::create_generates_names,
+            creates::create_checks_the_namespace,
+            creates::undecodable_bodies_are_rejected,
+            creates::metadata_is_validated,
+            updates::update_needs_the_current_resource_version,
+            updates::update_keeps_system_metadata,
+            updates::only_spec_changes_advance_the_generation,
+            updates::status_is_a_separate_subresource,
+            updates::of_two_concurrent_updates_one_conflicts,
+            updates::field_managers_are_recorded,
+            patches::merge_patch,
+            patches::json_patch,
+            patches::failed_patches,
+            patches::other_patch_types_are_rejected,
+            patches::patches_without_a_resource_version_never_conflict,
+            options::dry_runs_change_nothing,
+            options::dry_run_takes_only_all,
+            options::field_validation_controls_unknown_and_duplicate_fields,
+            deletes::delete_returns_the_uid,
             deletes::finalizers_hold_an_object,
             deletes::propagation_policies_become_finalizers,
             deletes::options_come_from_the_body_or_the_query,
             deletes::preconditions_are_checked,
             deletes::a_terminating_object_takes_no_new_finalizer,
             deletes::collections_are_deleted_by_selection,
-            lists::an_empty_list_has_a_version,
+            lists::an_empty_list_has_a_resource_version,
             lists::pages_are_one_snapshot,
-            lists::resource_versions_are_understood,
-            lists::labels_select,
-            lists::fields_select,
-            lists::namespaces_are_in_key_order,
-            lists::a_list_has_every_earlier_write,
-            watches::a_watch_starts_where_it_is_told,
+            lists::resource_version_parameters_select_the_snapshot,
+            lists::invalid_parameters_are_rejected,
+            lists::label_selectors_filter,
+            lists::field_selectors_filter,
+            lists::lists_are_in_key_order,
+            lists::a_list_contains_every_acknowledged_write,
+            watches::a_watch_starts_at_its_resource_version,
             watches::initial_events_end_with_a_bookmark,
             watches::selectors_turn_changes_into_additions_and_deletions,
-            watches::a_deletion_has_its_own_version,
-            watches::bad_watches_are_refused,
+            watches::a_deletion_has_its_own_revision,
+            watches::invalid_watches_are_rejected,
             watches::timeouts_end_a_watch_cleanly,
             watches::a_watch_without_bookmarks_has_none,
             watches::list_and_watch_miss_nothing_under_load,
             negotiation::tables,
+            negotiation::table_options,
             negotiation::partial_metadata,
             negotiation::table_watch,
             negotiation::partial_metadata_watch,
-            negotiation::yaml_in_and_out,
-            negotiation::what_cannot_be_served_is_refused,
+            negotiation::yaml_is_read_and_written,
+            negotiation::encodings_hold_the_same_document,
+            negotiation::unsupported_media_types_are_rejected,
             negotiation::pretty_and_compressed,
+            kinds::every_kind_is_served,
+            kinds::every_kind_has_every_representation,
+            kinds::owner_references_are_unique_and_can_be_patched,
         }
     };
 }
 
-/// A way to a server, with room for the objects of one rule.
-pub struct Road {
-    /// Somebody with every right.
+/// The tests of [`conformance_suite!`](crate::conformance_suite).
+#[macro_export]
+macro_rules! conformance_tests {
+    ($endpoints:ident; $($module:ident::$rule:ident,)*) => {
+        $(
+            #[tokio::test]
+            async fn $rule() -> anyhow::Result<()> {
+                let (_guard, endpoints) = $endpoints(stringify!($rule)).await?;
+                $crate::conformance::check_each(endpoints, $crate::conformance::$module::$rule).await
+            }
+        )*
+    };
+}
+
+/// Checks a rule on every endpoint.
+///
+/// # Errors
+/// The rule does not hold; the message names the endpoint by its namespace.
+pub async fn check_each(endpoints: Vec<Endpoint>, rule: impl AsyncFn(&Endpoint) -> Result<()>) -> Result<()> {
+    for endpoint in endpoints {
+        eprintln!("endpoint {}", endpoint.namespace);
+        rule(&endpoint)
+            .await
+            .with_context(|| format!("endpoint {}", endpoint.namespace))?;
+    }
+    Ok(())
+}
+
+/// A server as one caller reaches it, with a namespace for the objects of one rule.
+pub struct Endpoint {
+    /// A caller with all rights.
     pub caller: Caller,
-    /// An existing namespace of this road's own; maintenances are named after it.
+    /// An existing namespace that no other endpoint uses; its name also prefixes the names of maintenances.
     pub namespace: String,
-    /// Whether kube-apiserver stands between.
+    /// Whether requests pass through kube-apiserver.
     pub through_host: bool,
 }
 
-impl Road {
+impl Endpoint {
+    /// An endpoint without kube-apiserver, in a new namespace named after a rule and a protocol. `host` creates
+    /// namespaces.
+    ///
+    /// # Errors
+    /// The namespace cannot be created.
+    pub async fn new(caller: Caller, host: &Caller, rule: &str, suffix: &str) -> Result<Self> {
+        let namespace = format!("{}-{suffix}", rule.replace('_', "-"));
+        let object = json!({ "metadata": { "name": namespace } });
+        host.post("/api/v1/namespaces", &object).await?.expect(201)?;
+        Ok(Self {
+            caller,
+            namespace,
+            through_host: false,
+        })
+    }
+
+    /// An endpoint without kube-apiserver in namespace `default`, for tests with a server of their own.
+    #[must_use]
+    pub fn in_default(caller: Caller) -> Self {
+        Self {
+            caller,
+            namespace: "default".to_owned(),
+            through_host: false,
+        }
+    }
+
     /// A UID that no other object of this process has.
     #[must_use]
     pub fn uid(&self) -> String {
@@ -114,26 +194,26 @@ impl Road {
         )
     }
 
-    /// The full name of one of this road's maintenances.
+    /// The full name of a maintenance of this endpoint.
     #[must_use]
     pub fn name(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
     }
 
-    /// An idle maintenance, with this road's label.
+    /// An idle maintenance with this endpoint's label.
     #[must_use]
     pub fn maintenance(&self, name: &str) -> Value {
         json!({
             "apiVersion": GROUP_VERSION,
             "kind": "NodeMaintenance",
-            "metadata": { "name": self.name(name), "labels": { "road": self.namespace } },
+            "metadata": { "name": self.name(name), "labels": { "endpoint": self.namespace } },
             "spec": { "nodeSelector": { "nodeSelectorTerms": [{ "matchExpressions": [
                 { "key": "kubernetes.io/hostname", "operator": "In", "values": ["nowhere"] },
             ] }] } },
         })
     }
 
-    /// A request for a pod of this road's namespace, which need not exist.
+    /// A request for a pod of this endpoint's namespace; the pod does not exist.
     #[must_use]
     pub fn request(&self) -> Value {
         let uid = self.uid();
@@ -148,25 +228,29 @@ impl Road {
         })
     }
 
-    /// The collection of maintenances.
+    /// The path of all maintenances.
     #[must_use]
     pub fn maintenances(&self) -> String {
         format!("{ROOT}/nodemaintenances")
     }
 
-    /// The maintenances of this road, as a path to list or watch.
+    /// The path to list or watch this endpoint's maintenances.
     #[must_use]
     pub fn own(&self) -> String {
-        format!("{}?labelSelector=road%3D{}", self.maintenances(), self.namespace)
+        format!(
+            "{}?labelSelector=endpoint%3D{}",
+            self.maintenances(),
+            self.namespace
+        )
     }
 
-    /// One of this road's maintenances.
+    /// The path of a maintenance.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         format!("{}/{}", self.maintenances(), self.name(name))
     }
 
-    /// The requests in this road's namespace.
+    /// The path of the requests in this endpoint's namespace.
     #[must_use]
     pub fn requests(&self) -> String {
         format!("{ROOT}/namespaces/{}/evictionrequests", self.namespace)
@@ -175,7 +259,7 @@ impl Road {
     /// Creates a maintenance.
     ///
     /// # Errors
-    /// The server does not answer with 201.
+    /// The response is not a 201.
     pub async fn create(&self, name: &str) -> Result<Value> {
         self.create_from(&self.maintenance(name)).await
     }
@@ -183,33 +267,33 @@ impl Road {
     /// Creates a maintenance from this body.
     ///
     /// # Errors
-    /// The server does not answer with 201.
+    /// The response is not a 201.
     pub async fn create_from(&self, object: &Value) -> Result<Value> {
         self.caller.post(&self.maintenances(), object).await?.expect(201)
     }
 
-    /// The maintenance as it is now.
+    /// Reads a maintenance.
     ///
     /// # Errors
-    /// The server does not answer with 200.
+    /// The response is not a 200.
     pub async fn read(&self, name: &str) -> Result<Value> {
         self.caller.get(&self.path(name)).await?.expect(200)
     }
 
-    /// Merges into a maintenance.
+    /// Sends a merge patch to a maintenance.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// There is no response.
     pub async fn merge(&self, name: &str, patch: &Value) -> Result<Answer> {
         self.caller
             .patch(&self.path(name), crate::calls::MERGE_PATCH, patch)
             .await
     }
 
-    /// Watches this road's maintenances; the parameters begin with `&`.
+    /// Watches this endpoint's maintenances; the parameters begin with `&`.
     ///
     /// # Errors
-    /// The server does not answer with 200.
+    /// The response is not a 200.
     pub async fn watch(&self, parameters: &str) -> Result<Watch> {
         self.caller
             .watch(&format!("{}&watch=true{parameters}", self.own()))
@@ -217,10 +301,10 @@ impl Road {
     }
 }
 
-/// An object's resourceVersion as the number it is here.
+/// An object's resourceVersion as a number.
 ///
 /// # Errors
-/// It is none.
+/// It is not a number.
 pub fn version(object: &Value) -> Result<u64> {
     let text = object["metadata"]["resourceVersion"].as_str();
     text.and_then(|text| text.parse().ok())
@@ -237,7 +321,7 @@ pub fn names(list: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The causes of a refusal, as `field: reason`.
+/// The causes of a Status, as `field: reason`.
 #[must_use]
 pub fn causes(status: &Value) -> Vec<String> {
     let causes = status["details"]["causes"]

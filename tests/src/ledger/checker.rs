@@ -1,266 +1,227 @@
-//! Does one watch keep the promises of watches?
+//! The checker of one watch, with the ledger as its source of expected events.
 
-use std::collections::{HashSet, VecDeque};
+use drydock_storage::conformance::watch_checker::{self, Rule, Violation};
 
-use super::class::{Digest, Forgotten};
-use super::event::{Event, Fault, Frame, Kind, Rule};
+use super::event::{Event, Frame, Version};
 use super::ledger::{ClassId, Ledger};
 
-/// How many frames may wait for the ledger to hear of them.
-const MOST_WAITING: usize = 1 << 17;
-
-/// Where a watch is in what it is owed.
-#[derive(Debug)]
-enum Place {
-    /// It is to begin behind a revision.
-    Behind(u64),
-    /// It is shown the state first.
-    Initial { shown: HashSet<u32>, state: Digest },
-    /// The next event is the one at this place of the class.
-    Next(u64),
-}
-
-/// Compares the frames of one watch with what the ledger says its selection is owed.
+/// Compares the frames of one watch with the events that the ledger expects for its selection.
 ///
-/// A watch that is reconnected is another watch, which begins behind what the first one has [`seen`](Self::seen_to).
+/// A watch that reconnects is another watch, which starts after what the first one has [`seen`](Self::seen_to).
 #[derive(Debug)]
 pub struct Checker {
     class: ClassId,
-    bookmarks: bool,
-    place: Place,
-    /// Nothing at or before this revision may come.
-    start: u64,
-    /// The revision of the last event, or the one it began behind.
-    last: u64,
-    /// What the last bookmark promised.
-    promised: u64,
-    /// What the ledger could not judge yet.
-    waiting: VecDeque<Frame>,
+    inner: watch_checker::Checker<u32, Version>,
 }
 
 impl Checker {
-    /// Of a watch that begins behind a revision.
+    /// For a watch that starts after a revision.
     #[must_use]
-    pub fn behind(class: ClassId, revision: u64, bookmarks: bool) -> Self {
-        Self {
-            class,
-            bookmarks,
-            place: Place::Behind(revision),
-            start: revision,
-            last: revision,
-            promised: 0,
-            waiting: VecDeque::new(),
-        }
+    pub fn after(class: ClassId, revision: u64, bookmarks: bool) -> Self {
+        let inner = watch_checker::Checker::after(revision, bookmarks);
+        Self { class, inner }
     }
 
-    /// Of a watch that is shown the state first, up to a bookmark that says so.
+    /// For a watch that starts with initial events, which a bookmark ends.
     #[must_use]
     pub fn initial(class: ClassId) -> Self {
-        Self {
-            place: Place::Initial {
-                shown: HashSet::new(),
-                state: Digest::default(),
-            },
-            ..Self::behind(class, 0, true)
-        }
+        let inner = watch_checker::Checker::initial();
+        Self { class, inner }
     }
 
-    /// The revision behind which another watch can go on; `None` while the state is being shown.
+    /// The revision that another watch can resume from; `None` during initial events.
     #[must_use]
     pub fn seen_to(&self) -> Option<u64> {
-        let is_live = !matches!(self.place, Place::Initial { .. }) || self.promised > 0;
-        is_live.then_some(self.last.max(self.promised))
+        self.inner.seen_to()
     }
 
-    /// Takes the next frame, and judges what can be judged by itself.
+    /// Takes the next frame and checks it against the frames before.
     ///
     /// # Errors
     /// It breaks a rule.
-    pub fn take(&mut self, frame: Frame) -> Result<(), Fault> {
-        match frame {
-            Frame::Event(event) => self.take_event(event)?,
-            Frame::Bookmark {
-                revision,
-                ends_initial_events,
-            } => self.take_bookmark(revision, ends_initial_events)?,
-            Frame::Error { code } => {
-                return Err(Fault::new(
-                    Rule::Open,
-                    format!("an error event, {code}, after {}", self.last),
-                ));
-            }
-        }
-        if self.waiting.len() >= MOST_WAITING {
-            let detail = format!("{MOST_WAITING} frames wait for the ledger");
-            return Err(Fault::new(Rule::Forgotten, detail));
-        }
-        self.waiting.push_back(frame);
-        Ok(())
+    pub fn take(&mut self, frame: Frame) -> Result<(), Violation> {
+        self.inner.take(frame)
     }
 
-    fn take_event(&mut self, event: Event) -> Result<(), Fault> {
-        if self.seen_to().is_none() {
-            // The state comes in the order of names.
-            return Ok(());
-        }
-        if event.revision <= self.promised {
-            let detail = format!("{event:?} after a bookmark at {}", self.promised);
-            return Err(Fault::new(Rule::Bookmarkable, detail));
-        }
-        if event.revision <= self.start || event.revision < self.last {
-            let detail = format!("{event:?} after {}", self.last);
-            return Err(Fault::new(Rule::Ordered, detail));
-        }
-        if event.revision == self.last {
-            return Err(Fault::new(Rule::Unique, format!("{event:?} again")));
-        }
-        self.last = event.revision;
-        Ok(())
-    }
-
-    fn take_bookmark(&mut self, revision: u64, ends_initial_events: bool) -> Result<(), Fault> {
-        let is_due = self.seen_to().is_none();
-        if !self.bookmarks || ends_initial_events != is_due {
-            return Err(Fault::new(Rule::Unasked, format!("a bookmark at {revision}")));
-        }
-        if revision < self.promised || revision < self.last {
-            let detail = format!("a bookmark at {revision} after {}", self.last.max(self.promised));
-            return Err(Fault::new(Rule::Bookmarkable, detail));
-        }
-        self.promised = revision;
-        if ends_initial_events {
-            self.start = revision;
-        }
-        Ok(())
-    }
-
-    /// Judges what the ledger knows by now.
+    /// Compares the frames up to the revision that the ledger knows.
     ///
     /// # Errors
     /// A frame breaks a rule.
-    pub fn settle(&mut self, ledger: &Ledger) -> Result<(), Fault> {
-        while let Some(frame) = self.waiting.front().copied() {
-            let is_known = match frame {
-                // Shown as it was, which the bookmark after it dates.
-                Frame::Event(_) if matches!(self.place, Place::Initial { .. }) => true,
-                Frame::Event(Event { revision, .. }) | Frame::Bookmark { revision, .. } => {
-                    revision <= ledger.known_to()
-                }
-                Frame::Error { .. } => true,
-            };
-            if !is_known {
-                break;
-            }
-            self.waiting.pop_front();
-            self.judge(frame, ledger)?;
-        }
-        Ok(())
+    pub fn settle(&mut self, ledger: &Ledger) -> Result<(), Violation> {
+        let selected = &ledger.class(self.class)?.events;
+        self.inner.settle(selected, ledger.known_to()).map_err(lagging)
     }
 
-    fn judge(&mut self, frame: Frame, ledger: &Ledger) -> Result<(), Fault> {
-        if let Place::Initial { shown, state } = &mut self.place {
-            return match frame {
-                Frame::Event(event) if event.kind == Kind::Added => {
-                    state.add(event.object, event.version, event.revision);
-                    if shown.insert(event.object) {
-                        Ok(())
-                    } else {
-                        Err(Fault::new(Rule::Initial, format!("{event:?} again")))
-                    }
-                }
-                Frame::Bookmark { revision, .. } => {
-                    let state = *state;
-                    self.place = Place::Behind(revision);
-                    ledger
-                        .check_list(self.class, revision, state)
-                        .map_err(|fault| match fault.rule {
-                            Rule::Snapshot => Fault::new(Rule::Initial, fault.detail),
-                            _ => fault,
-                        })
-                }
-                other => Err(Fault::new(Rule::Initial, format!("{other:?} within the state"))),
-            };
-        }
-        let (place, next) = self.next(ledger)?;
-        match (frame, next) {
-            (Frame::Event(event), Some(owed)) => {
-                if (event.revision, event.object) != (owed.revision, owed.object) {
-                    let detail = format!("{event:?} instead of {owed:?}");
-                    return Err(Fault::new(Rule::Reliable, detail));
-                }
-                if event != owed {
-                    let detail = format!("{event:?} instead of {owed:?}");
-                    return Err(Fault::new(Rule::Filtered, detail));
-                }
-                self.place = Place::Next(place + 1);
-                Ok(())
-            }
-            (Frame::Event(event), None) => {
-                Err(Fault::new(Rule::Reliable, format!("{event:?} did not happen")))
-            }
-            (Frame::Bookmark { revision, .. }, Some(owed)) if owed.revision <= revision => {
-                let detail = format!("a bookmark at {revision} before {owed:?}");
-                Err(Fault::new(Rule::Bookmarkable, detail))
-            }
-            (Frame::Bookmark { .. } | Frame::Error { .. }, _) => {
-                self.place = Place::Next(place);
-                Ok(())
-            }
-        }
-    }
-
-    /// The place of the next event it is owed, and the event if it has happened.
-    fn next(&self, ledger: &Ledger) -> Result<(u64, Option<Event>), Fault> {
-        let forgotten = |Forgotten| {
-            let detail = format!("what came after {}: the watch lags too far behind", self.last);
-            Fault::new(Rule::Forgotten, detail)
-        };
-        let class = ledger.class(self.class)?;
-        let place = match self.place {
-            Place::Next(place) => place,
-            Place::Behind(revision) => class.place_behind(revision).ok_or(Forgotten).map_err(forgotten)?,
-            // Nothing is owed before the state was shown.
-            Place::Initial { .. } => return Ok((0, None)),
-        };
-        Ok((place, class.at(place).map_err(forgotten)?))
-    }
-
-    /// The oldest event that the watch is owed and has not delivered, once everything has been settled.
+    /// The oldest event that has happened and was not delivered; `None` while frames wait.
     ///
     /// # Errors
-    /// The ledger has forgotten it.
-    pub fn owed(&self, ledger: &Ledger) -> Result<Option<Event>, Fault> {
-        if self.waiting.is_empty() {
-            Ok(self.next(ledger)?.1)
-        } else {
-            Ok(None)
-        }
+    /// The ledger no longer keeps the event.
+    pub fn due(&self, ledger: &Ledger) -> Result<Option<Event>, Violation> {
+        let selected = &ledger.class(self.class)?.events;
+        self.inner
+            .due(selected)
+            .map(Option::<&_>::copied)
+            .map_err(lagging)
     }
 
-    /// Whether the watch has delivered everything up to a revision, up to which everything must have been told.
+    /// Whether the watch has delivered every event up to a revision, up to which the ledger must know everything.
     ///
     /// # Errors
-    /// As for [`owed`](Self::owed).
-    pub fn has_all_to(&self, revision: u64, ledger: &Ledger) -> Result<bool, Fault> {
-        let is_live = !matches!(self.place, Place::Initial { .. });
-        let owed = self.owed(ledger)?;
-        Ok(is_live && self.waiting.is_empty() && owed.is_none_or(|event| event.revision > revision))
+    /// As for [`due`](Self::due).
+    pub fn has_all_to(&self, revision: u64, ledger: &Ledger) -> Result<bool, Violation> {
+        let selected = &ledger.class(self.class)?.events;
+        self.inner.has_all_to(revision, selected).map_err(lagging)
     }
 
-    /// Judges the end of a watch that was to deliver everything up to a revision.
+    /// Checks a watch that must have delivered every event up to a revision.
     ///
     /// # Errors
-    /// It broke a rule, or something is missing.
-    pub fn finish(&mut self, complete_to: u64, ledger: &Ledger) -> Result<(), Fault> {
-        self.settle(ledger)?;
-        if self.has_all_to(complete_to, ledger)? {
-            Ok(())
-        } else {
-            let detail = format!("the end at {}, owing {:?}", self.last, self.owed(ledger)?);
-            Err(Fault::new(Rule::Complete, detail))
-        }
+    /// It breaks a rule, or events are missing.
+    pub fn finish(&mut self, complete_to: u64, ledger: &Ledger) -> Result<(), Violation> {
+        let selected = &ledger.class(self.class)?.events;
+        let known_to = ledger.known_to();
+        self.inner
+            .finish(complete_to, selected, known_to)
+            .map_err(lagging)
     }
 }
 
+/// The ledger keeps events for as long as a watch may lag.
+fn lagging(fault: Violation) -> Violation {
+    match fault.rule {
+        Rule::Forgotten => Violation::new(
+            fault.rule,
+            format!("{}: the watch lags too far behind", fault.detail),
+        ),
+        _ => fault,
+    }
+}
+
+/// The checker has tests of its own; these show that the ledger feeds it.
 #[cfg(test)]
-mod tests;
+mod tests {
+    use drydock_storage::conformance::watch_checker::Kind;
+
+    use super::super::event::{Group, Selection};
+    use super::*;
+
+    fn event(revision: u64, kind: Kind, key: u32, serial: u32, group: u16) -> Frame {
+        Frame::Event(Event {
+            revision,
+            kind,
+            key,
+            value: Version { serial, group },
+        })
+    }
+
+    fn bookmark(revision: u64, ends_initial_events: bool) -> Frame {
+        Frame::Bookmark {
+            revision,
+            ends_initial_events,
+        }
+    }
+
+    /// Writes of four objects, and the class that selects group 7.
+    fn ledger() -> (Ledger, ClassId) {
+        let selected = Selection {
+            group: Some(Group::Is(7)),
+            ..Selection::default()
+        };
+        let mut ledger = Ledger::new(4, 2, &[Selection::default(), selected], 1);
+        for frame in [
+            event(2, Kind::Added, 1, 0, 7),
+            event(3, Kind::Added, 2, 0, 8),
+            event(4, Kind::Modified, 1, 1, 7),
+            event(5, Kind::Modified, 2, 1, 7),
+            event(6, Kind::Modified, 1, 2, 8),
+            event(7, Kind::Deleted, 2, 1, 7),
+            event(8, Kind::Added, 0, 0, 8),
+            event(9, Kind::Added, 3, 0, 7),
+        ] {
+            ledger.observe(frame).unwrap();
+        }
+        let (class, _) = ledger.classes().nth(1).unwrap();
+        (ledger, class)
+    }
+
+    /// A watch of group 7 with initial events at revision 3.
+    fn faithful() -> Vec<Frame> {
+        vec![
+            event(2, Kind::Added, 1, 0, 7),
+            bookmark(3, true),
+            event(4, Kind::Modified, 1, 1, 7),
+            event(5, Kind::Added, 2, 1, 7),
+            event(6, Kind::Deleted, 1, 1, 7),
+            event(7, Kind::Deleted, 2, 1, 7),
+            bookmark(7, false),
+            event(9, Kind::Added, 3, 0, 7),
+        ]
+    }
+
+    fn check(mut checker: Checker, frames: &[Frame]) -> Result<(), Rule> {
+        let (ledger, _) = ledger();
+        let mut all = || {
+            for frame in frames {
+                checker.take(*frame)?;
+            }
+            checker.finish(9, &ledger)
+        };
+        all().map_err(|violation| violation.rule)
+    }
+
+    #[test]
+    fn planted_faults_are_found() {
+        let (_, class) = ledger();
+        let initial = |plant: &dyn Fn(&mut Vec<Frame>)| {
+            let mut frames = faithful();
+            plant(&mut frames);
+            check(Checker::initial(class), &frames)
+        };
+        assert_eq!(initial(&|_| {}), Ok(()));
+        let lose = |frames: &mut Vec<Frame>, index| {
+            frames.remove(index);
+        };
+        assert_eq!(initial(&|it| lose(it, 0)), Err(Rule::Initial));
+        assert_eq!(initial(&|it| lose(it, 2)), Err(Rule::Reliable));
+        assert_eq!(initial(&|it| lose(it, 7)), Err(Rule::Complete));
+        assert_eq!(
+            initial(&|it| it[3] = event(5, Kind::Modified, 2, 1, 7)),
+            Err(Rule::Filtered)
+        );
+        assert_eq!(
+            initial(&|it| it.insert(7, event(8, Kind::Added, 0, 0, 8))),
+            Err(Rule::Reliable)
+        );
+        assert_eq!(
+            initial(&|it| it.push(Frame::Error { code: 410 })),
+            Err(Rule::Open)
+        );
+        let after = |revision, bookmarks| check(Checker::after(class, revision, bookmarks), &faithful()[2..]);
+        assert_eq!(after(3, true), Ok(()));
+        assert_eq!(after(1, true), Err(Rule::Reliable));
+        assert_eq!(after(3, false), Err(Rule::Unrequested));
+    }
+
+    #[test]
+    fn frames_wait_until_the_ledger_knows_their_revision() {
+        let (mut ledger, class) = ledger();
+        let mut checker = Checker::after(class, 9, true);
+        checker.take(event(10, Kind::Added, 1, 3, 7)).unwrap();
+        checker.settle(&ledger).unwrap();
+        assert!(!checker.has_all_to(9, &ledger).unwrap());
+        ledger.observe(event(10, Kind::Modified, 1, 3, 7)).unwrap();
+        checker.settle(&ledger).unwrap();
+        assert!(checker.has_all_to(10, &ledger).unwrap());
+    }
+
+    #[test]
+    fn a_watch_that_lags_behind_the_ledger_is_reported() {
+        let (mut ledger, class) = ledger();
+        ledger.forget_before(9);
+        let late = Checker::after(class, 3, true).due(&ledger).unwrap_err();
+        assert_eq!(late.rule, Rule::Forgotten);
+        assert!(late.detail.ends_with("lags too far behind"), "{}", late.detail);
+        let in_time = Checker::after(class, 8, true).due(&ledger).unwrap();
+        assert_eq!(in_time.map(|event| event.revision), Some(9));
+    }
+}

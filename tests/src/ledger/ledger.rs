@@ -1,37 +1,47 @@
-//! What happened, and in which order?
+//! Acknowledged writes in the order of their revisions.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::class::{Change, Class, Digest, Forgotten, Stored};
-use super::event::{Event, Fault, Frame, Kind, Rule, Selection};
+use drydock_storage::conformance::watch_checker::{
+    Digest, Forgotten, Kind, Rule, SelectedEvents, Stored, Violation,
+};
 
-/// A selection that the ledger keeps events of.
+use super::event::{Event, Frame, Selection, Version};
+
+/// A selection whose events the ledger keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClassId(usize);
 
-/// Acknowledged writes in the order of their revisions, and what each selection is owed of them.
+/// A selection and its events.
+#[derive(Debug)]
+pub(super) struct Class {
+    selection: Selection,
+    pub(super) events: SelectedEvents<u32, Version>,
+}
+
+/// Acknowledged writes in the order of their revisions, and the events of each selection.
 ///
-/// Objects are numbered; their namespace is their number modulo the number of namespaces. Every write of an object
-/// gives it the next serial and is sent when the one before it was answered. An object that is created again keeps
-/// counting. Nobody else writes to them.
+/// Objects are numbered; an object's namespace is its number modulo the number of namespaces. Every write of an object
+/// gives it the next serial and is sent after the response of the one before. An object that is created again keeps
+/// counting. There are no other writers.
 #[derive(Debug)]
 pub struct Ledger {
     namespaces: u32,
-    objects: Vec<Option<Stored>>,
+    objects: Vec<Option<Stored<Version>>>,
     classes: Vec<Class>,
-    /// Which of them select a namespace, by its number, and which none: a write is of interest to few.
+    /// The classes that select a namespace, by its number, and those that select none: few concern a write.
     by_namespace: HashMap<Option<u32>, Vec<usize>>,
-    /// Everything up to here has been told.
+    /// Everything up to here has been observed.
     known_to: u64,
-    /// The highest revision that an answer has named.
+    /// The highest revision of a response.
     answered_to: u64,
-    /// Answered, but not told yet.
+    /// Acknowledged, but not observed yet.
     acknowledged: BTreeMap<u64, Event>,
-    /// Told, but not answered yet.
+    /// Observed, but not acknowledged yet.
     early: HashMap<u64, Event>,
-    /// Removals that were answered but not told yet: each object's, and the revision it lies beyond.
+    /// Deletions acknowledged but not observed yet: each object's, and the revision that its own must exceed.
     removals: HashMap<u32, u64>,
-    /// Removals that were told but not answered yet, and their revision.
+    /// Deletions observed but not acknowledged yet, and their revision.
     early_removals: HashMap<u32, u64>,
 }
 
@@ -46,7 +56,13 @@ impl Ledger {
         Self {
             namespaces: namespaces.max(1),
             objects: vec![None; objects as usize],
-            classes: selections.iter().copied().map(Class::new).collect(),
+            classes: selections
+                .iter()
+                .map(|it| Class {
+                    selection: *it,
+                    events: SelectedEvents::default(),
+                })
+                .collect(),
             by_namespace,
             known_to: from,
             answered_to: from,
@@ -57,7 +73,7 @@ impl Ledger {
         }
     }
 
-    /// The selections it keeps events of, in the order in which they were given.
+    /// The selections, in the order in which they were given.
     pub fn classes(&self) -> impl Iterator<Item = (ClassId, Selection)> {
         let selections = self.classes.iter().map(|class| class.selection);
         selections
@@ -65,61 +81,61 @@ impl Ledger {
             .map(|(index, selection)| (ClassId(index), selection))
     }
 
-    /// Up to which revision everything has been told.
+    /// The revision up to which everything has been observed.
     #[must_use]
     pub fn known_to(&self) -> u64 {
         self.known_to
     }
 
-    /// The highest revision that an answer has named: what is written from now on lies beyond.
+    /// The highest revision of a response: later writes have higher ones.
     #[must_use]
     pub fn answered_to(&self) -> u64 {
         self.answered_to
     }
 
-    /// Writes that were answered but not told, and the reverse.
+    /// The number of writes that were acknowledged but not observed, or the reverse.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.acknowledged.len() + self.early.len() + self.removals.len() + self.early_removals.len()
     }
 
-    /// The answer of a create or a change.
+    /// Records the response of a create or a change.
     ///
     /// # Errors
-    /// It contradicts what was told.
-    pub fn acknowledge(&mut self, event: Event) -> Result<(), Fault> {
+    /// It contradicts an observed event.
+    pub fn acknowledge(&mut self, event: Event) -> Result<(), Violation> {
         self.answered_to = self.answered_to.max(event.revision);
-        if let Some(told) = self.early.remove(&event.revision) {
-            return if told == event {
+        if let Some(observed) = self.early.remove(&event.revision) {
+            return if observed == event {
                 Ok(())
             } else {
-                Err(Fault::new(
+                Err(Violation::new(
                     Rule::Acknowledged,
-                    format!("answered {event:?}, told {told:?}"),
+                    format!("acknowledged {event:?}, observed {observed:?}"),
                 ))
             };
         }
         if event.revision <= self.known_to {
             let detail = format!(
-                "{event:?} was not told, though everything up to {} was",
+                "{event:?} was not observed, though everything up to {} was",
                 self.known_to
             );
-            return Err(Fault::new(Rule::Reliable, detail));
+            return Err(Violation::new(Rule::Reliable, detail));
         }
         match self.acknowledged.insert(event.revision, event) {
             None => Ok(()),
-            Some(other) => Err(Fault::new(
+            Some(other) => Err(Violation::new(
                 Rule::Acknowledged,
                 format!("{event:?} and {other:?} have the same revision"),
             )),
         }
     }
 
-    /// The answer of a removal that was sent when `beyond` was the highest revision answered.
+    /// Records the response of a deletion that was sent when `beyond` was the highest revision of a response.
     ///
     /// # Errors
-    /// It contradicts what was told.
-    pub fn acknowledge_removal(&mut self, object: u32, beyond: u64) -> Result<(), Fault> {
+    /// It contradicts an observed event.
+    pub fn acknowledge_removal(&mut self, object: u32, beyond: u64) -> Result<(), Violation> {
         match self.early_removals.remove(&object) {
             Some(revision) if revision > beyond => Ok(()),
             Some(revision) => Err(removed_too_early(object, revision, beyond)),
@@ -130,19 +146,19 @@ impl Ledger {
         }
     }
 
-    /// What the one watch of everything has delivered.
+    /// Records a frame of the watch of everything.
     ///
     /// # Errors
-    /// The watch breaks a rule: it must tell every acknowledged write once, in order, and nothing else.
-    pub fn tell(&mut self, frame: Frame) -> Result<(), Fault> {
+    /// The watch breaks a rule: it must deliver every acknowledged write once, in order, and nothing else.
+    pub fn observe(&mut self, frame: Frame) -> Result<(), Violation> {
         match frame {
             Frame::Event(event) => {
                 if event.revision == self.known_to {
-                    return Err(Fault::new(Rule::Unique, format!("{event:?} again")));
+                    return Err(Violation::new(Rule::Unique, format!("{event:?} is repeated")));
                 }
                 if event.revision < self.known_to {
                     let detail = format!("{event:?} after {}", self.known_to);
-                    return Err(Fault::new(Rule::Ordered, detail));
+                    return Err(Violation::new(Rule::Ordered, detail));
                 }
                 self.nothing_is_missing_before(event.revision)?;
                 self.settle(event)?;
@@ -150,46 +166,49 @@ impl Ledger {
             }
             Frame::Bookmark { revision, .. } => {
                 if revision < self.known_to {
-                    let detail = format!("a bookmark at {revision} after {}", self.known_to);
-                    return Err(Fault::new(Rule::Bookmarkable, detail));
+                    let detail = format!("bookmark at {revision} after {}", self.known_to);
+                    return Err(Violation::new(Rule::Bookmarkable, detail));
                 }
                 self.nothing_is_missing_before(revision + 1)?;
                 self.known_to = revision;
                 Ok(())
             }
-            Frame::Error { code } => Err(Fault::new(Rule::Open, format!("an error event, {code}"))),
+            Frame::Error { code } => Err(Violation::new(
+                Rule::Open,
+                format!("ERROR event with code {code}"),
+            )),
         }
     }
 
-    fn nothing_is_missing_before(&self, revision: u64) -> Result<(), Fault> {
+    fn nothing_is_missing_before(&self, revision: u64) -> Result<(), Violation> {
         match self.acknowledged.first_key_value() {
             Some((missing, event)) if *missing < revision => {
-                let detail = format!("{event:?} was not told before {revision}");
-                Err(Fault::new(Rule::Reliable, detail))
+                let detail = format!("{event:?} was not observed before {revision}");
+                Err(Violation::new(Rule::Reliable, detail))
             }
             _ => Ok(()),
         }
     }
 
-    /// Brings together what is told and what is answered.
-    fn settle(&mut self, event: Event) -> Result<(), Fault> {
+    /// Matches an observed event with its acknowledgement.
+    fn settle(&mut self, event: Event) -> Result<(), Violation> {
         if event.kind == Kind::Deleted {
-            return match self.removals.remove(&event.object) {
+            return match self.removals.remove(&event.key) {
                 Some(beyond) if event.revision <= beyond => {
-                    Err(removed_too_early(event.object, event.revision, beyond))
+                    Err(removed_too_early(event.key, event.revision, beyond))
                 }
                 Some(_) => Ok(()),
                 None => {
-                    self.early_removals.insert(event.object, event.revision);
+                    self.early_removals.insert(event.key, event.revision);
                     Ok(())
                 }
             };
         }
         match self.acknowledged.remove(&event.revision) {
-            Some(answered) if answered == event => Ok(()),
-            Some(answered) => Err(Fault::new(
+            Some(acknowledged) if acknowledged == event => Ok(()),
+            Some(acknowledged) => Err(Violation::new(
                 Rule::Acknowledged,
-                format!("answered {answered:?}, told {event:?}"),
+                format!("acknowledged {acknowledged:?}, observed {event:?}"),
             )),
             None => {
                 self.early.insert(event.revision, event);
@@ -198,45 +217,41 @@ impl Ledger {
         }
     }
 
-    fn apply(&mut self, event: Event) -> Result<(), Fault> {
-        let stored = usize::try_from(event.object)
+    fn apply(&mut self, event: Event) -> Result<(), Violation> {
+        let stored = usize::try_from(event.key)
             .ok()
             .and_then(|index| self.objects.get_mut(index));
         let Some(stored) = stored else {
-            return Err(Fault::new(
+            return Err(Violation::new(
                 Rule::Reliable,
-                format!("{event:?} of nobody's object"),
+                format!("{event:?} of an unknown object"),
             ));
         };
         let old = *stored;
         let follows = match (event.kind, old) {
             (Kind::Added, None) => true,
-            (Kind::Modified, Some(old)) => event.version.serial == old.version.serial + 1,
-            (Kind::Deleted, Some(old)) => event.version == old.version,
+            (Kind::Modified, Some(old)) => event.value.serial == old.value.serial + 1,
+            (Kind::Deleted, Some(old)) => event.value == old.value,
             (Kind::Added, Some(_)) | (Kind::Modified | Kind::Deleted, None) => false,
         };
         if !follows {
-            return Err(Fault::new(
+            return Err(Violation::new(
                 Rule::Reliable,
                 format!("{event:?} does not follow {old:?}"),
             ));
         }
-        let new = (event.kind != Kind::Deleted).then_some(Stored {
-            version: event.version,
+        let new = (event.kind != Kind::Deleted).then_some(event.value);
+        *stored = new.map(|value| Stored {
+            value,
             revision: event.revision,
         });
-        *stored = new;
-        let change = Change {
-            revision: event.revision,
-            object: event.object,
-            namespace: event.object % self.namespaces,
-            old,
-            new,
-        };
-        for scope in [None, Some(change.namespace)] {
+        let namespace = event.key % self.namespaces;
+        for scope in [None, Some(namespace)] {
             for index in self.by_namespace.get(&scope).into_iter().flatten() {
-                if let Some(class) = self.classes.get_mut(*index) {
-                    class.push(&change);
+                if let Some(Class { selection, events }) = self.classes.get_mut(*index) {
+                    let has = |version: Version| selection.has(namespace, event.key, version);
+                    let old = old.filter(|old| has(old.value));
+                    events.push(event.key, event.revision, old, new.filter(|new| has(*new)));
                 }
             }
         }
@@ -244,74 +259,77 @@ impl Ledger {
         Ok(())
     }
 
-    /// Says that nothing will be written any more and everything has been told.
+    /// Declares that there will be no more writes and that everything has been observed.
     ///
     /// # Errors
-    /// Something was answered and not told, or told and never answered.
-    pub fn close(&mut self) -> Result<(), Fault> {
+    /// A write was acknowledged and not observed, or the reverse.
+    pub fn close(&mut self) -> Result<(), Violation> {
         if self.unsettled() > 0 {
             let detail = format!(
-                "answered but not told: {:?}, removed {:?}; told but not answered: {:?}, removed {:?}",
+                "acknowledged but not observed: {:?}, removed {:?}; observed but not acknowledged: {:?}, removed {:?}",
                 self.acknowledged.values().next(),
                 self.removals.iter().next(),
                 self.early.values().next(),
                 self.early_removals.iter().next()
             );
-            return Err(Fault::new(Rule::Acknowledged, detail));
+            return Err(Violation::new(Rule::Acknowledged, detail));
         }
         self.known_to = u64::MAX;
         Ok(())
     }
 
-    /// Forgets what lies before a revision.
+    /// Drops the events before a revision.
     pub fn forget_before(&mut self, revision: u64) {
         for class in &mut self.classes {
-            class.forget_before(revision);
+            class.events.forget_before(revision);
         }
     }
 
-    /// Judges a list: the digest of its items and its revision, up to which everything must have been told.
+    /// Checks a list: the digest of its items and its revision, up to which everything must have been observed.
     ///
     /// # Errors
     /// The items are not the state at that revision.
-    pub fn check_list(&self, class: ClassId, revision: u64, items: Digest) -> Result<(), Fault> {
+    pub fn check_list(&self, class: ClassId, revision: u64, items: Digest) -> Result<(), Violation> {
         let class = self.class(class)?;
-        match class.state_at(revision) {
+        match class.events.state_at(revision) {
             Ok(state) if state == items => Ok(()),
-            Ok(state) => Err(Fault::new(
+            Ok(state) => Err(Violation::new(
                 Rule::Snapshot,
                 format!(
-                    "{} objects of {:?} at {revision} are not the {} that were there",
+                    "{} listed objects of {:?} at {revision} are not the {} that existed",
                     items.objects, class.selection, state.objects
                 ),
             )),
-            Err(Forgotten) => Err(Fault::new(Rule::Forgotten, format!("the state at {revision}"))),
+            Err(Forgotten) => Err(Violation::new(
+                Rule::Forgotten,
+                format!("the state at {revision}"),
+            )),
         }
     }
 
-    pub(super) fn class(&self, id: ClassId) -> Result<&Class, Fault> {
+    pub(super) fn class(&self, id: ClassId) -> Result<&Class, Violation> {
         let class = self.classes.get(id.0);
-        class.ok_or_else(|| Fault::new(Rule::Forgotten, "a class of another ledger"))
+        class.ok_or_else(|| Violation::new(Rule::Forgotten, "unknown class"))
     }
 }
 
-fn removed_too_early(object: u32, revision: u64, beyond: u64) -> Fault {
+fn removed_too_early(object: u32, revision: u64, beyond: u64) -> Violation {
     let detail =
         format!("object {object} was removed at {revision}, though the removal was sent after {beyond}");
-    Fault::new(Rule::Acknowledged, detail)
+    Violation::new(Rule::Acknowledged, detail)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::Version;
+    use super::super::event::Group;
     use super::*;
 
-    fn event(revision: u64, kind: Kind, object: u32, serial: u32, group: u16) -> Event {
+    fn event(revision: u64, kind: Kind, key: u32, serial: u32, group: u16) -> Event {
         Event {
             revision,
             kind,
-            object,
-            version: Version { serial, group },
+            key,
+            value: Version { serial, group },
         }
     }
 
@@ -325,126 +343,130 @@ mod tests {
         ]
     }
 
-    fn acknowledge(ledger: &mut Ledger, event: Event) -> Result<(), Fault> {
+    fn acknowledge(ledger: &mut Ledger, event: Event) -> Result<(), Violation> {
         if event.kind == Kind::Deleted {
-            ledger.acknowledge_removal(event.object, ledger.answered_to())
+            ledger.acknowledge_removal(event.key, ledger.answered_to())
         } else {
             ledger.acknowledge(event)
         }
     }
 
-    /// Runs the events through, each answered first or told first, and says what is found.
-    fn run(answered: &[Event], told: &[Event], told_first: bool) -> Result<(), Rule> {
+    /// Runs the events through, each acknowledged first or observed first, and returns the broken rule.
+    fn run(answered: &[Event], observed: &[Event], observed_first: bool) -> Result<(), Rule> {
         let mut ledger = Ledger::new(2, 1, &[Selection::default()], 10);
-        let (mut answered, mut told) = (answered.iter(), told.iter());
-        let mut both = || -> Result<(), Fault> {
+        let (mut answered, mut observed) = (answered.iter(), observed.iter());
+        let mut both = || -> Result<(), Violation> {
             loop {
-                let (answer, tale) = (answered.next(), told.next());
-                let tell = |ledger: &mut Ledger| tale.map_or(Ok(()), |it| ledger.tell(Frame::Event(*it)));
-                if told_first {
-                    tell(&mut ledger)?;
+                let (answer, next) = (answered.next(), observed.next());
+                let observe =
+                    |ledger: &mut Ledger| next.map_or(Ok(()), |it| ledger.observe(Frame::Event(*it)));
+                if observed_first {
+                    observe(&mut ledger)?;
                 }
                 if let Some(answer) = answer {
                     acknowledge(&mut ledger, *answer)?;
                 }
-                if !told_first {
-                    tell(&mut ledger)?;
+                if !observed_first {
+                    observe(&mut ledger)?;
                 }
-                if (answer, tale) == (None, None) {
+                if (answer, next) == (None, None) {
                     return ledger.close();
                 }
             }
         };
-        both().map_err(|fault| fault.rule)
+        both().map_err(|violation| violation.rule)
     }
 
     #[test]
-    fn a_faithful_watch_is_believed_in_either_order() {
-        for told_first in [false, true] {
-            assert_eq!(run(&life(), &life(), told_first), Ok(()));
+    fn a_faithful_watch_passes_in_either_order() {
+        for observed_first in [false, true] {
+            assert_eq!(run(&life(), &life(), observed_first), Ok(()));
         }
     }
 
     #[test]
-    fn each_planted_fault_of_the_one_watch_is_found() {
+    fn each_planted_fault_of_the_watch_of_everything_is_found() {
         use Rule::*;
         let check = |fault: fn(&mut Vec<Event>), expected: &[Rule]| {
-            for told_first in [false, true] {
-                let mut told = life().to_vec();
-                fault(&mut told);
-                let found = run(&life(), &told, told_first).expect_err("a planted fault");
+            for observed_first in [false, true] {
+                let mut observed = life().to_vec();
+                fault(&mut observed);
+                let found = run(&life(), &observed, observed_first).expect_err("a planted fault");
                 assert!(expected.contains(&found), "{found:?} instead of {expected:?}");
             }
         };
         check(
-            |told| {
-                told.remove(0);
+            |observed| {
+                observed.remove(0);
             },
             &[Reliable],
         );
         check(
-            |told| {
-                told.remove(1);
+            |observed| {
+                observed.remove(1);
             },
             &[Reliable],
         );
         check(
-            |told| {
-                told.remove(2);
+            |observed| {
+                observed.remove(2);
             },
             &[Reliable],
         );
         check(
-            |told| {
-                told.remove(3);
+            |observed| {
+                observed.remove(3);
             },
             &[Acknowledged],
         );
-        check(|told| told.insert(1, told[0]), &[Unique]);
-        check(|told| told.insert(2, told[0]), &[Ordered]);
-        check(|told| told.swap(1, 2), &[Reliable]);
-        check(|told| told[1].version.group = 1, &[Acknowledged]);
-        check(|told| told[1].version.serial = 2, &[Acknowledged, Reliable]);
-        check(|told| told[2].version.serial = 0, &[Reliable]);
-        check(|told| told[3].revision = 16, &[Reliable, Acknowledged]);
+        check(|observed| observed.insert(1, observed[0]), &[Unique]);
+        check(|observed| observed.insert(2, observed[0]), &[Ordered]);
+        check(|observed| observed.swap(1, 2), &[Reliable]);
+        check(|observed| observed[1].value.group = 1, &[Acknowledged]);
+        check(|observed| observed[1].value.serial = 2, &[Acknowledged, Reliable]);
+        check(|observed| observed[2].value.serial = 0, &[Reliable]);
+        check(|observed| observed[3].revision = 16, &[Reliable, Acknowledged]);
         check(
-            |told| told.push(event(17, Kind::Modified, 1, 3, 0)),
+            |observed| observed.push(event(17, Kind::Modified, 1, 3, 0)),
             &[Acknowledged],
         );
-        check(|told| told.push(event(17, Kind::Added, 0, 0, 0)), &[Acknowledged]);
+        check(
+            |observed| observed.push(event(17, Kind::Added, 0, 0, 0)),
+            &[Acknowledged],
+        );
     }
 
     #[test]
-    fn a_bookmark_is_a_promise() {
+    fn a_bookmark_confirms_everything_up_to_its_revision() {
         let mut ledger = Ledger::new(2, 1, &[], 10);
         let bookmark = |revision| Frame::Bookmark {
             revision,
             ends_initial_events: false,
         };
-        ledger.tell(bookmark(11)).unwrap();
-        assert_eq!(ledger.tell(bookmark(10)).unwrap_err().rule, Rule::Bookmarkable);
+        ledger.observe(bookmark(11)).unwrap();
+        assert_eq!(ledger.observe(bookmark(10)).unwrap_err().rule, Rule::Bookmarkable);
         ledger.acknowledge(event(12, Kind::Added, 1, 0, 0)).unwrap();
-        ledger.tell(bookmark(11)).unwrap();
-        assert_eq!(ledger.tell(bookmark(12)).unwrap_err().rule, Rule::Reliable);
+        ledger.observe(bookmark(11)).unwrap();
+        assert_eq!(ledger.observe(bookmark(12)).unwrap_err().rule, Rule::Reliable);
         let late = ledger.acknowledge(event(11, Kind::Added, 0, 0, 0));
         assert_eq!(late.unwrap_err().rule, Rule::Reliable);
     }
 
     #[test]
-    fn a_removal_lies_beyond_what_was_answered_before_it_was_sent() {
-        for told_first in [false, true] {
+    fn a_deletion_has_a_higher_revision_than_responses_before_it_was_sent() {
+        for observed_first in [false, true] {
             let mut ledger = Ledger::new(2, 1, &[], 10);
             for it in &life()[..2] {
                 ledger.acknowledge(*it).unwrap();
-                ledger.tell(Frame::Event(*it)).unwrap();
+                ledger.observe(Frame::Event(*it)).unwrap();
             }
-            let told = Frame::Event(life()[2]);
-            let found = if told_first {
-                ledger.tell(told).unwrap();
+            let observed = Frame::Event(life()[2]);
+            let found = if observed_first {
+                ledger.observe(observed).unwrap();
                 ledger.acknowledge_removal(1, 14)
             } else {
                 ledger.acknowledge_removal(1, 14).unwrap();
-                ledger.tell(told)
+                ledger.observe(observed)
             };
             assert_eq!(found.unwrap_err().rule, Rule::Acknowledged);
         }
@@ -453,7 +475,7 @@ mod tests {
     #[test]
     fn lists_are_compared_with_the_state_at_their_revision() {
         let some = Selection {
-            group: Some(super::super::event::Group::Is(7)),
+            group: Some(Group::Is(7)),
             ..Selection::default()
         };
         let mut ledger = Ledger::new(2, 1, &[some], 10);
@@ -464,7 +486,7 @@ mod tests {
             event(13, Kind::Modified, 0, 1, 8),
             event(14, Kind::Modified, 1, 1, 7),
         ] {
-            ledger.tell(Frame::Event(it)).unwrap();
+            ledger.observe(Frame::Event(it)).unwrap();
         }
         let digest = |items: &[(u32, u32, u64)]| {
             let mut digest = Digest::default();
@@ -473,13 +495,13 @@ mod tests {
                     serial: *serial,
                     group: 7,
                 };
-                digest.add(*object, version, *revision);
+                digest.add(object, &version, *revision);
             }
             digest
         };
         let rule = |ledger: &Ledger, revision, items: &[_]| {
             let found = ledger.check_list(class, revision, digest(items));
-            found.map_err(|fault| fault.rule)
+            found.map_err(|violation| violation.rule)
         };
         assert_eq!(rule(&ledger, 10, &[]), Ok(()));
         assert_eq!(rule(&ledger, 12, &[(1, 0, 12), (0, 0, 11)]), Ok(()));

@@ -1,28 +1,28 @@
-//! What was written, and is every watch told just that?
+//! A record of all writes, which says what each list and watch must deliver.
 //!
 //! ```text
-//! writers ── acknowledge ──►  Ledger  ◄── tell ── one watch of everything
-//!                               │ what each selection is owed, in order; its state at any revision
+//! writers ── acknowledge ──►  Ledger  ◄── observe ── one watch of everything
+//!                               │ events and state of each selection
 //!                               ▼
-//! any watch ──── take ────►  Checker ── settle ──► Ok, or the rule that is broken
+//! any watch ──── take ────►  Checker ── settle ──► Ok, or the broken rule
 //! ```
 //!
-//! The answer of a write names its revision, so the ledger knows what happened and when, except for removals, whose
-//! answer has no revision: it is learned from the one watch, which must tell every acknowledged write once, in order,
-//! and nothing else. From that follows what a watch of any selection is owed: additions, changes and removals as
-//! objects come to match and cease to. Memory is bounded: the ledger forgets what is older than it is asked to keep,
-//! a checker holds only what the ledger cannot judge yet.
+//! The response of a write names its revision, so the ledger knows every write and its place in the order. Deletions
+//! are the exception: their response has no revision. It comes from one watch of everything, which must deliver every
+//! acknowledged write once, in order, and nothing else. From the writes follow the events of any selection: additions,
+//! changes and removals as objects begin and cease to match. Memory is bounded: the ledger drops events older than it
+//! is asked to keep, and a checker holds only frames that the ledger cannot judge yet.
 //!
-//! Start at [`Ledger`], then [`Checker`]; [`wire`] says how objects and events look over HTTP.
+//! Start at [`Ledger`], then [`Checker`]; [`wire`] is the JSON form of objects and events.
 
 mod checker;
-mod class;
 mod event;
 #[expect(clippy::module_inception, reason = "the type that the module is named after")]
 mod ledger;
 pub mod wire;
 
+pub use drydock_storage::conformance::watch_checker::{Digest, Kind, Rule, Violation};
+
 pub use self::checker::Checker;
-pub use self::class::Digest;
-pub use self::event::{Event, Fault, Frame, Group, Kind, Rule, Selection, Version};
+pub use self::event::{Event, Frame, Group, Selection, Version};
 pub use self::ledger::{ClassId, Ledger};

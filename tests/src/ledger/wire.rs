@@ -1,7 +1,7 @@
-//! How do the ledger's objects and their events look over HTTP?
+//! The JSON form of the ledger's objects and events.
 //!
-//! Requests for eviction, whose names carry their number, with the serial in an annotation and the group in a label.
-//! Nothing acts on them: no controller runs, and their pods do not exist.
+//! Objects are EvictionRequests with their number in the name, the serial in an annotation and the group in a label.
+//! No controller acts on them, and their pods do not exist.
 
 use std::borrow::Cow;
 
@@ -10,27 +10,26 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::class::Digest;
-use super::event::{Event, Frame, Group, Kind, Selection, Version};
+use super::{Digest, Event, Frame, Group, Kind, Selection, Version};
 use crate::conformance::ROOT;
 use crate::load::{Call, SENT};
 
 const PREFIX: &str = "5eedbeef-0000-4000-8000-";
 const GROUP: &str = "ledger.drydock.dev/group";
 const SERIAL: &str = "ledger.drydock.dev/serial";
-/// All annotations of an object may have 256 KiB; the rest of a larger object is one owner's name.
+/// Annotations are limited to 256 KiB; a larger object is filled up with the name of an owner.
 const MOST_ANNOTATED: usize = 200 << 10;
-/// What an object has beside its filling, roughly.
+/// The approximate size of an object without filling.
 const BARE_BYTES: usize = 900;
 
-/// Where objects of some size live.
+/// The namespaces and the size of objects.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What the names of namespaces begin with.
+    /// The prefix of the namespaces' names.
     pub prefix: String,
-    /// How many namespaces there are.
+    /// The number of namespaces.
     pub namespaces: u32,
-    /// The size of an object as it is sent, roughly; at least that of its parts.
+    /// The approximate size of an object as it is sent.
     pub object_bytes: usize,
 }
 
@@ -50,7 +49,7 @@ impl Place {
         format!("{}/{}", self.collection(object), name(object))
     }
 
-    /// Creates an object; `sent` is what its writer says of the time.
+    /// The call that creates an object; `sent` is the time of the write.
     #[must_use]
     pub fn create(&self, object: u32, version: Version, sent: u128) -> Call {
         let name = name(object);
@@ -85,7 +84,7 @@ impl Place {
         Call::post(self.collection(object), request.to_string().into())
     }
 
-    /// Changes an object.
+    /// The call that changes an object.
     #[must_use]
     pub fn change(&self, object: u32, version: Version, sent: u128) -> Call {
         let change = json!({ "metadata": {
@@ -95,13 +94,13 @@ impl Place {
         Call::merge_patch(self.item(object), change.to_string().into())
     }
 
-    /// Removes an object.
+    /// The call that deletes an object.
     #[must_use]
     pub fn remove(&self, object: u32) -> Call {
         Call::delete(self.item(object))
     }
 
-    /// The path of a list or watch of a selection; it has a query, to which more can be added.
+    /// The path of a list or watch of a selection, with a query that can be extended.
     #[must_use]
     pub fn path(&self, selection: Selection) -> String {
         let scope = selection.namespace.map_or_else(String::new, |number| {
@@ -127,7 +126,7 @@ fn group(number: u16) -> String {
     format!("g{number}")
 }
 
-/// Text that compresses as sentences with numbers in them do.
+/// Text that compresses like prose with numbers.
 fn filling(object: u32, bytes: usize) -> String {
     let words = (1..).flat_map(|word: u64| {
         let salt = (u64::from(object) + 1)
@@ -194,7 +193,7 @@ impl Metadata<'_> {
         let digits = self.name.strip_prefix(PREFIX);
         digits
             .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-            .with_context(|| format!("{:?} is none of ours", self.name))
+            .with_context(|| format!("{:?} is not a name of the ledger", self.name))
     }
 
     fn version(&self) -> Result<Version> {
@@ -211,13 +210,13 @@ impl Metadata<'_> {
     }
 }
 
-/// A line of a watch, and what the writer said of the time.
+/// Parses a line of a watch, and the time of the write.
 ///
 /// # Errors
-/// It is no event of such objects.
+/// It is not an event of the ledger's objects.
 pub fn frame(line: &[u8]) -> Result<(Frame, Option<u64>)> {
     let Line { kind, object } = serde_json::from_slice(line)
-        .with_context(|| format!("no event: {}", String::from_utf8_lossy(line)))?;
+        .with_context(|| format!("not an event: {}", String::from_utf8_lossy(line)))?;
     let metadata = &object.metadata;
     let kind = match kind.as_ref() {
         "ADDED" => Kind::Added,
@@ -231,31 +230,31 @@ pub fn frame(line: &[u8]) -> Result<(Frame, Option<u64>)> {
             return Ok((bookmark, None));
         }
         "ERROR" => {
-            let code = object.code.context("an error has a code")?;
+            let code = object.code.context("an ERROR event has a code")?;
             return Ok((Frame::Error { code }, None));
         }
-        other => anyhow::bail!("an event of type {other}"),
+        other => anyhow::bail!("unknown event type {other}"),
     };
     let event = Event {
         revision: metadata.revision()?,
         kind,
-        object: metadata.object()?,
-        version: metadata.version()?,
+        key: metadata.object()?,
+        value: metadata.version()?,
     };
     Ok((Frame::Event(event), metadata.annotations.sent.parse().ok()))
 }
 
-/// The revision of an object that a write was answered with, which must be what was written.
+/// The revision in the response of a write, whose object must be the one that was written.
 ///
 /// # Errors
-/// It is something else.
+/// It is another object.
 pub fn written(answer: &[u8], object: u32, version: Version) -> Result<u64> {
-    let answer: Object<'_> = serde_json::from_slice(answer).context("read the answer of a write")?;
+    let answer: Object<'_> = serde_json::from_slice(answer).context("read the response of a write")?;
     let metadata = answer.metadata;
     let found = (metadata.object()?, metadata.version()?);
     ensure!(
         found == (object, version),
-        "wrote {:?}, answered {found:?}",
+        "wrote {:?}, the response has {found:?}",
         (object, version)
     );
     metadata.revision()
@@ -266,14 +265,14 @@ pub fn written(answer: &[u8], object: u32, version: Version) -> Result<u64> {
 pub struct Page {
     /// The list's revision.
     pub revision: u64,
-    /// Where the next page begins, as a parameter of a path.
+    /// The query parameter of the next page.
     pub next: Option<String>,
 }
 
-/// Reads a page and takes its items into a digest.
+/// Parses a page and adds its items to a digest.
 ///
 /// # Errors
-/// It is no list of such objects.
+/// It is not a list of the ledger's objects.
 pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
     #[derive(Deserialize)]
     struct List<'a> {
@@ -292,7 +291,7 @@ pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
     }
     let list: List<'_> = serde_json::from_slice(answer).context("read a list")?;
     for Object { metadata, .. } in &list.items {
-        items.add(metadata.object()?, metadata.version()?, metadata.revision()?);
+        items.add(&metadata.object()?, &metadata.version()?, metadata.revision()?);
     }
     let next = list.metadata.next;
     Ok(Page {
@@ -301,7 +300,7 @@ pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
             .resource_version
             .parse()
             .context("a list's revision")?,
-        // Base64 for URLs: nothing to escape.
+        // URL-safe Base64 needs no escaping.
         next: (!next.is_empty()).then(|| format!("&continue={next}")),
     })
 }
@@ -323,7 +322,7 @@ mod tests {
     const VERSION: Version = Version { serial: 5, group: 2 };
 
     #[test]
-    fn objects_have_the_size_that_was_asked_for() {
+    fn objects_have_the_requested_size() {
         for bytes in [2700, 100_000, 3 << 19] {
             let size = place(bytes).create(4, VERSION, 0).body.len();
             assert!(size.abs_diff(bytes) < 500, "{size} instead of {bytes}");
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn objects_round_trip() {
         let call = place(1000).create(4, VERSION, 17);
         assert_eq!(call.path, format!("{ROOT}/namespaces/soak-1/evictionrequests"));
         let mut object: Value = serde_json::from_slice(&call.body).unwrap();
@@ -345,21 +344,21 @@ mod tests {
         let event = Event {
             revision: 9,
             kind: Kind::Modified,
-            object: 4,
-            version: VERSION,
+            key: 4,
+            value: VERSION,
         };
         assert_eq!(frame(line.as_bytes()).unwrap(), (Frame::Event(event), Some(17)));
 
         let list = json!({ "metadata": { "resourceVersion": "12", "continue": "abc" }, "items": [object] });
         let (mut items, mut expected) = (Digest::default(), Digest::default());
-        expected.add(4, VERSION, 9);
+        expected.add(&4_u32, &VERSION, 9);
         let read = page(&list.to_string().into(), &mut items).unwrap();
         assert_eq!((items, read.revision), (expected, 12));
         assert_eq!(read.next.as_deref(), Some("&continue=abc"));
     }
 
     #[test]
-    fn bookmarks_and_errors_are_told_apart() {
+    fn bookmarks_and_errors_are_parsed() {
         let end = json!({ "k8s.io/initial-events-end": "true" });
         for (annotations, ends_initial_events) in [(json!({}), false), (end, true)] {
             let metadata = json!({ "resourceVersion": "7", "annotations": annotations });

@@ -1,15 +1,13 @@
-//! How are many latencies kept in little room?
-//!
-//! In buckets whose width doubles every 64 buckets, so that a quantile is exact to a sixty-fourth.
+//! A histogram of latencies: the width of buckets doubles every 64 buckets, so quantiles are accurate to 1/64.
 
 use std::time::Duration;
 
-/// Buckets of one doubling: 2 to the power of this.
+/// The buckets of one doubling, as a power of two.
 const STEPS_LOG2: u32 = 6;
-/// Enough for every number of nanoseconds that fits 64 bits.
+/// Enough for every `u64` of nanoseconds.
 const BUCKETS: usize = 64 << STEPS_LOG2;
 
-/// Counts of durations.
+/// Counts of durations by bucket.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -47,13 +45,13 @@ impl Histogram {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// How many durations were counted.
+    /// The number of counted durations.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The duration that `per_thousand` of a thousand do not exceed; zero where nothing was counted.
+    /// The duration that `per_thousand` of 1000 do not exceed; zero without counts.
     #[must_use]
     pub fn quantile(&self, per_thousand: u64) -> Duration {
         let rank = self.total.saturating_mul(per_thousand).div_ceil(1000).max(1);
@@ -67,7 +65,7 @@ impl Histogram {
         self.largest
     }
 
-    /// The middle one.
+    /// The median.
     #[must_use]
     pub fn median(&self) -> Duration {
         self.quantile(500)
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bucket_starts_where_the_one_before_it_ends() {
+    fn buckets_are_contiguous() {
         for bucket in 1..58 << STEPS_LOG2 {
             let start = start_of(bucket);
             assert_eq!(bucket_of(start), bucket, "{start}");
@@ -119,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_is_counting_both() {
+    fn merging_adds_counts() {
         let (mut one, mut other) = (Histogram::default(), Histogram::default());
         one.record(Duration::from_micros(1));
         other.record(Duration::from_micros(100));

@@ -1,12 +1,12 @@
-//! How fast is a server, and what does it cost?
+//! Load on a server, its latencies and its cost.
 //!
 //! ```text
 //! Pool        a few HTTP/2 connections over TLS, shared by many clients
 //! drive       N clients that send one request after the other, bounded in count and in time
-//! pace        writes at a steady rate, however long each takes
+//! pace        requests at a steady rate, however long each takes
 //! Watchers    many watches at once: events, bytes, lag, ends
-//! Histogram   latencies, to a sixty-fourth
-//! Usage       CPU time and memory of the server's processes, as the kernel counts them
+//! Histogram   latencies, accurate to 1/64
+//! Usage       CPU time and memory of the server's processes, from /proc
 //! ```
 //!
 //! Start at [`drive`].

@@ -1,4 +1,4 @@
-//! How do many clients share few connections, as they do behind the aggregator?
+//! A few HTTP/2 connections that many clients share, as behind the aggregator.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use tokio::task::JoinHandle;
 
 use crate::clients::{Protocol, RawClient};
 
-/// What a stream and a connection may have under way towards us: no watch or list waits for a window.
+/// Flow-control windows large enough that no watch or list waits for them.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
-/// The largest frame: fewer, larger reads of lists.
+/// The largest frame, for fewer reads of lists.
 const FRAME_BYTES: u32 = 256 << 10;
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The verb.
+    /// The method.
     pub method: Method,
     /// Path and query.
     pub path: String,
-    /// The type of the body, where there is one.
+    /// The media type of the body, if there is one.
     pub content_type: Option<&'static str>,
     /// The body.
     pub body: Bytes,
 }
 
 impl Call {
-    /// A read.
+    /// GET.
     #[must_use]
     pub fn get(path: impl Into<String>) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Call {
         }
     }
 
-    /// A create.
+    /// POST of JSON.
     #[must_use]
     pub fn post(path: impl Into<String>, body: Bytes) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Call {
         }
     }
 
-    /// A JSON merge patch.
+    /// PATCH with a JSON merge patch.
     #[must_use]
     pub fn merge_patch(path: impl Into<String>, body: Bytes) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Call {
         }
     }
 
-    /// A deletion.
+    /// DELETE.
     #[must_use]
     pub fn delete(path: impl Into<String>) -> Self {
         Self {
@@ -79,25 +79,25 @@ impl Call {
     }
 }
 
-/// An answer, read to its end.
+/// A response, read to its end.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
-    /// Bytes of the body.
+    /// The size of the body in bytes.
     pub size: usize,
-    /// The body, up to its first 64 KiB unless more was asked for: for messages and for small documents.
+    /// The start of the body, 64 KiB unless more was requested.
     pub start: Bytes,
 }
 
 impl Answer {
-    /// How much of a body is kept.
+    /// The part of a body that is kept.
     const KEPT_BYTES: usize = 64 << 10;
 
-    /// Fails unless the request succeeded; the message has the answer's text.
+    /// Checks that the request succeeded.
     ///
     /// # Errors
-    /// It did not.
+    /// It did not; the message has the body.
     pub fn succeeded(self) -> Result<Self> {
         ensure!(
             self.status.is_success(),
@@ -109,7 +109,7 @@ impl Answer {
     }
 }
 
-/// Some HTTP/2 connections to one server. Dropping it closes them.
+/// HTTP/2 connections to one server. Dropping it closes them.
 pub struct Pool {
     senders: Vec<Sender>,
     tasks: Vec<JoinHandle<()>>,
@@ -119,13 +119,13 @@ impl Pool {
     /// Opens the connections.
     ///
     /// # Errors
-    /// The client does not offer HTTP/2, nobody listens, or the handshake fails.
+    /// The client does not offer HTTP/2, or a connection or handshake fails.
     pub async fn open(client: &RawClient, connections: usize) -> Result<Self> {
         Self::open_with_window(client, connections, STREAM_WINDOW_BYTES).await
     }
 
-    /// Opens connections whose streams may have so many bytes under way towards us: few, and a server soon waits for
-    /// a reader who is slow.
+    /// Opens connections with this flow-control window per stream: with a small one, a server soon waits for a slow
+    /// reader.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -154,10 +154,10 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The connection of the `number`-th client.
+    /// The connection of client `number`.
     ///
     /// # Errors
-    /// The pool has none.
+    /// The pool is empty.
     pub fn sender(&self, number: usize) -> Result<Sender> {
         let index = number % self.senders.len().max(1);
         self.senders.get(index).cloned().context("a pool has connections")
@@ -180,15 +180,15 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     ///
     /// # Errors
-    /// The connection is closed, or the answer breaks off.
+    /// The connection is closed, or the response breaks off.
     pub async fn send(&mut self, call: Call) -> Result<Answer> {
         self.send_keeping(call, Answer::KEPT_BYTES).await
     }
 
-    /// Sends a request and reads the whole answer, of which the first `most` bytes are kept.
+    /// Sends a request and reads the whole response, of which the first `most` bytes are kept.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -196,7 +196,7 @@ impl Sender {
         let (head, mut body) = self.stream(call).await?.into_parts();
         let (mut size, mut start) = (0, BytesMut::new());
         while let Some(frame) = body.frame().await {
-            let frame = frame.context("read the answer's body")?;
+            let frame = frame.context("read the body of the response")?;
             if let Some(data) = frame.data_ref() {
                 size += data.len();
                 let room = most.saturating_sub(start.len()).min(data.len());
@@ -210,7 +210,7 @@ impl Sender {
         })
     }
 
-    /// Sends a request and returns as soon as the head of the answer is there.
+    /// Sends a request and returns as soon as the head of the response has come.
     ///
     /// # Errors
     /// The connection is closed.
@@ -224,11 +224,8 @@ impl Sender {
         }
         let request = request
             .body(Full::new(call.body))
-            .with_context(|| format!("{} is no path", call.path))?;
+            .with_context(|| format!("{} is not a path", call.path))?;
         self.inner.ready().await.context("the connection is closed")?;
-        self.inner
-            .send_request(request)
-            .await
-            .context("the server did not answer")
+        self.inner.send_request(request).await.context("no response")
     }
 }

@@ -1,4 +1,4 @@
-//! How many requests does a server answer, and how long does each take?
+//! Request load: closed-loop clients, and requests at a steady rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,34 +12,34 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::histogram::Histogram;
 use super::pool::{Answer, Call, Pool};
 
-/// Where a measurement ends: at whichever comes first.
+/// The end of a measurement: whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Requests in all.
+    /// The number of requests.
     pub requests: u64,
-    /// Time after which no request is begun.
+    /// The time after which no request starts.
     pub time: Duration,
 }
 
-/// What was measured.
+/// A measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Requests that succeeded.
     pub succeeded: u64,
-    /// Requests that did not.
+    /// Requests that failed.
     pub failed: u64,
-    /// What the first of them said.
+    /// The error of the first failure.
     pub first_failure: Option<String>,
-    /// Bytes of all answers' bodies.
+    /// The size of all response bodies in bytes.
     pub bytes: u64,
-    /// From the first request to the last answer.
+    /// The time from the first request to the last response.
     pub elapsed: Duration,
-    /// Times of the requests that succeeded.
+    /// Latencies of the requests that succeeded.
     pub latencies: Histogram,
 }
 
 impl Measured {
-    /// Requests that succeeded in a second.
+    /// Successful requests per second.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -74,7 +74,7 @@ impl Measured {
     }
 }
 
-/// Lets `clients` clients send one request after the other; `call` makes the one with that number.
+/// Runs `clients` clients, each of which sends one request after the other; `call` makes the request of a number.
 ///
 /// # Errors
 /// The pool is empty. Requests that fail are counted, not returned.
@@ -111,10 +111,10 @@ where
     Ok(all)
 }
 
-/// Requests under way at most when a server cannot keep up with a steady rate.
+/// The most requests in flight when a server cannot keep up.
 const PACED_IN_FLIGHT: usize = 256;
 
-/// Sends `per_second` requests a second for `time`, each whether or not those before it are answered.
+/// Sends `per_second` requests a second for `time`, without waiting for responses.
 ///
 /// # Errors
 /// The pool is empty. Requests that fail are counted, not returned.
@@ -122,22 +122,22 @@ pub async fn pace<F>(pool: &Pool, per_second: u32, time: Duration, call: F) -> R
 where
     F: Fn(u64) -> Call + Send + Sync,
 {
-    let places = Arc::new(Semaphore::new(PACED_IN_FLIGHT));
-    let mut beat = interval(Duration::from_secs(1) / per_second.max(1));
-    // A beat that comes late is made up for, so that the rate holds over the whole time.
-    beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let permits = Arc::new(Semaphore::new(PACED_IN_FLIGHT));
+    let mut ticks = interval(Duration::from_secs(1) / per_second.max(1));
+    // Late ticks are made up for, so that the rate holds over the whole time.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let started = Instant::now();
     let mut tasks: JoinSet<Measured> = JoinSet::new();
     let mut all = Measured::default();
     let mut number = 0;
     while started.elapsed() < time {
-        beat.tick().await;
-        let place = Arc::clone(&places).acquire_owned().await.context("a place")?;
+        ticks.tick().await;
+        let permit = Arc::clone(&permits).acquire_owned().await.context("a permit")?;
         let mut sender = pool.sender(usize::try_from(number).unwrap_or_default())?;
         let call = call(number);
         number += 1;
         tasks.spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let asked = Instant::now();
             let answer = sender.send(call).await;
             let mut measured = Measured::default();

@@ -1,4 +1,4 @@
-//! What do the server's processes use, as the kernel counts it?
+//! CPU time and memory of processes, from `/proc`.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ const TICK: Duration = Duration::from_millis(10);
 /// CPU time of some processes since they started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// In user and kernel mode, all threads.
+    /// User and kernel mode, all threads.
     pub cpu: Duration,
 }
 
 impl Usage {
-    /// What the processes have used so far.
+    /// The CPU time of processes so far.
     ///
     /// # Errors
-    /// One of them is gone.
+    /// One of them has ended.
     pub fn of(processes: &[u32]) -> Result<Self> {
         let mut cpu = Duration::ZERO;
         for process in processes {
@@ -30,7 +30,7 @@ impl Usage {
         Ok(Self { cpu })
     }
 
-    /// CPU time between an earlier look and this one.
+    /// The CPU time since an earlier measurement.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.cpu.saturating_sub(earlier.cpu)
@@ -40,23 +40,23 @@ impl Usage {
 /// Resident memory of a process, in bytes.
 ///
 /// # Errors
-/// It is gone.
+/// It has ended.
 pub fn resident_bytes(process: u32) -> Result<u64> {
     status_bytes(process, "VmRSS:")
 }
 
-/// The most memory that was resident since [`forget_peak`], in bytes.
+/// The peak of resident memory since [`forget_peak`], in bytes.
 ///
 /// # Errors
-/// The process is gone.
+/// The process has ended.
 pub fn peak_bytes(process: u32) -> Result<u64> {
     status_bytes(process, "VmHWM:")
 }
 
-/// Lets [`peak_bytes`] begin with what is resident now.
+/// Resets the peak that [`peak_bytes`] returns.
 ///
 /// # Errors
-/// The process is gone, or somebody else's.
+/// The process has ended or belongs to another user.
 pub fn forget_peak(process: u32) -> Result<()> {
     let path = format!("/proc/{process}/clear_refs");
     // proc(5): 5 resets the peak.
@@ -69,7 +69,7 @@ fn status_bytes(process: u32, line: &str) -> Result<u64> {
     kibibytes(&text, line).with_context(|| format!("parse {path}"))
 }
 
-/// `utime` and `stime`: the 14th and 15th field; the second, the command's name, may hold anything.
+/// `utime` and `stime`, fields 14 and 15; field 2, the command's name, may contain spaces and parentheses.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace().skip(11);
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_past_any_name() {
+    fn times_are_read_after_any_command_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 1 2 3";
         assert_eq!(ticks(stat), Some(300));
         assert_eq!(ticks("7 (a) S 1"), None);
     }
 
     #[test]
-    fn memory_is_told_in_kibibytes() {
+    fn memory_is_read_in_kibibytes() {
         let status = "Name:\ta\nVmHWM:\t 4096 kB\nVmRSS:\t  2048 kB\nX: 1";
         assert_eq!(kibibytes(status, "VmRSS:"), Some(2 << 20));
         assert_eq!(kibibytes(status, "VmHWM:"), Some(4 << 20));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_can_be_asked_about_itself() {
+    fn the_own_process_can_be_measured() {
         let own = std::process::id();
         assert!(resident_bytes(own).unwrap() > 1 << 16);
         Usage::of(&[own]).unwrap();

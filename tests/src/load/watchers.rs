@@ -1,4 +1,4 @@
-//! What do many watchers see, how late, and does any of their watches end?
+//! Many watches at once: their events, bytes, lag, and ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,26 +15,26 @@ use super::histogram::Histogram;
 use super::pool::{Call, Pool};
 use crate::clients::POLL_INTERVAL;
 
-/// The annotation in which a writer says when it sent: nanoseconds since the watchers' epoch.
+/// The annotation with the time of the write: nanoseconds since the watchers' epoch.
 pub const SENT: &str = "bench.drydock.dev/sent";
 
-/// How much of an event is searched for it: metadata comes first, and annotations first in it.
+/// The start of an event that is searched for it: metadata comes first, with annotations first.
 const SEARCHED_BYTES: usize = 1024;
 
-/// What the watchers have seen.
+/// What the watchers have received.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Events over all watchers.
     pub events: u64,
     /// Bytes over all watchers.
     pub bytes: u64,
-    /// Watches that ended by themselves.
+    /// Watches that the server ended.
     pub ended: u64,
-    /// From sending a write to reading its event.
+    /// The times from sending a write to reading its event.
     pub lag: Histogram,
 }
 
-/// Watches that are open.
+/// Open watches.
 pub struct Watchers {
     epoch: Instant,
     events: Arc<AtomicU64>,
@@ -43,10 +43,10 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Opens `count` watches on a path that has its query already.
+    /// Opens `count` watches on a path with its query.
     ///
     /// # Errors
-    /// One is refused.
+    /// One is rejected.
     pub async fn open(pool: &Pool, count: usize, path: &str) -> Result<Self> {
         let mut watchers = Self {
             epoch: Instant::now(),
@@ -59,7 +59,7 @@ impl Watchers {
             let answer = sender.stream(Call::get(path)).await?;
             ensure!(
                 answer.status().is_success(),
-                "a watch is refused: {}",
+                "the watch was rejected: {}",
                 answer.status()
             );
             let (epoch, count) = (watchers.epoch, Arc::clone(&watchers.events));
@@ -92,14 +92,14 @@ impl Watchers {
         Ok(watchers)
     }
 
-    /// What a writer puts into [`SENT`] now.
+    /// The clock for [`SENT`].
     pub fn clock(&self) -> impl Fn() -> u128 + Send + Sync + use<> {
         let epoch = self.epoch;
         move || epoch.elapsed().as_nanos()
     }
 
-    /// Waits until `events` events have come over all watchers, or none has come for `patience`; says when the
-    /// last one came.
+    /// Waits until all watchers together have received `events` events, or none for `patience`; returns the time of
+    /// the last one.
     pub async fn wait_for(&self, events: u64, patience: Duration) -> Instant {
         let (mut seen, mut since) = (0, Instant::now());
         while seen < events && since.elapsed() < patience {
@@ -112,7 +112,7 @@ impl Watchers {
         since
     }
 
-    /// Closes the watches and adds up what they saw.
+    /// Closes the watches and adds up what they received.
     ///
     /// # Errors
     /// A watcher ended early.
@@ -130,14 +130,14 @@ impl Watchers {
     }
 }
 
-/// The event that is being read: an event is a line, and a frame may end anywhere.
+/// The event that is being read: events are lines, and frames may end anywhere.
 #[derive(Debug, Default)]
 struct Event {
     start: Vec<u8>,
 }
 
 impl Event {
-    /// Reads what has come; returns how many events ended in it.
+    /// Reads a piece of the body; returns the number of events that ended in it.
     fn read(&mut self, data: &Bytes, mut sent: impl FnMut(Duration)) -> u64 {
         let mut ended = 0;
         for piece in data.split_inclusive(|byte| *byte == b'\n') {
@@ -158,7 +158,7 @@ impl Event {
 
 fn sent_at(start: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(start).unwrap_or_else(|error| {
-        // A letter may be cut in the middle; what stands before it is text.
+        // A character may be cut.
         std::str::from_utf8(start.get(..error.valid_up_to()).unwrap_or_default()).unwrap_or_default()
     });
     let (_, after) = text.split_once(SENT)?;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_counted_and_timed_however_they_are_cut() {
+    fn events_are_counted_and_timed_across_frames() {
         let text = format!(
             "{{\"object\":{{\"metadata\":{{\"annotations\":{{\"{SENT}\":\"17\"}}}}}}}}\n{{\"type\":\"BOOKMARK\"}}\n{{"
         );

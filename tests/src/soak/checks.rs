@@ -1,10 +1,10 @@
-//! What is done beside writing and watching: lists, looks at the past, backups.
+//! The load beside writers and watchers: lists, reads of the past, backups.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::watch;
@@ -13,20 +13,20 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use super::shared::{Phase, Shared};
 use super::watchers::open;
 use crate::ledger::wire::{frame, page};
-use crate::ledger::{Checker, ClassId, Digest, Fault, Frame, Rule, Selection};
+use crate::ledger::{Checker, ClassId, Digest, Frame, Rule, Selection, Violation};
 use crate::load::{Call, Sender};
 
 /// Objects of a page.
 const PAGE: u32 = 500;
-/// Every so many lists one is of everything.
+/// One list of so many is of everything.
 const OF_EVERYTHING: usize = 10;
-/// The server forgets the past once a minute; by then it has done so.
+/// The server compacts once a minute; after this time it certainly has.
 const COMPACTION: Duration = Duration::from_mins(3);
 
 /// A class and what it selects.
 pub(super) type Class = (ClassId, Selection);
 
-/// Lists a selection page by page, judges it, and says at which revision it was.
+/// Lists a selection page by page, checks it, and returns its revision.
 pub(super) async fn list(
     shared: &Shared,
     sender: &mut Sender,
@@ -41,7 +41,7 @@ pub(super) async fn list(
         let page = page(&answer.start, &mut items)?;
         if *revision.get_or_insert(page.revision) != page.revision {
             let detail = format!("pages at {revision:?} and {}", page.revision);
-            return Err(Fault::new(Rule::Snapshot, detail).into());
+            return Err(Violation::new(Rule::Snapshot, detail).into());
         }
         match page.next {
             Some(more) => next = more,
@@ -64,7 +64,7 @@ pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<
         let Some((number, class)) = others.next() else {
             return;
         };
-        // The first one is of everything.
+        // The first class is of everything.
         let class = if number % OF_EVERYTHING == 0 {
             classes.first().unwrap_or(class)
         } else {
@@ -76,7 +76,7 @@ pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<
     }
 }
 
-/// Goes back in history: as far as the window, which must be there, and further, which must be gone.
+/// Reads the past: revisions within the window must be served, much older ones must be expired.
 pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<Class>) {
     let mut beats = Beats::new(&shared, shared.settings.probes_every);
     let window = shared.settings.window;
@@ -87,12 +87,18 @@ pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<C
         if let Some(revision) = shared.revision_before(window * 4 / 5)
             && let Err(fault) = replay(&shared, &mut sender, *class, revision).await
         {
-            shared.fault(&format!("{:?} from {revision}, in the window", class.1), &fault);
+            shared.fault(
+                &format!("{:?} from {revision}, within the window", class.1),
+                &fault,
+            );
         }
         if let Some(revision) = shared.revision_before(2 * window + COMPACTION)
             && let Err(fault) = expired(&shared, &mut sender, class.1, revision).await
         {
-            shared.fault(&format!("{:?} from {revision}, long ago", class.1), &fault);
+            shared.fault(
+                &format!("{:?} from {revision}, before the window", class.1),
+                &fault,
+            );
         }
     }
 }
@@ -101,9 +107,9 @@ pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<C
 async fn replay(shared: &Shared, sender: &mut Sender, class: Class, revision: u64) -> Result<()> {
     let known = shared.ledger().known_to();
     let parameters = format!("&allowWatchBookmarks=true&resourceVersion={revision}");
-    let mut checker = Checker::behind(class.0, revision, true);
+    let mut checker = Checker::after(class.0, revision, true);
     let Some(mut lines) = open(shared, sender, class.1, &parameters).await? else {
-        shared.put_off().await;
+        shared.back_off().await;
         return Ok(());
     };
     let replayed = async {
@@ -115,37 +121,37 @@ async fn replay(shared: &Shared, sender: &mut Sender, class: Class, revision: u6
             let line = lines.next().await?.context("the watch ended")?;
             let (frame, _) = frame(&line)?;
             if let Frame::Error { code } = frame {
-                return Err(Fault::new(Rule::Window, format!("an error event, {code}")).into());
+                bail!("history window: ERROR event with code {code}");
             }
             checker.take(frame)?;
         }
     };
     timeout(shared.settings.patience(), replayed)
         .await
-        .context("the replay takes too long")??;
+        .context("the replay timed out")??;
     let exact = format!("&resourceVersion={revision}&resourceVersionMatch=Exact");
     list(shared, sender, class, &exact).await?;
     shared.counters.past.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// A watch from before anything that the server keeps must say so, and nothing else.
+/// A watch from a compacted revision must get 410 and nothing else.
 async fn expired(shared: &Shared, sender: &mut Sender, selection: Selection, revision: u64) -> Result<()> {
     let parameters = format!("&resourceVersion={revision}");
     let Some(mut lines) = open(shared, sender, selection, &parameters).await? else {
-        shared.put_off().await;
+        shared.back_off().await;
         return Ok(());
     };
     let first = timeout(shared.settings.patience(), lines.next())
         .await
-        .context("nothing comes")??;
+        .context("no event")??;
     let first = first.map(|line| frame(&line)).transpose()?;
     match first {
         Some((Frame::Error { code: 410 }, _)) => {
             shared.counters.expired.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
-        other => Err(Fault::new(Rule::Window, format!("{other:?} instead of 410")).into()),
+        other => bail!("history window: expected 410, got {other:?}"),
     }
 }
 
@@ -164,7 +170,7 @@ pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
     }
 }
 
-/// Steps at a steady rate while there is load.
+/// A ticker that ends with the load.
 struct Beats {
     interval: Interval,
     phases: watch::Receiver<Phase>,
@@ -180,7 +186,7 @@ impl Beats {
         }
     }
 
-    /// Waits for the next step; false when the load is over.
+    /// Waits for the next tick; false when the load has ended.
     async fn next(&mut self) -> bool {
         tokio::select! {
             _ = self.phases.wait_for(|phase| *phase > Phase::Load) => false,

@@ -1,14 +1,14 @@
-//! Does a server's memory stay what it is?
+//! The trend of the server's resident memory.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::ledger::{Fault, Rule};
+use anyhow::{Result, bail};
 
-/// What may come and go at any time, the larger of the two: blocks being written, lists under way, pages that the
+/// Memory varies by the larger of these two at any time: blocks being written, lists in progress, pages that the
 /// allocator keeps.
 const SWING_BYTES: f64 = 64.0 * MIB;
-/// As a part of all memory.
+/// As a fraction of all memory.
 const SWING: f64 = 0.05;
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -25,7 +25,7 @@ impl Memory {
         self.samples.push((at.as_secs_f64(), bytes as f64));
     }
 
-    /// The straight line through the samples.
+    /// Fits a straight line by least squares.
     pub(super) fn trend(&self) -> Trend {
         let count = f64::from(u32::try_from(self.samples.len().max(1)).unwrap_or(u32::MAX));
         let mean = |of: fn(&(f64, f64)) -> f64| self.samples.iter().map(of).sum::<f64>() / count;
@@ -46,7 +46,7 @@ impl Memory {
     }
 }
 
-/// Where memory goes, swings apart.
+/// The straight line through the samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trend {
     /// Bytes after the warm-up.
@@ -57,19 +57,18 @@ pub(super) struct Trend {
 }
 
 impl Trend {
-    /// Judges the growth.
+    /// Checks the growth.
     ///
     /// # Errors
-    /// Memory grew by more than so many bytes an hour, beyond what comes and goes.
+    /// Memory grew by more than so many bytes an hour, beyond the variation.
     #[expect(clippy::cast_precision_loss, reason = "bytes of memory fit a float exactly")]
-    pub(super) fn check(self, growth_per_hour: u64) -> Result<(), Fault> {
+    pub(super) fn check(self, growth_per_hour: u64) -> Result<()> {
         let swing = SWING_BYTES.max(self.start * SWING);
         let allowed = swing + growth_per_hour as f64 * self.hours;
         if self.end - self.start <= allowed {
             return Ok(());
         }
-        let detail = format!("{self}; allowed were {:.0} MiB", allowed / MIB);
-        Err(Fault::new(Rule::Flat, detail))
+        bail!("memory grew: {self}; allowed were {:.0} MiB", allowed / MIB)
     }
 }
 
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_beyond_the_slope_and_the_swing_is_found() {
+    fn growth_beyond_the_slope_and_the_variation_is_found() {
         for (start, growth, swing, is_flat) in [
             (1000, 0, 0, true),
             (1000, 0, 300, true),
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_may_shrink_and_few_samples_say_nothing() {
+    fn shrinking_memory_and_few_samples_pass() {
         let mut shrinking = Memory::default();
         shrinking.record(Duration::ZERO, 2 << 30);
         assert!(shrinking.trend().check(0).is_ok());

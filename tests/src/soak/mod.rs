@@ -1,12 +1,12 @@
-//! Does a server keep all its promises under hours of load?
+//! The soak: hours of load on one server, with every watch event and list checked while it runs.
 //!
-//! Writers create, change and remove objects at a steady rate; thousands of watches of namespaces, groups, single
-//! objects and everything are open, some of which read slowly and some of which reconnect; lists, looks at the past and
-//! backups go on beside it. A [`Ledger`] judges every event, bookmark and list while it runs, in bounded memory. The
-//! first faults are kept, with what shows them; a fault does not end the soak, twenty do.
+//! Writers create, change and delete objects at a steady rate. Thousands of watches of namespaces, groups, single
+//! objects and everything are open; some read slowly, some reconnect. Lists, reads of past revisions and backups run
+//! at the same time. A [`Ledger`] checks every event, bookmark and list in bounded memory. The first faults are kept
+//! with their evidence; the soak ends after twenty.
 //!
-//! Beside that: a watch may only end when it was asked to; what lies in the history window can be read, and what lies
-//! far behind it is gone; the server's memory is flat after a warm-up.
+//! It also checks that a watch ends only at its timeout, that revisions within the history window can be read and
+//! much older ones cannot, and that the server's memory does not grow after a warm-up.
 //!
 //! Start at [`run`].
 
@@ -27,7 +27,7 @@ use anyhow::{Context as _, Result, ensure};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, interval, timeout};
 
 use self::memory::{Memory, Trend};
@@ -35,21 +35,21 @@ pub use self::settings::Settings;
 use self::shared::{Counters, Phase, Shared};
 use self::watchers::{Watcher, selection};
 use self::writers::Writers;
-use crate::clients::Protocol;
+use crate::clients::{Protocol, RawClient};
 use crate::ledger::wire::Place;
-use crate::ledger::{Ledger, Selection};
+use crate::ledger::{ClassId, Ledger, Selection};
 use crate::load::{Call, Pool, resident_bytes};
 use crate::standalone::Standalone;
 
-/// Connections that are written over.
+/// Connections of the writers.
 const WRITING: usize = 4;
-/// Watches of one connection.
+/// Watches per connection.
 const SHARE: usize = 100;
-/// The window of a slow reader's stream, as HTTP/2 begins with: two dozen events fill it. The server gives up streams
-/// of which nothing is taken for 30 s.
+/// The flow-control window of a slow reader's stream, the default of HTTP/2: two dozen events fill it. The server
+/// drops streams whose client reads nothing for 30 s.
 const SLOW_WINDOW_BYTES: u32 = 64 << 10;
 
-/// What came of it.
+/// The outcome of a soak.
 #[derive(Debug)]
 pub struct Summary {
     counts: String,
@@ -59,7 +59,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether every promise was kept.
+    /// Whether no rule was broken.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.fault_count == 0
@@ -74,14 +74,14 @@ impl fmt::Display for Summary {
             writeln!(f, "FAULT {fault}")?;
         }
         if self.passed() {
-            write!(f, "passed: every promise was kept")
+            write!(f, "passed: no rule was broken")
         } else {
             write!(f, "FAILED: {} faults", self.fault_count)
         }
     }
 }
 
-/// Starts a server for it, with an empty store that takes as many objects as are asked for.
+/// Starts a server with an empty store and no limit on its objects.
 ///
 /// # Errors
 /// As for [`Standalone::start`].
@@ -99,10 +99,10 @@ pub async fn server(settings: &Settings) -> Result<Standalone> {
     .await
 }
 
-/// Runs the load against a server that [`server`] has started, and judges it. `say` gets a line now and then.
+/// Runs the load against a server that [`server`] has started. `say` receives the lines of progress.
 ///
 /// # Errors
-/// The load cannot be set up. What the server does wrong is in the summary.
+/// The load cannot be set up. Faults of the server are in the summary.
 pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
     let client = server.raw_client(Protocol::Http2)?;
     let process = server.process_id().context("the server runs")?;
@@ -114,23 +114,24 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     };
     let from = prepare(&pool, &place).await?;
 
-    let slow = settings.watchers * settings.slow_per_thousand / 1000;
-    // Spread over all of them.
-    let is_slow = |number| number * slow / settings.watchers != (number + 1) * slow / settings.watchers;
-    let chosen: Vec<Selection> = (0..settings.watchers)
-        .map(|number| selection(number, is_slow(number), settings))
+    let chosen: Vec<(Selection, bool)> = (0..settings.watchers)
+        .map(|number| {
+            (
+                selection(number, is_slow(number, settings), settings),
+                is_slow(number, settings),
+            )
+        })
         .collect();
     let mut seen = HashSet::new();
     let mut selections = vec![Selection::default()];
-    selections.extend(chosen.iter().copied());
+    selections.extend(chosen.iter().map(|(selection, _)| *selection));
     selections.retain(|selection| seen.insert(*selection));
     let ledger = Ledger::new(settings.objects, place.namespaces, &selections, from);
     let classes: Vec<_> = ledger.classes().collect();
-    let by_selection: HashMap<_, _> = classes.iter().map(|(class, it)| (*it, *class)).collect();
     let shared = Arc::new(Shared::new(settings.clone(), place, ledger));
 
-    let telling_pool = Pool::open(&client, 1).await?;
-    let telling = tokio::spawn(watchers::tell(Arc::clone(&shared), telling_pool.sender(0)?));
+    let observing_pool = Pool::open(&client, 1).await?;
+    let observing = tokio::spawn(watchers::observe(Arc::clone(&shared), observing_pool.sender(0)?));
     let started = Instant::now();
     let writers = Writers::fill(&shared, pool).await.context("create the objects")?;
     say(&format!(
@@ -138,69 +139,30 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
         settings.objects,
         started.elapsed()
     ));
-
-    let quick_pool = Pool::open(&client, settings.watchers.div_ceil(SHARE)).await?;
-    let slow_pool = Pool::open_with_window(&client, slow.div_ceil(SHARE).max(1), SLOW_WINDOW_BYTES).await?;
-    let mut watching = JoinSet::new();
-    let mut quick = Vec::new();
-    for (number, selection) in chosen.into_iter().enumerate() {
-        let is_slow = is_slow(number);
-        let pool = if is_slow { &slow_pool } else { &quick_pool };
-        let reconnect = Arc::new(Notify::new());
-        if !is_slow {
-            quick.push(Arc::clone(&reconnect));
-        }
-        let watcher = Watcher {
-            shared: Arc::clone(&shared),
-            number,
-            class: *by_selection
-                .get(&selection)
-                .context("every selection has a class")?,
-            selection,
-            sender: pool.sender(number)?,
-            is_slow,
-            reconnect,
-            live_since: 0,
-        };
-        watching.spawn(watcher.run());
-    }
-    let beside = Pool::open(&client, 3).await?;
+    let watchers = Watching::start(&shared, &client, chosen, &classes).await?;
+    let checks_pool = Pool::open(&client, 3).await?;
     let mut checks = JoinSet::new();
     checks.spawn(checks::lists(
         Arc::clone(&shared),
-        beside.sender(0)?,
+        checks_pool.sender(0)?,
         classes.clone(),
     ));
-    checks.spawn(checks::past(Arc::clone(&shared), beside.sender(1)?, classes));
-    checks.spawn(checks::backups(Arc::clone(&shared), beside.sender(2)?));
+    checks.spawn(checks::past(Arc::clone(&shared), checks_pool.sender(1)?, classes));
+    checks.spawn(checks::backups(Arc::clone(&shared), checks_pool.sender(2)?));
 
     let writing = tokio::spawn(writers.run(Arc::clone(&shared)));
-    let memory = supervise(&shared, process, &quick, &say).await;
+    let memory = supervise(&shared, process, &watchers.reconnects, &say).await;
 
-    // Everything was sent; it must be answered, told, and delivered.
     shared.enter(Phase::Drain);
     writing.await.context("the writers ended early")??;
-    let settled = async {
-        while shared.ledger().unsettled() > 0 && shared.phase() < Phase::Over {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(settings.patience(), settled).await.ok();
-    telling.abort();
-    // An error says that it was ended, as it was meant to be.
-    telling.await.ok();
-    if let Err(fault) = shared.close() {
-        shared.fault("the watch of everything", &fault.into());
-    }
-    while let Some(ended) = watching.join_next().await {
-        ended.context("a watcher ended early")?;
-    }
+    drain(&shared, observing).await;
+    watchers.end().await?;
     while let Some(ended) = checks.join_next().await {
         ended.context("a check ended early")?;
     }
     let trend = memory.trend();
     if let Err(fault) = trend.check(settings.growth_per_hour) {
-        shared.fault("the server", &fault.into());
+        shared.fault("the server", &fault);
     }
     Ok(Summary {
         counts: all(&shared.counters, started.elapsed()),
@@ -210,13 +172,97 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     })
 }
 
-/// Numbers in an order of their own, the same in every run.
+/// The number of slow readers.
+fn slow(settings: &Settings) -> usize {
+    settings.watchers * settings.slow_per_thousand / 1000
+}
+
+/// Whether a watcher reads slowly; slow readers are spread evenly over all watchers.
+fn is_slow(number: usize, settings: &Settings) -> bool {
+    let slow_before = |number| number * slow(settings) / settings.watchers;
+    slow_before(number) != slow_before(number + 1)
+}
+
+/// The running watchers.
+struct Watching {
+    tasks: JoinSet<()>,
+    /// Makes a quick reader reconnect.
+    reconnects: Vec<Arc<Notify>>,
+    _pools: [Pool; 2],
+}
+
+impl Watching {
+    /// Starts a watcher for each selection; `true` marks a slow reader.
+    async fn start(
+        shared: &Arc<Shared>,
+        client: &RawClient,
+        chosen: Vec<(Selection, bool)>,
+        classes: &[(ClassId, Selection)],
+    ) -> Result<Self> {
+        let settings = &shared.settings;
+        let by_selection: HashMap<_, _> = classes.iter().map(|(class, it)| (*it, *class)).collect();
+        let quick_pool = Pool::open(client, settings.watchers.div_ceil(SHARE)).await?;
+        let slow_connections = slow(settings).div_ceil(SHARE).max(1);
+        let slow_pool = Pool::open_with_window(client, slow_connections, SLOW_WINDOW_BYTES).await?;
+        let mut tasks = JoinSet::new();
+        let mut reconnects = Vec::new();
+        for (number, (selection, is_slow)) in chosen.into_iter().enumerate() {
+            let pool = if is_slow { &slow_pool } else { &quick_pool };
+            let reconnect = Arc::new(Notify::new());
+            if !is_slow {
+                reconnects.push(Arc::clone(&reconnect));
+            }
+            let class = by_selection.get(&selection);
+            let watcher = Watcher {
+                shared: Arc::clone(shared),
+                number,
+                class: *class.context("every selection has a class")?,
+                selection,
+                sender: pool.sender(number)?,
+                is_slow,
+                reconnect,
+                live_since: 0,
+            };
+            tasks.spawn(watcher.run());
+        }
+        Ok(Self {
+            tasks,
+            reconnects,
+            _pools: [quick_pool, slow_pool],
+        })
+    }
+
+    async fn end(mut self) -> Result<()> {
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.context("a watcher ended early")?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until every write is acknowledged and observed, then closes the ledger.
+async fn drain(shared: &Shared, observing: JoinHandle<()>) {
+    let settled = async {
+        while shared.ledger().unsettled() > 0 && shared.phase() < Phase::Over {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(shared.settings.patience(), settled).await.ok();
+    observing.abort();
+    // The error of an aborted task is expected.
+    observing.await.ok();
+    if let Err(fault) = shared.close() {
+        shared.fault("the watch of everything", &fault.into());
+    }
+}
+
+/// Pseudorandom numbers, the same in every run.
 fn scatter(number: u64, turn: u32) -> u64 {
     let bits = (number << 32 | u64::from(turn)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (bits ^ bits >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-/// Makes the namespaces; the load begins behind the revision that is returned.
+/// Creates the namespaces and returns the revision that the load starts after.
 async fn prepare(pool: &Pool, place: &Place) -> Result<u64> {
     let mut sender = pool.sender(0)?;
     for number in 0..place.namespaces {
@@ -239,16 +285,16 @@ async fn prepare(pool: &Pool, place: &Place) -> Result<u64> {
         .context("a list has a revision")
 }
 
-/// Keeps the time: samples memory, lets watches reconnect, reports.
-async fn supervise(shared: &Shared, process: u32, quick: &[Arc<Notify>], say: &impl Fn(&str)) -> Memory {
+/// Runs once a second until the load ends: samples memory, makes watches reconnect, reports.
+async fn supervise(shared: &Shared, process: u32, reconnects: &[Arc<Notify>], say: &impl Fn(&str)) -> Memory {
     let settings = &shared.settings;
     let (mut memory, mut last) = (Memory::default(), Counts::of(&shared.counters));
-    // What it took to create the objects is told apart.
+    // The times of creating the objects are not part of the report.
     shared.take_times();
     let (started, mut reported) = (Instant::now(), Instant::now());
     let mut beats = interval(Duration::from_secs(1));
     let mut phases = shared.phases();
-    let mut next = quick.iter().cycle();
+    let mut next = reconnects.iter().cycle();
     let mut due = 0;
     loop {
         let over = started + settings.time;
@@ -288,7 +334,7 @@ async fn supervise(shared: &Shared, process: u32, quick: &[Arc<Notify>], say: &i
     }
 }
 
-/// How often each thing was done.
+/// Counts for a line of progress.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     writes: u64,
@@ -339,7 +385,7 @@ fn all(counters: &Counters, time: Duration) -> String {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     format!(
         "in {:.0?}: {} writes; {} events and {} bookmarks over {} watches, {} resumed, {} timed out; \
-         {} lists of {} objects; {} times back in history, {} times too far; {} backups; put off {} times",
+         {} lists of {} objects; {} reads of the past, {} expired; {} backups; {} times 429",
         time,
         read(&counters.writes),
         read(&counters.events),

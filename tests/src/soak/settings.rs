@@ -1,4 +1,4 @@
-//! How much load, for how long, and what is allowed?
+//! The settings of a soak, which the environment may override.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const GROUP_OBJECTS: u32 = 1500;
 /// One soak.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Time of the load, once all objects are there.
+    /// The duration of the load, after all objects were created.
     pub time: Duration,
     /// Objects.
     pub objects: u32,
@@ -24,31 +24,31 @@ pub struct Settings {
     pub writes: u32,
     /// Watches open at a time.
     pub watchers: usize,
-    /// How many of a thousand watchers read slowly.
+    /// Slow readers per thousand watchers.
     pub slow_per_thousand: usize,
-    /// How many of a thousand watchers reconnect each second.
+    /// Reconnects per thousand watchers and second.
     pub reconnects_per_thousand: usize,
-    /// How long a slow reader reads nothing between two bursts. The server closes connections that take nothing
+    /// How long a slow reader pauses between two bursts. The server closes connections whose client reads nothing
     /// for 30 s.
     pub pause: Duration,
-    /// How often something is listed, and everything every tenth time.
+    /// The time between lists; every tenth is of everything.
     pub lists_every: Duration,
-    /// How often a watch and a list of the past begin.
+    /// The time between reads of the past.
     pub probes_every: Duration,
-    /// How often a backup is taken.
+    /// The time between backups.
     pub backups_every: Duration,
-    /// How often there is a line.
+    /// The time between lines of progress.
     pub reports_every: Duration,
     /// The server's history window.
     pub window: Duration,
-    /// How long the server's memory may find its level.
+    /// The time before memory is sampled.
     pub warm_up: Duration,
-    /// How much resident memory may grow an hour after that, in bytes.
+    /// How much resident memory may grow per hour after that, in bytes.
     pub growth_per_hour: u64,
 }
 
 impl Settings {
-    /// Eight hours of what is asked of a server, unless the environment says otherwise.
+    /// Eight hours of the load that a server must sustain, unless the environment overrides it.
     ///
     /// # Errors
     /// A variable is no number, or there is nothing to do.
@@ -79,13 +79,13 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Namespaces, each with the same number of objects.
+    /// The number of namespaces, each with the same number of objects.
     #[must_use]
     pub fn namespaces(&self) -> u32 {
         (self.objects / NAMESPACE_OBJECTS).clamp(2, 10_000)
     }
 
-    /// Groups, between which objects move.
+    /// The number of groups, between which objects move.
     #[must_use]
     pub fn groups(&self) -> u16 {
         u16::try_from(self.objects / GROUP_OBJECTS)
@@ -93,12 +93,12 @@ impl Settings {
             .clamp(4, 1000)
     }
 
-    /// How long the ledger remembers: what is read of the past lies within the window.
+    /// How long the ledger keeps events: more than the window, within which the past is read.
     pub(super) fn memory(&self) -> Duration {
         self.window + self.window / 4 + Duration::from_mins(1)
     }
 
-    /// How long a watch may owe an event.
+    /// How late an event may be.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_mins(2).max(self.window / 2)
     }

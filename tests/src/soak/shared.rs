@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,28 +12,29 @@ use tokio::time::{Instant, sleep};
 
 use super::settings::Settings;
 use crate::ledger::wire::Place;
-use crate::ledger::{Fault, Frame, Ledger, Rule};
+use crate::ledger::{Frame, Ledger, Rule, Violation};
 use crate::load::{Answer, Call, Histogram, Sender};
+use crate::lock;
 
-/// So many faults are kept; then the soak ends.
+/// The soak ends after so many faults.
 const MOST_FAULTS: u64 = 20;
-/// Watches that are being opened at a time, up to the end of what they are shown first.
+/// Watches opened at a time; one counts until its initial events have ended.
 const OPENING: usize = 64;
-/// When the server says that it is busy.
+/// The wait after a 429.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How far the soak is.
+/// The phases of a soak, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// Everybody does what they do.
+    /// The full load.
     Load,
-    /// Nothing is written any more; watches deliver what they owe.
+    /// No more writes; watches deliver the remaining events.
     Drain,
-    /// Something is broken beyond use.
+    /// The soak cannot go on.
     Over,
 }
 
-/// What was done since the last look.
+/// Counts since the start.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) writes: AtomicU64,
@@ -50,7 +51,7 @@ pub(super) struct Counters {
     pub(super) put_off: AtomicU64,
 }
 
-/// The common state.
+/// The state that all tasks share.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) place: Place,
@@ -58,10 +59,10 @@ pub(super) struct Shared {
     pub(super) opening: Semaphore,
     epoch: Instant,
     ledger: Mutex<Ledger>,
-    /// Up to which revision the ledger knows everything.
+    /// The revision up to which the ledger knows everything.
     known: watch::Sender<u64>,
     phase: watch::Sender<Phase>,
-    /// When which revision was known, once a second.
+    /// The known revision, once a second.
     marks: Mutex<VecDeque<(Instant, u64)>>,
     latencies: Mutex<Histogram>,
     lags: Mutex<Histogram>,
@@ -100,7 +101,7 @@ impl Shared {
         self.phase.subscribe()
     }
 
-    /// Goes on to a later phase.
+    /// Enters a later phase.
     pub(super) fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|current| {
             phase > *current && {
@@ -110,31 +111,31 @@ impl Shared {
         });
     }
 
-    /// What the one watch has delivered.
-    pub(super) fn tell(&self, frame: Frame) -> Result<(), Fault> {
+    /// Records a frame of the watch of everything.
+    pub(super) fn observe(&self, frame: Frame) -> Result<(), Violation> {
         let known = {
             let mut ledger = self.ledger();
-            ledger.tell(frame)?;
+            ledger.observe(frame)?;
             ledger.known_to()
         };
         self.known.send_replace(known);
         Ok(())
     }
 
-    /// Says that everything has been written and told.
-    pub(super) fn close(&self) -> Result<(), Fault> {
+    /// Declares that everything has been written and observed.
+    pub(super) fn close(&self) -> Result<(), Violation> {
         self.ledger().close()?;
         self.known.send_replace(u64::MAX);
         Ok(())
     }
 
-    /// Up to which revision the ledger knows everything: the largest number when it is closed.
+    /// The revision up to which the ledger knows everything: the largest number once it is closed.
     pub(super) fn known(&self) -> watch::Receiver<u64> {
         self.known.subscribe()
     }
 
     /// Waits until the ledger knows everything up to a revision.
-    pub(super) async fn known_to(&self, revision: u64) -> Result<(), Fault> {
+    pub(super) async fn known_to(&self, revision: u64) -> Result<(), Violation> {
         let mut known = self.known();
         let waited = tokio::time::timeout(
             self.settings.patience(),
@@ -142,14 +143,14 @@ impl Shared {
         );
         match waited.await {
             Ok(_) => Ok(()),
-            Err(_) => Err(Fault::new(
+            Err(_) => Err(Violation::new(
                 Rule::Complete,
-                format!("the watch of everything has not come to {revision}"),
+                format!("the watch of everything has not reached {revision}"),
             )),
         }
     }
 
-    /// Notes which revision is known now; forgets what is too old to be asked for.
+    /// Records the revision that is known now; drops marks and events that are too old to be needed.
     pub(super) fn mark(&self) {
         let now = Instant::now();
         let oldest = 2 * self.settings.memory() + 2 * self.settings.window;
@@ -164,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// The newest revision that was known so long ago.
+    /// The newest revision that was known at that time.
     pub(super) fn revision_before(&self, ago: Duration) -> Option<u64> {
         let now = Instant::now();
         let marks = lock(&self.marks);
@@ -173,7 +174,7 @@ impl Shared {
         Some(*revision)
     }
 
-    /// What a writer says of the time.
+    /// The time that a writer puts into its objects, in nanoseconds.
     pub(super) fn now(&self) -> u128 {
         self.epoch.elapsed().as_nanos()
     }
@@ -191,13 +192,13 @@ impl Shared {
         }
     }
 
-    /// Times of writes and lags of events since the last look.
+    /// Takes the latencies of writes and the lags of events since the last call.
     pub(super) fn take_times(&self) -> (Histogram, Histogram) {
         let take = |times: &Mutex<Histogram>| std::mem::take(&mut *lock(times));
         (take(&self.latencies), take(&self.lags))
     }
 
-    /// Notes a fault; too many end the soak.
+    /// Records a fault; too many end the soak.
     pub(super) fn fault(&self, whose: &str, fault: &anyhow::Error) {
         let count = self.fault_count.fetch_add(1, Ordering::Relaxed) + 1;
         if count <= MOST_FAULTS {
@@ -217,23 +218,19 @@ impl Shared {
         self.fault_count.load(Ordering::Relaxed)
     }
 
-    /// Sends a request until the server is not too busy for it; the answer must be a success.
+    /// Sends a request, again after each 429; the response must be a success.
     pub(super) async fn send(&self, sender: &mut Sender, call: &Call) -> Result<Answer> {
         loop {
             let answer = sender.send_keeping(call.clone(), usize::MAX).await?;
             if answer.status != StatusCode::TOO_MANY_REQUESTS {
                 return answer.succeeded();
             }
-            self.put_off().await;
+            self.back_off().await;
         }
     }
 
-    pub(super) async fn put_off(&self) {
+    pub(super) async fn back_off(&self) {
         self.counters.put_off.fetch_add(1, Ordering::Relaxed);
         sleep(RETRY_AFTER).await;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Who watches, how, and what is made of it?
+//! The watchers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,27 +15,27 @@ use super::scatter;
 use super::settings::Settings;
 use super::shared::{Phase, Shared};
 use crate::ledger::wire::frame;
-use crate::ledger::{Checker, ClassId, Event, Fault, Frame, Group, Kind, Rule, Selection};
+use crate::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Rule, Selection, Violation};
 use crate::lines::Lines;
 use crate::load::{Call, Sender};
 
-/// Watches of everything are few, of a group some, of one object some more; the rest is of a namespace.
+/// One watch of so many is of everything, of a group, of one object; the rest are of a namespace.
 const OF_EVERYTHING: usize = 2500;
 const OF_A_GROUP: usize = 25;
 const OF_AN_OBJECT: usize = 100;
-/// A slow reader pauses so often, then reads until it has everything, and begins again.
+/// A slow reader pauses so often, then catches up, and starts over.
 const PAUSES: u32 = 6;
-/// What it reads between two pauses: more than its stream's window, so that the server sees it read.
+/// What it reads between two pauses: more than its stream's window, so that the server sees progress.
 const BURST_BYTES: usize = 96 << 10;
-/// How often a watch looks whether it is owed something.
-const LOOK: Duration = Duration::from_secs(5);
-/// A watch is to end by itself after so long, at least and at most.
+/// How often a watch is checked for overdue events.
+const OVERDUE_CHECK: Duration = Duration::from_secs(5);
+/// The shortest and the longest timeout of a watch, in seconds.
 const SHORTEST: u64 = 240;
 const LONGEST: u64 = 900;
-/// How much earlier than it was asked to may a watch end?
+/// How much before its timeout a watch may end.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// What the watcher of that number watches. Who is to read slowly watches more than it can take meanwhile.
+/// The selection of a watcher. A slow reader watches more than it can read during its pauses.
 pub(super) fn selection(number: usize, is_slow: bool, settings: &Settings) -> Selection {
     let spread = scatter(number as u64, 0);
     let below = |limit: u32| u32::try_from(spread % u64::from(limit.max(1))).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn selection(number: usize, is_slow: bool, settings: &Settings) -> Se
     }
 }
 
-/// Opens a watch with these parameters; `None` when the server is too busy.
+/// Opens a watch; `None` after a 429.
 pub(super) async fn open(
     shared: &Shared,
     sender: &mut Sender,
@@ -76,65 +76,65 @@ pub(super) async fn open(
         status => {
             let text = answer.into_body().collect().await.context("read a refusal")?;
             let text = String::from_utf8_lossy(&text.to_bytes()).into_owned();
-            Err(Fault::new(Rule::Open, format!("a watch is refused: {status}: {text}")).into())
+            Err(Violation::new(Rule::Open, format!("the watch was refused: {status}: {text}")).into())
         }
     }
 }
 
-/// The one watch of everything, which the ledger learns the order of events from.
-pub(super) async fn tell(shared: Arc<Shared>, mut sender: Sender) {
-    let told = async {
+/// Runs the watch of everything, which the ledger takes the order of events from.
+pub(super) async fn observe(shared: Arc<Shared>, mut sender: Sender) {
+    let observed = async {
         loop {
             let from = shared.ledger().known_to();
             let parameters = format!("&allowWatchBookmarks=true&timeoutSeconds=1800&resourceVersion={from}");
             let lines = open(&shared, &mut sender, Selection::default(), &parameters).await?;
             let Some(mut lines) = lines else {
-                shared.put_off().await;
+                shared.back_off().await;
                 continue;
             };
             while let Some(line) = lines.next().await? {
-                shared.tell(frame(&line)?.0)?;
+                shared.observe(frame(&line)?.0)?;
             }
         }
     };
-    let told: Result<()> = told.await;
-    if let Err(fault) = told {
+    let observed: Result<()> = observed.await;
+    if let Err(fault) = observed {
         shared.fault("the watch of everything", &fault);
-        // Nobody else can be judged without it.
+        // No other watch can be checked without it.
         shared.enter(Phase::Over);
     }
 }
 
-/// Where a watch begins.
+/// How a watch starts.
 #[derive(Clone, Copy, Debug)]
 enum Start {
-    Behind(u64),
-    State,
+    After(u64),
+    InitialEvents,
     List,
 }
 
 impl Start {
-    /// As clients begin that know nothing yet.
-    fn anew(turn: u64) -> Self {
+    /// The start of a client that has no state yet.
+    fn new(turn: u64) -> Self {
         if turn.is_multiple_of(3) {
             Self::List
         } else {
-            Self::State
+            Self::InitialEvents
         }
     }
 }
 
-/// How a watch came to its end, which nothing is wrong with.
+/// How a faultless watch ended.
 enum End {
-    /// Another goes on behind it.
+    /// Another watch resumes after this revision.
     Resume(u64),
-    /// It was given up before all of the state was shown.
-    Again,
-    /// It has delivered everything.
+    /// It was closed during initial events.
+    Restart,
+    /// It has delivered every event.
     Done,
 }
 
-/// One watcher, over all its watches.
+/// A client that always has one watch open.
 pub(super) struct Watcher {
     pub(super) shared: Arc<Shared>,
     pub(super) number: usize,
@@ -142,17 +142,17 @@ pub(super) struct Watcher {
     pub(super) selection: Selection,
     pub(super) sender: Sender,
     pub(super) is_slow: bool,
-    /// Says that it is to reconnect.
+    /// Makes it reconnect.
     pub(super) reconnect: Arc<Notify>,
-    /// Since when its watch has shown the state: what was sent before that could not come sooner.
+    /// When the initial events ended: the lag of earlier writes is not measured.
     pub(super) live_since: u128,
 }
 
 impl Watcher {
-    /// Watches until nothing is owed any more.
+    /// Watches until every event has been delivered.
     pub(super) async fn run(mut self) {
         let mut turn = self.number as u64;
-        let mut start = Start::anew(turn);
+        let mut start = Start::new(turn);
         loop {
             if self.shared.phase() == Phase::Over {
                 return;
@@ -161,14 +161,14 @@ impl Watcher {
             start = match self.watch(start, turn).await {
                 Ok(End::Resume(revision)) => {
                     self.shared.counters.resumed.fetch_add(1, Ordering::Relaxed);
-                    // A client that reconnects does not always know where it was.
+                    // Some clients lose their state when they reconnect.
                     if turn.is_multiple_of(5) {
-                        Start::anew(turn)
+                        Start::new(turn)
                     } else {
-                        Start::Behind(revision)
+                        Start::After(revision)
                     }
                 }
-                Ok(End::Again) => Start::State,
+                Ok(End::Restart) => Start::InitialEvents,
                 Ok(End::Done) => return,
                 Err(fault) => {
                     let whose = format!("watch {} of {:?} from {start:?}", self.number, self.selection);
@@ -176,7 +176,7 @@ impl Watcher {
                     if self.shared.phase() > Phase::Load {
                         return;
                     }
-                    Start::State
+                    Start::InitialEvents
                 }
             };
         }
@@ -184,17 +184,23 @@ impl Watcher {
 
     async fn watch(&mut self, start: Start, turn: u64) -> Result<End> {
         let shared = Arc::clone(&self.shared);
-        let mut permit = Some(shared.opening.acquire().await.context("nobody closes it")?);
+        let mut permit = Some(
+            shared
+                .opening
+                .acquire()
+                .await
+                .context("the semaphore is never closed")?,
+        );
         let (mut checker, from) = match start {
-            Start::State => (
+            Start::InitialEvents => (
                 Checker::initial(self.class),
                 "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned(),
             ),
-            Start::Behind(revision) => self.behind(revision),
+            Start::After(revision) => self.after(revision),
             Start::List => {
                 let class = (self.class, self.selection);
                 let listed = list(&shared, &mut self.sender, class, "").await?;
-                self.behind(listed)
+                self.after(listed)
             }
         };
         let seconds = SHORTEST + turn.wrapping_mul(7919) % (LONGEST - SHORTEST);
@@ -203,7 +209,7 @@ impl Watcher {
         let mut lines = loop {
             match open(&shared, &mut self.sender, self.selection, &parameters).await? {
                 Some(lines) => break lines,
-                None => shared.put_off().await,
+                None => shared.back_off().await,
             }
         };
         shared.counters.watches.fetch_add(1, Ordering::Relaxed);
@@ -211,9 +217,8 @@ impl Watcher {
         if checker.seen_to().is_some() {
             permit = None;
         }
-
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut overdue_checks = interval(OVERDUE_CHECK);
+        overdue_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut phases = shared.phases();
         let (mut pauses, mut burst) = (PAUSES, 0);
         while shared.phase() == Phase::Load {
@@ -221,15 +226,15 @@ impl Watcher {
                 line = lines.next() => line?,
                 () = self.reconnect.notified() => return self.leave(checker).await,
                 _ = phases.changed() => continue,
-                _ = looks.tick() => {
-                    self.look(&mut checker)?;
+                _ = overdue_checks.tick() => {
+                    self.check_overdue(&mut checker)?;
                     continue;
                 }
             };
             let Some(line) = line else {
                 if started.elapsed() + EARLY < Duration::from_secs(seconds) {
                     let detail = format!("a watch of {seconds} s ended after {:?}", started.elapsed());
-                    return Err(Fault::new(Rule::Open, detail).into());
+                    return Err(Violation::new(Rule::Open, detail).into());
                 }
                 shared.counters.timed_out.fetch_add(1, Ordering::Relaxed);
                 return self.leave(checker).await;
@@ -241,16 +246,14 @@ impl Watcher {
                 self.take(&mut checker, &line)?;
             }
             checker.settle(&shared.ledger())?;
-            if checker.seen_to().is_some() {
-                if permit.take().is_some() {
-                    self.live_since = shared.now();
-                }
-                if self.is_slow && pauses > 0 && burst >= BURST_BYTES {
-                    (pauses, burst) = (pauses - 1, 0);
-                    sleep(shared.settings.pause).await;
-                } else if self.is_slow && pauses == 0 && checker.owed(&shared.ledger())?.is_none() {
-                    (pauses, burst) = (PAUSES, 0);
-                }
+            if checker.seen_to().is_none() {
+                continue;
+            }
+            if permit.take().is_some() {
+                self.live_since = shared.now();
+            }
+            if self.is_slow {
+                self.pace(&mut pauses, &mut burst, &checker).await?;
             }
         }
         drop(permit);
@@ -260,15 +263,26 @@ impl Watcher {
         self.drain(checker, lines).await
     }
 
-    fn behind(&self, revision: u64) -> (Checker, String) {
-        let checker = Checker::behind(self.class, revision, true);
+    /// Lets a slow reader pause between bursts, and catch up after its last pause.
+    async fn pace(&self, pauses: &mut u32, burst: &mut usize, checker: &Checker) -> Result<()> {
+        if *pauses > 0 && *burst >= BURST_BYTES {
+            (*pauses, *burst) = (*pauses - 1, 0);
+            sleep(self.shared.settings.pause).await;
+        } else if *pauses == 0 && checker.due(&self.shared.ledger())?.is_none() {
+            (*pauses, *burst) = (PAUSES, 0);
+        }
+        Ok(())
+    }
+
+    fn after(&self, revision: u64) -> (Checker, String) {
+        let checker = Checker::after(self.class, revision, true);
         (checker, format!("&resourceVersion={revision}"))
     }
 
     fn take(&self, checker: &mut Checker, line: &[u8]) -> Result<()> {
         let (frame, sent) = frame(line)?;
         match frame {
-            // What is removed is shown as it was sent long ago; who reads slowly lags by intent.
+            // A deleted object carries the time of an earlier write; slow readers lag on purpose.
             Frame::Event(Event { kind, .. }) => {
                 let is_timed = checker.seen_to().is_some() && kind != Kind::Deleted && !self.is_slow;
                 let is_new = |sent: &u64| u128::from(*sent) >= self.live_since;
@@ -282,36 +296,36 @@ impl Watcher {
         Ok(checker.take(frame)?)
     }
 
-    /// Judges what could not be judged when it came; says where to go on.
+    /// Checks the frames that were still waiting, and returns where to resume.
     async fn leave(&self, mut checker: Checker) -> Result<End> {
         let Some(seen) = checker.seen_to() else {
-            return Ok(End::Again);
+            return Ok(End::Restart);
         };
         self.shared.known_to(seen).await?;
         checker.settle(&self.shared.ledger())?;
         Ok(End::Resume(seen))
     }
 
-    /// Looks whether an event is overdue.
-    fn look(&self, checker: &mut Checker) -> Result<(), Fault> {
+    /// Checks that no event is overdue.
+    fn check_overdue(&self, checker: &mut Checker) -> Result<(), Violation> {
         let ledger = self.shared.ledger();
         checker.settle(&ledger)?;
-        let owed = checker.owed(&ledger)?;
+        let due = checker.due(&ledger)?;
         drop(ledger);
         let overdue = self.shared.revision_before(self.shared.settings.patience());
-        match (owed, overdue) {
+        match (due, overdue) {
             (Some(event), Some(revision)) if event.revision <= revision => {
                 let patience = self.shared.settings.patience();
-                Err(Fault::new(
+                Err(Violation::new(
                     Rule::Complete,
-                    format!("{event:?} is owed for {patience:?}"),
+                    format!("{event:?} is overdue by {patience:?}"),
                 ))
             }
             _ => Ok(()),
         }
     }
 
-    /// Reads what is still to come, now that nothing is written any more.
+    /// Reads the remaining events after the last write.
     async fn drain(&self, mut checker: Checker, mut lines: Lines) -> Result<End> {
         let shared = &self.shared;
         let rest = async {
@@ -327,7 +341,7 @@ impl Watcher {
                     _ = known.wait_for(|known| *known == u64::MAX), if !is_closed => continue,
                 };
                 let Some(line) = line else {
-                    // Its time was over: another goes on.
+                    // It timed out; another watch resumes.
                     return Ok(false);
                 };
                 self.take(&mut checker, &line)?;

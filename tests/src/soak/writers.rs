@@ -1,7 +1,7 @@
-//! Who writes, and what?
+//! The writers.
 //!
-//! Every object belongs to one lane, which sends one write after the other: the answer of a write is known before
-//! the next one of the same object is sent.
+//! Every object belongs to one lane, which sends one write after the other: the response of a write is known before
+//! the next write of the same object is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::load::{Pool, Sender};
 
 /// As many as clients of the benchmarks.
 const LANES: u32 = 64;
-/// One of so many writes removes its object; the next one creates it again.
+/// One of so many writes deletes its object; the next one creates it again.
 const REMOVALS: u64 = 20;
 /// One of so many changes moves its object to another group.
 const MOVES: u64 = 8;
@@ -79,7 +79,7 @@ impl Writers {
         Ok(Self { lanes, _pool: pool })
     }
 
-    /// Writes at the rate that was asked for, until the load is over.
+    /// Writes at the configured rate until the load ends.
     pub(super) async fn run(self, shared: Arc<Shared>) -> Result<()> {
         let count = u32::try_from(self.lanes.len().max(1))?;
         let beat = Duration::from_secs(1) * count / shared.settings.writes;
@@ -98,7 +98,7 @@ impl Writers {
 
 async fn write(shared: Arc<Shared>, mut lane: Lane, first: Instant, beat: Duration) {
     let mut beats = interval_at(first, beat);
-    // A beat that comes late is made up for, so that the rate holds over the whole time.
+    // Late ticks are made up for, so that the rate holds over the whole time.
     beats.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut phases = shared.phases();
     let Lane { sender, objects } = &mut lane;
@@ -110,7 +110,7 @@ async fn write(shared: Arc<Shared>, mut lane: Lane, first: Instant, beat: Durati
             }
             if let Err(fault) = next(&shared, sender, own).await {
                 shared.fault("a writer", &fault);
-                // Whether it was done is not known; its object is not written to any more.
+                // The outcome is unknown, so the ledger could not judge later writes of the object.
                 return;
             }
         }
@@ -163,8 +163,8 @@ fn acknowledge(shared: &Shared, own: &Own, kind: Kind, answer: &[u8]) -> Result<
     let event = Event {
         revision: written(answer, own.object, own.version)?,
         kind,
-        object: own.object,
-        version: own.version,
+        key: own.object,
+        value: own.version,
     };
     Ok(shared.ledger().acknowledge(event)?)
 }

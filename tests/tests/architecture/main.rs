@@ -3,6 +3,7 @@
 
 #![allow(
     clippy::expect_used,
+    clippy::indexing_slicing,
     clippy::panic,
     clippy::similar_names,
     reason = "a test fails by panicking"

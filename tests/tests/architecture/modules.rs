@@ -24,17 +24,16 @@ const WITHOUT_CIRCLES: &[(&str, &[&str])] = &[
 /// The most lines a file may have before its tests.
 const LONGEST_FILE: usize = 600;
 
-/// The modules of the server that ARCHITECTURE.md lists, in its order, each with the modules it may import.
-fn listed() -> Vec<(String, BTreeSet<String>)> {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
-    let (_, section) = text
-        .split_once("## Modules of the server")
-        .expect("ARCHITECTURE.md lists the modules of the server");
-    let block = section
+/// A module, and the modules that it may import.
+type Row = (String, BTreeSet<String>);
+
+/// The rows `module → a, b` of the first text block.
+fn rows(text: &str) -> Vec<Row> {
+    let block = text
         .split("```")
         .nth(1)
         .and_then(|block| block.strip_prefix("text"))
-        .expect("the list is a text block");
+        .unwrap_or_default();
     block
         .lines()
         .map(str::trim)
@@ -47,42 +46,94 @@ fn listed() -> Vec<(String, BTreeSet<String>)> {
         .collect()
 }
 
-#[test]
-fn modules_of_the_server_import_what_the_list_says() {
-    let arrows = Crate::read(&root().join("apiserver/src")).arrows();
-    let mut found = between_children(&arrows, &[]);
-    // The binary may import everything.
-    found.remove("main");
-    let listed: BTreeMap<String, BTreeSet<String>> = listed().into_iter().collect();
-    let print = |arrows: &BTreeMap<String, BTreeSet<String>>| {
-        arrows
-            .iter()
-            .flat_map(|(from, imports)| {
-                let own = std::iter::once(from.clone());
-                own.chain(imports.iter().map(move |to| format!("{from} → {to}")))
-            })
-            .collect::<BTreeSet<String>>()
-    };
-    let (found, listed) = (print(&found), print(&listed));
-    let missing: Vec<&String> = found.difference(&listed).collect();
-    let stale: Vec<&String> = listed.difference(&found).collect();
-    assert!(
-        missing.is_empty() && stale.is_empty(),
-        "in the sources and not in ARCHITECTURE.md: {missing:?}\nin ARCHITECTURE.md and not in the sources: {stale:?}"
-    );
+/// Differences between the imports in the sources and a list, and imports of modules that the list has later.
+fn differences(found: &BTreeMap<String, BTreeSet<String>>, listed: &[Row]) -> Vec<String> {
+    let mut differences = Vec::new();
+    let mut before = BTreeSet::new();
+    for (module, imports) in listed {
+        let none = BTreeSet::new();
+        let in_sources = found.get(module).unwrap_or(&none);
+        if !found.contains_key(module) {
+            differences.push(format!("{module} is listed and does not exist"));
+        }
+        let stale = imports
+            .difference(in_sources)
+            .map(|to| format!("{module} → {to} is listed only"));
+        let missing = in_sources
+            .difference(imports)
+            .map(|to| format!("{module} → {to} is not listed"));
+        let later = imports
+            .difference(&before)
+            .map(|to| format!("{module} → {to}, which is listed later"));
+        differences.extend(stale.chain(missing).chain(later));
+        before.insert(module.clone());
+    }
+    let unlisted = found.keys().filter(|module| !before.contains(*module));
+    differences.extend(unlisted.map(|module| format!("{module} is not listed")));
+    differences
 }
 
 #[test]
-fn modules_of_the_server_import_only_modules_listed_before_them() {
-    let mut before = BTreeSet::new();
-    for (module, imports) in listed() {
-        let upwards: Vec<&String> = imports.difference(&before).collect();
-        assert!(
-            upwards.is_empty(),
-            "{module} imports {upwards:?}, which the list has later"
-        );
-        before.insert(module);
+fn modules_of_the_server_import_only_what_the_list_allows() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md can be read");
+    let (_, section) = text
+        .split_once("## Modules of the server")
+        .expect("ARCHITECTURE.md lists the modules of the server");
+    let arrows = Crate::read(&root().join("apiserver/src")).arrows();
+    let differences = differences(&between_children(&arrows, &[]), &rows(section));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn files_import_only_what_the_list_in_their_folder_allows() {
+    let mut lists = 0;
+    for (crate_name, folder) in WITHOUT_CIRCLES {
+        let source_folder = root().join(crate_name).join("src");
+        let Ok(source) = fs::read_to_string(source_folder.join(folder.join("/")).join("mod.rs")) else {
+            continue;
+        };
+        let documentation: String = source
+            .lines()
+            .map_while(|line| line.strip_prefix("//!"))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let listed = rows(&documentation);
+        if !listed.iter().any(|(_, imports)| !imports.is_empty()) {
+            continue;
+        }
+        lists += 1;
+        let arrows = Crate::read(&source_folder).arrows();
+        let differences = differences(&between_children(&arrows, folder), &listed);
+        assert!(differences.is_empty(), "{folder:?}:\n{}", differences.join("\n"));
     }
+    assert!(lists > 0, "the cache has a list");
+}
+
+#[test]
+fn differences_between_a_list_and_the_sources_are_found() {
+    let set = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    let found = BTreeMap::from([
+        ("a".to_owned(), set(&[])),
+        ("b".to_owned(), set(&["a", "c"])),
+        ("c".to_owned(), set(&["a"])),
+        ("d".to_owned(), set(&[])),
+    ]);
+    let listed = rows("x\n```text\na\n b → c\nc → a, b\ne →\n```\n```text\nd\n```");
+    assert_eq!(
+        differences(&found, &listed),
+        [
+            "b → a is not listed",
+            "b → c, which is listed later",
+            "c → b is listed only",
+            "e is listed and does not exist",
+            "d is not listed",
+        ]
+    );
 }
 
 #[test]

@@ -1,6 +1,4 @@
-//! Do the raw clients send what they are told to, and does a server see who they are?
-//!
-//! kube-apiserver is the measure: what it answers is what our server must answer.
+//! The raw client, and the reference for our server: how kube-apiserver authenticates.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -24,7 +22,7 @@ fn client(cluster: &ControlPlane, identity: Option<&Credential>, protocol: Proto
 }
 
 #[tokio::test]
-async fn a_certificate_is_who_it_says_if_its_authority_is_trusted_and_it_is_current() -> Result<()> {
+async fn kube_apiserver_authenticates_current_certificates_of_its_authority() -> Result<()> {
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
@@ -48,7 +46,7 @@ async fn a_certificate_is_who_it_says_if_its_authority_is_trusted_and_it_is_curr
 }
 
 #[tokio::test]
-async fn identity_headers_count_with_the_front_proxys_certificate_alone() -> Result<()> {
+async fn kube_apiserver_reads_identity_headers_only_of_the_front_proxy() -> Result<()> {
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
@@ -103,12 +101,12 @@ async fn both_protocols_carry_many_requests_and_a_watch_on_one_connection() -> R
 }
 
 #[tokio::test]
-async fn a_server_with_a_foreign_certificate_is_refused() -> Result<()> {
+async fn the_client_rejects_untrusted_server_certificates() -> Result<()> {
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
     let address = cluster.apiserver_address();
-    let refused = async |authority: &Authority, name: &str| {
+    let rejected = async |authority: &Authority, name: &str| {
         let client = RawClient::new(address, name, &authority.certificate(), None, Protocol::Http1)?;
         let error = client
             .get("/readyz")
@@ -118,6 +116,6 @@ async fn a_server_with_a_foreign_certificate_is_refused() -> Result<()> {
         assert!(format!("{error:#}").contains("certificate"), "{error:#}");
         Ok::<_, anyhow::Error>(())
     };
-    refused(&cluster.pki().drydock, "localhost").await?;
-    refused(&cluster.pki().cluster, "drydock-apiserver.drydock-system.svc").await
+    rejected(&cluster.pki().drydock, "localhost").await?;
+    rejected(&cluster.pki().cluster, "drydock-apiserver.drydock-system.svc").await
 }

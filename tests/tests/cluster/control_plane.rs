@@ -1,4 +1,4 @@
-//! Is what the suites run on a cluster?
+//! The control plane of the suites behaves as a cluster.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn control_plane_runs_a_deployment() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_host_publishes_how_the_aggregator_identifies_people() -> Result<()> {
+async fn the_front_proxy_settings_are_published() -> Result<()> {
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
@@ -77,7 +77,7 @@ async fn a_killed_component_comes_back_with_its_data() -> Result<()> {
     if shared().await?.is_none() {
         return Ok(());
     }
-    // Its own: the other tests would miss the component.
+    // A control plane of its own, since other tests need the components.
     let cluster = ControlPlane::start(Options::default()).await?;
     cluster.admin().ok(&["create", "namespace", "before"]).await?;
     for component in [Component::ApiServer, Component::Etcd] {

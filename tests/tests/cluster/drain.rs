@@ -1,4 +1,4 @@
-//! Does a node come out of service as promised: every pod in its turn, and nothing stuck without a reason?
+//! Node drains on a real control plane: the order of pods, what holds them, and how a maintenance ends.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use drydock_tests::clients::{Kubectl, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::stage::{PATIENCE, Stage, requests_of, text, together};
+use crate::stage::{PATIENCE, Stage, condition, requests_of, text, together};
 
 const NAMESPACE: &str = "drain";
 const GUARD: &str = "guard.example.com";
 
-/// A template of pods that only run on this story's nodes.
+/// The spec of pods that run only on this test's nodes.
 fn pod_spec() -> Value {
     json!({
         "nodeSelector": { "pool": "drain" },
@@ -49,7 +49,7 @@ fn pod(name: &str, annotations: &Value) -> Value {
     })
 }
 
-/// Everything that lives on the nodes.
+/// All objects of the application.
 fn application() -> Value {
     let priority = format!("interceptor.evictionrequest.coordination.k8s.io/priority_{GUARD}");
     json!({
@@ -70,7 +70,7 @@ fn application() -> Value {
     })
 }
 
-/// The program that answers for the guarded pod.
+/// The interceptor of the guarded pod.
 struct Guard {
     caller: Caller,
     path: String,
@@ -84,7 +84,7 @@ impl Guard {
             .as_array_mut()
             .context("reports")?;
         let own = reports.iter_mut().find(|report| report["name"] == GUARD);
-        change(own.context("an entry of its own")?);
+        change(own.context("the guard's entry")?);
         // The whole list with the version it was read at: a merge patch replaces lists.
         let patch = json!({
             "metadata": { "resourceVersion": version },
@@ -95,9 +95,9 @@ impl Guard {
         Ok(())
     }
 
-    /// Waits for its turn and shows itself.
+    /// Waits until it is active and starts.
     async fn begin(&self) -> Result<()> {
-        eventually("the guard's turn", PATIENCE, async || {
+        eventually("the guard to be active", PATIENCE, async || {
             let request = self.caller.get(&self.path).await?.expect(200)?;
             ensure!(
                 request["status"]["activeInterceptors"] == json!([GUARD]),
@@ -116,7 +116,7 @@ impl Guard {
         .await
     }
 
-    /// Says that it is done. The pod is left to the next interceptor.
+    /// Completes; the next interceptor evicts the pod.
     async fn complete(&self) -> Result<()> {
         let now = self.caller.get(&self.path).await?.time()?;
         self.report(|own| own["completionTime"] = json!(now)).await
@@ -135,259 +135,232 @@ async fn pods_on_nodes(kubectl: &Kubectl) -> Result<Vec<String>> {
 }
 
 /// Two nodes with the application on them, the second one cordoned by hand.
-async fn set_the_scene(stage: &Stage) -> Result<()> {
+async fn prepare(stage: &Stage) -> Result<()> {
     let kubectl = stage.kubectl();
     stage.namespace(NAMESPACE).await?;
     for name in ["drain-a", "drain-b"] {
         stage.control_plane().add_node(name, &[("pool", "drain")]).await?;
     }
     kubectl.apply(&application().to_string()).await?;
-    for what in ["deployment/web", "daemonset/agent"] {
-        kubectl
-            .ok(&["rollout", "status", what, "-n", NAMESPACE, "--timeout=50s"])
-            .await?;
-    }
-    let pods = ["pod/database", "pod/guarded"];
-    for pod in pods {
-        kubectl
-            .ok(&[
-                "wait",
-                pod,
-                "-n",
-                NAMESPACE,
-                "--for=condition=Ready",
-                "--timeout=50s",
-            ])
-            .await?;
+    rolled_out(&kubectl).await?;
+    for pod in ["pod/database", "pod/guarded"] {
+        kubectl.wait(pod, NAMESPACE, "condition=Ready").await?;
     }
     eventually("the budget to allow nothing", PATIENCE, async || {
         let path = "jsonpath={.status.currentHealthy},{.status.disruptionsAllowed}";
-        let said = kubectl
+        let status = kubectl
             .ok(&["get", "pdb", "keep-the-database", "-n", NAMESPACE, "-o", path])
             .await?;
-        Ok((said == "1,0").then_some(()))
+        Ok((status == "1,0").then_some(()))
     })
     .await?;
     kubectl.ok(&["cordon", "drain-b"]).await?;
     Ok(())
 }
 
-async fn is_cordoned(kubectl: &Kubectl, node: &str) -> Result<bool> {
-    let said = kubectl
-        .ok(&["get", "node", node, "-o", "jsonpath={.spec.unschedulable}"])
-        .await?;
-    Ok(said == "true")
-}
-
-/// Waits until the request for a pod's eviction is canceled.
-async fn wait_until_canceled(kubectl: &Kubectl, namespace: &str, uid: &str) -> Result<()> {
-    kubectl
-        .ok(&[
-            "wait",
-            &format!("er/{uid}"),
-            "-n",
-            namespace,
-            "--for=condition=Canceled",
-            "--timeout=50s",
-        ])
-        .await?;
+/// Waits until all pods of the workloads run.
+async fn rolled_out(kubectl: &Kubectl) -> Result<()> {
+    for what in ["deployment/web", "daemonset/agent"] {
+        kubectl
+            .ok(&["rollout", "status", what, "-n", NAMESPACE, "--timeout=55s"])
+            .await?;
+    }
     Ok(())
 }
 
-#[tokio::test]
-async fn two_nodes_go_out_of_service_and_come_back() -> Result<()> {
-    let Some(stage) = together().await? else {
-        return Ok(());
-    };
-    let kubectl = stage.kubectl();
-    set_the_scene(&stage).await?;
-    let uid_of = async |pod: &str| {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
-        text(&stage.host()?.get(&path).await?.expect(200)?["metadata"]["uid"])
-    };
-    let (database, guarded) = (uid_of("database").await?, uid_of("guarded").await?);
-    let maintenance = json!({
-        "apiVersion": "coordination.k8s.io/v1alpha3",
-        "kind": "NodeMaintenance",
-        "metadata": { "name": "replace-disks" },
-        "spec": {
-            "stage": "Drain",
-            "reason": "disks are to be replaced",
-            "nodeSelector": { "nodeSelectorTerms": [{
-                "matchExpressions": [{ "key": "pool", "operator": "In", "values": ["drain"] }],
-            }] },
-        },
-    });
-    let output = kubectl
-        .run_with_input(&["apply", "-f", "-"], &maintenance.to_string())
+async fn is_cordoned(kubectl: &Kubectl, node: &str) -> Result<bool> {
+    let status = kubectl
+        .ok(&["get", "node", node, "-o", "jsonpath={.spec.unschedulable}"])
         .await?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    Ok(status == "true")
+}
 
-    // Both nodes take no new pods, and what may leave at once leaves.
-    kubectl
-        .ok(&[
-            "wait",
-            "node/drain-a",
-            "--for=jsonpath={.spec.unschedulable}=true",
-            "--timeout=50s",
-        ])
-        .await?;
-    let left = eventually("the web pods to leave", PATIENCE, async || {
-        let pods = pods_on_nodes(&kubectl).await?;
-        Ok((!pods.iter().any(|pod| pod.starts_with("web-"))).then_some(pods))
-    })
-    .await?;
-    for stays in ["database", "guarded", "agent-"] {
+/// The drain of two nodes: a guarded pod, a pod under a budget, a Deployment and a DaemonSet.
+struct Drain {
+    stage: Stage,
+    kubectl: Kubectl,
+    /// The UIDs of the pods, which are the names of their requests.
+    database: String,
+    guarded: String,
+}
+
+impl Drain {
+    async fn start(stage: Stage) -> Result<Self> {
+        prepare(&stage).await?;
+        let uid_of = async |pod: &str| {
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
+            text(&stage.host()?.get(&path).await?.expect(200)?["metadata"]["uid"])
+        };
+        let (database, guarded) = (uid_of("database").await?, uid_of("guarded").await?);
+        let maintenance = json!({
+            "apiVersion": "coordination.k8s.io/v1alpha3",
+            "kind": "NodeMaintenance",
+            "metadata": { "name": "replace-disks" },
+            "spec": {
+                "stage": "Drain",
+                "reason": "disks are to be replaced",
+                "nodeSelector": { "nodeSelectorTerms": [{
+                    "matchExpressions": [{ "key": "pool", "operator": "In", "values": ["drain"] }],
+                }] },
+            },
+        });
+        let kubectl = stage.kubectl();
+        let output = kubectl
+            .run_with_input(&["apply", "-f", "-"], &maintenance.to_string())
+            .await?;
         ensure!(
-            left.iter().any(|pod| pod.starts_with(stays)),
-            "{stays} is gone: {left:?}"
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
         );
+        Ok(Self {
+            stage,
+            kubectl,
+            database,
+            guarded,
+        })
     }
 
-    // The guarded pod stays while its interceptor works.
-    let guard = Guard {
-        caller: stage.host()?,
-        path: format!("{}/{guarded}", requests_of(NAMESPACE)),
-    };
-    guard.begin().await?;
-    let shown = kubectl
-        .ok(&[
-            "get",
-            "er",
-            &guarded,
-            "-n",
-            NAMESPACE,
-            "-o",
-            "wide",
-            "--no-headers",
-        ])
+    /// Both nodes are cordoned, and the pods that nothing holds leave.
+    async fn unheld_pods_leave(&self) -> Result<()> {
+        let cordoned = "jsonpath={.spec.unschedulable}=true";
+        self.kubectl.wait("node/drain-a", "", cordoned).await?;
+        let left = eventually("the web pods to leave", PATIENCE, async || {
+            let pods = pods_on_nodes(&self.kubectl).await?;
+            Ok((!pods.iter().any(|pod| pod.starts_with("web-"))).then_some(pods))
+        })
         .await?;
-    for word in [GUARD, "Intercepted", "saving what is in memory"] {
-        ensure!(shown.contains(word), "{word}: {shown}");
+        for stays in ["database", "guarded", "agent-"] {
+            ensure!(
+                left.iter().any(|pod| pod.starts_with(stays)),
+                "{stays} is gone: {left:?}"
+            );
+        }
+        Ok(())
     }
-    kubectl.ok(&["get", "pod", "guarded", "-n", NAMESPACE]).await?;
 
-    // The database stays too, and its request says which budget holds it.
-    eventually("the request to name the budget", PATIENCE, async || {
+    /// The row of a request in `kubectl get -o wide`.
+    async fn row(&self, request: &str) -> Result<String> {
         let arguments = [
             "get",
             "er",
-            &database,
+            request,
             "-n",
             NAMESPACE,
             "-o",
             "wide",
             "--no-headers",
         ];
-        let shown = kubectl.ok(&arguments).await?;
-        Ok((shown.contains("keep-the-database") && shown.contains("Blocked")).then_some(()))
-    })
-    .await?;
-    ensure!(
-        pods_on_nodes(&kubectl).await?.iter().any(|pod| pod == "guarded"),
-        "the guard is not done"
-    );
-
-    guard.complete().await?;
-    let arguments = [
-        "wait",
-        "pod/guarded",
-        "-n",
-        NAMESPACE,
-        "--for=delete",
-        "--timeout=50s",
-    ];
-    kubectl.ok(&arguments).await?;
-    let arguments = [
-        "wait",
-        &format!("er/{guarded}"),
-        "-n",
-        NAMESPACE,
-        "--for=condition=Evicted",
-        "--timeout=50s",
-    ];
-    kubectl.ok(&arguments).await?;
-
-    // Without the budget the database leaves, soon.
-    kubectl.ok(&["get", "pod", "database", "-n", NAMESPACE]).await?;
-    let drained = "jsonpath={.status.conditions[?(@.type==\"Drained\")].status}";
-    let said = kubectl.ok(&["get", "nm", "replace-disks", "-o", drained]).await?;
-    ensure!(said != "True", "drained with the database still there");
-    kubectl
-        .ok(&["delete", "pdb", "keep-the-database", "-n", NAMESPACE])
-        .await?;
-    let deleted = Instant::now();
-    kubectl
-        .ok(&[
-            "wait",
-            "pod/database",
-            "-n",
-            NAMESPACE,
-            "--for=delete",
-            "--timeout=50s",
-        ])
-        .await?;
-    ensure!(
-        deleted.elapsed() < Duration::from_secs(10),
-        "it took {:?}",
-        deleted.elapsed()
-    );
-
-    // Then the pods of the DaemonSet, which do not come back.
-    kubectl
-        .ok(&[
-            "wait",
-            "nm/replace-disks",
-            "--for=condition=Drained",
-            "--timeout=55s",
-        ])
-        .await?;
-    ensure!(
-        pods_on_nodes(&kubectl).await?.is_empty(),
-        "{:?}",
-        pods_on_nodes(&kubectl).await?
-    );
-    let shown = kubectl
-        .ok(&["get", "nm", "replace-disks", "--no-headers"])
-        .await?;
-    ensure!(shown.contains("2/2"), "{shown}");
-    let taints = kubectl
-        .ok(&["get", "node", "drain-a", "-o", "jsonpath={.spec.taints[*].key}"])
-        .await?;
-    ensure!(
-        taints.contains("nodemaintenance.coordination.k8s.io/drain"),
-        "{taints}"
-    );
-
-    // Back in service: the one that was cordoned by hand stays so.
-    let patch = "{\"spec\":{\"stage\":\"Complete\"}}";
-    kubectl
-        .ok(&["patch", "nm", "replace-disks", "--type=merge", "-p", patch])
-        .await?;
-    eventually("the node to take pods", PATIENCE, async || {
-        Ok((!is_cordoned(&kubectl, "drain-a").await?).then_some(()))
-    })
-    .await?;
-    ensure!(
-        is_cordoned(&kubectl, "drain-b").await?,
-        "it was cordoned before the maintenance"
-    );
-    for what in ["deployment/web", "daemonset/agent"] {
-        kubectl
-            .ok(&["rollout", "status", what, "-n", NAMESPACE, "--timeout=55s"])
-            .await?;
+        self.kubectl.ok(&arguments).await
     }
-    let traces = "jsonpath={.metadata.annotations}{.spec.taints[*].key}";
-    let said = kubectl.ok(&["get", "node", "drain-a", "-o", traces]).await?;
-    ensure!(!said.contains("nodemaintenance.coordination.k8s.io"), "{said}");
-    kubectl
-        .ok(&["delete", "nm", "replace-disks", "--timeout=50s"])
+
+    async fn pod_exists(&self, pod: &str) -> Result<()> {
+        self.kubectl.ok(&["get", "pod", pod, "-n", NAMESPACE]).await?;
+        Ok(())
+    }
+
+    /// The guarded pod stays until its interceptor has completed, the database as long as its budget holds it.
+    async fn held_pods_stay(&self) -> Result<()> {
+        let guard = Guard {
+            caller: self.stage.host()?,
+            path: format!("{}/{}", requests_of(NAMESPACE), self.guarded),
+        };
+        guard.begin().await?;
+        let row = self.row(&self.guarded).await?;
+        for word in [GUARD, "Intercepted", "saving what is in memory"] {
+            ensure!(row.contains(word), "{word}: {row}");
+        }
+        self.pod_exists("guarded").await?;
+        eventually("the request to name the budget", PATIENCE, async || {
+            let row = self.row(&self.database).await?;
+            Ok((row.contains("keep-the-database") && row.contains("Blocked")).then_some(()))
+        })
         .await?;
-    Ok(())
+        self.pod_exists("guarded").await?;
+
+        guard.complete().await?;
+        self.kubectl.wait("pod/guarded", NAMESPACE, "delete").await?;
+        let request = format!("er/{}", self.guarded);
+        self.kubectl
+            .wait(&request, NAMESPACE, "condition=Evicted")
+            .await?;
+        self.pod_exists("database").await
+    }
+
+    /// Without its budget, the database leaves within 10 s.
+    async fn the_database_leaves_without_its_budget(&self) -> Result<()> {
+        let drained = "jsonpath={.status.conditions[?(@.type==\"Drained\")].status}";
+        let arguments = ["get", "nm", "replace-disks", "-o", drained];
+        let status = self.kubectl.ok(&arguments).await?;
+        ensure!(status != "True", "drained with the database still there");
+        self.kubectl
+            .ok(&["delete", "pdb", "keep-the-database", "-n", NAMESPACE])
+            .await?;
+        let deleted = Instant::now();
+        self.kubectl.wait("pod/database", NAMESPACE, "delete").await?;
+        ensure!(
+            deleted.elapsed() < Duration::from_secs(10),
+            "it took {:?}",
+            deleted.elapsed()
+        );
+        Ok(())
+    }
+
+    /// The pods of the DaemonSet leave last and do not come back.
+    async fn nodes_are_drained(&self) -> Result<()> {
+        self.kubectl
+            .wait("nm/replace-disks", "", "condition=Drained")
+            .await?;
+        let left = pods_on_nodes(&self.kubectl).await?;
+        ensure!(left.is_empty(), "{left:?}");
+        let arguments = ["get", "nm", "replace-disks", "--no-headers"];
+        let row = self.kubectl.ok(&arguments).await?;
+        ensure!(row.contains("2/2"), "{row}");
+        let arguments = ["get", "node", "drain-a", "-o", "jsonpath={.spec.taints[*].key}"];
+        let taints = self.kubectl.ok(&arguments).await?;
+        ensure!(
+            taints.contains("nodemaintenance.coordination.k8s.io/drain"),
+            "{taints}"
+        );
+        Ok(())
+    }
+
+    /// Completion uncordons the node that the maintenance has cordoned, and not the one that was cordoned before.
+    async fn nodes_come_back(&self) -> Result<()> {
+        let patch = "{\"spec\":{\"stage\":\"Complete\"}}";
+        self.kubectl
+            .ok(&["patch", "nm", "replace-disks", "--type=merge", "-p", patch])
+            .await?;
+        eventually("the node to take pods", PATIENCE, async || {
+            Ok((!is_cordoned(&self.kubectl, "drain-a").await?).then_some(()))
+        })
+        .await?;
+        ensure!(
+            is_cordoned(&self.kubectl, "drain-b").await?,
+            "it was cordoned before the maintenance"
+        );
+        rolled_out(&self.kubectl).await?;
+        let traces = "jsonpath={.metadata.annotations}{.spec.taints[*].key}";
+        let left = self.kubectl.ok(&["get", "node", "drain-a", "-o", traces]).await?;
+        ensure!(!left.contains("nodemaintenance.coordination.k8s.io"), "{left}");
+        self.kubectl
+            .ok(&["delete", "nm", "replace-disks", "--timeout=50s"])
+            .await?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn two_nodes_are_drained_and_come_back() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let drain = Drain::start(stage).await?;
+    drain.unheld_pods_leave().await?;
+    drain.held_pods_stay().await?;
+    drain.the_database_leaves_without_its_budget().await?;
+    drain.nodes_are_drained().await?;
+    drain.nodes_come_back().await
 }
 
 #[tokio::test]
@@ -417,7 +390,7 @@ async fn a_request_without_requesters_is_canceled_and_the_pod_stays() -> Result<
         .await?
         .expect(201)?;
     let item = format!("{}/{uid}", requests_of(&namespace));
-    eventually("the guard to be asked", PATIENCE, async || {
+    eventually("the guard to be active", PATIENCE, async || {
         let request = stage.host()?.get(&item).await?.expect(200)?;
         ensure!(
             request["status"]["activeInterceptors"] == json!([GUARD]),
@@ -440,13 +413,11 @@ async fn a_request_without_requesters_is_canceled_and_the_pod_stays() -> Result<
         .patch(&item, MERGE_PATCH, &nobody)
         .await?
         .expect(200)?;
-    wait_until_canceled(&kubectl, &namespace, &uid).await?;
+    kubectl
+        .wait(&format!("er/{uid}"), &namespace, "condition=Canceled")
+        .await?;
     let request = stage.host()?.get(&item).await?.expect(200)?;
-    let conditions = request["status"]["conditions"].as_array().context("conditions")?;
-    let canceled = conditions
-        .iter()
-        .find(|it| it["type"] == "Canceled")
-        .context("Canceled")?;
+    let canceled = condition(&request, "Canceled")?;
     assert_eq!(canceled["reason"], "NoRequesters");
     ensure!(
         request["status"]["activeInterceptors"]
@@ -455,7 +426,7 @@ async fn a_request_without_requesters_is_canceled_and_the_pod_stays() -> Result<
         "{request}"
     );
     kubectl.ok(&["get", "pod", "held", "-n", &namespace]).await?;
-    // Final is final.
+    // A canceled request cannot be revived.
     let again = json!({ "spec": { "requesters": [{ "name": "suite.example.com" }] } });
     let status = stage
         .host()?
@@ -481,27 +452,16 @@ async fn a_request_for_another_pod_than_it_names_is_canceled() -> Result<()> {
             .post(&requests_of(&namespace), &request)
             .await?
             .expect(201)?;
-        let kubectl = stage.kubectl();
-        kubectl
-            .ok(&[
-                "wait",
-                &format!("er/{uid}"),
-                "-n",
-                &namespace,
-                "--for=condition=Canceled",
-                "--timeout=50s",
-            ])
+        stage
+            .kubectl()
+            .wait(&format!("er/{uid}"), &namespace, "condition=Canceled")
             .await?;
         let request = stage
             .host()?
             .get(&format!("{}/{uid}", requests_of(&namespace)))
             .await?
             .expect(200)?;
-        let conditions = request["status"]["conditions"].as_array().context("conditions")?;
-        let canceled = conditions
-            .iter()
-            .find(|it| it["type"] == "Canceled")
-            .context("Canceled")?;
+        let canceled = condition(&request, "Canceled")?;
         assert_eq!(canceled["reason"], "ValidationFailed");
         ensure!(
             canceled["message"].as_str().is_some_and(|it| it.contains(name)),
@@ -516,7 +476,7 @@ async fn a_request_for_another_pod_than_it_names_is_canceled() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_maintenance_that_is_deleted_gives_back_what_it_took() -> Result<()> {
+async fn a_deleted_maintenance_cancels_its_requests_and_uncordons() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -538,16 +498,7 @@ async fn a_maintenance_that_is_deleted_gives_back_what_it_took() -> Result<()> {
     kubectl
         .apply(&json!({ "apiVersion": "v1", "kind": "List", "items": [held, budget] }).to_string())
         .await?;
-    kubectl
-        .ok(&[
-            "wait",
-            "pod/held",
-            "-n",
-            &namespace,
-            "--for=condition=Ready",
-            "--timeout=50s",
-        ])
-        .await?;
+    kubectl.wait("pod/held", &namespace, "condition=Ready").await?;
     let mut maintenance = crate::stage::idle_maintenance("called-off", "drain-deleted");
     maintenance["spec"]["stage"] = json!("Drain");
     stage
@@ -583,7 +534,9 @@ async fn a_maintenance_that_is_deleted_gives_back_what_it_took() -> Result<()> {
     kubectl
         .ok(&["delete", "nm", "called-off", "--timeout=50s"])
         .await?;
-    wait_until_canceled(&kubectl, &namespace, &uid).await?;
+    kubectl
+        .wait(&format!("er/{uid}"), &namespace, "condition=Canceled")
+        .await?;
     ensure!(
         !is_cordoned(&kubectl, "drain-deleted").await?,
         "it is still cordoned"

@@ -1,4 +1,4 @@
-//! Is what was acknowledged there after the power went?
+//! Acknowledged writes survive a kill and a stop of the server.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,6 +9,7 @@ use drydock_tests::calls::Caller;
 use drydock_tests::clients::Protocol;
 use drydock_tests::cluster::Server;
 use drydock_tests::conformance::version;
+use drydock_tests::lock;
 use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ const CLIENTS: usize = 8;
 const WRITES: usize = 25;
 const ROUNDS: usize = 3;
 
-/// What the clients were told: the version of each object.
+/// The acknowledged writes: the resourceVersion of each object.
 #[derive(Default)]
 struct Acknowledged {
     objects: Mutex<BTreeMap<String, u64>>,
@@ -30,11 +31,7 @@ struct Acknowledged {
 impl Acknowledged {
     fn add(&self, object: &Value, enough: usize) -> Result<()> {
         let (name, version) = (text(&object["metadata"]["name"])?, version(object)?);
-        self.objects
-            .lock()
-            .ok()
-            .context("the lock")?
-            .insert(name, version);
+        lock(&self.objects).insert(name, version);
         if self.count.fetch_add(1, Ordering::SeqCst) + 1 == enough {
             self.enough.notify_one();
         }
@@ -46,12 +43,12 @@ fn collection() -> String {
     format!("{ROOT}/nodemaintenances")
 }
 
-/// Creates objects until all are there or the server is not.
+/// Creates objects until all are created or the server is gone.
 async fn write(
     caller: &Caller,
     round: usize,
     client: usize,
-    told: &Acknowledged,
+    acknowledged: &Acknowledged,
     enough: usize,
 ) -> Result<()> {
     for number in 0..WRITES {
@@ -59,12 +56,12 @@ async fn write(
         let Ok(answer) = caller.post(&collection(), &object).await else {
             return Ok(());
         };
-        told.add(&answer.expect(201)?, enough)?;
+        acknowledged.add(&answer.expect(201)?, enough)?;
     }
     Ok(())
 }
 
-/// Reads a watch from a version until its server is gone, or `until` objects were added in all.
+/// Reads a watch from a revision until the server is gone or `until` objects were added in total.
 async fn read(caller: &Caller, seen: &mut BTreeMap<String, u64>, from: &mut u64, until: usize) -> Result<()> {
     let path = format!("{}?watch=true&resourceVersion={from}", collection());
     let Ok(mut watch) = caller.watch(&path).await else {
@@ -80,7 +77,10 @@ async fn read(caller: &Caller, seen: &mut BTreeMap<String, u64>, from: &mut u64,
         );
         ensure!(event["type"] == "ADDED", "{event}");
         ensure!(revision > *from, "{revision} came after {from}");
-        ensure!(seen.insert(name.clone(), revision).is_none(), "{name} came twice");
+        ensure!(
+            seen.insert(name.clone(), revision).is_none(),
+            "{name} was added twice"
+        );
         *from = revision;
     }
     Ok(())
@@ -94,16 +94,17 @@ async fn a_killed_server_has_every_write_it_acknowledged() -> Result<()> {
     let server = Server::start(stage.drydock, "durable").await?;
     let admin = &stage.control_plane().pki().admin;
     let caller = Caller::new(server.raw_client(Some(admin), Protocol::Http2)?);
-    let told = Acknowledged::default();
+    let acknowledged = Acknowledged::default();
     let (mut seen, mut from) = (
         BTreeMap::new(),
         version(&caller.get(&collection()).await?.expect(200)?)?,
     );
     for round in 0..ROUNDS {
-        let enough = told.count.load(Ordering::SeqCst) + CLIENTS * WRITES / 2;
-        let writers = join_all((0..CLIENTS).map(|client| write(&caller, round, client, &told, enough)));
+        let enough = acknowledged.count.load(Ordering::SeqCst) + CLIENTS * WRITES / 2;
+        let writers =
+            join_all((0..CLIENTS).map(|client| write(&caller, round, client, &acknowledged, enough)));
         let kill = async {
-            told.enough.notified().await;
+            acknowledged.enough.notified().await;
             server.kill();
         };
         let (written, (), watched) =
@@ -119,21 +120,21 @@ async fn a_killed_server_has_every_write_it_acknowledged() -> Result<()> {
             .iter()
             .map(|item| Ok((text(&item["metadata"]["name"])?, version(item)?)))
             .collect::<Result<BTreeMap<_, _>>>()?;
-        let acknowledged = told.objects.lock().ok().context("the lock")?.clone();
-        ensure!(acknowledged.len() >= enough, "killed too early");
-        for (name, revision) in &acknowledged {
+        let objects = lock(&acknowledged.objects).clone();
+        ensure!(objects.len() >= enough, "killed too early");
+        for (name, revision) in &objects {
             ensure!(
                 stored.get(name) == Some(revision),
                 "{name} at {revision} is lost: {:?}",
                 stored.get(name)
             );
         }
-        // A write that was on its way when the power went may be there too, at a version of its own.
+        // A write without a response may be stored too, with a revision of its own.
         let mut revisions: Vec<_> = stored.values().collect();
         revisions.sort_unstable();
         revisions.dedup();
-        assert_eq!(revisions.len(), stored.len(), "a version repeats");
-        // The watcher goes on where it was, and misses nothing.
+        assert_eq!(revisions.len(), stored.len(), "a revision is repeated");
+        // The watch resumes and misses nothing.
         read(&caller, &mut seen, &mut from, stored.len()).await?;
         assert_eq!(seen, stored);
     }
@@ -151,32 +152,32 @@ async fn a_stopped_server_ends_watches_and_finishes_writes() -> Result<()> {
     let from = version(&caller.get(&collection()).await?.expect(200)?)?;
     let path = format!("{}?watch=true&resourceVersion={from}", collection());
     let mut watch = caller.watch(&path).await?;
-    let told = Acknowledged::default();
+    let acknowledged = Acknowledged::default();
     let writers = join_all((0..CLIENTS).map(|client| {
         let caller = caller.clone();
-        let told = &told;
+        let acknowledged = &acknowledged;
         async move {
             for number in 0..WRITES {
                 let object = idle_maintenance(&format!("c{client}-n{number}"), "nowhere");
                 let Ok(answer) = caller.post(&collection(), &object).await else {
                     return Ok(());
                 };
-                // A server that is leaving may say so.
+                // A server that shuts down may reject requests.
                 if answer.status == 429 || answer.status == 503 {
                     return Ok(());
                 }
-                told.add(&answer.expect(201)?, 50)?;
+                acknowledged.add(&answer.expect(201)?, 50)?;
             }
             Ok::<_, anyhow::Error>(())
         }
     }));
     let stop = async {
-        told.enough.notified().await;
+        acknowledged.enough.notified().await;
         server.stop().await
     };
     let read = async {
         let mut seen = 0;
-        // A clean end, not a broken stream.
+        // The stream ends cleanly.
         while watch.next().await?.is_some() {
             seen += 1;
         }
@@ -186,10 +187,13 @@ async fn a_stopped_server_ends_watches_and_finishes_writes() -> Result<()> {
     written.into_iter().collect::<Result<Vec<_>>>()?;
     let status = stopped?.context("it ran")?;
     ensure!(status.success(), "{status}");
-    ensure!(seen? > 0, "the watch saw nothing");
+    ensure!(seen? > 0, "the watch received no event");
     server.start_again().await?;
     let list = caller.get(&collection()).await?.expect(200)?;
     let stored = list["items"].as_array().context("items")?.len();
-    ensure!(stored >= told.count.load(Ordering::SeqCst), "{stored} are stored");
+    ensure!(
+        stored >= acknowledged.count.load(Ordering::SeqCst),
+        "{stored} are stored"
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Does the cluster around us go on as before: namespaces, garbage collection, quotas, and our absence?
+//! Drydock does no harm to its cluster: namespace deletion, garbage collection, quotas, and while the server is down.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use crate::stage::{
     PATIENCE, ROOT, Stage, alone, eviction_request, idle_maintenance, requests_of, text, together, uid,
 };
 
-const STORY: u16 = 0x4a12;
-/// The collector looks for new kinds every half minute, and the namespace controller backs off.
+/// The prefix of the UIDs of this file.
+const UIDS: u16 = 0x4a12;
+/// The garbage collector discovers new kinds every 30 s, and the namespace controller backs off.
 const COLLECTION: Duration = Duration::from_mins(2);
 
 async fn gone(stage: &Stage, path: &str) -> Result<()> {
@@ -39,7 +40,7 @@ fn config_map(name: &str, owner: Option<&Value>) -> Value {
     object
 }
 
-/// A reference that blocks the deletion of its owner in the foreground.
+/// An owner reference that blocks foreground deletion.
 fn reference(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
@@ -48,7 +49,7 @@ fn reference(owner: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_namespace_goes_with_the_requests_in_it_and_nothing_else() -> Result<()> {
+async fn namespace_deletion_deletes_its_requests_and_nothing_else() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -60,10 +61,10 @@ async fn a_namespace_goes_with_the_requests_in_it_and_nothing_else() -> Result<(
         .expect(201)?;
     let path = requests_of(&namespace);
     for number in 0..5 {
-        let request = eviction_request(&namespace, "absent", &uid(STORY, number));
+        let request = eviction_request(&namespace, "absent", &uid(UIDS, number));
         host.post(&path, &request).await?.expect(201)?;
     }
-    let held = uid(STORY, 100);
+    let held = uid(UIDS, 100);
     let mut request = eviction_request(&namespace, "absent", &held);
     request["metadata"]["finalizers"] = json!(["example.com/hold"]);
     host.post(&path, &request).await?.expect(201)?;
@@ -71,7 +72,7 @@ async fn a_namespace_goes_with_the_requests_in_it_and_nothing_else() -> Result<(
     kubectl
         .ok(&["delete", "namespace", &namespace, "--wait=false"])
         .await?;
-    eventually("the namespace to say what holds it", COLLECTION, async || {
+    eventually("the namespace to report what holds it", COLLECTION, async || {
         let status = host
             .get(&format!("/api/v1/namespaces/{namespace}"))
             .await?
@@ -93,8 +94,8 @@ async fn a_namespace_goes_with_the_requests_in_it_and_nothing_else() -> Result<(
     .await?;
     let left = host.get(&path).await?.expect(200)?;
     assert_eq!(left["items"].as_array().map(Vec::len), Some(1));
-    // Nothing new comes in.
-    let late = uid(STORY, 200);
+    // Nothing new can be created.
+    let late = uid(UIDS, 200);
     let answer = host
         .post(&path, &eviction_request(&namespace, "absent", &late))
         .await?;
@@ -125,7 +126,7 @@ async fn a_namespace_goes_with_the_requests_in_it_and_nothing_else() -> Result<(
 }
 
 #[tokio::test]
-async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()> {
+async fn namespace_deletion_overrides_forbidden_cancellation() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -151,7 +152,7 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
     .await?
     .expect(201)?;
     let item = format!("{}/{uid}", requests_of(&namespace));
-    eventually("the guard to be asked", PATIENCE, async || {
+    eventually("the guard to be active", PATIENCE, async || {
         let request = host.get(&item).await?.expect(200)?;
         ensure!(
             request["status"]["activeInterceptors"] == json!([guard]),
@@ -170,8 +171,8 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
         .kubectl()
         .ok(&["delete", "namespace", &namespace, "--wait=false"])
         .await?;
-    // The pod stays for now; the request may go all the same, since everything there goes anyway.
-    let conditions = eventually("the request to be removable", PATIENCE, async || {
+    // The pod still exists, but in a terminating namespace the request can be deleted.
+    let conditions = eventually("the request to be deletable", PATIENCE, async || {
         let request = host.get(&item).await?.expect(200)?;
         host.delete(&item).await?.expect(200)?;
         Ok(Some(request["status"]["conditions"].clone()))
@@ -179,7 +180,7 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
     .await?;
     ensure!(
         !conditions.to_string().contains("Evicted"),
-        "it went since its pod was done: {conditions}"
+        "it was deleted because its pod was evicted: {conditions}"
     );
     let pod = format!("/api/v1/namespaces/{namespace}/pods/held");
     host.get(&pod).await?.expect(200)?;
@@ -188,8 +189,22 @@ async fn a_namespace_goes_though_an_interceptor_forbids_to_cancel() -> Result<()
     gone(&stage, &format!("/api/v1/namespaces/{namespace}")).await
 }
 
+/// Deletes an owner, and checks that the policy is applied to its dependent.
+async fn delete_owner(stage: &Stage, policy: &str, owner: &str, dependent: &str) -> Result<()> {
+    let host = stage.host()?;
+    let options = json!({ "propagationPolicy": policy });
+    host.delete_with(owner, &options).await?.expect(200)?;
+    gone(stage, owner).await?;
+    if policy != "Orphan" {
+        return gone(stage, dependent).await;
+    }
+    let left = host.get(dependent).await?.expect(200)?;
+    assert_eq!(left["metadata"]["ownerReferences"], Value::Null, "{left}");
+    Ok(())
+}
+
 #[tokio::test]
-async fn what_our_objects_own_is_collected() -> Result<()> {
+async fn dependents_of_our_objects_are_collected() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -215,21 +230,13 @@ async fn what_our_objects_own_is_collected() -> Result<()> {
             format!("{ROOT}/nodemaintenances/{name}"),
             format!("{path}/{name}"),
         );
-        let options = json!({ "propagationPolicy": policy });
-        host.delete_with(&owner, &options).await?.expect(200)?;
-        gone(&stage, &owner).await?;
-        if policy == "Orphan" {
-            let left = host.get(&dependent).await?.expect(200)?;
-            assert_eq!(left["metadata"]["ownerReferences"], Value::Null);
-        } else {
-            gone(&stage, &dependent).await?;
-        }
+        delete_owner(&stage, policy, &owner, &dependent).await?;
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn what_owns_our_objects_takes_them_along() -> Result<()> {
+async fn our_objects_are_collected_with_their_owners() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -240,14 +247,14 @@ async fn what_owns_our_objects_takes_them_along() -> Result<()> {
     for (number, policy) in ["Background", "Foreground", "Orphan"].into_iter().enumerate() {
         let name = policy.to_lowercase();
         let owner = host.post(&owners, &config_map(&name, None)).await?.expect(201)?;
-        let uid = uid(STORY, 1000 + number as u64);
+        let uid = uid(UIDS, 1000 + number as u64);
         let mut request = eviction_request(&namespace, "absent", &uid);
         request["metadata"]["ownerReferences"] = json!([reference(&owner)]);
         host.post(&requests, &request).await?.expect(201)?;
         pairs.push((policy, format!("{owners}/{name}"), format!("{requests}/{uid}")));
     }
-    // An owner that never was takes its dependents along at once.
-    let lost = uid(STORY, 2000);
+    // The dependent of an owner that never existed is deleted.
+    let lost = uid(UIDS, 2000);
     let mut request = eviction_request(&namespace, "absent", &lost);
     request["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "v1", "kind": "ConfigMap", "name": "never-was", "uid": "00000000-0000-4000-8000-00000000dead",
@@ -256,16 +263,7 @@ async fn what_owns_our_objects_takes_them_along() -> Result<()> {
     gone(&stage, &format!("{requests}/{lost}")).await?;
     for (policy, owner, dependent) in pairs {
         host.get(&dependent).await?.expect(200)?;
-        host.delete_with(&owner, &json!({ "propagationPolicy": policy }))
-            .await?
-            .expect(200)?;
-        gone(&stage, &owner).await?;
-        if policy == "Orphan" {
-            let left = host.get(&dependent).await?.expect(200)?;
-            assert_eq!(left["metadata"]["ownerReferences"], Value::Null, "{left}");
-        } else {
-            gone(&stage, &dependent).await?;
-        }
+        delete_owner(&stage, policy, &owner, &dependent).await?;
     }
     Ok(())
 }
@@ -292,10 +290,10 @@ async fn a_quota_counts_requests() -> Result<()> {
         })
         .await
     };
-    // The quota controller looks for new kinds every half minute, and at a quota again only when it changes.
+    // The quota controller discovers new kinds every 30 s, and recounts a quota only when it changes.
     let mut attempt = 50;
     eventually(
-        "our kind to be known to the quota controller",
+        "the quota controller to discover our kind",
         COLLECTION,
         async || {
             attempt += 1;
@@ -309,18 +307,18 @@ async fn a_quota_counts_requests() -> Result<()> {
     .await?;
     let path = requests_of(&namespace);
     for number in 3000..3003 {
-        let request = eviction_request(&namespace, "absent", &uid(STORY, number));
+        let request = eviction_request(&namespace, "absent", &uid(UIDS, number));
         host.post(&path, &request).await?.expect(201)?;
     }
-    // It counts again when something is deleted, not when something is created: that is for admission to count.
-    host.delete(&format!("{path}/{}", uid(STORY, 3000)))
+    // It recounts after deletions, not after creations: those are counted by admission.
+    host.delete(&format!("{path}/{}", uid(UIDS, 3000)))
         .await?
         .expect(200)?;
     used("2").await
 }
 
 #[tokio::test]
-async fn the_cluster_goes_on_while_we_are_away() -> Result<()> {
+async fn the_cluster_works_while_the_server_is_down() -> Result<()> {
     let Some(stage) = alone().await? else {
         return Ok(());
     };
@@ -336,7 +334,7 @@ async fn the_cluster_goes_on_while_we_are_away() -> Result<()> {
         .drydock
         .stop_part(Part::ApiServer)
         .await?
-        .context("it ran")?;
+        .context("the server ran")?;
     ensure!(status.success(), "{status}");
 
     let answer = host.get(&format!("{ROOT}/nodemaintenances")).await?;
@@ -346,7 +344,7 @@ async fn the_cluster_goes_on_while_we_are_away() -> Result<()> {
     kubectl
         .ok(&["delete", "pod", "unrelated", "-n", &namespace, "--timeout=50s"])
         .await?;
-    // Collection of what is not ours goes on as well.
+    // Garbage collection of other kinds works too.
     let owner = host
         .post(&config_maps(&namespace), &config_map("owner", None))
         .await?

@@ -1,4 +1,4 @@
-//! What do we still do, and what do we refuse, while the host cannot be asked?
+//! The server while kube-apiserver is down: what works without access reviews, and what fails.
 
 use anyhow::{Result, ensure};
 use drydock_tests::calls::Caller;
@@ -10,11 +10,11 @@ use serde_json::json;
 use crate::stage::{PATIENCE, ROOT, eviction_request, idle_maintenance, requests_of, uid};
 
 #[tokio::test]
-async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_after() -> Result<()> {
+async fn requests_that_need_a_review_fail_until_the_host_is_back() -> Result<()> {
     if shared().await?.is_none() {
         return Ok(());
     }
-    // Its own: the other stories would miss the host.
+    // A control plane of its own, since other tests need kube-apiserver.
     let cluster = ControlPlane::start(Options::default()).await?;
     let drydock = Drydock::start(&cluster).await?;
     let pki = cluster.pki();
@@ -29,7 +29,7 @@ async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_a
         .expect(201)?;
 
     cluster.kill_component(Component::ApiServer);
-    // Whoever needs no review goes on; the aggregator's own look does too.
+    // Requests that need no review work, including the aggregator's availability check.
     admin.get(&maintenances).await?.expect(200)?;
     admin
         .post(&maintenances, &idle_maintenance("meanwhile", "nowhere"))
@@ -41,7 +41,7 @@ async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_a
         let answer = probe.get(path).await?;
         ensure!(answer.status == 200, "{path}: {}", answer.text());
     }
-    // Whoever needs one is not refused for good, and not let in.
+    // Requests that need one fail with a retriable error.
     let answer = stranger.get(&maintenances).await?;
     ensure!(answer.status == 500, "{} {}", answer.status, answer.text());
     ensure!(
@@ -52,7 +52,7 @@ async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_a
     let token = probe.clone().with_header("authorization", "Bearer somebody's")?;
     ensure!(
         token.get(&maintenances).await?.status == 401,
-        "a token that nobody knows"
+        "a token that cannot be reviewed"
     );
 
     cluster.start_component(Component::ApiServer).await?;
@@ -63,14 +63,14 @@ async fn nothing_is_allowed_that_cannot_be_reviewed_and_everything_works_again_a
     for name in ["before", "meanwhile"] {
         host.get(&format!("{maintenances}/{name}")).await?.expect(200)?;
     }
-    // The controller may have ended with its lease; a cluster starts it again.
+    // The controller may have lost its lease and exited; a cluster restarts it.
     drydock.kill_part(Part::Controller);
     drydock.start_part(Part::Controller).await?;
     let namespace = json!({ "metadata": { "name": "after" } });
     host.post("/api/v1/namespaces", &namespace).await?.expect(201)?;
     let uid = uid(0xa3a7, 1);
     let item = format!("{}/{uid}", requests_of("after"));
-    // A namespace that is a moment old is known, or looked up.
+    // A new namespace is known or looked up.
     host.post(&requests_of("after"), &eviction_request("after", "absent", &uid))
         .await?
         .expect(201)?;

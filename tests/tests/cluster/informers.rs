@@ -1,4 +1,4 @@
-//! Do clients that keep a copy of our objects have the right one, whatever happens to the server?
+//! The caches of kube-rs and client-go stay correct across a stop and a kill of the server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +11,7 @@ use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::eventually;
 use drydock_tests::cluster::Part;
 use drydock_tests::conformance::version;
+use drydock_tests::lock;
 use futures_util::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -20,22 +21,20 @@ use tokio::process::{Child, Command};
 
 use crate::stage::{ROOT, Stage, alone, idle_maintenance, text};
 
-/// A client may back off for half a minute before it looks again.
+/// A client may back off for 30 s before it reconnects.
 const CATCH_UP: Duration = Duration::from_mins(2);
 
-/// What a client made of the events it got: per object every version, in order; nothing for a deletion.
+/// A client's cache, filled from its events: every revision of each object, in order.
 #[derive(Default)]
-struct Copy {
+struct ClientCache {
     versions: Mutex<BTreeMap<String, Vec<u64>>>,
     faults: Mutex<Vec<String>>,
 }
 
-impl Copy {
-    /// An object was added or changed.
+impl ClientCache {
+    /// Records an added or changed object.
     fn put(&self, name: &str, version: u64) {
-        let (Ok(mut versions), Ok(mut faults)) = (self.versions.lock(), self.faults.lock()) else {
-            return;
-        };
+        let (mut versions, mut faults) = (lock(&self.versions), lock(&self.faults));
         let seen = versions.entry(name.to_owned()).or_default();
         if seen.last().is_some_and(|last| *last >= version) {
             faults.push(format!("{name} at {version} came after {seen:?}"));
@@ -44,19 +43,17 @@ impl Copy {
     }
 
     fn remove(&self, name: &str) {
-        let (Ok(mut versions), Ok(mut faults)) = (self.versions.lock(), self.faults.lock()) else {
-            return;
-        };
+        let (mut versions, mut faults) = (lock(&self.versions), lock(&self.faults));
         if versions.remove(name).is_none() {
             faults.push(format!("{name} was deleted twice"));
         }
     }
 
-    /// The newest version of each object.
+    /// The newest revision of each object.
     fn current(&self) -> Result<BTreeMap<String, u64>> {
-        let faults = self.faults.lock().ok().context("the lock")?;
+        let faults = lock(&self.faults);
         ensure!(faults.is_empty(), "{faults:?}");
-        let versions = self.versions.lock().ok().context("the lock")?;
+        let versions = lock(&self.versions);
         Ok(versions
             .iter()
             .filter_map(|(name, seen)| Some((name.clone(), *seen.last()?)))
@@ -64,25 +61,25 @@ impl Copy {
     }
 }
 
-/// kube-rs' watcher on this story's objects, until its runtime ends.
-async fn kube_rs(stage: &Stage, copy: &'static Copy) -> Result<()> {
+/// Runs kube-rs' watcher on this test's objects.
+async fn kube_rs(stage: &Stage, cache: &'static ClientCache) -> Result<()> {
     let kind = GroupVersionKind::gvk("coordination.k8s.io", "v1alpha3", "NodeMaintenance");
     let resource = ApiResource::from_gvk_with_plural(&kind, "nodemaintenances");
     let objects: Api<DynamicObject> = Api::all_with(stage.control_plane().client().await?, &resource);
-    let config = watcher::Config::default().labels("story=informers");
+    let config = watcher::Config::default().labels("suite=informers");
     tokio::spawn(async move {
         let mut events = watcher(objects, config).default_backoff().boxed();
         while let Some(event) = events.next().await {
             match event {
                 Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
                     let version = object.metadata.resource_version.and_then(|it| it.parse().ok());
-                    copy.put(
+                    cache.put(
                         &object.metadata.name.unwrap_or_default(),
                         version.unwrap_or_default(),
                     );
                 }
-                Ok(watcher::Event::Delete(object)) => copy.remove(&object.metadata.name.unwrap_or_default()),
-                // Errors are what this story is about: the watcher must get over them by itself.
+                Ok(watcher::Event::Delete(object)) => cache.remove(&object.metadata.name.unwrap_or_default()),
+                // The watcher must recover from errors.
                 Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
             }
         }
@@ -90,8 +87,8 @@ async fn kube_rs(stage: &Stage, copy: &'static Copy) -> Result<()> {
     Ok(())
 }
 
-/// The informer of client-go, in a program of its own that prints an event a line.
-async fn client_go(stage: &Stage, copy: &'static Copy) -> Result<Child> {
+/// Starts client-go's informer, a program that prints one event per line.
+async fn client_go(stage: &Stage, cache: &'static ClientCache) -> Result<Child> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go/build.sh");
     let built = Command::new(&script)
         .stderr(Stdio::inherit())
@@ -107,7 +104,7 @@ async fn client_go(stage: &Stage, copy: &'static Copy) -> Result<Child> {
     let mut child = Command::new(binary.trim_end())
         .arg("--kubeconfig")
         .arg(stage.control_plane().admin_kubeconfig())
-        .args(["--resource", "nodemaintenances", "--selector", "story=informers"])
+        .args(["--resource", "nodemaintenances", "--selector", "suite=informers"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -120,8 +117,8 @@ async fn client_go(stage: &Stage, copy: &'static Copy) -> Result<Child> {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             let name = event["name"].as_str().unwrap_or_default();
             match event["type"].as_str() {
-                Some("DELETED") => copy.remove(name),
-                _ => copy.put(
+                Some("DELETED") => cache.remove(name),
+                _ => cache.put(
                     name,
                     event["resourceVersion"]
                         .as_str()
@@ -134,7 +131,7 @@ async fn client_go(stage: &Stage, copy: &'static Copy) -> Result<Child> {
     Ok(child)
 }
 
-/// Writes, each time something else, and keeps the truth.
+/// Writes objects, and keeps their revisions.
 struct Writer {
     host: Caller,
     truth: BTreeMap<String, Vec<u64>>,
@@ -147,11 +144,11 @@ impl Writer {
         let name = format!("informer-{}", self.next);
         let path = format!("{ROOT}/nodemaintenances");
         let mut object = idle_maintenance(&name, "nowhere");
-        object["metadata"]["labels"] = json!({ "story": "informers" });
+        object["metadata"]["labels"] = json!({ "suite": "informers" });
         let created = self.host.post(&path, &object).await?.expect(201)?;
         self.truth.insert(name, vec![version(&created)?]);
         let mut names = vec![format!("informer-{}", self.next)];
-        // One object that changes all the time.
+        // One object changes every time.
         if self.next > 1 {
             names.push("informer-1".to_owned());
         }
@@ -181,9 +178,9 @@ impl Writer {
     }
 }
 
-async fn caught_up(what: &str, copy: &Copy, truth: &BTreeMap<String, u64>) -> Result<()> {
-    eventually(&format!("{what} to have the truth"), CATCH_UP, async || {
-        let current = copy.current()?;
+async fn caught_up(what: &str, cache: &ClientCache, truth: &BTreeMap<String, u64>) -> Result<()> {
+    eventually(&format!("{what} to catch up"), CATCH_UP, async || {
+        let current = cache.current()?;
         ensure!(&current == truth, "{current:?} instead of {truth:?}");
         Ok(Some(()))
     })
@@ -191,12 +188,13 @@ async fn caught_up(what: &str, copy: &Copy, truth: &BTreeMap<String, u64>) -> Re
 }
 
 #[tokio::test]
-async fn copies_are_right_over_a_stop_and_a_kill_of_the_server() -> Result<()> {
+async fn client_caches_are_correct_after_a_stop_and_a_kill_of_the_server() -> Result<()> {
     let Some(stage) = alone().await? else {
         return Ok(());
     };
-    // They live as long as the tasks that fill them.
-    let (rust, go): (&'static Copy, &'static Copy) = (Box::leak(Box::default()), Box::leak(Box::default()));
+    // Leaked, since the tasks that fill them outlive this function's scope.
+    let (rust, go): (&'static ClientCache, &'static ClientCache) =
+        (Box::leak(Box::default()), Box::leak(Box::default()));
     let mut writer = Writer {
         host: stage.host()?,
         truth: BTreeMap::new(),
@@ -215,7 +213,7 @@ async fn copies_are_right_over_a_stop_and_a_kill_of_the_server() -> Result<()> {
                 .drydock
                 .stop_part(Part::ApiServer)
                 .await?
-                .context("it ran")?;
+                .context("the server ran")?;
             ensure!(status.success(), "{status}");
         } else {
             stage.drydock.kill_part(Part::ApiServer);
@@ -227,10 +225,10 @@ async fn copies_are_right_over_a_stop_and_a_kill_of_the_server() -> Result<()> {
         caught_up("kube-rs", rust, &writer.current()).await?;
         caught_up("client-go", go, &writer.current()).await?;
     }
-    // kube-rs goes on from the version it has, so it saw each one, not just the last.
-    let seen = rust.versions.lock().ok().context("the lock")?.clone();
+    // kube-rs resumes from its revision, so it has seen each one, not only the last.
+    let seen = lock(&rust.versions).clone();
     let first = |all: &BTreeMap<String, Vec<u64>>| all.get("informer-1").cloned().unwrap_or_default();
-    // What came before the watcher's own list it cannot have seen.
+    // Except for those before its list.
     let (seen, truth) = (first(&seen), first(&writer.truth));
     ensure!(
         truth.ends_with(&seen) && seen.len() + 2 > truth.len(),

@@ -1,4 +1,4 @@
-//! Does kubectl do with our kinds what it does with every other?
+//! kubectl with our kinds: discovery, explain, get, describe, apply, patch, edit, watch, delete.
 
 use std::process::Stdio;
 
@@ -11,9 +11,10 @@ use tokio::time::timeout;
 
 use crate::stage::{PATIENCE, Stage, eviction_request, idle_maintenance, interceptor, text, together, uid};
 
-const STORY: u16 = 0xc71;
+/// The prefix of the UIDs of this file.
+const UIDS: u16 = 0xc71;
 
-/// An object of one kind, and what kubectl shows of it.
+/// An object of one kind, and how kubectl shows it.
 struct Subject {
     kind: &'static str,
     short: &'static str,
@@ -40,13 +41,13 @@ impl Subject {
     }
 }
 
-async fn subjects(stage: &Stage, story: &str, number: u64) -> Result<Vec<Subject>> {
-    let namespace = stage.namespace(story).await?;
-    let mut request = eviction_request(&namespace, "no-such-pod", &uid(STORY, number));
+async fn subjects(stage: &Stage, test: &str, number: u64) -> Result<Vec<Subject>> {
+    let namespace = stage.namespace(test).await?;
+    let mut request = eviction_request(&namespace, "no-such-pod", &uid(UIDS, number));
     request["spec"]["ttlSecondsAfterFinished"] = json!(3600);
-    let mut maintenance = idle_maintenance(story, "nowhere");
+    let mut maintenance = idle_maintenance(test, "nowhere");
     maintenance["spec"]["reason"] = json!("first");
-    let mut interceptor = interceptor(&format!("{story}.example.com"), story);
+    let mut interceptor = interceptor(&format!("{test}.example.com"), test);
     interceptor["spec"]["priority"] = json!(20_001);
     Ok(vec![
         Subject {
@@ -73,12 +74,11 @@ async fn subjects(stage: &Stage, story: &str, number: u64) -> Result<Vec<Subject
     ])
 }
 
-/// Creates the object as people do, and waits until the controller has said its word, so that nobody
-/// else writes to it.
+/// Applies the object and waits until the controller has nothing more to write to it.
 async fn settled(stage: &Stage, subject: &Subject) -> Result<()> {
     let kubectl = stage.kubectl();
-    let said = apply(&kubectl, &subject.object).await?;
-    ensure!(said.contains(" created"), "{said}");
+    let output = apply(&kubectl, &subject.object).await?;
+    ensure!(output.contains(" created"), "{output}");
     let name = subject.name()?;
     match subject.short {
         "er" => {
@@ -101,18 +101,18 @@ async fn settled(stage: &Stage, subject: &Subject) -> Result<()> {
     Ok(())
 }
 
-/// Applies on the client's side, and returns what kubectl said.
+/// Applies on the client's side, and returns kubectl's output.
 async fn apply(kubectl: &Kubectl, object: &Value) -> Result<String> {
     let output = kubectl
         .run_with_input(&["apply", "-f", "-"], &object.to_string())
         .await?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && said.is_empty(), "{said}");
-    String::from_utf8(output.stdout).context("read what kubectl said")
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && error.is_empty(), "{error}");
+    String::from_utf8(output.stdout).context("kubectl writes UTF-8")
 }
 
 #[tokio::test]
-async fn resources_are_found_and_explained() -> Result<()> {
+async fn resources_are_discovered_and_explained() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -225,7 +225,7 @@ async fn objects_are_shown() -> Result<()> {
             ensure!(described.contains(&word), "{word}:\n{described}");
         }
     }
-    // All at once, by the category.
+    // All kinds by their category.
     let all = kubectl.ok(&["get", "drydock", "-A", "-o", "name"]).await?;
     for kind in ["evictionrequest", "nodemaintenance", "evictioninterceptor"] {
         ensure!(
@@ -236,91 +236,124 @@ async fn objects_are_shown() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn objects_are_changed() -> Result<()> {
-    let Some(stage) = together().await? else {
-        return Ok(());
-    };
-    let kubectl = stage.kubectl();
-    for subject in subjects(&stage, "kubectl-change", 2).await? {
-        settled(&stage, &subject).await?;
-        let name = subject.name()?;
-        let run = async |verb: &str, more: &[&str]| kubectl.ok(&subject.arguments(verb, &name, more)).await;
-        let read = async |pointer: &str| {
-            let text = run("get", &["-o", "json"]).await?;
-            let object: Value = serde_json::from_str(&text).context("read JSON")?;
-            Ok::<_, anyhow::Error>(object.pointer(pointer).cloned().unwrap_or_default())
-        };
-        // Applied twice nothing changes; applied with a change it does.
-        let said = apply(&kubectl, &subject.object).await?;
-        ensure!(said.contains(" unchanged"), "{said}");
-        let (field, first, second) = &subject.field;
-        let mut changed = subject.object.clone();
+/// kubectl with an object of the cluster.
+struct Live<'a> {
+    stage: &'a Stage,
+    kubectl: Kubectl,
+    subject: &'a Subject,
+    name: String,
+}
+
+impl Live<'_> {
+    async fn run(&self, verb: &str, more: &[&str]) -> Result<String> {
+        let arguments = self.subject.arguments(verb, &self.name, more);
+        self.kubectl.ok(&arguments).await
+    }
+
+    async fn fails(&self, verb: &str, more: &[&str]) -> Result<String> {
+        let arguments = self.subject.arguments(verb, &self.name, more);
+        self.stage.kubectl_fails(&arguments, "").await
+    }
+
+    async fn read(&self, pointer: &str) -> Result<Value> {
+        let text = self.run("get", &["-o", "json"]).await?;
+        let object: Value = serde_json::from_str(&text).context("read JSON")?;
+        Ok(object.pointer(pointer).cloned().unwrap_or_default())
+    }
+
+    /// `apply` and `patch`, both types.
+    async fn apply_and_patch(&self) -> Result<()> {
+        let output = apply(&self.kubectl, &self.subject.object).await?;
+        ensure!(output.contains(" unchanged"), "{output}");
+        let (field, first, second) = &self.subject.field;
+        let mut changed = self.subject.object.clone();
         changed["spec"][*field] = second.clone();
-        let said = apply(&kubectl, &changed).await?;
-        ensure!(said.contains(" configured"), "{said}");
+        let output = apply(&self.kubectl, &changed).await?;
+        ensure!(output.contains(" configured"), "{output}");
         let pointer = format!("/spec/{field}");
-        assert_eq!(&read(&pointer).await?, second);
+        assert_eq!(&self.read(&pointer).await?, second);
 
         let patch = json!({ "spec": { *field: first } }).to_string();
-        run("patch", &["--type=merge", "-p", &patch]).await?;
-        assert_eq!(&read(&pointer).await?, first);
+        self.run("patch", &["--type=merge", "-p", &patch]).await?;
+        assert_eq!(&self.read(&pointer).await?, first);
         let patch = json!([{ "op": "replace", "path": pointer, "value": second }]).to_string();
-        run("patch", &["--type=json", "-p", &patch]).await?;
-        assert_eq!(&read(&pointer).await?, second);
+        self.run("patch", &["--type=json", "-p", &patch]).await?;
+        assert_eq!(&self.read(&pointer).await?, second);
+        Ok(())
+    }
 
-        run("label", &["tier=one"]).await?;
-        assert_eq!(read("/metadata/labels/tier").await?, "one");
-        run("annotate", &["note=some words"]).await?;
-        assert_eq!(read("/metadata/annotations/note").await?, "some words");
-        run("label", &["tier-"]).await?;
-        assert_eq!(read("/metadata/labels/tier").await?, Value::Null);
+    async fn label_and_annotate(&self) -> Result<()> {
+        self.run("label", &["tier=one"]).await?;
+        assert_eq!(self.read("/metadata/labels/tier").await?, "one");
+        self.run("annotate", &["note=some words"]).await?;
+        assert_eq!(self.read("/metadata/annotations/note").await?, "some words");
+        self.run("label", &["tier-"]).await?;
+        assert_eq!(self.read("/metadata/labels/tier").await?, Value::Null);
+        Ok(())
+    }
 
-        edit(
-            &kubectl,
-            &subject,
-            &name,
-            &format!("s/{field}: .*/{field}: {first}/"),
-        )
-        .await?;
-        assert_eq!(&read(&pointer).await?, first);
+    async fn edit_and_replace(&self) -> Result<()> {
+        let (field, first, second) = &self.subject.field;
+        let pointer = format!("/spec/{field}");
+        let script = format!("s/{field}: .*/{field}: {first}/");
+        edit(&self.kubectl, self.subject, &self.name, &script).await?;
+        assert_eq!(&self.read(&pointer).await?, first);
 
-        let mut live = read("").await?;
+        let mut live = self.read("").await?;
         live["spec"][*field] = second.clone();
         let arguments = ["replace", "-f", "-"];
-        let output = kubectl.run_with_input(&arguments, &live.to_string()).await?;
+        let output = self.kubectl.run_with_input(&arguments, &live.to_string()).await?;
         ensure!(
             output.status.success(),
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        assert_eq!(&read(&pointer).await?, second);
+        assert_eq!(&self.read(&pointer).await?, second);
+        Ok(())
+    }
 
-        // What custom resources refuse too.
-        let said = stage
-            .kubectl_fails(&subject.arguments("patch", &name, &["-p", "{\"spec\":{}}"]), "")
-            .await?;
-        ensure!(
-            said.contains("UnsupportedMediaType") || said.contains("unknown format"),
-            "{said}"
-        );
-        let said = stage
-            .kubectl_fails(
-                &["apply", "--server-side", "-f", "-"],
-                &subject.object.to_string(),
-            )
-            .await?;
-        ensure!(
-            said.contains("UnsupportedMediaType") || said.contains("unknown format"),
-            "{said}"
-        );
+    /// Strategic merge and server-side apply are rejected, the former as for custom resources.
+    async fn other_patches_fail(&self) -> Result<()> {
+        let strategic = self.fails("patch", &["-p", "{\"spec\":{}}"]).await?;
+        let arguments = ["apply", "--server-side", "-f", "-"];
+        let object = self.subject.object.to_string();
+        let apply = self.stage.kubectl_fails(&arguments, &object).await?;
+        for error in [strategic, apply] {
+            ensure!(
+                error.contains("UnsupportedMediaType") || error.contains("unknown format"),
+                "{error}"
+            );
+        }
+        Ok(())
+    }
 
-        let said = run("delete", &["--wait=true", "--timeout=30s"]).await?;
-        ensure!(said.contains("deleted"), "{said}");
-        let said = stage
-            .kubectl_fails(&subject.arguments("get", &name, &[]), "")
-            .await?;
-        ensure!(said.contains("NotFound"), "{said}");
+    async fn delete(&self) -> Result<()> {
+        let output = self.run("delete", &["--wait=true", "--timeout=30s"]).await?;
+        ensure!(output.contains("deleted"), "{output}");
+        let error = self.fails("get", &[]).await?;
+        ensure!(error.contains("NotFound"), "{error}");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn objects_are_changed() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    for subject in subjects(&stage, "kubectl-change", 2).await? {
+        settled(&stage, &subject).await?;
+        let live = Live {
+            stage: &stage,
+            kubectl: stage.kubectl(),
+            subject: &subject,
+            name: subject.name()?,
+        };
+        live.apply_and_patch().await?;
+        live.label_and_annotate().await?;
+        live.edit_and_replace().await?;
+        live.other_patches_fail().await?;
+        live.delete().await?;
     }
     Ok(())
 }
@@ -338,10 +371,10 @@ async fn edit(kubectl: &Kubectl, subject: &Subject, name: &str, script: &str) ->
     let output = timeout(PATIENCE, output)
         .await
         .context("the edit did not end")??;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let shown = String::from_utf8_lossy(&output.stdout);
     ensure!(
-        output.status.success() && said.contains("edited"),
-        "{said}{}",
+        output.status.success() && shown.contains("edited"),
+        "{shown}{}",
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(())
@@ -385,20 +418,20 @@ async fn a_watch_shows_every_change_as_a_row() -> Result<()> {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_refused_before_they_are_lost() -> Result<()> {
+async fn unknown_fields_are_rejected() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
     let mut wrong = idle_maintenance("kubectl-unknown", "nowhere");
     wrong["spec"]["surprise"] = json!(true);
-    let said = stage
+    let output = stage
         .kubectl_fails(&["create", "-f", "-"], &wrong.to_string())
         .await?;
-    ensure!(said.contains("unknown field \"spec.surprise\""), "{said}");
-    let said = stage.kubectl_fails(&["get", "nm", "kubectl-unknown"], "").await?;
+    ensure!(output.contains("unknown field \"spec.surprise\""), "{output}");
+    let output = stage.kubectl_fails(&["get", "nm", "kubectl-unknown"], "").await?;
     ensure!(
-        said.contains("nodemaintenances.coordination.k8s.io \"kubectl-unknown\" not found"),
-        "{said}"
+        output.contains("nodemaintenances.coordination.k8s.io \"kubectl-unknown\" not found"),
+        "{output}"
     );
     Ok(())
 }

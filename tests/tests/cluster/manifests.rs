@@ -1,4 +1,4 @@
-//! Does a real API server accept the manifests of `deploy/`, and do they grant what is needed?
+//! The manifests of `deploy/`: a real API server accepts them, and they grant exactly the needed rights.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn deploy(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name)
 }
 
-/// The namespace and the rights, for all tests of this module: what follows needs them to exist.
+/// Applies the namespace and the rights, once for all tests of this module.
 async fn rights_are_applied(cluster: &ControlPlane) -> Result<()> {
     static APPLIED: OnceCell<()> = OnceCell::const_new();
     APPLIED
@@ -35,15 +35,15 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
         return Ok(());
     };
     rights_are_applied(cluster).await?;
-    // cert-manager's kinds are not this cluster's.
+    // The manifests for cert-manager are left out: its kinds are not installed.
     let (apiserver, controller) = (deploy("apiserver"), deploy("controller"));
     let (apiserver, controller) = (apiserver.display().to_string(), controller.display().to_string());
     let arguments = ["apply", "--server-side", "--dry-run=server", "--validate=strict"];
     let output = cluster
         .kubectl(&[&arguments[..], &["-f", &apiserver, "-f", &controller]].concat())
         .await?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
         applied, 4,
@@ -52,86 +52,90 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     Ok(())
 }
 
+const SERVER: &str = "drydock-apiserver";
+const CONTROLLER: &str = "drydock-controller";
+
+/// Account, verb, resource, namespace, and whether it is allowed.
+const RIGHTS: &[(&str, &str, &str, &str, bool)] = &[
+    (
+        SERVER,
+        "get",
+        "/configmaps//extension-apiserver-authentication",
+        "kube-system",
+        true,
+    ),
+    (
+        SERVER,
+        "watch",
+        "/configmaps//extension-apiserver-authentication",
+        "kube-system",
+        true,
+    ),
+    (
+        SERVER,
+        "create",
+        "authorization.k8s.io/subjectaccessreviews",
+        "",
+        true,
+    ),
+    (SERVER, "create", "authentication.k8s.io/tokenreviews", "", true),
+    (SERVER, "watch", "/namespaces", "", true),
+    (
+        SERVER,
+        "watch",
+        "admissionregistration.k8s.io/validatingadmissionpolicies",
+        "",
+        true,
+    ),
+    (SERVER, "watch", "apiregistration.k8s.io/apiservices", "", true),
+    (SERVER, "list", "/secrets", NAMESPACE, false),
+    (SERVER, "delete", "/pods", "default", false),
+    (CONTROLLER, "create", "/pods/eviction", "default", true),
+    (CONTROLLER, "delete", "/pods", "default", true),
+    (CONTROLLER, "patch", "/nodes", "", true),
+    (CONTROLLER, "list", "apps/daemonsets", "", true),
+    (CONTROLLER, "create", "events.k8s.io/events", "default", true),
+    (
+        CONTROLLER,
+        "create",
+        "coordination.k8s.io/leases",
+        NAMESPACE,
+        true,
+    ),
+    (
+        CONTROLLER,
+        "update",
+        "coordination.k8s.io/leases",
+        "kube-system",
+        false,
+    ),
+    (
+        CONTROLLER,
+        "patch",
+        "coordination.k8s.io/evictionrequests/status",
+        "default",
+        true,
+    ),
+    (CONTROLLER, "list", "/secrets", "default", false),
+];
+
 #[tokio::test]
-async fn the_accounts_may_do_what_their_programs_do_and_no_more() -> Result<()> {
+async fn the_service_accounts_have_exactly_the_needed_rights() -> Result<()> {
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
     rights_are_applied(cluster).await?;
-    let (server, controller) = ("drydock-apiserver", "drydock-controller");
-    for (account, verb, resource, namespace, expected) in [
-        (
-            server,
-            "get",
-            "/configmaps//extension-apiserver-authentication",
-            "kube-system",
-            true,
-        ),
-        (
-            server,
-            "watch",
-            "/configmaps//extension-apiserver-authentication",
-            "kube-system",
-            true,
-        ),
-        (
-            server,
-            "create",
-            "authorization.k8s.io/subjectaccessreviews",
-            "",
-            true,
-        ),
-        (server, "create", "authentication.k8s.io/tokenreviews", "", true),
-        (server, "watch", "/namespaces", "", true),
-        (
-            server,
-            "watch",
-            "admissionregistration.k8s.io/validatingadmissionpolicies",
-            "",
-            true,
-        ),
-        (server, "watch", "apiregistration.k8s.io/apiservices", "", true),
-        (server, "list", "/secrets", NAMESPACE, false),
-        (server, "delete", "/pods", "default", false),
-        (controller, "create", "/pods/eviction", "default", true),
-        (controller, "delete", "/pods", "default", true),
-        (controller, "patch", "/nodes", "", true),
-        (controller, "list", "apps/daemonsets", "", true),
-        (controller, "create", "events.k8s.io/events", "default", true),
-        (
-            controller,
-            "create",
-            "coordination.k8s.io/leases",
-            NAMESPACE,
-            true,
-        ),
-        (
-            controller,
-            "update",
-            "coordination.k8s.io/leases",
-            "kube-system",
-            false,
-        ),
-        (
-            controller,
-            "patch",
-            "coordination.k8s.io/evictionrequests/status",
-            "default",
-            true,
-        ),
-        (controller, "list", "/secrets", "default", false),
-    ] {
+    for (account, verb, resource, namespace, expected) in RIGHTS {
         let is_allowed = may(cluster, account, verb, resource, namespace).await?;
         assert_eq!(
-            is_allowed, expected,
+            is_allowed, *expected,
             "{account}: {verb} {resource} in {namespace}"
         );
     }
     Ok(())
 }
 
-/// The host's answer to whether an account may do something. `resource` is
-/// `group/resource/subresource/name`, each of which may be empty.
+/// Whether an account may do something. `resource` is `group/resource/subresource/name`, each of which may be empty.
 async fn may(
     cluster: &ControlPlane,
     account: &str,

@@ -1,4 +1,4 @@
-//! Does the official Python client work with our kinds? Its story is `tests/clients/python/story.py`.
+//! The official Python client with our kinds: runs `tests/clients/python/client.py`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,26 +15,28 @@ async fn the_python_client_creates_patches_watches_and_deletes() -> Result<()> {
         return Ok(());
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python");
-    let made = Command::new(folder.join("build.sh"))
+    let built = Command::new(folder.join("build.sh"))
         .stderr(Stdio::inherit())
         .output()
         .await?;
     ensure!(
-        made.status.success(),
-        "there is no Python environment: see standard error"
+        built.status.success(),
+        "the Python environment could not be built: see standard error"
     );
-    let told = Command::new(String::from_utf8(made.stdout)?.trim_end())
-        .arg(folder.join("story.py"))
+    let output = Command::new(String::from_utf8(built.stdout)?.trim_end())
+        .arg(folder.join("client.py"))
         .arg(stage.control_plane().admin_kubeconfig())
         .env_remove("HTTPS_PROXY")
         .env_remove("https_proxy")
         .kill_on_drop(true)
         .output();
-    let told = timeout(PATIENCE, told).await.context("the story did not end")??;
-    let (said, complained) = (
-        String::from_utf8_lossy(&told.stdout),
-        String::from_utf8_lossy(&told.stderr),
+    let output = timeout(PATIENCE, output)
+        .await
+        .context("the client did not end")??;
+    let (printed, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
     );
-    ensure!(told.status.success() && said == "done\n", "{said}{complained}");
+    ensure!(output.status.success() && printed == "done\n", "{printed}{error}");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Who is believed, and who may do what, whatever way the request takes?
+//! Authentication and authorization, direct and through kube-apiserver.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::calls::{Answer, Caller, MERGE_PATCH};
 use drydock_tests::clients::{Protocol, eventually};
 use drydock_tests::cluster::Server;
 use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Validity};
@@ -12,11 +12,68 @@ use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, requests_of, together, uid};
 
-const STORY: u16 = 0x5ec;
+/// The prefix of the UIDs of this file.
+const UIDS: u16 = 0x5ec;
 const MAINTENANCES: &str = "/apis/coordination.k8s.io/v1alpha3/nodemaintenances";
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
-/// A person with a certificate of the cluster.
+const CLUSTER: &str = "at the cluster scope";
+const DEFAULT: &str = "in the namespace \"default\"";
+
+/// Requests that a user without rights may not send: method, path, verb, resource, name, scope. The objects do not
+/// exist, which the response must not reveal.
+const FORBIDDEN: &[(Method, &str, &str, &str, &str, &str)] = &[
+    (
+        Method::GET,
+        "/apis/coordination.k8s.io/v1alpha3/nodemaintenances/x",
+        "get",
+        "nodemaintenances",
+        "x",
+        CLUSTER,
+    ),
+    (
+        Method::DELETE,
+        "/apis/coordination.k8s.io/v1alpha3/nodemaintenances/x",
+        "delete",
+        "nodemaintenances",
+        "x",
+        CLUSTER,
+    ),
+    (
+        Method::DELETE,
+        MAINTENANCES,
+        "deletecollection",
+        "nodemaintenances",
+        "",
+        CLUSTER,
+    ),
+    (
+        Method::GET,
+        "/apis/coordination.k8s.io/v1alpha3/namespaces/default/evictionrequests?watch=1",
+        "watch",
+        "evictionrequests",
+        "",
+        DEFAULT,
+    ),
+    (
+        Method::GET,
+        "/apis/coordination.k8s.io/v1alpha3/namespaces/default/evictionrequests?fieldSelector=metadata.name%3Dx",
+        "list",
+        "evictionrequests",
+        "x",
+        DEFAULT,
+    ),
+    (
+        Method::PUT,
+        "/apis/coordination.k8s.io/v1alpha3/namespaces/default/evictionrequests/x/status",
+        "update",
+        "evictionrequests/status",
+        "x",
+        DEFAULT,
+    ),
+];
+
+/// A user with a certificate of the cluster.
 fn person(stage: &Stage, name: &str, group: Option<&str>) -> Result<Credential> {
     stage
         .control_plane()
@@ -25,7 +82,7 @@ fn person(stage: &Stage, name: &str, group: Option<&str>) -> Result<Credential> 
         .client(name, group, Validity::Current)
 }
 
-/// The 403 of somebody who may not do something to a kind of ours.
+/// The message of a 403 for a kind of ours.
 fn may_not(user: &str, verb: &str, resource: &str, name: &str, place: &str) -> String {
     let plural = resource.split('/').next().unwrap_or_default();
     let name = if name.is_empty() {
@@ -37,6 +94,11 @@ fn may_not(user: &str, verb: &str, resource: &str, name: &str, place: &str) -> S
         "{plural}.coordination.k8s.io{name} is forbidden: User {user:?} cannot {verb} resource {resource:?} in API group \
          \"coordination.k8s.io\" {place}"
     )
+}
+
+/// The 403 for a list of all maintenances.
+fn may_not_list(user: &str) -> String {
+    may_not(user, "list", "nodemaintenances", "", CLUSTER)
 }
 
 /// Grants verbs on resources of ours (and pods) in a namespace.
@@ -58,12 +120,12 @@ async fn grant(stage: &Stage, namespace: &str, user: &str, rules: &Value) -> Res
 }
 
 #[tokio::test]
-async fn a_person_without_rights_is_stopped_by_the_host_and_by_us() -> Result<()> {
+async fn a_user_without_rights_is_forbidden_by_kube_apiserver_and_by_us() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
     let somebody = &stage.control_plane().pki().somebody;
-    let cluster = may_not("somebody", "list", "nodemaintenances", "", "at the cluster scope");
+    let cluster = may_not_list("somebody");
     stage
         .host_as(Some(somebody))?
         .get(MAINTENANCES)
@@ -78,63 +140,10 @@ async fn a_person_without_rights_is_stopped_by_the_host_and_by_us() -> Result<()
             json!({ "group": "coordination.k8s.io", "kind": "nodemaintenances" })
         );
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
-        // Not even whether something is there.
-        for (method, path, verb, resource, name, place) in [
-            (
-                Method::GET,
-                format!("{MAINTENANCES}/x"),
-                "get",
-                "nodemaintenances",
-                "x",
-                "at the cluster scope",
-            ),
-            (
-                Method::DELETE,
-                format!("{MAINTENANCES}/x"),
-                "delete",
-                "nodemaintenances",
-                "x",
-                "at the cluster scope",
-            ),
-            (
-                Method::DELETE,
-                MAINTENANCES.to_owned(),
-                "deletecollection",
-                "nodemaintenances",
-                "",
-                "at the cluster scope",
-            ),
-            (
-                Method::GET,
-                format!("{}?watch=1", requests_of("default")),
-                "watch",
-                "evictionrequests",
-                "",
-                "in the namespace \"default\"",
-            ),
-            (
-                Method::GET,
-                format!("{}?fieldSelector=metadata.name%3Dx", requests_of("default")),
-                "list",
-                "evictionrequests",
-                "x",
-                "in the namespace \"default\"",
-            ),
-            (
-                Method::PUT,
-                format!("{}/x/status", requests_of("default")),
-                "update",
-                "evictionrequests/status",
-                "x",
-                "in the namespace \"default\"",
-            ),
-        ] {
-            let answer = direct.call(method, &path, "", "").await?;
-            answer.refused(
-                403,
-                "Forbidden",
-                &may_not("somebody", verb, resource, name, place),
-            )?;
+        for (method, path, verb, resource, name, place) in FORBIDDEN {
+            let answer = direct.call(method.clone(), path, "", "").await?;
+            let message = may_not("somebody", verb, resource, name, place);
+            answer.refused(403, "Forbidden", &message)?;
         }
         let status = direct.get("/metrics").await?;
         status.refused(
@@ -147,7 +156,7 @@ async fn a_person_without_rights_is_stopped_by_the_host_and_by_us() -> Result<()
 }
 
 #[tokio::test]
-async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
+async fn identity_headers_need_a_front_proxy_certificate() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -158,20 +167,8 @@ async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
         .client(FRONT_PROXY_NAME, None, Validity::Expired)?;
     let impostor = pki.front_proxy.client("impostor", None, Validity::Current)?;
     let of_cluster = pki.cluster.client(FRONT_PROXY_NAME, None, Validity::Current)?;
-    let anonymous = may_not(
-        "system:anonymous",
-        "list",
-        "nodemaintenances",
-        "",
-        "at the cluster scope",
-    );
-    let own = may_not(
-        FRONT_PROXY_NAME,
-        "list",
-        "nodemaintenances",
-        "",
-        "at the cluster scope",
-    );
+    let anonymous = may_not_list("system:anonymous");
+    let own = may_not_list(FRONT_PROXY_NAME);
     for protocol in BOTH {
         let forged = |identity: Option<&Credential>| {
             stage
@@ -183,12 +180,12 @@ async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
             .get(MAINTENANCES)
             .await?
             .expect(200)?;
-        // No certificate: the headers are air.
+        // Without a certificate the headers are ignored.
         forged(None)?
             .get(MAINTENANCES)
             .await?
             .refused(403, "Forbidden", &anonymous)?;
-        // A certificate that speaks for itself alone.
+        // A certificate of the cluster's authority identifies only itself.
         forged(Some(&of_cluster))?
             .get(MAINTENANCES)
             .await?
@@ -199,9 +196,9 @@ async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
             assert_eq!(status["details"], Value::Null);
             assert_eq!(answer.header("www-authenticate"), "");
         }
-        // The front proxy without a word about whom it speaks for.
-        let silent = stage.direct_as(Some(&pki.aggregator), protocol)?;
-        silent
+        // The front proxy without a user header.
+        let without_user = stage.direct_as(Some(&pki.aggregator), protocol)?;
+        without_user
             .get(MAINTENANCES)
             .await?
             .refused(401, "Unauthorized", "Unauthorized")?;
@@ -210,7 +207,7 @@ async fn identity_headers_count_behind_the_front_proxy_alone() -> Result<()> {
 }
 
 #[tokio::test]
-async fn certificates_and_tokens_are_checked_here_too() -> Result<()> {
+async fn certificates_and_tokens_are_authenticated() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -231,7 +228,7 @@ async fn certificates_and_tokens_are_checked_here_too() -> Result<()> {
                 .get(MAINTENANCES)
                 .await?
                 .refused(401, "Unauthorized", "Unauthorized")?;
-            // Nobody becomes anonymous by failing.
+            // A failed authentication does not fall back to anonymous.
             assert_eq!(caller.get("/healthz").await?.status, 401);
         }
         let bad = stage
@@ -240,33 +237,27 @@ async fn certificates_and_tokens_are_checked_here_too() -> Result<()> {
         bad.get(MAINTENANCES)
             .await?
             .refused(401, "Unauthorized", "Unauthorized")?;
-        let kept = stage
+        let certified = stage
             .direct_as(Some(&pki.admin), protocol)?
             .with_header("authorization", "Bearer no-such-token")?;
-        kept.get(MAINTENANCES).await?.expect(200)?;
+        certified.get(MAINTENANCES).await?.expect(200)?;
 
         let anonymous = stage.direct_as(None, protocol)?;
         assert_eq!(anonymous.get("/healthz").await?.text(), "ok");
-        let message = may_not(
-            "system:anonymous",
-            "list",
-            "nodemaintenances",
-            "",
-            "at the cluster scope",
-        );
+        let message = may_not_list("system:anonymous");
         anonymous
             .get(MAINTENANCES)
             .await?
             .refused(403, "Forbidden", &message)?;
     }
-    // A token of a service account is that account.
+    // A service account token identifies the service account.
     let token = stage
         .kubectl()
         .ok(&["create", "token", "default", "-n", "default"])
         .await?;
     let bearer = format!("Bearer {}", token.trim_end());
     let user = "system:serviceaccount:default:default";
-    let message = may_not(user, "list", "nodemaintenances", "", "at the cluster scope");
+    let message = may_not_list(user);
     for caller in [stage.direct_as(None, Protocol::Http2)?, stage.host_as(None)?] {
         let caller = caller.with_header("authorization", &bearer)?;
         caller
@@ -277,100 +268,88 @@ async fn certificates_and_tokens_are_checked_here_too() -> Result<()> {
     Ok(())
 }
 
+/// The 403 of `asker` for a request whose pod it may not delete.
+fn may_not_delete_pod(namespace: &str, request: &str, pod: &str) -> String {
+    format!(
+        "evictionrequests.coordination.k8s.io \"{request}\" is forbidden: User \"asker\" cannot delete resource \"pods\" \
+         in API group \"\" in the namespace \"{namespace}\": pod \"{pod}\""
+    )
+}
+
 #[tokio::test]
-async fn whoever_asks_for_an_eviction_must_be_allowed_to_delete_the_pod() -> Result<()> {
+async fn requesting_an_eviction_needs_the_right_to_delete_the_pod() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
     let namespace = stage.namespace("security-pods").await?;
     let asker = person(&stage, "asker", None)?;
-    let requests = json!([{
+    let requests = json!({
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["evictionrequests", "evictionrequests/status"],
         "verbs": ["*"],
-    }]);
-    grant(&stage, &namespace, "asker", &requests).await?;
-    let (first, second) = (uid(STORY, 1), uid(STORY, 2));
-    let (path, item) = (
-        requests_of(&namespace),
-        format!("{}/{first}", requests_of(&namespace)),
-    );
-    let request = eviction_request(&namespace, "web-0", &first);
-    let message = format!(
-        "evictionrequests.coordination.k8s.io \"{first}\" is forbidden: User \"asker\" cannot delete resource \"pods\" in \
-         API group \"\" in the namespace \"{namespace}\": pod \"web-0\""
-    );
+    });
+    grant(&stage, &namespace, "asker", &json!([requests])).await?;
     let callers = [
         stage.host_as(Some(&asker))?,
         stage.direct_as(Some(&asker), Protocol::Http2)?,
     ];
-    // Rights spread in moments: wait until the asker is known as one who may write requests.
+    let path = requests_of(&namespace);
     eventually("the role to be in force", PATIENCE, async || {
         callers[0].get(&path).await?.expect(200)?;
         Ok(Some(()))
     })
     .await?;
-    for caller in &callers {
-        caller
-            .post(&path, &request)
-            .await?
-            .refused(403, "Forbidden", &message)?;
-        // A dry run is told the same.
-        let dry = format!("{path}?dryRun=All");
-        caller
-            .post(&dry, &request)
-            .await?
-            .refused(403, "Forbidden", &message)?;
+    without_the_right(&stage, &callers, &namespace).await?;
+
+    // The right to delete one pod is enough for that pod, and for no other.
+    let item = format!("{path}/{}", uid(UIDS, 1));
+    let one_pod =
+        json!({ "apiGroups": [""], "resources": ["pods"], "resourceNames": ["web-0"], "verbs": ["delete"] });
+    grant(&stage, &namespace, "asker", &json!([requests, one_pod])).await?;
+    eventually("the right to be in force", Duration::from_secs(30), async || {
+        let dry_run = format!("{item}?dryRun=All");
+        callers[1].delete(&dry_run).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    callers[0].delete(&item).await?.expect(200)?;
+    let other = uid(UIDS, 2);
+    let message = may_not_delete_pod(&namespace, &other, "web-1");
+    let other = eviction_request(&namespace, "web-1", &other);
+    let answer = callers[0].post(&path, &other).await?;
+    answer.refused(403, "Forbidden", &message)?;
+    Ok(())
+}
+
+/// Without the right to delete the pod, a request for it cannot be created, changed or deleted.
+async fn without_the_right(stage: &Stage, callers: &[Caller], namespace: &str) -> Result<()> {
+    let first = uid(UIDS, 1);
+    let path = requests_of(namespace);
+    let item = format!("{path}/{first}");
+    let request = eviction_request(namespace, "web-0", &first);
+    let message = may_not_delete_pod(namespace, &first, "web-0");
+    let forbidden = |answer: Answer| answer.refused(403, "Forbidden", &message);
+    for caller in callers {
+        forbidden(caller.post(&path, &request).await?)?;
+        forbidden(caller.post(&format!("{path}?dryRun=All"), &request).await?)?;
     }
-    // What others created may not be changed or deleted either.
     stage.host()?.post(&path, &request).await?.expect(201)?;
     let withdraw = json!({ "spec": { "requesters": [] } });
-    for caller in &callers {
-        caller
-            .patch(&item, MERGE_PATCH, &withdraw)
-            .await?
-            .refused(403, "Forbidden", &message)?;
-        caller.delete(&item).await?.refused(403, "Forbidden", &message)?;
-        caller.delete(&path).await?.refused(403, "Forbidden", &message)?;
-        // A write that changes nothing needs no right on pods: migrations of stored versions do that.
+    for caller in callers {
+        forbidden(caller.patch(&item, MERGE_PATCH, &withdraw).await?)?;
+        forbidden(caller.delete(&item).await?)?;
+        forbidden(caller.delete(&path).await?)?;
+        // A write without a change needs no right on pods: storage version migrations do that.
         caller.patch(&item, MERGE_PATCH, &json!({})).await?.expect(200)?;
         // Status has rights of its own.
         let live = caller.get(&item).await?.expect(200)?;
         caller.put(&format!("{item}/status"), &live).await?;
     }
-    // With the right on that one pod it works, for that one pod.
-    let with_pod = json!([
-        requests[0],
-        { "apiGroups": [""], "resources": ["pods"], "resourceNames": ["web-0"], "verbs": ["delete"] },
-    ]);
-    grant(&stage, &namespace, "asker", &with_pod).await?;
-    eventually(
-        "the right to be known here",
-        Duration::from_secs(30),
-        async || {
-            callers[1]
-                .delete(&format!("{item}?dryRun=All"))
-                .await?
-                .expect(200)?;
-            Ok(Some(()))
-        },
-    )
-    .await?;
-    callers[0].delete(&item).await?.expect(200)?;
-    let other = eviction_request(&namespace, "web-1", &second);
-    let message = format!(
-        "evictionrequests.coordination.k8s.io \"{second}\" is forbidden: User \"asker\" cannot delete resource \"pods\" \
-         in API group \"\" in the namespace \"{namespace}\": pod \"web-1\""
-    );
-    callers[0]
-        .post(&path, &other)
-        .await?
-        .refused(403, "Forbidden", &message)?;
     Ok(())
 }
 
 #[tokio::test]
-async fn whoever_plans_a_maintenance_must_be_allowed_to_delete_the_nodes() -> Result<()> {
+async fn planning_a_maintenance_needs_the_right_to_delete_the_nodes() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -395,7 +374,7 @@ async fn whoever_plans_a_maintenance_must_be_allowed_to_delete_the_nodes() -> Re
         Ok(Some(()))
     })
     .await?;
-    // Without a node there is nothing to check by name, and the future is checked as a whole.
+    // Without matching nodes the right on all nodes is needed.
     let maintenance = idle_maintenance("security-nodes", "no-such-node");
     let answer = caller.post(MAINTENANCES, &maintenance).await?;
     let status = answer.expect(403)?;
@@ -418,20 +397,20 @@ async fn whoever_plans_a_maintenance_must_be_allowed_to_delete_the_nodes() -> Re
 }
 
 #[tokio::test]
-async fn impersonation_is_honoured_or_refused_but_never_ignored() -> Result<()> {
+async fn impersonation_is_honoured_or_rejected_but_never_ignored() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
     let pki = stage.control_plane().pki();
     for protocol in BOTH {
-        // The admin as somebody has somebody's rights.
+        // The admin as another user has only that user's rights.
         let answer = stage
             .direct_as(Some(&pki.admin), protocol)?
             .with_header("impersonate-user", "somebody")?
             .get(MAINTENANCES)
             .await?;
         assert_eq!(answer.status, 403, "{}", answer.text());
-        // Nobody becomes more by it.
+        // A user without rights cannot gain any.
         let answer = stage
             .direct_as(Some(&pki.somebody), protocol)?
             .with_header("impersonate-user", "admin")?
@@ -446,8 +425,8 @@ async fn impersonation_is_honoured_or_refused_but_never_ignored() -> Result<()> 
             .await?;
         ensure!([400, 403].contains(&answer.status), "{}", answer.text());
     }
-    // Through the host the impersonated person arrives.
-    let message = may_not("somebody", "list", "nodemaintenances", "", "at the cluster scope");
+    // kube-apiserver forwards the impersonated user.
+    let message = may_not_list("somebody");
     let answer = stage
         .host()?
         .with_header("impersonate-user", "somebody")?
@@ -464,25 +443,25 @@ async fn impersonation_is_honoured_or_refused_but_never_ignored() -> Result<()> 
 }
 
 #[tokio::test]
-async fn names_in_headers_are_read_as_they_were_meant() -> Result<()> {
+async fn identity_headers_are_decoded() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
     let aggregator = &stage.control_plane().pki().aggregator;
     for protocol in BOTH {
-        let speaker = |user: &str| {
+        let proxied = |user: &str| {
             stage
                 .direct_as(Some(aggregator), protocol)?
                 .with_header("x-remote-user", user)
         };
-        // UTF-8 stays what it is; a comma does not split a group.
-        let message = may_not("björn", "list", "nodemaintenances", "", "at the cluster scope");
-        speaker("björn")?
+        // UTF-8 is kept; a comma does not split a group.
+        let message = may_not_list("björn");
+        proxied("björn")?
             .with_header("x-remote-group", "a,system:masters")?
             .get(MAINTENANCES)
             .await?
             .refused(403, "Forbidden", &message)?;
-        speaker("somebody")?
+        proxied("somebody")?
             .with_header("x-remote-group", "a")?
             .with_header("X-REMOTE-GROUP", "system:masters")?
             .with_header("X-Remote-Extra-Acme.Com%2fproject", "p")?
@@ -490,9 +469,9 @@ async fn names_in_headers_are_read_as_they_were_meant() -> Result<()> {
             .get(MAINTENANCES)
             .await?
             .expect(200)?;
-        // Those who ask without groups are authenticated all the same: the aggregator itself does.
-        speaker("system:aggregator")?.get(ROOT).await?.expect(200)?;
-        speaker("system:aggregator")?
+        // A user without groups is authenticated: the aggregator itself sends none.
+        proxied("system:aggregator")?.get(ROOT).await?.expect(200)?;
+        proxied("system:aggregator")?
             .get("/openapi/v3")
             .await?
             .expect(200)?;
@@ -501,11 +480,11 @@ async fn names_in_headers_are_read_as_they_were_meant() -> Result<()> {
 }
 
 #[tokio::test]
-async fn extras_reach_the_review_of_the_host() -> Result<()> {
+async fn extras_are_accepted_in_access_reviews() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    // RBAC does not read extras; that they do no harm, even odd ones, is what can be seen from outside.
+    // RBAC ignores extras, so only their acceptance can be observed.
     let namespace = stage.namespace("security-extras").await?;
     let rules = json!([{ "apiGroups": ["coordination.k8s.io"], "resources": ["evictionrequests"], "verbs": ["list"] }]);
     grant(&stage, &namespace, "with-extras", &rules).await?;
@@ -553,7 +532,7 @@ async fn a_new_serving_certificate_is_used_without_a_restart() -> Result<()> {
         Ok(trusting_new.get("/readyz").await.ok())
     })
     .await?;
-    // Connections that were there go on.
+    // Existing connections stay open.
     let request = http::Request::get("/readyz").body("")?;
     assert_eq!(kept.send(request).await?.status(), 200);
     Ok(())
@@ -574,7 +553,7 @@ async fn paths_are_authorized_as_they_are_served() -> Result<()> {
         Ok(Some(()))
     })
     .await?;
-    // A right in a namespace is none on what has no namespace.
+    // A right in a namespace does not extend to cluster-scoped resources.
     let wrong = format!("{ROOT}/namespaces/{namespace}/nodemaintenances/x");
     assert_eq!(caller.get(&wrong).await?.status, 404);
     for (path, codes) in [
@@ -598,9 +577,8 @@ async fn paths_are_authorized_as_they_are_served() -> Result<()> {
             answer.text()
         );
     }
-    let everywhere: Caller = caller.clone();
     let message = may_not("reader", "list", "evictionrequests", "", "at the cluster scope");
-    everywhere
+    caller
         .get(&format!("{ROOT}/evictionrequests"))
         .await?
         .refused(403, "Forbidden", &message)?;

@@ -1,7 +1,7 @@
-//! On what do the stories of this suite play, and who may stop a part of it?
+//! The control plane and the Drydock that all tests of this suite share.
 //!
-//! Stories share one control plane with one Drydock, each in names of its own. A story that stops the
-//! registered server plays [`alone`]; the others, [`together`], wait meanwhile.
+//! Each test uses names of its own. A test that stops or kills the registered server or the controller takes the
+//! [`Stage`] with [`alone`], while the others, which take it with [`together`], wait.
 
 use std::time::Duration;
 
@@ -17,40 +17,40 @@ use tokio::sync::{Mutex, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) const GROUP_VERSION: &str = "coordination.k8s.io/v1alpha3";
 /// Where it is served.
 pub(crate) const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
-/// Everything here takes seconds; a busy machine may need this long.
+/// The deadline of every wait: seconds on an idle machine, more on a busy one.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 static PARTS: RwLock<()> = RwLock::const_new(());
 static REPAIR: Mutex<()> = Mutex::const_new(());
-static CALM: OnceCell<Server<'static>> = OnceCell::const_new();
+static UNMANAGED: OnceCell<Server<'static>> = OnceCell::const_new();
 
-/// The stage while a story plays.
+/// The shared cluster, held for one test.
 pub(crate) struct Stage {
     pub(crate) drydock: &'static Drydock<'static>,
-    _others: Others,
+    _guard: Guard,
 }
 
 #[expect(dead_code, reason = "the guards are held, not read")]
-enum Others {
-    Play(RwLockReadGuard<'static, ()>),
-    Wait(RwLockWriteGuard<'static, ()>),
+enum Guard {
+    Together(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
 }
 
-/// The stage for a story that leaves both processes as they are. `None` if the suite is skipped.
+/// For a test that leaves both processes running. `None` if the suite is skipped.
 pub(crate) async fn together() -> Result<Option<Stage>> {
-    set(async || Others::Play(PARTS.read().await)).await
+    take(async || Guard::Together(PARTS.read().await)).await
 }
 
-/// The stage for a story that stops or kills them. Whatever it leaves is repaired.
+/// For a test that stops or kills them; the next test starts what is missing.
 pub(crate) async fn alone() -> Result<Option<Stage>> {
-    set(async || Others::Wait(PARTS.write().await)).await
+    take(async || Guard::Alone(PARTS.write().await)).await
 }
 
-async fn set(others: impl AsyncFnOnce() -> Others) -> Result<Option<Stage>> {
+async fn take(guard: impl AsyncFnOnce() -> Guard) -> Result<Option<Stage>> {
     let Some(drydock) = shared_drydock().await? else {
         return Ok(None);
     };
-    let others = others().await;
+    let guard = guard().await;
     let _one_at_a_time = REPAIR.lock().await;
     for part in [Part::ApiServer, Part::Controller] {
         if !drydock.has_started(part) {
@@ -60,7 +60,7 @@ async fn set(others: impl AsyncFnOnce() -> Others) -> Result<Option<Stage>> {
     }
     Ok(Some(Stage {
         drydock,
-        _others: others,
+        _guard: guard,
     }))
 }
 
@@ -74,25 +74,25 @@ impl Stage {
         self.control_plane().admin()
     }
 
-    /// The admin at kube-apiserver, which passes our kinds on to the registered server.
+    /// The admin at kube-apiserver, which forwards our kinds to the registered server.
     pub(crate) fn host(&self) -> Result<Caller> {
         self.host_as(Some(&self.control_plane().pki().admin))
     }
 
-    /// Somebody at kube-apiserver.
+    /// A user at kube-apiserver.
     pub(crate) fn host_as(&self, identity: Option<&Credential>) -> Result<Caller> {
         Ok(Caller::new(self.control_plane().raw_client(identity)?))
     }
 
-    /// Somebody at the registered server itself.
+    /// A user at the registered server, without kube-apiserver.
     pub(crate) fn direct_as(&self, identity: Option<&Credential>, protocol: Protocol) -> Result<Caller> {
         Ok(Caller::new(self.drydock.raw_client(identity, protocol)?))
     }
 
-    /// The admin at a second server, on whose objects no controller acts.
-    pub(crate) async fn calm(&self, protocol: Protocol) -> Result<Caller> {
-        let server = CALM
-            .get_or_try_init(|| Server::start(self.drydock, "calm"))
+    /// The admin at a second server, without kube-apiserver; no controller acts on its objects.
+    pub(crate) async fn unmanaged(&self, protocol: Protocol) -> Result<Caller> {
+        let server = UNMANAGED
+            .get_or_try_init(|| Server::start(self.drydock, "unmanaged"))
             .await?;
         let admin = &self.control_plane().pki().admin;
         Ok(Caller::new(server.raw_client(Some(admin), protocol)?))
@@ -111,13 +111,13 @@ impl Stage {
         Ok(name.to_owned())
     }
 
-    /// Creates a Pod that nothing runs and returns its UID.
+    /// Creates a Pod that stays pending and returns its UID.
     pub(crate) async fn pod(&self, namespace: &str, name: &str) -> Result<String> {
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": { "name": name, "namespace": namespace },
-            // No scheduler takes it: it stays pending, whatever nodes there are.
+            // No scheduler has this name.
             "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "main" }] },
         });
         let path = format!("/api/v1/namespaces/{namespace}/pods");
@@ -134,13 +134,13 @@ impl Stage {
             arguments.join(" "),
             String::from_utf8_lossy(&output.stdout)
         );
-        String::from_utf8(output.stderr).context("read what kubectl said")
+        String::from_utf8(output.stderr).context("kubectl writes UTF-8")
     }
 }
 
-/// A UID that no other object of this run has, from a number that the story chooses.
-pub(crate) fn uid(story: u16, number: u64) -> String {
-    format!("{story:08x}-0000-4000-8000-{number:012x}")
+/// A UID from a number of the test file and one of the object.
+pub(crate) fn uid(file: u16, number: u64) -> String {
+    format!("{file:08x}-0000-4000-8000-{number:012x}")
 }
 
 /// A request for the pod `name` with that UID.
@@ -156,7 +156,7 @@ pub(crate) fn eviction_request(namespace: &str, name: &str, uid: &str) -> Value 
     })
 }
 
-/// A maintenance of the nodes with this host name that touches nothing.
+/// An idle maintenance of the nodes with this host name.
 pub(crate) fn idle_maintenance(name: &str, node: &str) -> Value {
     json!({
         "apiVersion": GROUP_VERSION,
@@ -181,7 +181,7 @@ pub(crate) fn interceptor(name: &str, app: &str) -> Value {
     })
 }
 
-/// Where the requests of a namespace are.
+/// The path of a namespace's requests.
 pub(crate) fn requests_of(namespace: &str) -> String {
     format!("{ROOT}/namespaces/{namespace}/evictionrequests")
 }
@@ -191,5 +191,13 @@ pub(crate) fn text(value: &Value) -> Result<String> {
     value
         .as_str()
         .map(str::to_owned)
-        .with_context(|| format!("{value} is no text"))
+        .with_context(|| format!("{value} is not a string"))
+}
+
+/// A condition of an object's status.
+pub(crate) fn condition<'a>(object: &'a Value, type_: &str) -> Result<&'a Value> {
+    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions
+        .find(|condition| condition["type"] == type_)
+        .with_context(|| format!("no condition {type_}: {object}"))
 }

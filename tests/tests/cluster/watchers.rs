@@ -1,4 +1,4 @@
-//! Do many watchers, and slow ones, cost nobody else anything?
+//! Many watchers and slow ones do not delay others; overload is a 429.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn collection() -> String {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_up_nobody_and_loses_nothing() -> Result<()> {
+async fn a_slow_reader_delays_no_one_and_loses_nothing() -> Result<()> {
     const WRITES: usize = 400;
     let Some(stage) = together().await? else {
         return Ok(());
@@ -65,7 +65,7 @@ async fn a_slow_reader_holds_up_nobody_and_loses_nothing() -> Result<()> {
         Ok::<_, anyhow::Error>(())
     };
     tokio::try_join!(write, read)?;
-    // Now the slow one reads. Its stream may have ended; it then goes on from what it has.
+    // Now the slow one reads. Its stream may have ended; then it resumes.
     let mut expected = 0;
     while expected < WRITES {
         match slow.next().await? {
@@ -81,7 +81,7 @@ async fn a_slow_reader_holds_up_nobody_and_loses_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_thousand_watches_share_a_connection_with_everything_else() -> Result<()> {
+async fn a_thousand_watches_share_one_connection_with_other_requests() -> Result<()> {
     const WATCHES: usize = 990;
     let Some(stage) = together().await? else {
         return Ok(());
@@ -107,28 +107,28 @@ async fn a_thousand_watches_share_a_connection_with_everything_else() -> Result<
     );
     let caller = Caller::new(client);
     caller
-        .post(&collection(), &idle_maintenance("told", "nowhere"))
+        .post(&collection(), &idle_maintenance("created", "nowhere"))
         .await?
         .expect(201)?;
-    let told = try_join_all(watches.iter_mut().map(async |watch| {
+    let received = try_join_all(watches.iter_mut().map(async |watch| {
         let frame = timeout(PATIENCE, watch.frame())
             .await
             .context("no event came")?
-            .context("the end")??;
+            .context("the watch ended")??;
         let event: Value = serde_json::from_slice(&frame.into_data().ok().context("data")?)?;
         assert_eq!(
             (&event["type"], &event["object"]["metadata"]["name"]),
-            (&json!("ADDED"), &json!("told"))
+            (&json!("ADDED"), &json!("created"))
         );
         Ok::<_, anyhow::Error>(())
     }))
     .await?;
-    assert_eq!(told.len(), WATCHES);
+    assert_eq!(received.len(), WATCHES);
     Ok(())
 }
 
 #[tokio::test]
-async fn who_comes_when_all_hands_are_full_is_told_to_come_again() -> Result<()> {
+async fn requests_beyond_the_limit_in_flight_are_429() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
@@ -138,14 +138,14 @@ async fn who_comes_when_all_hands_are_full_is_told_to_come_again() -> Result<()>
     let visitor = pki.cluster.client("visitor", None, Validity::Current)?;
     let client = server.raw_client(Some(&visitor), Protocol::Http2)?;
     let admin = Caller::new(server.raw_client(Some(&pki.admin), Protocol::Http2)?);
-    // Each path is reviewed anew by the host, which takes its time.
-    let busy = eventually("two to come at a time", PATIENCE, async || {
+    // Each path needs an access review of its own, which takes time.
+    let busy = eventually("two requests at the same time", PATIENCE, async || {
         let all = (0..20).map(async |number| {
             let path = format!("{}/n{number}", collection());
             Caller::new(client.clone()).get(&path).await
         });
         let answers = try_join_all(all).await?;
-        // The masters are let in, and so are probes.
+        // The group system:masters is exempt.
         admin.get(&collection()).await?.expect(200)?;
         Ok(answers.into_iter().find(|answer| answer.status == 429))
     })

@@ -1,4 +1,4 @@
-//! After a kill: what counts as a backup is whole, and the newest one, restored, is the state of its revision.
+//! Checks of backups after a kill: each is complete, and the newest one restores to the state of its revision.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) fn list(backups: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Keys and values, whatever their revisions.
+/// Keys and values without revisions.
 pub(crate) fn values(state: &State) -> BTreeMap<Key, Value> {
     state
         .iter()
@@ -33,7 +33,7 @@ pub(crate) fn values(state: &State) -> BTreeMap<Key, Value> {
         .collect()
 }
 
-/// Restores a backup into a folder that vanishes, and compares.
+/// Restores a backup into a temporary folder.
 async fn restored_values(backup: &Path) -> (Revision, BTreeMap<Key, Value>) {
     let root = TempDir::new().unwrap();
     let options = Options::for_tests(root.path().join("store"));
@@ -46,14 +46,14 @@ async fn restored_values(backup: &Path) -> (Revision, BTreeMap<Key, Value>) {
     )
 }
 
-/// Checks every backup in a folder. Whether one of them was compared with the truth.
+/// Checks every backup in a folder. Returns whether one of them was compared with the expected state.
 pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
     let found = list(backups);
     let seal: Arc<dyn Seal> = Arc::new(Unsealed);
     for backup in &found {
         verify_backup(backup, &seal, &|_| {}).unwrap();
     }
-    // One that was cut short fails its verification, or it is whole and only not named yet.
+    // An interrupted backup fails its verification, or it is complete and has not been renamed yet.
     let unfinished = backups.join("unfinished");
     let unnamed = verify_backup(&unfinished, &seal, &|_| {})
         .is_ok()
@@ -69,14 +69,14 @@ pub(crate) async fn check(backups: &Path, truth: &Truth) -> bool {
     is_compared
 }
 
-/// Restores the newest incremental backup, which shows a state of the time it was taken. Whether it was compared.
+/// Restores the newest incremental backup, which has a state from when it was taken. Returns whether it was compared.
 pub(crate) async fn check_copies(copies: &Path, truth: &Truth) -> bool {
     let is_manifest = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
     if !list(copies).iter().any(is_manifest) {
         return false;
     }
     let (revision, values_then) = restored_values(copies).await;
-    // It shows this revision or one before, but none from before the child began.
+    // It has this revision or an earlier one, but none from before the child started.
     let is_known = truth.past.contains_key(&revision) && truth.past.keys().next() < Some(&revision);
     let mut possible = truth.past.range(..=revision);
     assert!(

@@ -1,4 +1,4 @@
-//! The process that is killed, or whose engine fails: it does its job and says what it does.
+//! The child process that is killed, or whose engine fails: it does its job and prints what it does.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use rustix::process::{Resource, Signal as Kill, getpid, getrlimit, kill_process,
 use tokio::task::JoinSet;
 
 use crate::journal::{KEYS, Line, key, number, value};
-use crate::orders::{Blow, Job, Orders, backups_path, copies_path, newest_log, notes_path, options};
+use crate::plan::{ChildPlan, Injection, Job, backups_path, copies_path, newest_log, notes_path, options};
 
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -21,39 +21,35 @@ fn die() {
     kill_process(getpid(), Kill::KILL).unwrap();
 }
 
-/// Set up before the store is opened, so that points of the start count as well.
-fn arm(orders: &Orders) {
-    if orders.notes_syncs {
-        note_syncs(orders);
+/// Sets up the failpoints, before the store is opened, so that those of the start are reached too.
+fn arm(plan: &ChildPlan) {
+    if plan.notes_syncs {
+        note_syncs(plan);
         return;
     }
-    match orders.blow.clone() {
-        Blow::None | Blow::Full { .. } => {}
-        Blow::Death {
-            point,
-            passes,
-            linger,
-        } => {
+    match plan.injection.clone() {
+        Injection::None | Injection::Full { .. } => {}
+        Injection::Kill { point, passes, delay } => {
             let left = AtomicI64::new(passes);
             let met = point.clone();
             fail::cfg_callback(point, move || {
                 if left.fetch_sub(1, Ordering::Relaxed) != 1 {
                     return;
                 }
-                Line::Met(met.clone()).say();
-                if linger.is_zero() {
+                Line::Reached(met.clone()).print();
+                if delay.is_zero() {
                     die();
                 } else {
-                    // The work goes on until then.
+                    // The child keeps working until then.
                     std::thread::spawn(move || {
-                        std::thread::sleep(linger);
+                        std::thread::sleep(delay);
                         die();
                     });
                 }
             })
             .unwrap();
         }
-        Blow::Error { point, passes } => {
+        Injection::Error { point, passes } => {
             let actions = match passes {
                 1 => "1*return".to_owned(),
                 _ => format!("{}*off->1*return", passes - 1),
@@ -63,20 +59,20 @@ fn arm(orders: &Orders) {
     }
 }
 
-fn note_syncs(orders: &Orders) {
-    let noted = if orders.is_relaxed {
+fn note_syncs(plan: &ChildPlan) {
+    let noted = if plan.is_relaxed {
         "relaxed-after-sync"
     } else {
         "commit-after-sync"
     };
-    let folder = orders.folder.clone();
-    let left = AtomicI64::new(match orders.blow {
-        Blow::Death { passes, .. } => passes,
+    let folder = plan.folder.clone();
+    let left = AtomicI64::new(match plan.injection {
+        Injection::Kill { passes, .. } => passes,
         _ => i64::MAX,
     });
     let noting = Mutex::new(());
     fail::cfg_callback(noted, move || {
-        // The last sync did not come to pass: power was gone before it.
+        // The power fails before the last sync.
         if left.fetch_sub(1, Ordering::Relaxed) == 1 {
             die();
         }
@@ -92,7 +88,7 @@ fn note_syncs(orders: &Orders) {
     .unwrap();
 }
 
-/// One random transaction against what is there, told before and after.
+/// One random write, printed before and after.
 async fn write_once(store: &RocksStore, ids: &AtomicU64, random: &mut fastrand::Rng) {
     let id = ids.fetch_add(1, Ordering::Relaxed);
     let key = key(random.usize(..KEYS));
@@ -102,17 +98,17 @@ async fn write_once(store: &RocksStore, ids: &AtomicU64, random: &mut fastrand::
         Some(entry) if random.u8(..4) == 0 => (Transaction::delete(key, entry.modified), None),
         Some(entry) => (Transaction::update(key, entry.modified, value(id)), Some(id)),
     };
-    Line::Call(id, (name, new)).say();
+    Line::Call(id, (name, new)).print();
     match store.transact(transaction).await {
-        Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),
+        Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).print(),
         Ok(Outcome::Conflict { .. }) | Err(StoreError::Busy { .. }) => {}
-        Err(StoreError::Unknown { .. }) => Line::Unknown(id).say(),
+        Err(StoreError::Unknown { .. }) => Line::Unknown(id).print(),
         Err(StoreError::ReadOnly { .. }) => assert!(matches!(store.health(), Health::Failed(_))),
         Err(other) => panic!("{other}"),
     }
 }
 
-/// Six writers and a watch, until they are shut down.
+/// Starts six writers and a watch.
 async fn load(store: &RocksStore, ids: &Arc<AtomicU64>, seed: u64) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for writer in 0..6 {
@@ -130,50 +126,50 @@ async fn load(store: &RocksStore, ids: &Arc<AtomicU64>, seed: u64) -> JoinSet<()
     tasks.spawn(async move {
         while let Some(signal) = events.next().await {
             if let Signal::Change(event) = signal {
-                Line::Seen(event.revision.0).say();
+                Line::Seen(event.revision.0).print();
             }
         }
     });
     tasks
 }
 
-async fn write_and_be_gone(orders: &Orders) {
-    let (store, opened) = RocksStore::open(options(&orders.folder, orders.is_relaxed)).unwrap();
-    Line::Open(opened.revision).say();
-    let mut random = fastrand::Rng::with_seed(orders.seed);
-    write_once(&store, &AtomicU64::new(orders.seed << 32), &mut random).await;
+async fn write_once_and_die(plan: &ChildPlan) {
+    let (store, opened) = RocksStore::open(options(&plan.folder, plan.is_relaxed)).unwrap();
+    Line::Open(opened.revision).print();
+    let mut random = fastrand::Rng::with_seed(plan.seed);
+    write_once(&store, &AtomicU64::new(plan.seed << 32), &mut random).await;
     die();
 }
 
-async fn write(orders: &Orders) {
-    let (store, opened) = match RocksStore::open(options(&orders.folder, orders.is_relaxed)) {
+async fn write(plan: &ChildPlan) {
+    let (store, opened) = match RocksStore::open(options(&plan.folder, plan.is_relaxed)) {
         Ok(opened) => opened,
-        Err(refused) if matches!(orders.blow, Blow::Full { .. }) => {
-            return Line::Refused(refused.to_string()).say();
+        Err(refused) if matches!(plan.injection, Injection::Full { .. }) => {
+            return Line::Refused(refused.to_string()).print();
         }
         Err(refused) => panic!("{refused}"),
     };
-    Line::Open(opened.revision).say();
-    let mut tasks = load(&store, &Arc::new(AtomicU64::new(orders.seed << 32)), orders.seed).await;
-    let mut random = fastrand::Rng::with_seed(orders.seed);
+    Line::Open(opened.revision).print();
+    let mut tasks = load(&store, &Arc::new(AtomicU64::new(plan.seed << 32)), plan.seed).await;
+    let mut random = fastrand::Rng::with_seed(plan.seed);
     while store.health() == Health::Ready {
         let floor = store.floors().watchable_from.0;
-        let through = random.u64(floor.min(orders.compact_through)..=orders.compact_through);
+        let through = random.u64(floor.min(plan.compact_through)..=plan.compact_through);
         if let Err(refused) = store.compact(Revision(through)).await {
             assert!(matches!(store.health(), Health::Failed(_)), "{refused}");
         }
-        let (keeper, orders) = (store.clone(), orders.clone());
+        let (keeper, plan) = (store.clone(), plan.clone());
         let housekeeping = tokio::task::spawn_blocking(move || {
             keeper.keep_house();
-            let backed_up = match orders.job {
-                Job::BackUp => keeper.backup(&backups_path(&orders.folder), 1, &|_| {}).map(drop),
+            let backed_up = match plan.job {
+                Job::BackUp => keeper.backup(&backups_path(&plan.folder), 1, &|_| {}).map(drop),
                 Job::CopyOut => keeper
-                    .backup_incrementally(&copies_path(&orders.folder), 2)
+                    .backup_incrementally(&copies_path(&plan.folder), 2)
                     .map(drop),
                 _ => Ok(()),
             };
             if let Err(failed) = backed_up {
-                let is_full = matches!(orders.blow, Blow::Full { .. });
+                let is_full = matches!(plan.injection, Injection::Full { .. });
                 assert!(
                     is_full || matches!(keeper.health(), Health::Failed(_)),
                     "{failed:?}"
@@ -183,27 +179,27 @@ async fn write(orders: &Orders) {
         housekeeping.await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    say_that_it_failed(&store).await;
+    report_failure(&store).await;
     tasks.shutdown().await;
     if random.bool() {
-        // With a doubt in it, closing must not make things worse; it may fail.
+        // After a write with an unknown outcome, closing may fail.
         drop(store.close(GRACE).await);
     }
     die();
 }
 
-async fn say_that_it_failed(store: &RocksStore) {
-    let shown = check_that_reads_go_on(store).await;
+async fn report_failure(store: &RocksStore) {
+    let shown = check_reads_after_failure(store).await;
     let (Health::Failed(why) | Health::ReadOnly(why)) = store.health() else {
-        panic!("a failure that went away");
+        panic!("the failure disappeared");
     };
-    Line::Failed(shown, why.replace('\n', " ")).say();
+    Line::Failed(shown, why.replace('\n', " ")).print();
 }
 
-/// After a failure: everything published is served, writes are refused. The numbers that are shown.
-async fn check_that_reads_go_on(store: &RocksStore) -> BTreeSet<u64> {
+/// After a failure: everything published is served, and writes are rejected. Returns the numbers of the values.
+async fn check_reads_after_failure(store: &RocksStore) -> BTreeSet<u64> {
     let range = KeyRange::all();
-    // A batch that was at work when housekeeping failed may still be published, then nothing any more.
+    // A batch in progress when maintenance failed may still be published, and nothing after it.
     let scan = loop {
         let scan = store.scan(&range, At::Latest, Page::default()).await.unwrap();
         let mut shown = Vec::new();
@@ -232,12 +228,12 @@ async fn check_that_reads_go_on(store: &RocksStore) -> BTreeSet<u64> {
         .collect()
 }
 
-async fn reopen(orders: &Orders) {
-    let ids = Arc::new(AtomicU64::new(orders.seed << 32));
-    let mut random = fastrand::Rng::with_seed(orders.seed);
+async fn reopen(plan: &ChildPlan) {
+    let ids = Arc::new(AtomicU64::new(plan.seed << 32));
+    let mut random = fastrand::Rng::with_seed(plan.seed);
     loop {
-        let (store, opened) = RocksStore::open(options(&orders.folder, orders.is_relaxed)).unwrap();
-        Line::Open(opened.revision).say();
+        let (store, opened) = RocksStore::open(options(&plan.folder, plan.is_relaxed)).unwrap();
+        Line::Open(opened.revision).print();
         let mut tasks = load(&store, &ids, random.u64(..)).await;
         tokio::time::sleep(Duration::from_millis(random.u64(1..30))).await;
         tasks.shutdown().await;
@@ -246,76 +242,76 @@ async fn reopen(orders: &Orders) {
 }
 
 /// The length of the newest manifest.
-fn manifest_length(orders: &Orders) -> u64 {
-    let found = std::fs::read_dir(orders.folder.join("db")).unwrap();
+fn manifest_length(plan: &ChildPlan) -> u64 {
+    let found = std::fs::read_dir(plan.folder.join("db")).unwrap();
     let manifests = found
         .map(|found| found.unwrap().path())
         .filter(|path| path.to_string_lossy().contains("MANIFEST-"));
     std::fs::metadata(manifests.max().unwrap()).unwrap().len()
 }
 
-async fn fill_manifest(orders: &Orders) {
-    let (store, opened) = RocksStore::open(options(&orders.folder, false)).unwrap();
-    Line::Open(opened.revision).say();
+async fn fill_manifest(plan: &ChildPlan) {
+    let (store, opened) = RocksStore::open(options(&plan.folder, false)).unwrap();
+    Line::Open(opened.revision).print();
     let flush = async || {
-        let (store, backups) = (store.clone(), backups_path(&orders.folder));
+        let (store, backups) = (store.clone(), backups_path(&plan.folder));
         let backup = move || store.backup(&backups, 1, &|_| {}).is_ok();
         tokio::task::spawn_blocking(backup).await.unwrap()
     };
-    for id in orders.seed << 32.. {
-        let length = manifest_length(orders);
+    for id in plan.seed << 32.. {
+        let length = manifest_length(plan);
         if length > 8 << 10 {
-            // From here on the manifest cannot grow; logs and tables are smaller and can.
+            // From here on the manifest cannot grow; logs and tables are smaller and still can.
             let mut limit = getrlimit(Resource::Fsize);
             limit.current = Some(length);
             setrlimit(Resource::Fsize, limit).unwrap();
         }
         let key = key(0);
-        Line::Call(id, (key.name().to_owned(), Some(id))).say();
+        Line::Call(id, (key.name().to_owned(), Some(id))).print();
         let transaction = match store.get(&key).await.unwrap().entry {
             None => Transaction::create(key, value(id)),
             Some(entry) => Transaction::update(key, entry.modified, value(id)),
         };
         match store.transact(transaction).await {
-            Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).say(),
+            Ok(Outcome::Committed { revision }) => Line::Ack(id, revision.0).print(),
             Err(StoreError::Unknown { .. }) => {
-                Line::Unknown(id).say();
+                Line::Unknown(id).print();
                 break;
             }
             other => panic!("{other:?}"),
         }
         assert!(flush().await || length > 8 << 10, "a backup failed early");
     }
-    say_that_it_failed(&store).await;
+    report_failure(&store).await;
     die();
 }
 
-async fn work(orders: Orders) {
-    arm(&orders);
-    match &orders.job {
-        Job::WriteOnce => write_and_be_gone(&orders).await,
-        Job::Write | Job::BackUp | Job::CopyOut => write(&orders).await,
-        Job::Reopen => reopen(&orders).await,
-        Job::FillManifest => fill_manifest(&orders).await,
-        Job::Restore(backup) => drop(restore(backup, &options(&orders.folder, false), &|_| {}).unwrap()),
-        Job::Import(export) => drop(import(export, &options(&orders.folder, false), &|_| {}).unwrap()),
-        Job::Recover => drop(recover(&options(&orders.folder, false), true, &|_| {}).unwrap()),
+async fn work(plan: ChildPlan) {
+    arm(&plan);
+    match &plan.job {
+        Job::WriteOnce => write_once_and_die(&plan).await,
+        Job::Write | Job::BackUp | Job::CopyOut => write(&plan).await,
+        Job::Reopen => reopen(&plan).await,
+        Job::FillManifest => fill_manifest(&plan).await,
+        Job::Restore(backup) => drop(restore(backup, &options(&plan.folder, false), &|_| {}).unwrap()),
+        Job::Import(export) => drop(import(export, &options(&plan.folder, false), &|_| {}).unwrap()),
+        Job::Recover => drop(recover(&options(&plan.folder, false), true, &|_| {}).unwrap()),
     }
 }
 
-/// Does nothing unless a parent started it.
+/// The entry point of the child; does nothing unless a parent started it.
 #[test]
 fn the_child() {
-    if let Some(orders) = Orders::from_environment() {
-        // A fault of the child must not look like an orderly end, nor like the death it was ordered to die.
+    if let Some(plan) = ChildPlan::from_environment() {
+        // A panic of the child must look neither like a clean end nor like the injected kill.
         std::panic::set_hook(Box::new(|panicked| {
-            Line::Fault(panicked.to_string().replace('\n', " ")).say();
+            Line::Bug(panicked.to_string().replace('\n', " ")).print();
             die();
         }));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build();
-        runtime.unwrap().block_on(work(orders));
+        runtime.unwrap().block_on(work(plan));
     }
 }

@@ -1,5 +1,5 @@
-//! Restore, import and recovery are processes too: killed at any step, they leave no store or a whole one, and the
-//! command, repeated, ends with every object.
+//! Restore, import and recovery: killed at any step, they leave no store or a complete one, and the repeated command
+//! ends with every object.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,20 @@ use drydock_storage::{At, Key, Options, Store, Transaction, Value};
 use tempfile::TempDir;
 
 use crate::backups::values;
-use crate::durable::{Disk, Fate};
-use crate::faults::TURN;
-use crate::orders::{Blow, Job, Orders, options};
+use crate::durable::{Disk, Unsynced};
+use crate::faults::FAILPOINTS;
+use crate::plan::{ChildPlan, Injection, Job, options};
 use crate::rounds::run_child;
 use crate::truth::state_at;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const OBJECTS: u64 = 10;
-/// Bytes of a value: so many make a batch of a restore and a rest, or nothing but a rest.
+/// The size of a value in bytes: with large ones a restore has a full batch and a partial one, with small ones only a
+/// partial one.
 const LARGE: usize = 430_000;
 const SMALL: usize = 20_000;
 
-/// Where a restore or an import may die, and at which pass.
+/// Failpoints of restore and import, and the pass at which the child is killed.
 const RESTORE_POINTS: [(&str, i64); 6] = [
     ("restore-begin", 1),
     ("restore-before-finish", 1),
@@ -85,7 +86,7 @@ impl Source {
         }
     }
 
-    /// What is in a folder after a kill: no store, and why, or a whole one.
+    /// Opens the store after a kill: it is complete, or the error.
     async fn check_opened(&self, folder: &Path) -> Result<(), OpenError> {
         let (store, opened) = RocksStore::open(options(folder, false))?;
         assert!(!opened.is_new, "an empty store");
@@ -95,7 +96,7 @@ impl Source {
         Ok(())
     }
 
-    /// At each of these points, and some time after the first of them.
+    /// Kills the command at each of these points, and some time after the first of them, and repeats it.
     async fn kill_and_repeat(
         &self,
         job: Job,
@@ -104,31 +105,33 @@ impl Source {
     ) {
         let mut random = fastrand::Rng::with_seed(7);
         let folder = self.root.path().join("target");
-        let deaths = points.iter().map(|(point, passes)| Blow::death(point, *passes));
-        let mut blows: Vec<Blow> = deaths.collect();
-        blows.extend((0..points.len() / 2).map(|_| Blow::Death {
+        let deaths = points
+            .iter()
+            .map(|(point, passes)| Injection::kill(point, *passes));
+        let mut injections: Vec<Injection> = deaths.collect();
+        injections.extend((0..points.len() / 2).map(|_| Injection::Kill {
             point: points[0].0.to_owned(),
             passes: 1,
-            linger: Duration::from_micros(random.u64(..20_000)),
+            delay: Duration::from_micros(random.u64(..20_000)),
         }));
-        for blow in blows {
-            let orders = Orders {
+        for injection in injections {
+            let plan = ChildPlan {
                 job: job.clone(),
-                blow: blow.clone(),
-                ..Orders::to_write(&folder, 0)
+                injection: injection.clone(),
+                ..ChildPlan::to_write(&folder, 0)
             };
-            let journal = run_child(&orders, PATIENCE);
-            assert!(journal.met.is_some(), "{blow:?}: it was not met");
+            let journal = run_child(&plan, PATIENCE);
+            assert!(journal.reached.is_some(), "{injection:?}: it was not reached");
             let is_whole = match self.check_opened(&folder).await {
                 Ok(()) => true,
                 Err(OpenError::Damaged { .. }) => false,
-                Err(other) => panic!("{blow:?}: {other}"),
+                Err(other) => panic!("{injection:?}: {other}"),
             };
-            // It never writes into what is there, store or not.
+            // It never writes into an existing folder.
             let refused = repeat(&options(&folder, false)).unwrap_err();
             assert!(
                 matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
-                "{blow:?}: {refused}"
+                "{injection:?}: {refused}"
             );
             std::fs::remove_dir_all(&folder).unwrap();
             if !is_whole {
@@ -141,8 +144,8 @@ impl Source {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_restore_is_no_store_or_a_whole_one() {
-    let _turn = TURN.read().await;
+async fn a_killed_restore_leaves_no_store_or_a_complete_one() {
+    let _shared = FAILPOINTS.read().await;
     for (bytes, points) in [
         (SMALL, RESTORE_POINTS.as_slice()),
         (LARGE, &[("restore-batch", 1)]),
@@ -155,8 +158,8 @@ async fn a_killed_restore_is_no_store_or_a_whole_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_import_is_no_store_or_a_whole_one() {
-    let _turn = TURN.read().await;
+async fn a_killed_import_leaves_no_store_or_a_complete_one() {
+    let _shared = FAILPOINTS.read().await;
     for (bytes, points) in [
         (SMALL, RESTORE_POINTS.as_slice()),
         (LARGE, &[("restore-batch", 1)]),
@@ -168,10 +171,10 @@ async fn a_killed_import_is_no_store_or_a_whole_one() {
     }
 }
 
-/// Nobody need know that a kill came in between: the same command is given until it ends.
+/// The same command is repeated until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovery_killed_again_and_again_ends_with_every_object() {
-    let _turn = TURN.read().await;
+    let _shared = FAILPOINTS.read().await;
     let mut source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(8);
     let damaged = source.root.path().join("damaged");
@@ -180,39 +183,46 @@ async fn a_recovery_killed_again_and_again_ends_with_every_object() {
     for (point, passes) in RECOVER_POINTS {
         source.store = source.root.path().join("copy");
         crate::power::copy_folder(&damaged, &source.store);
-        let mut blows = vec![Blow::death(point, passes)];
+        let mut injections = vec![Injection::kill(point, passes)];
         for _ in 0..random.usize(..3) {
             let (point, passes) = RECOVER_POINTS[random.usize(..RECOVER_POINTS.len())];
-            blows.push(Blow::Death {
+            injections.push(Injection::Kill {
                 point: point.to_owned(),
                 passes,
-                linger: Duration::from_micros(random.u64(..30_000)),
+                delay: Duration::from_micros(random.u64(..30_000)),
             });
         }
-        for (kill, blow) in blows.iter().enumerate() {
-            let orders = Orders {
+        for (kill, injection) in injections.iter().enumerate() {
+            let plan = ChildPlan {
                 job: Job::Recover,
-                blow: blow.clone(),
-                ..Orders::to_write(&source.store, 0)
+                injection: injection.clone(),
+                ..ChildPlan::to_write(&source.store, 0)
             };
-            let journal = run_child(&orders, PATIENCE);
-            assert!(kill > 0 || journal.met.is_some(), "{blow:?}: it was not met");
+            let journal = run_child(&plan, PATIENCE);
+            assert!(
+                kill > 0 || journal.reached.is_some(),
+                "{injection:?}: it was not reached"
+            );
             match source.check_opened(&source.store).await {
                 Ok(()) | Err(OpenError::Damaged { .. }) => {}
-                Err(other) => panic!("{blow:?}: {other}"),
+                Err(other) => panic!("{injection:?}: {other}"),
             }
         }
         let report = recover(&options(&source.store, false), true, &|_| {}).unwrap();
-        assert_eq!((report.objects, report.lost.len()), (OBJECTS, 0), "{blows:?}");
+        assert_eq!(
+            (report.objects, report.lost.len()),
+            (OBJECTS, 0),
+            "{injections:?}"
+        );
         source.check_opened(&source.store).await.unwrap();
         std::fs::remove_dir_all(&source.store).unwrap();
     }
 }
 
-/// Power is gone the moment after a command said that it was done: a name that was not synced would be gone.
+/// The power fails right after the command has ended: names that were not synced are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_has_done_is_synced_when_it_ends() {
-    let _turn = TURN.read().await;
+async fn the_results_of_a_command_are_synced_when_it_ends() {
+    let _shared = FAILPOINTS.read().await;
     let source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(12);
     for job in [
@@ -226,20 +236,20 @@ async fn what_a_command_has_done_is_synced_when_it_ends() {
             std::fs::write(disk.store().join("mark"), b"").unwrap();
         }
         disk.settle();
-        let orders = Orders {
+        let plan = ChildPlan {
             job,
-            ..Orders::to_write(&disk.store(), 0)
+            ..ChildPlan::to_write(&disk.store(), 0)
         };
-        disk.run(&orders, None);
-        let (after, _) = disk.cut(Fate::Gone, &mut random);
+        disk.run(&plan, None);
+        let (after, _) = disk.cut(Unsynced::Lost, &mut random);
         source.check_opened(&after.store()).await.unwrap();
     }
 }
 
-/// In the middle of it there is no store or a whole one, and the command can be repeated.
+/// Before it ends there is no store or a complete one, and the command can be repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recovery_that_lost_power_is_finished_by_repeating_it() {
-    let _turn = TURN.read().await;
+async fn a_recovery_after_a_power_loss_can_be_repeated() {
+    let _shared = FAILPOINTS.read().await;
     let source = Source::new(SMALL).await;
     let mut random = fastrand::Rng::with_seed(13);
     for (point, passes) in RECOVER_POINTS {
@@ -247,14 +257,14 @@ async fn a_recovery_that_lost_power_is_finished_by_repeating_it() {
         crate::power::copy_folder(&source.store, &disk.store());
         std::fs::write(disk.store().join("mark"), b"").unwrap();
         disk.settle();
-        let orders = Orders {
+        let plan = ChildPlan {
             job: Job::Recover,
-            blow: Blow::death(point, passes),
-            ..Orders::to_write(&disk.store(), 0)
+            injection: Injection::kill(point, passes),
+            ..ChildPlan::to_write(&disk.store(), 0)
         };
-        let journal = disk.run(&orders, None);
-        assert!(journal.met.is_some(), "{point}: it was not met");
-        let (after, _) = disk.cut(Fate::Gone, &mut random);
+        let journal = disk.run(&plan, None);
+        assert!(journal.reached.is_some(), "{point}: it was not reached");
+        let (after, _) = disk.cut(Unsynced::Lost, &mut random);
         let folder = after.store();
         match source.check_opened(&folder).await {
             Ok(()) | Err(OpenError::Damaged { .. }) => {}

@@ -1,5 +1,5 @@
-//! Every kind of file x every kind of damage: the start refuses, sets values apart by name, or shows everything.
-//! Never a silent difference.
+//! Every kind of file with every kind of damage: the store does not open, quarantines values by name, or has
+//! everything. There is never a silent difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use drydock_storage::rocks::{RocksStore, verify};
 use drydock_storage::{At, Options, Revision, Store, StoreError, Transaction};
 use tempfile::TempDir;
 
-use crate::faults::TURN;
+use crate::faults::FAILPOINTS;
 use crate::journal::{key, number, value};
 use crate::truth::{State, changes_from, state_at};
 
@@ -23,7 +23,7 @@ fn options(folder: &Path) -> Options {
     }
 }
 
-/// A store's files by path.
+/// The files of a store by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 fn read_files(folder: &Path) -> Files {
@@ -51,7 +51,7 @@ fn write_files(folder: &Path, files: &Files) {
     }
 }
 
-/// Writes so many transactions over twenty keys, with deletes.
+/// Writes over twenty keys, with deletes.
 async fn write(store: &RocksStore, ids: std::ops::Range<u64>) {
     for id in ids {
         let key = key(usize::try_from(id % 20).unwrap());
@@ -69,7 +69,7 @@ async fn close(store: RocksStore) {
     store.close(GRACE).await.unwrap();
 }
 
-/// What an undamaged store shows.
+/// The content of the undamaged store.
 struct Expected {
     revision: Revision,
     floor: Revision,
@@ -77,8 +77,8 @@ struct Expected {
     history: Vec<drydock_storage::Event>,
 }
 
-/// A store with tables of both families and a log with acknowledged writes; and its files at an earlier time, when it
-/// had a log as well.
+/// A store with tables of both families and a log with acknowledged writes, and its files at an earlier time, when it
+/// also had a log.
 async fn sample() -> (Files, Files, Expected) {
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");
@@ -100,15 +100,15 @@ async fn sample() -> (Files, Files, Expected) {
     (older, as_left(store, &folder), expected)
 }
 
-/// The files of a store that is not closed: nothing is flushed, the log stays.
+/// The files of a store that is not closed: nothing is flushed, the log remains.
 fn as_left(store: RocksStore, folder: &Path) -> Files {
     drop(store);
-    // Verifying waits for the lock and changes nothing.
+    // Verification waits for the lock and changes nothing.
     verify(&options(folder), &|_| {}).unwrap();
     read_files(folder)
 }
 
-/// What a file is for.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Log,
@@ -160,14 +160,14 @@ fn kind(path: &Path) -> Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Damage {
-    /// One bit, at so many thousandths of the file.
+    /// A flipped bit, at a position in thousandths of the file.
     Bit(usize),
-    /// A page of zeros, likewise.
+    /// A page of zeros at a position.
     Page(usize),
-    /// Cut off, likewise.
+    /// Cut off at a position.
     Cut(usize),
     Missing,
-    /// The newest file of its kind as it was earlier, which may have had another number.
+    /// The newest file of the kind at the earlier time, which may have another number.
     Older,
     Grown,
 }
@@ -184,10 +184,10 @@ impl Damage {
         }
     }
 
-    /// Whether it changes a file of this kind at all.
+    /// Whether it can change a file of this kind.
     fn applies_to(self, kind: Kind) -> bool {
         let is_empty = kind == Kind::EngineLock;
-        // Written once, or the same each time.
+        // Written once, or with the same content each time.
         let is_constant = matches!(
             kind,
             Kind::Identity | Kind::Format | Kind::Options | Kind::Lock | Kind::EngineLock
@@ -209,13 +209,13 @@ fn damages() -> Vec<Damage> {
     damages
 }
 
-/// What a file becomes.
+/// A damaged file.
 enum Becomes {
     Other(Vec<u8>),
     Gone,
 }
 
-/// What damage makes of a file; nothing when it does not apply.
+/// Damages a file; `None` if that changes nothing.
 fn inflict(damage: Damage, bytes: &[u8], older: Option<&Vec<u8>>) -> Option<Becomes> {
     let place = |thousandths: usize| bytes.len() * thousandths / 1000;
     let mut damaged = bytes.to_vec();
@@ -234,7 +234,7 @@ fn inflict(damage: Damage, bytes: &[u8], older: Option<&Vec<u8>>) -> Option<Beco
     (damaged != bytes).then_some(Becomes::Other(damaged))
 }
 
-/// Whether the store refused, or what it showed was right.
+/// Opens the store: `false` if it does not open, `true` if its content is right or quarantined.
 async fn is_refused_or_right(folder: &Path, expected: &Expected) -> Result<bool, String> {
     let (store, opened) = match RocksStore::open(options(folder)) {
         Ok(opened) => opened,
@@ -271,9 +271,9 @@ async fn is_refused_or_right(folder: &Path, expected: &Expected) -> Result<bool,
     Ok(true)
 }
 
-/// Runs a part of the matrix: the kinds of files that are meant. How many starts refused.
+/// Runs the matrix for some kinds of files. Returns how often the store did not open.
 async fn matrix(is_meant: impl Fn(Kind) -> bool) -> usize {
-    let _turn = TURN.read().await;
+    let _shared = FAILPOINTS.read().await;
     let (older, files, expected) = sample().await;
     let (mut refused, mut right) = (0, 0);
     let mut wrong = Vec::new();
@@ -328,15 +328,15 @@ async fn damaged_tables_never_differ_silently() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_books_never_differ_silently() {
+async fn other_damaged_files_never_differ_silently() {
     assert!(matrix(|kind| !matches!(kind, Kind::Log | Kind::Table)).await > 0);
 }
 
-/// Several files went back in time together, as when part of a backup by other means is put back. With the mark among
-/// them nobody could tell: that is an older store.
+/// Several files from an earlier time, as when part of a copy is put back. With the mark among them it would be an
+/// older store, which cannot be detected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_went_back_in_time_together_never_differ_silently() {
-    let _turn = TURN.read().await;
+async fn several_older_files_never_differ_silently() {
+    let _shared = FAILPOINTS.read().await;
     let (older, files, expected) = sample().await;
     let engine = KINDS
         .into_iter()
@@ -362,7 +362,7 @@ async fn files_that_went_back_in_time_together_never_differ_silently() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_undamaged_store_is_right() {
-    let _turn = TURN.read().await;
+    let _shared = FAILPOINTS.read().await;
     let (_, files, expected) = sample().await;
     let root = TempDir::new().unwrap();
     write_files(root.path(), &files);

@@ -1,8 +1,8 @@
-//! Power is gone: only what was synced is there, of every file and every folder.
+//! Power loss: only synced bytes and names remain, of every file and every folder.
 //!
-//! A library that is preloaded into the child (`tests/power/synced_image.c`) repeats each sync in an image. After the
-//! child's death the parent makes a folder of it that has what a file system owes after a loss of power, with or
-//! without some of what it does not owe, and the store must come up with everything it acknowledged.
+//! A library that is preloaded into the child (`tests/power/synced_image.c`) copies what each sync covers to an image.
+//! After the child is killed, the parent builds a folder with what a file system guarantees after a power loss, with or
+//! without some of the rest, and the store must open with everything that it acknowledged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,9 +19,9 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::backups;
-use crate::faults::TURN;
+use crate::faults::FAILPOINTS;
 use crate::journal::Journal;
-use crate::orders::{Blow, Job, Orders, backups_path, options};
+use crate::plan::{ChildPlan, Injection, Job, backups_path, options};
 use crate::power::copy_folder;
 use crate::rounds::{rounds, run};
 use crate::truth::{State, Truth, changes_from, open, state_at};
@@ -29,20 +29,20 @@ use crate::truth::{State, Truth, changes_from, open, state_at};
 const LONGEST: Duration = Duration::from_secs(2);
 const PAGE: usize = 4096;
 
-/// What becomes of what was not synced.
+/// What remains of unsynced data.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Fate {
-    /// It is gone: bytes, names, and the absence of names.
-    Gone,
-    /// Every file has the name it had at the end, and only the bytes that were synced.
-    NamesStay,
-    /// Of the bytes behind the synced ones some are there, and pages among them are zero.
+pub(crate) enum Unsynced {
+    /// Nothing: bytes, names and removals of names are lost.
+    Lost,
+    /// Names, but no bytes.
+    NamesRemain,
+    /// A part of the bytes after the synced ones, with pages of zeros.
     Torn,
 }
 
-const FATES: [Fate; 3] = [Fate::Gone, Fate::NamesStay, Fate::Torn];
+const OUTCOMES: [Unsynced; 3] = [Unsynced::Lost, Unsynced::NamesRemain, Unsynced::Torn];
 
-/// The library, built once a run.
+/// The library, built once per run.
 fn library() -> &'static Path {
     static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = BUILT.get_or_init(|| {
@@ -60,14 +60,14 @@ fn library() -> &'static Path {
     path
 }
 
-/// A folder whose synced content is known.
+/// A folder with a record of its synced content.
 pub(crate) struct Disk {
-    /// What is watched; the store and its backups lie in it.
+    /// The recorded folder, with the store and its backups.
     root: TempDir,
     image: TempDir,
 }
 
-/// What a loss of power took.
+/// What was lost in a power loss.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Loss {
     bytes: u64,
@@ -81,14 +81,14 @@ impl std::ops::AddAssign for Loss {
     }
 }
 
-/// The name of a file or folder in the image, as the library gives it.
+/// The name of a file or folder in the image, as in the library.
 fn key_of(path: &Path) -> String {
     let found = fs::symlink_metadata(path).unwrap();
     let born = found.created().unwrap().duration_since(UNIX_EPOCH).unwrap();
     format!("{}-{}-{}", found.ino(), born.as_secs(), born.subsec_nanos())
 }
 
-/// An entry of a folder: whether it is one itself, and its key.
+/// The entries of a folder by name: whether each is a folder, and its key.
 type Entries = BTreeMap<String, (bool, String)>;
 
 fn entries_of(folder: &Path) -> Entries {
@@ -117,7 +117,7 @@ impl Disk {
         self.root.path().join("store")
     }
 
-    /// Takes everything that is there for durable: it has been for long.
+    /// Records everything that exists as synced.
     pub(crate) fn settle(&self) {
         self.settle_folder(self.root.path());
     }
@@ -152,9 +152,9 @@ impl Disk {
         lines.lines().map(entry).collect()
     }
 
-    /// Runs a child whose syncs are repeated.
-    pub(crate) fn run(&self, orders: &Orders, lies: Option<&str>) -> Journal {
-        let mut command = orders.command();
+    /// Runs a child whose syncs are recorded.
+    pub(crate) fn run(&self, plan: &ChildPlan, lies: Option<&str>) -> Journal {
+        let mut command = plan.command();
         command
             .env("LD_PRELOAD", library())
             .env("DRYDOCK_SYNCED_ROOT", self.root.path())
@@ -165,8 +165,8 @@ impl Disk {
         run(command, LONGEST)
     }
 
-    /// What is there after the power came back.
-    pub(crate) fn cut(&self, fate: Fate, random: &mut fastrand::Rng) -> (Self, Loss) {
+    /// The disk after a power loss.
+    pub(crate) fn cut(&self, unsynced: Unsynced, random: &mut fastrand::Rng) -> (Self, Loss) {
         let after = Self::new();
         let mut loss = Loss::default();
         let root = self.root.path();
@@ -174,20 +174,20 @@ impl Disk {
             Some(root),
             &key_of(root),
             after.root.path(),
-            fate,
+            unsynced,
             random,
             &mut loss,
         );
         (after, loss)
     }
 
-    /// `now`: where the folder lies, unless it is gone since its name was synced.
+    /// `now`: the path of the folder, unless it was removed after its name was synced.
     fn cut_folder(
         &self,
         now: Option<&Path>,
         key: &str,
         to: &Path,
-        fate: Fate,
+        unsynced: Unsynced,
         random: &mut fastrand::Rng,
         loss: &mut Loss,
     ) {
@@ -197,7 +197,7 @@ impl Disk {
             .iter()
             .filter(|(name, entry)| synced.get(*name) != Some(entry))
             .count() as u64;
-        let kept = if matches!(fate, Fate::NamesStay) && now.is_some() {
+        let kept = if matches!(unsynced, Unsynced::NamesRemain) && now.is_some() {
             &current
         } else {
             &synced
@@ -209,9 +209,9 @@ impl Disk {
                 .filter(|_| current.get(name) == Some(&(*is_folder, key.clone())));
             if *is_folder {
                 fs::create_dir(&target).unwrap();
-                self.cut_folder(now.as_deref(), key, &target, fate, random, loss);
+                self.cut_folder(now.as_deref(), key, &target, unsynced, random, loss);
             } else {
-                fs::write(target, self.cut_file(now.as_deref(), key, fate, random, loss)).unwrap();
+                fs::write(target, self.cut_file(now.as_deref(), key, unsynced, random, loss)).unwrap();
             }
         }
     }
@@ -220,7 +220,7 @@ impl Disk {
         &self,
         now: Option<&Path>,
         key: &str,
-        fate: Fate,
+        unsynced: Unsynced,
         random: &mut fastrand::Rng,
         loss: &mut Loss,
     ) -> Vec<u8> {
@@ -234,7 +234,7 @@ impl Disk {
             .filter(|(one, other)| one != other)
             .count();
         loss.bytes += (differ + current.len().abs_diff(synced.len())) as u64;
-        if !matches!(fate, Fate::Torn) {
+        if !matches!(unsynced, Unsynced::Torn) {
             return synced;
         }
         let same = synced
@@ -242,7 +242,7 @@ impl Disk {
             .zip(&current)
             .take_while(|(one, other)| one == other)
             .count();
-        // One page, as the mark is: all or nothing. Else it has grown.
+        // A single page, such as the mark, is written completely or not at all. Larger files have grown.
         if current.len() <= PAGE {
             return if random.bool() { current } else { synced };
         }
@@ -260,40 +260,46 @@ impl Disk {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_was_synced_with_every_name_on_the_way_to_it() {
-    let _turn = TURN.read().await;
+async fn acknowledged_writes_are_synced_with_every_name_on_their_path() {
+    let _shared = FAILPOINTS.read().await;
     let mut disk = Disk::new();
     let (store, _) = open(&disk.store(), false);
     store.close(Duration::from_secs(10)).await.unwrap();
     let mut truth = Truth::default();
     let mut random = fastrand::Rng::with_seed(11);
     let (mut loss, mut acknowledged, mut backups_compared) = (Loss::default(), 0, 0);
-    // Twelve in thirty rounds of a run.
+    // 12 rounds by default.
     for round in 0..rounds() * 2 / 5 {
         disk.settle();
-        let (job, blow) = match round % 3 {
-            0 => (Job::Write, Blow::death("commit-before-sync", random.i64(20..120))),
-            // The second time there is a whole one, and a new one in the making.
-            1 if round % 2 == 0 => (Job::BackUp, Blow::death("backup-before-removal", 2)),
-            // In the middle of one, with names nobody has synced yet.
-            1 => (Job::BackUp, Blow::death("backup-after-checkpoint", 2)),
-            _ => (Job::Reopen, Blow::death("open-before-threads", random.i64(2..5))),
+        let (job, injection) = match round % 3 {
+            0 => (
+                Job::Write,
+                Injection::kill("commit-before-sync", random.i64(20..120)),
+            ),
+            // At the second pass there is a complete backup, and a new one in progress.
+            1 if round % 2 == 0 => (Job::BackUp, Injection::kill("backup-before-removal", 2)),
+            // During a backup, with names that are not synced yet.
+            1 => (Job::BackUp, Injection::kill("backup-after-checkpoint", 2)),
+            _ => (
+                Job::Reopen,
+                Injection::kill("open-before-threads", random.i64(2..5)),
+            ),
         };
-        let orders = Orders {
+        let plan = ChildPlan {
             job,
-            blow,
+            injection,
             compact_through: truth.revision.0.saturating_sub(100).max(1),
-            ..Orders::to_write(&disk.store(), 6_000_000 + round)
+            ..ChildPlan::to_write(&disk.store(), 6_000_000 + round)
         };
-        let journal = disk.run(&orders, None);
+        let journal = disk.run(&plan, None);
         acknowledged += journal.acks.len();
-        let fate = FATES[usize::try_from(round / 3).unwrap() % FATES.len()];
-        let (next, taken) = disk.cut(fate, &mut random);
+        let unsynced = OUTCOMES[usize::try_from(round / 3).unwrap() % OUTCOMES.len()];
+        let (next, taken) = disk.cut(unsynced, &mut random);
         loss += taken;
         disk = next;
         let (store, opened) = open(&disk.store(), false);
         truth.check(&store, &opened, &journal).await;
-        if orders.job == Job::BackUp && backups::check(&backups_path(&disk.store()), &truth).await {
+        if plan.job == Job::BackUp && backups::check(&backups_path(&disk.store()), &truth).await {
             backups_compared += 1;
         }
         store.close(Duration::from_secs(10)).await.unwrap();
@@ -303,46 +309,49 @@ async fn what_was_acknowledged_was_synced_with_every_name_on_the_way_to_it() {
     assert!(loss.bytes > 0 && loss.names > 0, "nothing was lost: {loss:?}");
 }
 
-/// In relaxed mode acknowledged writes may be lost, but from the end only, and what is left was once.
+/// In relaxed mode the newest acknowledged writes may be lost; the rest is a state that once existed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_relaxed_mode_a_state_that_once_was_is_left() {
-    let _turn = TURN.read().await;
+async fn in_relaxed_mode_an_earlier_state_remains() {
+    let _shared = FAILPOINTS.read().await;
     let mut loss = Loss::default();
     for round in 0..6_u64 {
         let disk = Disk::new();
         let mut random = fastrand::Rng::with_seed(round);
-        let mut orders = Orders {
-            blow: Blow::death("commit-before-publish", random.i64(50..200)),
+        let mut plan = ChildPlan {
+            injection: Injection::kill("commit-before-publish", random.i64(50..200)),
             is_relaxed: true,
-            ..Orders::to_write(&disk.store(), 7_000_000 + round)
+            ..ChildPlan::to_write(&disk.store(), 7_000_000 + round)
         };
-        run(orders.command(), LONGEST);
+        run(plan.command(), LONGEST);
         let (store, opened) = open(&disk.store(), true);
         store.close(Duration::from_secs(10)).await.unwrap();
         disk.settle();
-        orders.seed += 1 << 20;
-        orders.compact_through = opened.revision - 20;
+        plan.seed += 1 << 20;
+        plan.compact_through = opened.revision - 20;
         if round % 2 == 1 {
-            // Flushes make files that compaction drops whole.
-            orders.job = Job::BackUp;
+            // Flushes write files that compaction drops as a whole.
+            plan.job = Job::BackUp;
         }
-        let journal = disk.run(&orders, None);
-        // The same boot: nothing is lost, and every state on the way is known.
+        let journal = disk.run(&plan, None);
+        // In the same boot nothing is lost, so every earlier state is known.
         let copy = TempDir::new().unwrap();
         copy_folder(&disk.store(), copy.path());
         let states = states_on_the_way(copy.path()).await;
 
-        let fate = FATES[usize::try_from(round).unwrap() % FATES.len()];
-        let (next, taken) = disk.cut(fate, &mut random);
+        let unsynced = OUTCOMES[usize::try_from(round).unwrap() % OUTCOMES.len()];
+        let (next, taken) = disk.cut(unsynced, &mut random);
         loss += taken;
         let next_boot = Options {
             boot_id: Uuid::from_u128(1),
             ..options(&next.store(), true)
         };
         let (store, opened) = RocksStore::open(next_boot).unwrap();
-        assert!(opened.revision > journal.newest_seen, "{fate:?}: {opened:?}");
+        assert!(opened.revision > journal.newest_seen, "{unsynced:?}: {opened:?}");
         let found = state_at(&store, At::Latest).await;
-        assert!(states.contains(&found), "{fate:?}: a state that never was");
+        assert!(
+            states.contains(&found),
+            "{unsynced:?}: a state that never existed"
+        );
         store.close(Duration::from_secs(10)).await.unwrap();
     }
     assert!(loss.bytes > 0, "nothing was lost");
@@ -365,20 +374,20 @@ async fn states_on_the_way(folder: &Path) -> Vec<State> {
     states
 }
 
-/// A disk that does not do what it is asked for: the test sees it, so it sees a store that does not ask.
+/// A disk that ignores syncs: the test finds the loss, so it would find a store that does not sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sync_that_did_not_happen_is_found() {
-    let _turn = TURN.read().await;
+async fn an_ignored_sync_is_found() {
+    let _shared = FAILPOINTS.read().await;
     let disk = Disk::new();
     let (store, _) = open(&disk.store(), false);
     store.close(Duration::from_secs(10)).await.unwrap();
     disk.settle();
-    let orders = Orders {
-        blow: Blow::death("commit-before-sync", 60),
-        ..Orders::to_write(&disk.store(), 8_000_000)
+    let plan = ChildPlan {
+        injection: Injection::kill("commit-before-sync", 60),
+        ..ChildPlan::to_write(&disk.store(), 8_000_000)
     };
-    let journal = disk.run(&orders, Some(".log"));
-    let (after, _) = disk.cut(Fate::Gone, &mut fastrand::Rng::with_seed(0));
+    let journal = disk.run(&plan, Some(".log"));
+    let (after, _) = disk.cut(Unsynced::Lost, &mut fastrand::Rng::with_seed(0));
     let newest = journal.acks.keys().next_back().copied().unwrap();
     match RocksStore::open(options(&after.store(), false)).map(|(_, opened)| opened) {
         Err(OpenError::AcknowledgedLost {
@@ -390,45 +399,45 @@ async fn a_sync_that_did_not_happen_is_found() {
     }
 }
 
-/// A store in a folder that it made itself: the way to it was not there before.
+/// A store that creates its own folder: the path to it is new too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_new_store_acknowledged_is_found_again() {
-    let _turn = TURN.read().await;
+async fn the_first_write_of_a_new_store_survives() {
+    let _shared = FAILPOINTS.read().await;
     let mut random = fastrand::Rng::with_seed(14);
     let disk = Disk::new();
     disk.settle();
-    let orders = Orders {
+    let plan = ChildPlan {
         job: Job::WriteOnce,
-        ..Orders::to_write(&disk.store(), 10_000_000)
+        ..ChildPlan::to_write(&disk.store(), 10_000_000)
     };
-    let journal = disk.run(&orders, None);
+    let journal = disk.run(&plan, None);
     assert_eq!(journal.acks.len(), 1);
-    let (after, _) = disk.cut(Fate::Gone, &mut random);
+    let (after, _) = disk.cut(Unsynced::Lost, &mut random);
     let (store, opened) = open(&after.store(), false);
     Truth::default().check(&store, &opened, &journal).await;
 }
 
-/// The same for the first backup in a folder that is made for it.
+/// The same for the first backup, which creates its folder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_backup_is_found_again() {
-    let _turn = TURN.read().await;
+async fn the_first_backup_survives() {
+    let _shared = FAILPOINTS.read().await;
     let mut random = fastrand::Rng::with_seed(15);
     let disk = Disk::new();
     let (store, _) = open(&disk.store(), false);
     store.close(Duration::from_secs(10)).await.unwrap();
     disk.settle();
-    let orders = Orders {
+    let plan = ChildPlan {
         job: Job::BackUp,
-        blow: Blow::death("backup-before-removal", 1),
-        ..Orders::to_write(&disk.store(), 11_000_000)
+        injection: Injection::kill("backup-before-removal", 1),
+        ..ChildPlan::to_write(&disk.store(), 11_000_000)
     };
-    let journal = disk.run(&orders, None);
-    let (after, _) = disk.cut(Fate::Gone, &mut random);
+    let journal = disk.run(&plan, None);
+    let (after, _) = disk.cut(Unsynced::Lost, &mut random);
     let mut truth = Truth::default();
     let (store, opened) = open(&after.store(), false);
     truth.check(&store, &opened, &journal).await;
     assert!(
         backups::check(&backups_path(&after.store()), &truth).await,
-        "the backup is gone"
+        "the backup is lost"
     );
 }

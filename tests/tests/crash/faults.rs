@@ -1,4 +1,5 @@
-//! A write that fails in doubt, without a crash: nothing of it is shown, no other follows, a reopen tells.
+//! Failures without a crash: a write with an unknown outcome is not served, no other write follows, and a reopen
+//! decides.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use tokio::task::JoinSet;
 use crate::journal::{key, value};
 use crate::truth::state_at;
 
-/// Failpoints are global: whoever injects a fault is alone, everybody else shares the turn.
-pub(crate) static TURN: RwLock<()> = RwLock::const_new(());
+/// Failpoints are global: a test that injects a fault takes the write lock, the others the read lock.
+pub(crate) static FAILPOINTS: RwLock<()> = RwLock::const_new(());
 
 struct Injected {
     point: &'static str,
@@ -26,11 +27,11 @@ struct Injected {
 }
 
 impl Injected {
-    /// Waits for its turn; nothing is injected before [`Injected::begin`].
+    /// Takes the lock; nothing is injected before [`Injected::begin`].
     async fn at(point: &'static str) -> Self {
         Self {
             point,
-            _alone: TURN.write().await,
+            _alone: FAILPOINTS.write().await,
         }
     }
 
@@ -58,8 +59,8 @@ fn open(root: &TempDir) -> RocksStore {
     RocksStore::open(options).unwrap().0
 }
 
-/// One write succeeds, the next meets the fault. Whether it turned out to have happened.
-async fn doubt(point: &'static str, actions: &str) -> bool {
+/// One write succeeds, the outcome of the next is unknown. Returns whether it turns out to have happened.
+async fn unknown_outcome(point: &'static str, actions: &str) -> bool {
     let root = TempDir::new().unwrap();
     let injected = Injected::at(point).await;
     let store = open(&root);
@@ -82,7 +83,7 @@ async fn doubt(point: &'static str, actions: &str) -> bool {
         matches!(refused, Err(StoreError::ReadOnly { .. })),
         "{point}: {refused:?}"
     );
-    // What was published is served, what is in doubt is not.
+    // Published writes are served, the one with the unknown outcome is not.
     assert_eq!(store.current_revision().await.unwrap(), Revision(2));
     assert!(store.get(&key(1)).await.unwrap().entry.is_some());
     assert_eq!(store.get(&key(2)).await.unwrap().entry, None);
@@ -95,7 +96,7 @@ async fn doubt(point: &'static str, actions: &str) -> bool {
     store.close(Duration::from_secs(10)).await.unwrap();
     drop(store);
 
-    // The log decides, and everybody sees the same.
+    // The log decides.
     let store = open(&root);
     let happened = store.get(&key(2)).await.unwrap().entry.is_some();
     let current = store.current_revision().await.unwrap();
@@ -117,13 +118,13 @@ async fn doubt(point: &'static str, actions: &str) -> bool {
     happened
 }
 
-/// The engine wrote and synced, then said that it failed.
+/// The engine writes and syncs, then reports an error.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_happened_though_it_failed_is_hidden_until_the_reopening() {
-    assert!(doubt("engine-written", "1*return").await);
+async fn a_failed_write_that_happened_is_hidden_until_the_store_is_reopened() {
+    assert!(unknown_outcome("engine-written", "1*return").await);
 }
 
-/// Housekeeping meets the fault, in this mode; what was acknowledged before is served, and is there after a reopening.
+/// Maintenance fails; earlier acknowledged writes are served, also after a reopen.
 async fn failed_sync(point: &'static str, durability: Durability) {
     let root = TempDir::new().unwrap();
     let injected = Injected::at(point).await;
@@ -165,9 +166,9 @@ async fn a_failed_sync_poisons_the_store() {
     failed_sync("engine-sync-log", relaxed).await;
 }
 
-/// The memtables cannot be written out: the log still holds everything.
+/// The memtables cannot be flushed: the log still has everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_flush_at_the_end_loses_nothing() {
+async fn a_failed_flush_at_close_loses_nothing() {
     for family in 1..=3 {
         let root = TempDir::new().unwrap();
         let injected = Injected::at("engine-flush").await;
@@ -181,9 +182,9 @@ async fn a_failed_flush_at_the_end_loses_nothing() {
     }
 }
 
-/// Each sync takes 50 ms: batches grow, what does not fit is refused at once, and nothing is lost.
+/// Each sync takes 50 ms: batches grow, writes beyond the queue are rejected at once, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_disk_makes_large_batches_and_refuses_what_cannot_wait() {
+async fn a_slow_disk_makes_large_batches_and_a_full_queue_rejects() {
     let root = TempDir::new().unwrap();
     let injected = Injected::at("commit-before-sync").await;
     let options = Options {
@@ -246,23 +247,23 @@ async fn a_slow_disk_makes_large_batches_and_refuses_what_cannot_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_write_poisons_the_store() {
-    doubt("engine-write", "1*return(failed)").await;
+    unknown_outcome("engine-write", "1*return(failed)").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mark_that_cannot_be_written_poisons_the_store() {
-    doubt("mark-write", "1*return").await;
+    unknown_outcome("mark-write", "1*return").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_the_commit_thread_poisons_the_store() {
     for point in ["commit-before-sync", "commit-after-sync", "commit-before-publish"] {
-        doubt(point, "1*panic(injected)").await;
+        unknown_outcome(point, "1*panic(injected)").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stall_is_waited_out() {
+async fn a_stalled_write_is_retried() {
     let root = TempDir::new().unwrap();
     let injected = Injected::at("engine-write").await;
     let store = open(&root);
@@ -283,7 +284,7 @@ async fn a_stall_is_waited_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_says_when_to_come_back() {
+async fn a_full_queue_rejects_with_a_retry_time() {
     let root = TempDir::new().unwrap();
     let injected = Injected::at("engine-write").await;
     let options = Options {
@@ -297,11 +298,11 @@ async fn a_full_queue_says_when_to_come_back() {
         let store = store.clone();
         tokio::spawn(async move { store.transact(Transaction::create(key(number), value(1))).await })
     };
-    let at_work = create(0);
+    let in_progress = create(0);
     while store.metrics().stalls_seconds.get() == 0.0 {
         tokio::task::yield_now().await;
     }
-    // The first one is at work, four wait, the rest is refused at once.
+    // The first one is in progress, four wait, the rest is rejected.
     let mut others: JoinSet<_> = JoinSet::new();
     for number in 1..12 {
         let answer = create(number);
@@ -317,21 +318,21 @@ async fn a_full_queue_says_when_to_come_back() {
     while let Some(answer) = others.join_next().await {
         assert!(matches!(answer.unwrap(), Ok(Outcome::Committed { .. })));
     }
-    at_work.await.unwrap().unwrap();
+    in_progress.await.unwrap().unwrap();
     assert_eq!(store.current_revision().await.unwrap(), Revision(6));
     drop(injected);
 }
 
-/// Runs what panics at an injected fault, as if the process died there.
+/// Runs a function that panics at an injected fault, as if the process was killed there.
 fn dies(run: impl FnOnce()) {
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-    assert!(ended.is_err(), "the fault was not met");
+    assert!(ended.is_err(), "the fault was not reached");
 }
 
 fn quiet(_: Progress) {}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_that_was_cut_short_is_no_store() {
+async fn an_interrupted_restore_is_not_a_store() {
     let root = TempDir::new().unwrap();
     let injected = Injected::at("restore-before-finish").await;
     let store = RocksStore::open(Options::for_tests(root.path().join("store")))
@@ -346,7 +347,7 @@ async fn a_restore_that_was_cut_short_is_no_store() {
     injected.begin("1*panic(injected)");
     dies(|| drop(restore(&backup.path, &target, &quiet)));
     let Err(refused) = RocksStore::open(target.clone()) else {
-        panic!("half of a backup opened as a store");
+        panic!("an incomplete restore opened as a store");
     };
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
     std::fs::remove_dir_all(&target.path).unwrap();
@@ -360,7 +361,7 @@ async fn a_restore_that_was_cut_short_is_no_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recovery_is_finished_by_repeating_it_wherever_it_died() {
+async fn an_interrupted_recovery_can_be_repeated() {
     for step in 1..=2 {
         let root = TempDir::new().unwrap();
         let injected = Injected::at("recover-between-moves").await;
@@ -375,7 +376,7 @@ async fn a_recovery_is_finished_by_repeating_it_wherever_it_died() {
         injected.begin(&format!("{}*off->1*panic(injected)", step - 1));
         dies(|| drop(recover(&options, true, &quiet)));
         let Err(refused) = RocksStore::open(options.clone()) else {
-            panic!("it opened in the middle of a recovery");
+            panic!("the store opened during a recovery");
         };
         assert!(
             refused.to_string().contains("recovery was cut short"),

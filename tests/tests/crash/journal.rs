@@ -1,14 +1,14 @@
-//! What the child says it does, line by line, and what the parent makes of it.
+//! The lines that a child prints about its work, and the parent's record of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use drydock_storage::{Event, Key, Value};
 
-/// What a transaction does: the name of its key, and the number of the new value or nothing for a delete.
+/// The effect of a transaction: the name of its key, and the number of the new value or `None` for a delete.
 pub(crate) type Effect = (String, Option<u64>);
 
-/// How many keys the child writes to.
+/// The number of keys that the child writes to.
 pub(crate) const KEYS: usize = 24;
 
 /// The key with a number.
@@ -16,7 +16,7 @@ pub(crate) fn key(number: usize) -> Key {
     Key::new("example.com", "things", "n", &format!("k{number:02}")).unwrap()
 }
 
-/// The value with a number: its size and every byte follow from it.
+/// The value with a number, which determines its size and every byte.
 pub(crate) fn value(number: u64) -> Value {
     let mut text = format!("{number};");
     let size = usize::try_from(number % 1009 * 7919 % 3000).unwrap();
@@ -31,7 +31,7 @@ pub(crate) fn value(number: u64) -> Value {
     }
 }
 
-/// The number of a value, which must be whole.
+/// The number of a value, which must be complete.
 pub(crate) fn number(found: &Value) -> u64 {
     let text = std::str::from_utf8(&found.bytes).unwrap();
     let number = text.split(';').next().unwrap().parse().unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn number(found: &Value) -> u64 {
     number
 }
 
-/// What an event did.
+/// The effect of an event.
 pub(crate) fn effect(event: &Event) -> Effect {
     let new = event.new.as_ref().map(|entry| number(&entry.value));
     (event.key.name().to_owned(), new)
@@ -61,32 +61,32 @@ fn decode(text: &str) -> Effect {
     (key.to_owned(), value.parse().ok())
 }
 
-/// Something the child says.
+/// A line that the child prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The store is open at a revision.
     Open(u64),
-    /// The store does not open, for want of room.
+    /// The store does not open, because the disk is full.
     Refused(String),
-    /// A transaction is about to be asked for.
+    /// A transaction is about to be sent.
     Call(u64, Effect),
-    /// It was answered: it happened at a revision.
+    /// It was committed at a revision.
     Ack(u64, u64),
-    /// It was answered: nobody knows.
+    /// Its outcome is unknown.
     Unknown(u64),
-    /// A watch showed a revision.
+    /// A watch delivered a revision.
     Seen(u64),
-    /// The store has failed and serves reads; the values they show, by number, and why.
+    /// The store has failed and serves reads: the values that they return, by number, and the reason.
     Failed(BTreeSet<u64>, String),
-    /// The failpoint of the ordered death was met.
-    Met(String),
-    /// The child found something that must not be.
-    Fault(String),
+    /// The failpoint of the injected kill was reached.
+    Reached(String),
+    /// The child panicked.
+    Bug(String),
 }
 
 impl Line {
-    /// Prints the line so that a kill leaves it whole or not at all.
-    pub(crate) fn say(&self) {
+    /// Prints the line in one write, so that a kill leaves all of it or nothing.
+    pub(crate) fn print(&self) {
         use std::io::Write;
         let text = match self {
             Self::Open(revision) => format!("@open {revision}\n"),
@@ -99,8 +99,8 @@ impl Line {
                 let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
                 format!("@failed {} {why}\n", shown.join(","))
             }
-            Self::Met(point) => format!("@met {point}\n"),
-            Self::Fault(what) => format!("@fault {what}\n"),
+            Self::Reached(point) => format!("@met {point}\n"),
+            Self::Bug(what) => format!("@fault {what}\n"),
         };
         if std::io::stdout().lock().write_all(text.as_bytes()).is_err() {
             // The parent is gone.
@@ -108,7 +108,7 @@ impl Line {
         }
     }
 
-    /// Reads a line; what the test harness prints is none, though it may stand before one.
+    /// Parses a line; output of the test harness may precede it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (verb, rest) = text.split_once('@')?.1.split_once(' ')?;
         let mut words = rest.split(' ');
@@ -125,31 +125,31 @@ impl Line {
                 let shown = shown.split(',').filter_map(|shown| shown.parse().ok());
                 Self::Failed(shown.collect(), why.to_owned())
             }
-            "met" => Self::Met(word()?.to_owned()),
-            "fault" => Self::Fault(rest.to_owned()),
+            "met" => Self::Reached(word()?.to_owned()),
+            "fault" => Self::Bug(rest.to_owned()),
             _ => return None,
         })
     }
 }
 
-/// All that a child said before it died.
+/// Everything that a child printed.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub(crate) calls: BTreeMap<u64, Effect>,
-    /// Transactions by the revision they were acknowledged at.
+    /// Transactions by the revision of their acknowledgement.
     pub(crate) acks: BTreeMap<u64, u64>,
     pub(crate) unknown: BTreeSet<u64>,
     pub(crate) newest_seen: u64,
-    /// Why the store did not open.
+    /// The reason why the store did not open.
     pub(crate) refused: Option<String>,
-    /// Why the store failed, and which values it showed after that.
+    /// The reason why the store failed, and the values that it returned afterwards.
     pub(crate) failure: Option<(String, BTreeSet<u64>)>,
-    /// The failpoint at which the child died.
-    pub(crate) met: Option<String>,
+    /// The failpoint at which the child was killed.
+    pub(crate) reached: Option<String>,
 }
 
 impl Journal {
-    /// Takes a line.
+    /// Records a line.
     pub(crate) fn take(&mut self, line: Line) {
         match line {
             Line::Open(revision) => {
@@ -164,8 +164,8 @@ impl Journal {
             Line::Seen(revision) => self.newest_seen = self.newest_seen.max(revision),
             Line::Unknown(id) => drop(self.unknown.insert(id)),
             Line::Failed(shown, why) => self.failure = Some((why, shown)),
-            Line::Met(point) => self.met = Some(point),
-            Line::Fault(what) => panic!("the child found: {what}"),
+            Line::Reached(point) => self.reached = Some(point),
+            Line::Bug(what) => panic!("the child panicked: {what}"),
             Line::Call(id, effect) => {
                 self.calls.insert(id, effect);
             }
@@ -173,25 +173,25 @@ impl Journal {
                 assert_eq!(
                     self.acks.insert(revision, id),
                     None,
-                    "revision {revision} was handed out twice"
+                    "revision {revision} was assigned twice"
                 );
                 self.newest_seen = self.newest_seen.max(revision);
             }
         }
     }
 
-    /// Nothing of a doubtful write was shown by the process that was in doubt.
-    pub(crate) fn check_that_doubt_is_hidden(&self) {
+    /// Checks that no write with an unknown outcome was served.
+    pub(crate) fn check_unknown_writes_are_hidden(&self) {
         let shown = self.failure.iter().flat_map(|(_, shown)| shown);
         for number in shown {
             assert!(
                 !self.unknown.contains(number),
-                "the doubtful value {number} was shown"
+                "the value {number} with an unknown outcome was served"
             );
         }
     }
 
-    /// Everything that was ever asked for.
+    /// The effects of all transactions that were sent.
     pub(crate) fn asked(&self) -> BTreeSet<&Effect> {
         self.calls.values().collect()
     }

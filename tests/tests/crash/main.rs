@@ -1,12 +1,12 @@
-//! Kills, power cuts and damage: after any of them the store shows everything it acknowledged, or refuses.
+//! Kills, power cuts and damage: afterwards the store has everything that it acknowledged, or does not open.
 //!
-//! - [`rounds`]: a child writes and is killed, at random and at failpoints; the parent kept its acknowledgements.
-//! - [`power`]: what was not synced is cut off, zeroed or scrambled.
-//! - [`durable`]: of every file and folder only what was synced is there.
-//! - [`damage`]: every kind of file, damaged in every way.
+//! - [`rounds`]: a child writes and is killed, at random or at a failpoint; the parent keeps its acknowledgements.
+//! - [`power`]: unsynced bytes of the log are cut off, zeroed or scrambled.
+//! - [`durable`]: only synced bytes and names of every file and folder remain.
+//! - [`damage`]: every kind of file with every kind of damage.
 //! - [`commands`]: restore, import and recovery, killed and repeated.
-//! - [`full`]: files that cannot grow, for real.
-//! - [`regressions`]: what other stores lost.
+//! - [`full`]: files that cannot grow.
+//! - [`regressions`]: data loss bugs of other stores.
 //! - [`faults`]: failures of a write or of the mark, without a crash.
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ mod durable;
 mod faults;
 mod full;
 mod journal;
-mod orders;
+mod plan;
 mod power;
 mod regressions;
 mod rounds;

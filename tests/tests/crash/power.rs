@@ -1,8 +1,8 @@
-//! Power is gone: what was not synced may be there, in part, zeroed or scrambled.
+//! Power loss with a damaged log: unsynced bytes may remain, be lost in part, zeroed or scrambled.
 //!
-//! The child notes the length of the log after each sync and dies before it notes the last one, so the parent knows
-//! which bytes no sync covers. It damages only those, and may put back an older mark, whose writes are synced once a
-//! second. See `docs/decisions/0011-power-loss-by-an-image-of-syncs.md` for what this leaves out.
+//! The child writes down the length of the log after each sync and is killed before it writes down the last one, so the
+//! parent knows which bytes no sync covers. It damages only those, and may put back an older mark, which is synced only
+//! once a second. See `docs/decisions/0011-power-loss-by-an-image-of-syncs.md` for what this leaves out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,32 +13,32 @@ use drydock_storage::{At, Options, Revision, Store};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::faults::TURN;
-use crate::orders::{Blow, Orders, newest_log, notes_path, options};
+use crate::faults::FAILPOINTS;
+use crate::plan::{ChildPlan, Injection, newest_log, notes_path, options};
 use crate::rounds::run_child;
 use crate::truth::{State, Truth, changes_from, open, state_at};
 
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// What becomes of bytes that were not synced.
+/// The damage of unsynced bytes.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
-    Gone,
+enum Unsynced {
+    Lost,
     CutShort,
     Zeroed,
     OnePageZeroed,
     Scrambled,
 }
 
-const FATES: [Fate; 5] = [
-    Fate::Gone,
-    Fate::CutShort,
-    Fate::Zeroed,
-    Fate::OnePageZeroed,
-    Fate::Scrambled,
+const OUTCOMES: [Unsynced; 5] = [
+    Unsynced::Lost,
+    Unsynced::CutShort,
+    Unsynced::Zeroed,
+    Unsynced::OnePageZeroed,
+    Unsynced::Scrambled,
 ];
 
-/// How much of the newest log is synced, as the child noted it.
+/// The synced length of the newest log, as the child wrote it down.
 fn synced_length(folder: &Path) -> usize {
     let Some((log, _)) = newest_log(folder) else {
         return 0;
@@ -48,7 +48,7 @@ fn synced_length(folder: &Path) -> usize {
     noted.map_or(0, |(_, length)| length.parse().unwrap())
 }
 
-fn befall(fate: Fate, folder: &Path, random: &mut fastrand::Rng) -> usize {
+fn damage_unsynced(unsynced: Unsynced, folder: &Path, random: &mut fastrand::Rng) -> usize {
     let synced = synced_length(folder);
     let Some((path, _)) = newest_log(folder) else {
         return 0;
@@ -58,16 +58,16 @@ fn befall(fate: Fate, folder: &Path, random: &mut fastrand::Rng) -> usize {
     if loose == 0 {
         return 0;
     }
-    match fate {
-        Fate::Gone => bytes.truncate(synced),
-        Fate::CutShort => bytes.truncate(synced + random.usize(..loose)),
-        Fate::Zeroed => bytes[synced..].fill(0),
-        Fate::OnePageZeroed => {
+    match unsynced {
+        Unsynced::Lost => bytes.truncate(synced),
+        Unsynced::CutShort => bytes.truncate(synced + random.usize(..loose)),
+        Unsynced::Zeroed => bytes[synced..].fill(0),
+        Unsynced::OnePageZeroed => {
             let from = synced + random.usize(..loose);
             let to = (from + 4096).min(bytes.len());
             bytes[from..to].fill(0);
         }
-        Fate::Scrambled => {
+        Unsynced::Scrambled => {
             let from = synced + random.usize(..loose);
             bytes[from..].iter_mut().for_each(|byte| *byte = random.u8(..));
         }
@@ -77,8 +77,8 @@ fn befall(fate: Fate, folder: &Path, random: &mut fastrand::Rng) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_cut_takes_only_what_was_not_acknowledged() {
-    let _turn = TURN.read().await;
+async fn a_power_loss_keeps_every_acknowledged_write() {
+    let _shared = FAILPOINTS.read().await;
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");
     let mut truth = Truth::default();
@@ -88,15 +88,15 @@ async fn a_power_cut_takes_only_what_was_not_acknowledged() {
     let mut loose = 0;
     for round in 0..15 {
         let mark = std::fs::read(folder.join("mark")).unwrap();
-        let orders = Orders {
-            blow: Blow::death("commit-after-sync", random.i64(2..60)),
+        let plan = ChildPlan {
+            injection: Injection::kill("commit-after-sync", random.i64(2..60)),
             compact_through: truth.revision.0.saturating_sub(100).max(1),
             notes_syncs: true,
-            ..Orders::to_write(&folder, 2_000_000 + round)
+            ..ChildPlan::to_write(&folder, 2_000_000 + round)
         };
-        let journal = run_child(&orders, LONGEST);
-        loose += befall(
-            FATES[usize::try_from(round).unwrap() % FATES.len()],
+        let journal = run_child(&plan, LONGEST);
+        loose += damage_unsynced(
+            OUTCOMES[usize::try_from(round).unwrap() % OUTCOMES.len()],
             &folder,
             &mut random,
         );
@@ -124,21 +124,21 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above() {
-    let _turn = TURN.read().await;
+async fn a_power_loss_in_relaxed_mode_leaves_a_prefix_and_revisions_do_not_repeat() {
+    let _shared = FAILPOINTS.read().await;
     let mut loose = 0;
-    for (round, fate) in FATES.into_iter().enumerate() {
+    for (round, unsynced) in OUTCOMES.into_iter().enumerate() {
         let root = TempDir::new().unwrap();
         let folder = root.path().join("store");
         let mut random = fastrand::Rng::with_seed(round as u64);
-        let orders = Orders {
-            blow: Blow::death("commit-after-sync", 25),
+        let plan = ChildPlan {
+            injection: Injection::kill("commit-after-sync", 25),
             is_relaxed: true,
             notes_syncs: true,
-            ..Orders::to_write(&folder, 3_000_000 + round as u64)
+            ..ChildPlan::to_write(&folder, 3_000_000 + round as u64)
         };
-        let journal = run_child(&orders, LONGEST);
-        // The same boot: nothing is lost, and every state on the way is known.
+        let journal = run_child(&plan, LONGEST);
+        // In the same boot nothing is lost, so every earlier state is known.
         let copy = root.path().join("copy");
         copy_folder(&folder, &copy);
         let (store, opened) = open(&copy, true);
@@ -152,22 +152,22 @@ async fn a_power_cut_in_relaxed_mode_leaves_a_prefix_and_revisions_go_on_above()
         }
         drop(store);
 
-        loose += befall(fate, &folder, &mut random);
+        loose += damage_unsynced(unsynced, &folder, &mut random);
         let next_boot = Options {
             boot_id: Uuid::from_u128(1),
             ..options(&folder, true)
         };
         let (store, opened) = RocksStore::open(next_boot).unwrap();
         assert!(opened.resumed_at_ceiling, "{opened:?}");
-        assert!(opened.revision > journal.newest_seen, "{fate:?}: {opened:?}");
+        assert!(opened.revision > journal.newest_seen, "{unsynced:?}: {opened:?}");
         assert_eq!(opened.listable_from, opened.revision);
         let found = state_at(&store, At::Latest).await;
         assert!(
             states.values().any(|state| *state == found),
-            "{fate:?}: a state that never was"
+            "{unsynced:?}: a state that never existed"
         );
         store.close(Duration::from_secs(10)).await.unwrap();
-        // What was decided stays decided.
+        // Another open finds the same.
         let (store, again) = open(&folder, false);
         assert_eq!(again.revision, opened.revision);
         assert_eq!(state_at(&store, At::Latest).await, found);

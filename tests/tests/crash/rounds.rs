@@ -1,7 +1,7 @@
-//! Kill the child, look at what is left, start it again: as many rounds as `DRYDOCK_CRASH_ROUNDS` says, 30 without.
+//! Rounds of killing the child, checking its store, and starting again: `DRYDOCK_CRASH_ROUNDS`, 30 by default.
 //!
-//! By turns a child writes, takes backups, or closes and opens again; it is killed at a random moment, at a failpoint
-//! or some time after one, or its engine fails.
+//! A child writes, takes backups, or closes and reopens; it is killed at a random time, at a failpoint or some time
+//! after one, or its engine fails.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,14 +13,14 @@ use drydock_storage::Store;
 use tempfile::TempDir;
 
 use crate::backups;
-use crate::faults::TURN;
+use crate::faults::FAILPOINTS;
 use crate::journal::{Journal, Line};
-use crate::orders::{Blow, Job, Orders, backups_path, copies_path};
+use crate::plan::{ChildPlan, Injection, Job, backups_path, copies_path};
 use crate::truth::{Truth, open};
 
-/// A child that does not reach its failpoint is killed anyway.
+/// A child that does not reach its failpoint is killed after this time.
 const LONGEST: Duration = Duration::from_millis(700);
-/// So many rounds pass every failpoint.
+/// This many rounds reach every failpoint.
 const ALL_POINTS: u64 = 1000;
 
 const WRITE_POINTS: [&str; 9] = [
@@ -51,7 +51,7 @@ const COPY_POINTS: [&str; 5] = [
     "copy-before-removal",
 ];
 const REOPEN_POINTS: [&str; 3] = ["engine-flush", "open-before-engine", "open-before-threads"];
-/// Where the engine or a file fails while the process lives on.
+/// Failpoints where the engine or a file fails and the process continues.
 const ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "mark-write", "mark-sync"];
 const RELAXED_ERROR_POINTS: [&str; 4] = ["engine-write", "engine-written", "engine-sync-log", "mark-sync"];
 
@@ -62,12 +62,12 @@ pub(crate) fn rounds() -> u64 {
         .unwrap_or(30)
 }
 
-/// Runs a child until it dies by itself or `longest` after it opened the store; all it said.
-pub(crate) fn run_child(orders: &Orders, longest: Duration) -> Journal {
-    run(orders.command(), longest)
+/// Runs a child until it ends, or kills it `longest` after it opened the store. Returns what it printed.
+pub(crate) fn run_child(plan: &ChildPlan, longest: Duration) -> Journal {
+    run(plan.command(), longest)
 }
 
-/// Runs a command that is a child, likewise.
+/// Runs the command of a child like [`run_child`].
 pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
     let mut child: Child = command
         .stdout(Stdio::piped())
@@ -75,7 +75,7 @@ pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
         .spawn()
         .unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
-    let (sender, said) = sync_channel(1 << 16);
+    let (sender, received_lines) = sync_channel(1 << 16);
     let reader = std::thread::spawn(move || {
         for line in output
             .lines()
@@ -91,7 +91,7 @@ pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
     let mut is_killed = false;
     loop {
         let since = start();
-        let received = said.recv_timeout(left);
+        let received = received_lines.recv_timeout(left);
         left = left.saturating_sub(since.elapsed());
         match received {
             Ok(line) => {
@@ -105,7 +105,7 @@ pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
             Err(RecvTimeoutError::Timeout) => {}
         }
         if left.is_zero() && !is_killed {
-            // Kill, then read what was said before: the pipe outlives the child.
+            // The pipe still holds the last lines.
             child.kill().unwrap();
             is_killed = true;
             left = Duration::from_secs(30);
@@ -113,31 +113,28 @@ pub(crate) fn run(mut command: Command, longest: Duration) -> Journal {
     }
     reader.join().unwrap();
     child.wait().unwrap();
-    journal.check_that_doubt_is_hidden();
+    journal.check_unknown_writes_are_hidden();
     journal
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a kill at a random moment is about real time"
-)]
+#[expect(clippy::disallowed_methods, reason = "the kill is at a random real time")]
 fn start() -> std::time::Instant {
     std::time::Instant::now()
 }
 
-/// Death at one of these points, half the time a little later.
-fn death(points: &[&str], most: impl Fn(&str) -> i64, random: &mut fastrand::Rng) -> Blow {
+/// A kill at one of these failpoints, half the time a little later.
+fn kill(points: &[&str], most: impl Fn(&str) -> i64, random: &mut fastrand::Rng) -> Injection {
     let point = points[random.usize(..points.len())];
-    let linger = if random.bool() { random.u64(..20_000) } else { 0 };
-    Blow::Death {
+    let delay = if random.bool() { random.u64(..20_000) } else { 0 };
+    Injection::Kill {
         point: point.to_owned(),
         passes: random.i64(1..=most(point)),
-        linger: Duration::from_micros(linger),
+        delay: Duration::from_micros(delay),
     }
 }
 
-/// What the child does in a round and what befalls it.
-fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow) {
+/// The job and the injected fault of a round.
+fn choose(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Injection) {
     let often = |point: &str| match point {
         "compact-after-floors" | "compact-between-families" | "mark-sync" => 3,
         _ => 80,
@@ -145,12 +142,12 @@ fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow)
     match round % 5 {
         0 => {
             let jobs = [Job::Write, Job::BackUp, Job::CopyOut, Job::Reopen];
-            (jobs[random.usize(..jobs.len())].clone(), Blow::None)
+            (jobs[random.usize(..jobs.len())].clone(), Injection::None)
         }
-        1 => (Job::Write, death(&WRITE_POINTS, often, random)),
-        2 if random.bool() => (Job::CopyOut, death(&COPY_POINTS, |_| 3, random)),
-        2 => (Job::BackUp, death(&BACKUP_POINTS, |_| 3, random)),
-        3 => (Job::Reopen, death(&REOPEN_POINTS, |_| 4, random)),
+        1 => (Job::Write, kill(&WRITE_POINTS, often, random)),
+        2 if random.bool() => (Job::CopyOut, kill(&COPY_POINTS, |_| 3, random)),
+        2 => (Job::BackUp, kill(&BACKUP_POINTS, |_| 3, random)),
+        3 => (Job::Reopen, kill(&REOPEN_POINTS, |_| 4, random)),
         _ => {
             let points = if is_relaxed {
                 RELAXED_ERROR_POINTS
@@ -159,28 +156,28 @@ fn plan(round: u64, is_relaxed: bool, random: &mut fastrand::Rng) -> (Job, Blow)
             };
             let point = points[random.usize(..points.len())];
             let passes = match point {
-                // The first one belongs to the start.
+                // The first pass belongs to the start.
                 "mark-sync" => 2..=5,
                 "engine-sync-log" => 1..=5,
                 _ => 1..=40,
             };
-            let blow = Blow::Error {
+            let injection = Injection::Error {
                 point: point.to_owned(),
                 passes: random.i64(passes),
             };
-            (Job::Write, blow)
+            (Job::Write, injection)
         }
     }
 }
 
-/// What the rounds have come to.
+/// Counts over all rounds.
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: usize,
     unknown: usize,
     failures: usize,
     backups_compared: usize,
-    met: BTreeMap<String, u64>,
+    reached: BTreeMap<String, u64>,
 }
 
 impl Tally {
@@ -188,17 +185,14 @@ impl Tally {
         self.acknowledged += journal.acks.len();
         self.unknown += journal.unknown.len();
         self.failures += usize::from(journal.failure.is_some());
-        if let Some(point) = &journal.met {
-            *self.met.entry(point.clone()).or_default() += 1;
+        if let Some(point) = &journal.reached {
+            *self.reached.entry(point.clone()).or_default() += 1;
         }
     }
 
-    /// Whether the rounds showed anything at all.
+    /// Checks that the rounds tested something.
     fn check(&self, rounds: u64) {
-        assert!(
-            self.acknowledged as u64 > rounds,
-            "the children hardly wrote: {self:?}"
-        );
+        assert!(self.acknowledged as u64 > rounds, "too few writes: {self:?}");
         if rounds >= 30 {
             assert!(
                 self.failures > 0 && self.unknown > 0,
@@ -209,38 +203,41 @@ impl Tally {
         if rounds >= ALL_POINTS {
             let backups = BACKUP_POINTS.iter().chain(&COPY_POINTS);
             for point in WRITE_POINTS.iter().chain(backups).chain(&REOPEN_POINTS) {
-                assert!(self.met.contains_key(*point), "nobody died at {point}: {self:?}");
+                assert!(
+                    self.reached.contains_key(*point),
+                    "no child was killed at {point}: {self:?}"
+                );
             }
         }
     }
 }
 
 async fn crash_rounds(is_relaxed: bool, rounds: u64, salt: u64) {
-    let _turn = TURN.read().await;
+    let _shared = FAILPOINTS.read().await;
     let root = TempDir::new().unwrap();
     let folder = root.path().join("store");
     let mut truth = Truth::default();
     let mut random = fastrand::Rng::with_seed(salt);
     let mut tally = Tally::default();
     for round in 0..rounds {
-        let (job, blow) = plan(round, is_relaxed, &mut random);
-        let orders = Orders {
+        let (job, injection) = choose(round, is_relaxed, &mut random);
+        let plan = ChildPlan {
             job,
-            blow,
+            injection,
             is_relaxed,
             compact_through: truth.revision.0.saturating_sub(random.u64(..200)).max(1),
-            ..Orders::to_write(&folder, salt + round)
+            ..ChildPlan::to_write(&folder, salt + round)
         };
-        let life = match orders.blow {
-            Blow::None => Duration::from_millis(random.u64(1..150)),
-            _ if matches!(orders.job, Job::BackUp | Job::CopyOut) => LONGEST * 4,
+        let life = match plan.injection {
+            Injection::None => Duration::from_millis(random.u64(1..150)),
+            _ if matches!(plan.job, Job::BackUp | Job::CopyOut) => LONGEST * 4,
             _ => LONGEST,
         };
-        let journal = run_child(&orders, life);
+        let journal = run_child(&plan, life);
         tally.count(&journal);
         let (store, opened) = open(&folder, is_relaxed);
         truth.check(&store, &opened, &journal).await;
-        let is_compared = match orders.job {
+        let is_compared = match plan.job {
             Job::BackUp => backups::check(&backups_path(&folder), &truth).await,
             Job::CopyOut => backups::check_copies(&copies_path(&folder), &truth).await,
             _ => false,
@@ -255,11 +252,11 @@ async fn crash_rounds(is_relaxed: bool, rounds: u64, salt: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_store_shows_all_it_acknowledged_and_nothing_by_halves() {
+async fn a_killed_store_has_every_acknowledged_write_and_no_partial_ones() {
     crash_rounds(false, rounds(), 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_store_in_relaxed_mode_loses_nothing_either() {
+async fn a_killed_store_in_relaxed_mode_loses_nothing() {
     crash_rounds(true, rounds() / 5, 1_000_000).await;
 }

@@ -1,4 +1,4 @@
-//! What the parent knows, and how it compares it with what a restarted store shows.
+//! The expected state, and its comparison with a reopened store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use drydock_storage::{At, Entry, Event, Events, Key, KeyRange, Page, Revision, S
 
 use crate::journal::{Journal, effect};
 
-/// How long anything may take that should be immediate.
+/// The timeout of anything that should be immediate.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All keys and what they hold.
+/// All keys and their entries.
 pub(crate) type State = BTreeMap<Key, Entry>;
 
-/// The state at a revision.
+/// The expected state at a revision.
 #[derive(Debug, Clone)]
 pub(crate) struct Truth {
     pub(crate) revision: Revision,
@@ -34,7 +34,7 @@ impl Default for Truth {
     }
 }
 
-/// The state of a store, whole.
+/// The complete state of a store.
 pub(crate) async fn state_at(store: &RocksStore, at: At) -> State {
     let scan = store.scan(&KeyRange::all(), at, Page::default()).await.unwrap();
     scan.entries.into_iter().collect()
@@ -55,7 +55,7 @@ pub(crate) async fn changes_from(store: &RocksStore, first: Revision) -> Vec<Eve
 }
 
 impl Truth {
-    /// Takes one change, which must follow and must know what was there before.
+    /// Applies the next change, which must have the right value before it.
     pub(crate) fn apply(&mut self, event: &Event) {
         assert_eq!(event.revision, self.revision.next(), "a revision is missing");
         assert_eq!(
@@ -71,14 +71,14 @@ impl Truth {
         self.past.insert(event.revision, self.state.clone());
     }
 
-    /// Takes a store's word for everything so far.
+    /// Takes over everything that a store has, without checks.
     pub(crate) async fn learn(&mut self, store: &RocksStore) {
         for event in changes_from(store, self.revision.next()).await {
             self.apply(&event);
         }
     }
 
-    /// Compares a restarted store with what is known, and learns what happened since.
+    /// Compares a reopened store with the expected state and the child's lines, and takes over what was written since.
     pub(crate) async fn check(&mut self, store: &RocksStore, opened: &Opened, journal: &Journal) {
         assert!(opened.damaged.is_empty(), "{opened:?}");
         let current = store.current_revision().await.unwrap();
@@ -94,7 +94,7 @@ impl Truth {
             let found = effect(&event);
             match journal.acks.get(&event.revision.0) {
                 Some(id) => assert_eq!(found, journal.calls[id], "acknowledged at {}", event.revision),
-                None => assert!(asked.contains(&found), "nobody asked for {found:?}"),
+                None => assert!(asked.contains(&found), "{found:?} was never sent"),
             }
             self.apply(&event);
         }
@@ -112,5 +112,5 @@ impl Truth {
 
 /// Opens a store for a check.
 pub(crate) fn open(folder: &Path, is_relaxed: bool) -> (RocksStore, Opened) {
-    RocksStore::open(crate::orders::options(folder, is_relaxed)).unwrap()
+    RocksStore::open(crate::plan::options(folder, is_relaxed)).unwrap()
 }

@@ -1,5 +1,4 @@
-//! Does a node come out of service without a cluster behind the server, also over the death of both
-//! processes?
+//! A node drain in standalone mode, across a kill of the server and the controller.
 
 use std::time::Duration;
 
@@ -40,10 +39,10 @@ async fn gone(caller: &Caller, path: &str) -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn a_node_is_drained_in_spite_of_deaths_and_comes_back() -> Result<()> {
-    let standalone = Standalone::start().await?;
-    let caller = standalone.caller(Protocol::Http2)?;
+const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+
+/// Two nodes, three running pods, and a budget that holds one of them.
+async fn prepare(caller: &Caller) -> Result<()> {
     for name in ["node-a", "node-b"] {
         caller.post("/api/v1/nodes", &node(name)).await?.expect(201)?;
     }
@@ -54,15 +53,45 @@ async fn a_node_is_drained_in_spite_of_deaths_and_comes_back() -> Result<()> {
         "metadata": { "name": "keep-the-database" },
         "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "database" } } },
     });
-    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    caller.post(budgets, &budget).await?.expect(201)?;
+    caller.post(BUDGETS, &budget).await?.expect(201)?;
     for name in ["web-1", "web-2", "database"] {
         eventually(&format!("{name} to run"), PATIENCE, async || {
-            let pod = item(&caller, &format!("{PODS}/{name}")).await?;
+            let pod = item(caller, &format!("{PODS}/{name}")).await?;
             Ok((pod["status"]["phase"] == "Running").then_some(()))
         })
         .await?;
     }
+    Ok(())
+}
+
+/// Waits until the request for the database names the budget that holds it.
+async fn budget_is_named(caller: &Caller, request: &str) -> Result<()> {
+    eventually("the request to name the budget", PATIENCE, async || {
+        let request = item(caller, request).await?;
+        let reports = request["status"]["interceptors"].to_string();
+        ensure!(reports.contains("keep-the-database"), "{reports}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+async fn drained(caller: &Caller, maintenance: &str) -> Result<()> {
+    eventually("Drained", PATIENCE, async || {
+        let maintenance = item(caller, maintenance).await?;
+        let conditions = maintenance["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let drained = conditions.any(|it| it["type"] == "Drained" && it["status"] == "True");
+        ensure!(drained, "{}", maintenance["status"]);
+        Ok(Some(()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_drain_continues_after_both_processes_are_killed() -> Result<()> {
+    let standalone = Standalone::start().await?;
+    let caller = standalone.caller(Protocol::Http2)?;
+    prepare(&caller).await?;
     standalone.start_controller().await?;
 
     let maintenance = json!({
@@ -78,52 +107,25 @@ async fn a_node_is_drained_in_spite_of_deaths_and_comes_back() -> Result<()> {
     caller.post(&path, &maintenance).await?.expect(201)?;
     let path = format!("{path}/replace-disk");
     gone(&caller, &format!("{PODS}/web-1")).await?;
-    assert_eq!(
-        item(&caller, "/api/v1/nodes/node-a").await?["spec"]["unschedulable"],
-        true
-    );
+    let cordoned = item(&caller, "/api/v1/nodes/node-a").await?;
+    assert_eq!(cordoned["spec"]["unschedulable"], true);
 
-    let uid = item(&caller, &format!("{PODS}/database")).await?["metadata"]["uid"].clone();
-    let request = format!(
-        "{ROOT}/namespaces/default/evictionrequests/{}",
-        uid.as_str().context("a uid")?
-    );
-    let names_budget = async || {
-        eventually("the request to name the budget", PATIENCE, async || {
-            let request = item(&caller, &request).await?;
-            let reports = request["status"]["interceptors"].to_string();
-            ensure!(reports.contains("keep-the-database"), "{reports}");
-            Ok(Some(()))
-        })
-        .await
-    };
-    names_budget().await?;
+    let database = format!("{PODS}/database");
+    let uid = item(&caller, &database).await?["metadata"]["uid"].clone();
+    let uid = uid.as_str().context("a uid")?;
+    let request = format!("{ROOT}/namespaces/default/evictionrequests/{uid}");
+    budget_is_named(&caller, &request).await?;
 
-    // Both die; what they had decided is stored, and they go on from there.
     standalone.kill_controller();
     standalone.kill();
     standalone.start_again().await?;
-    names_budget().await?;
+    budget_is_named(&caller, &request).await?;
     standalone.start_controller().await?;
-    item(&caller, &format!("{PODS}/database")).await?;
-    caller
-        .delete(&format!("{budgets}/keep-the-database"))
-        .await?
-        .expect(200)?;
-    gone(&caller, &format!("{PODS}/database")).await?;
-    eventually("Drained", PATIENCE, async || {
-        let maintenance = item(&caller, &path).await?;
-        let conditions = maintenance["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let drained = conditions
-            .iter()
-            .any(|it| it["type"] == "Drained" && it["status"] == "True");
-        ensure!(drained, "{}", maintenance["status"]);
-        Ok(Some(()))
-    })
-    .await?;
+    item(&caller, &database).await?;
+    let budget = format!("{BUDGETS}/keep-the-database");
+    caller.delete(&budget).await?.expect(200)?;
+    gone(&caller, &database).await?;
+    drained(&caller, &path).await?;
     item(&caller, &format!("{PODS}/web-2"))
         .await
         .context("a pod of another node")?;

@@ -1,4 +1,4 @@
-//! Which folders does the server refuse, and does it say why?
+//! Data folders that the server rejects, and its messages.
 
 use std::path::Path;
 use std::process::Output;
@@ -10,7 +10,7 @@ use drydock_tests::standalone::Standalone;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Longer than a held store is waited for.
+/// More than the time that the server waits for a locked store.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn run(arguments: &[&str], data: &Path) -> Result<Output> {
@@ -21,10 +21,10 @@ async fn run(arguments: &[&str], data: &Path) -> Result<Output> {
         .arg(data)
         .kill_on_drop(true);
     let output = tokio::time::timeout(PATIENCE, command.output()).await;
-    output.context("it refuses soon")?.context("it runs")
+    output.context("it exits in time")?.context("it runs")
 }
 
-/// It ends with a failure and one line that says so much.
+/// Runs it and checks that it fails with a last line that contains all of `expected`.
 async fn check(arguments: &[&str], data: &Path, expected: &[&str]) -> Result<()> {
     let output = run(arguments, data).await?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -37,7 +37,7 @@ async fn check(arguments: &[&str], data: &Path, expected: &[&str]) -> Result<()>
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_is_named() -> Result<()> {
+async fn an_unwritable_folder_is_named() -> Result<()> {
     let folder = TempDir::new()?;
     let kubeconfig = folder.path().join("kubeconfig").display().to_string();
     let serve = [
@@ -47,9 +47,9 @@ async fn a_folder_that_cannot_be_written_is_named() -> Result<()> {
         "--write-kubeconfig",
         &kubeconfig,
     ];
-    // Nobody, root neither, makes folders there.
-    let nobodys = Path::new("/sys/drydock/data");
-    check(&serve, nobodys, &["cannot use /sys/drydock"]).await?;
+    // Not even root can create folders there.
+    let unwritable = Path::new("/sys/drydock/data");
+    check(&serve, unwritable, &["cannot use /sys/drydock"]).await?;
     let file = folder.path().join("file");
     std::fs::write(&file, "not a folder")?;
     check(&serve, &file, &["cannot use", &file.display().to_string()]).await?;
@@ -58,16 +58,16 @@ async fn a_folder_that_cannot_be_written_is_named() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_disk_in_memory_is_refused_unless_the_risk_is_taken() -> Result<()> {
+async fn tmpfs_is_rejected_unless_a_flag_allows_it() -> Result<()> {
     let memory = Path::new("/dev/shm");
     if !memory.is_dir() {
-        println!("no disk in memory here");
+        println!("skipped: no /dev/shm");
         return Ok(());
     }
     let folder = TempDir::new_in(memory)?;
     let export = folder.path().join("export").display().to_string();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    // A store to begin with, made where the risk was taken.
+    // A store to export, created with the flag.
     let standalone = Standalone::start_with(&[
         "--data-dir",
         &source.display().to_string(),
@@ -76,13 +76,13 @@ async fn a_disk_in_memory_is_refused_unless_the_risk_is_taken() -> Result<()> {
     .await?;
     standalone.stop().await?;
     check(&["storage", "export", "--to", &export], &source, &["tmpfs"]).await?;
-    let taken = ["storage", "export", "--storage-any-file-system", "--to", &export];
-    assert!(run(&taken, &source).await?.status.success());
+    let allowed = ["storage", "export", "--storage-any-file-system", "--to", &export];
+    assert!(run(&allowed, &source).await?.status.success());
     check(&["storage", "import", "--from", &export], &target, &["tmpfs"]).await
 }
 
 #[tokio::test]
-async fn a_store_that_is_in_use_names_its_holder() -> Result<()> {
+async fn the_process_that_holds_a_store_is_named() -> Result<()> {
     let standalone = Standalone::start().await?;
     let id = standalone.process_id().context("it runs")?;
     let expected = ["another process holds the store", &format!("pid={id}")];

@@ -1,14 +1,14 @@
-//! Does the server say that it cannot write, and end, when the disk is full?
+//! On a full disk the server reports the failed write, exits, and keeps what it acknowledged.
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::clients::Protocol;
-use drydock_tests::conformance::Road;
+use drydock_tests::conformance::Endpoint;
 use drydock_tests::standalone::Standalone;
 use serde_json::{Value, json};
 
-/// So many bytes of hexadecimal digits in an annotation: they hardly compress.
+/// The size of an annotation of hexadecimal digits, which hardly compress.
 const BYTES: usize = 100_000;
-/// The log of the engine reaches it after a few objects, the server's own output never.
+/// The limit of a file's size: the engine's log reaches it after a few objects, the server's output never.
 const LIMIT: u64 = 1_000_000;
 
 fn noise(random: &mut fastrand::Rng) -> String {
@@ -18,36 +18,32 @@ fn noise(random: &mut fastrand::Rng) -> String {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_ends_the_server_and_what_was_answered_stays() -> Result<()> {
+async fn a_full_disk_ends_the_server_and_acknowledged_writes_remain() -> Result<()> {
     let standalone = Standalone::start().await?;
-    let road = Road {
-        caller: standalone.caller(Protocol::Http2)?,
-        namespace: "default".to_owned(),
-        through_host: false,
-    };
+    let api = Endpoint::in_default(standalone.caller(Protocol::Http2)?);
     let mut written: Vec<(String, Value)> = Vec::new();
     standalone.limit_files(LIMIT)?;
     let mut random = fastrand::Rng::with_seed(1);
-    let mut refused = None;
+    let mut failed = None;
     for number in 0..100 {
         let name = format!("m{number}");
-        let mut object = road.maintenance(&name);
+        let mut object = api.maintenance(&name);
         object["metadata"]["annotations"] = json!({ "example.com/noise": noise(&mut random) });
-        let answer = road.caller.post(&road.maintenances(), &object).await?;
+        let answer = api.caller.post(&api.maintenances(), &object).await?;
         if answer.status != 201 {
-            refused = Some(answer);
+            failed = Some(answer);
             break;
         }
         written.push((name, answer.json()?));
     }
-    // Nobody knows whether it happened, so it is no success and no refusal that one may rely on.
-    let refused = refused.context("the disk was never full")?;
-    let text = refused.text();
+    // The outcome is unknown: neither a success nor a definite failure.
+    let failed = failed.context("the disk was never full")?;
+    let text = failed.text();
     ensure!(
-        refused.status >= 500 && text.contains("may or may not have been stored"),
+        failed.status >= 500 && text.contains("may or may not have been stored"),
         "{text}"
     );
-    ensure!(!written.is_empty(), "nothing was written before");
+    ensure!(!written.is_empty(), "the first write failed");
 
     let status = standalone.ended().await?;
     ensure!(
@@ -56,9 +52,9 @@ async fn a_full_disk_is_told_and_ends_the_server_and_what_was_answered_stays() -
     );
     standalone.start_again().await?;
     for (name, before) in &written {
-        assert_eq!(&road.read(name).await?, before, "{name}");
+        assert_eq!(&api.read(name).await?, before, "{name}");
     }
-    // There is room again.
-    road.create("later").await?;
+    // Writes work again.
+    api.create("later").await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Are objects of 1.5 MiB taken, to the byte?
+//! Objects of up to 1.5 MiB are accepted, to the byte.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn collection() -> String {
     format!("{ROOT}/namespaces/{NAMESPACE}/evictionrequests")
 }
 
-/// A request of any size; requests whose numbers have the same length differ in nothing else.
+/// A request whose size grows with `filling`.
 fn request(number: u8, filling: usize) -> Value {
     let uid = format!("1a59e000-0000-4000-8000-0000000000{number:02x}");
     json!({
@@ -30,7 +30,7 @@ fn request(number: u8, filling: usize) -> Value {
     })
 }
 
-/// What is stored of an object: all but its version, which is its place in the store.
+/// The stored size of an object: all but its resourceVersion.
 fn stored_bytes(object: &Value) -> Result<usize> {
     let mut object = object.clone();
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
@@ -44,10 +44,10 @@ fn path_of(object: &Value) -> Result<String> {
 }
 
 #[tokio::test]
-async fn objects_of_a_megabyte_and_a_half_are_served_and_no_larger_ones() -> Result<()> {
+async fn objects_up_to_the_limit_are_served_and_larger_ones_are_413() -> Result<()> {
     let standalone = shared().await?;
     for (number, protocol) in [(0x10, Protocol::Http1), (0x20, Protocol::Http2)] {
-        eprintln!("by {protocol:?}");
+        eprintln!("{protocol:?}");
         let caller = standalone.caller(protocol)?;
         let namespace = json!({ "metadata": { "name": NAMESPACE } });
         caller.post("/api/v1/namespaces", &namespace).await?;
@@ -78,7 +78,7 @@ async fn objects_of_a_megabyte_and_a_half_are_served_and_no_larger_ones() -> Res
         let items = list["items"].as_array().context("items")?;
         ensure!(items.contains(&largest) && items.contains(&small));
 
-        // An update may not grow it either, and leaves it as it was.
+        // An update beyond the limit fails and changes nothing.
         let mut larger = largest.clone();
         larger["metadata"]["ownerReferences"][0]["name"] = json!("n".repeat(room + 1));
         caller.put(&path, &larger).await?.expect(413)?;

@@ -1,38 +1,34 @@
-//! Is everything there after the server was killed?
+//! A killed server restarts with everything it acknowledged.
 
 use anyhow::{Result, ensure};
 use drydock_tests::clients::Protocol;
-use drydock_tests::conformance::{Road, names, version};
+use drydock_tests::conformance::{Endpoint, names, version};
 use drydock_tests::standalone::Standalone;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_killed_server_goes_on_where_it_was() -> Result<()> {
+async fn a_killed_server_restarts_with_its_state() -> Result<()> {
     let standalone = Standalone::start().await?;
-    let road = Road {
-        caller: standalone.caller(Protocol::Http2)?,
-        namespace: "default".to_owned(),
-        through_host: false,
-    };
+    let api = Endpoint::in_default(standalone.caller(Protocol::Http2)?);
     let mut written = Vec::new();
     for name in ["a", "b", "c"] {
-        written.push(road.create(name).await?);
+        written.push(api.create(name).await?);
     }
     let from = version(&written[0])?;
     standalone.kill();
-    ensure!(road.caller.get("/readyz").await.is_err());
+    ensure!(api.caller.get("/readyz").await.is_err());
     standalone.start_again().await?;
-    let list = road.caller.get(&road.own()).await?.expect(200)?;
+    let list = api.caller.get(&api.own()).await?.expect(200)?;
     assert_eq!(names(&list), ["default-a", "default-b", "default-c"]);
     for (name, before) in ["a", "b", "c"].into_iter().zip(&written) {
-        assert_eq!(&road.read(name).await?, before);
+        assert_eq!(&api.read(name).await?, before);
     }
-    // A watch goes on from before the end.
-    let mut watch = road.watch(&format!("&resourceVersion={from}")).await?;
+    // A watch resumes from before the kill.
+    let mut watch = api.watch(&format!("&resourceVersion={from}")).await?;
     for before in &written[1..] {
         assert_eq!(&watch.event().await?["object"], before);
     }
-    let later = road
+    let later = api
         .merge("a", &json!({ "spec": { "reason": "later" } }))
         .await?
         .expect(200)?;
@@ -41,6 +37,6 @@ async fn a_killed_server_goes_on_where_it_was() -> Result<()> {
 
     let status = standalone.stop().await?;
     ensure!(status.is_some_and(|status| status.success()), "{status:?}");
-    assert_eq!(watch.next().await?, None, "a clean end");
+    assert_eq!(watch.next().await?, None, "the watch ends cleanly");
     Ok(())
 }

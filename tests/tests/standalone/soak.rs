@@ -1,4 +1,4 @@
-//! Does the soak run, and is the server without a fault for some seconds of it?
+//! A soak of some seconds.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! Is every watch told just what was written, by either protocol, whatever it selects and however it began?
+//! Every watch delivers exactly the events of its selection, over either protocol and however it starts.
 //!
-//! Writers and watches run at once. The answers of the writes say what happened; a [`Ledger`] says what follows from
-//! it for each watch, and a [`Checker`] compares. Some watches are cut again and again and go on from what they have
-//! seen, some end by themselves behind a bookmark, some are shown the state first.
+//! Writers and watches run at once. The responses of the writes fill a [`Ledger`], which derives the events of each
+//! watch; a [`Checker`] compares. Some watches are cut repeatedly and resume from what they have seen, some time out
+//! after a bookmark, some start with initial events.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,6 +14,7 @@ use drydock_tests::conformance::version;
 use drydock_tests::ledger::wire::{self, Place};
 use drydock_tests::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Ledger, Rule, Selection, Version};
 use drydock_tests::load::{Answer, Call, Pool, Sender};
+use drydock_tests::lock;
 use drydock_tests::standalone::Standalone;
 use futures_util::future::try_join_all;
 use serde_json::json;
@@ -24,56 +25,56 @@ const OBJECTS: u32 = 24;
 const NAMESPACES: u32 = 2;
 const GROUPS: u16 = 3;
 const WRITERS: u32 = 6;
-/// Between two writes of a writer.
-const BEAT: Duration = Duration::from_millis(8);
-/// Writes at least, of each writer.
+/// The time between two writes of a writer.
+const WRITE_PERIOD: Duration = Duration::from_millis(8);
+/// The least number of writes of each writer.
 const WRITES: u32 = 100;
-/// Of watches that end by themselves; a bookmark comes 2 s before the end.
-const SECONDS: u64 = 3;
+/// The timeout of watches that time out; a bookmark comes 2 s before.
+const TIMEOUT_SECONDS: u64 = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a watch begins and what it does then.
+/// How a watch starts and ends.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
-    /// It begins before the first write and stays.
+    /// It starts before the first write and stays open.
     Stays { bookmarks: bool },
-    /// It is cut after so many frames and goes on.
+    /// It is cut after so many frames and resumes.
     IsCut { after: usize },
-    /// It ends by itself and goes on.
+    /// It times out and resumes.
     TimesOut,
-    /// It is shown the state first, and again after each cut.
-    IsShownTheState { after: usize },
+    /// It starts with initial events, again after each cut.
+    InitialEvents { after: usize },
 }
 
 struct Stage {
     place: Place,
     ledger: Mutex<Ledger>,
-    /// Whether all writes have been answered.
+    /// Whether all writes have been acknowledged.
     written: watch::Sender<bool>,
-    /// Up to which revision everything has been told: all of it when that is the largest number.
+    /// The revision up to which everything has been observed: the largest number after the last write.
     known: watch::Sender<u64>,
-    /// How many watches have not ended by themselves for the first time yet.
+    /// How many watches have yet to time out for the first time.
     awaited: watch::Sender<usize>,
 }
 
 impl Stage {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ledger)
     }
 
-    /// Writes one object after the other until it has been enough and nobody waits for more.
+    /// Writes one object after the other until there were enough writes and no watch needs more.
     async fn write(&self, mut sender: Sender, writer: u32) -> Result<()> {
         let own = (writer..OBJECTS).step_by(WRITERS as usize);
         let mut objects: Vec<(u32, Option<Version>, u32)> = own.map(|object| (object, None, 0)).collect();
         let mut random = fastrand::Rng::with_seed(u64::from(writer));
-        let mut beats = interval(BEAT);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(WRITE_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0;
         while count < WRITES || *self.awaited.borrow() > 0 {
-            beats.tick().await;
+            ticks.tick().await;
             count += 1;
             let chosen = random.usize(..objects.len());
-            let (object, state, serial) = objects.get_mut(chosen).context("it has objects")?;
+            let (object, state, serial) = objects.get_mut(chosen).context("a writer has objects")?;
             let version = Version {
                 serial: *serial,
                 group: random.u16(..GROUPS),
@@ -93,8 +94,8 @@ impl Stage {
             let event = Event {
                 revision: wire::written(&answer.start, *object, version)?,
                 kind,
-                object: *object,
-                version,
+                key: *object,
+                value: version,
             };
             self.ledger().acknowledge(event)?;
             *state = Some(version);
@@ -103,8 +104,8 @@ impl Stage {
         Ok(())
     }
 
-    /// The watch of everything, until all that was answered is told.
-    async fn tell(&self, caller: &Caller) -> Result<()> {
+    /// Runs the watch of everything until every acknowledged write has been observed.
+    async fn observe(&self, caller: &Caller) -> Result<()> {
         let from = self.ledger().known_to();
         let path = self.place.path(Selection::default());
         let mut watch = caller
@@ -120,8 +121,8 @@ impl Stage {
             }
             tokio::select! {
                 line = timeout(PATIENCE, watch.lines.next()) => {
-                    let line = line.context("nothing is told")??.context("the watch of everything ended")?;
-                    self.ledger().tell(wire::frame(&line)?.0)?;
+                    let line = line.context("no event")??.context("the watch of everything ended")?;
+                    self.ledger().observe(wire::frame(&line)?.0)?;
                     self.known.send_replace(self.ledger().known_to());
                 }
                 _ = written.changed(), if !is_over => {}
@@ -129,7 +130,7 @@ impl Stage {
         }
     }
 
-    /// Watches until the end of the writes is known and everything has come.
+    /// Watches until the writes have ended and every event has been delivered.
     async fn follow(
         &self,
         caller: &Caller,
@@ -138,7 +139,7 @@ impl Stage {
     ) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut from = Some(self.ledger().known_to());
-        if matches!(manner, Manner::IsShownTheState { .. }) {
+        if matches!(manner, Manner::InitialEvents { .. }) {
             from = None;
         }
         let mut is_awaited = matches!(manner, Manner::TimesOut);
@@ -146,7 +147,7 @@ impl Stage {
             let bookmarks = !matches!(manner, Manner::Stays { bookmarks: false });
             let (mut checker, parameters) = match from {
                 Some(revision) => (
-                    Checker::behind(class, revision, bookmarks),
+                    Checker::after(class, revision, bookmarks),
                     format!("&resourceVersion={revision}"),
                 ),
                 None => (
@@ -155,14 +156,14 @@ impl Stage {
                 ),
             };
             let seconds = match manner {
-                Manner::TimesOut => format!("&timeoutSeconds={SECONDS}"),
+                Manner::TimesOut => format!("&timeoutSeconds={TIMEOUT_SECONDS}"),
                 _ => String::new(),
             };
             let path = self.place.path(selection);
             let path = format!("{path}&watch=true&allowWatchBookmarks={bookmarks}{parameters}{seconds}");
             let mut watch = caller.watch(&path).await?;
             let cut = match manner {
-                Manner::IsCut { after } | Manner::IsShownTheState { after } => after,
+                Manner::IsCut { after } | Manner::InitialEvents { after } => after,
                 Manner::Stays { .. } | Manner::TimesOut => usize::MAX,
             };
             let is_done = self.read(&mut watch.lines, &mut checker, cut, &mut seen).await?;
@@ -175,15 +176,15 @@ impl Stage {
                 return Ok(seen);
             }
             from = match manner {
-                Manner::IsShownTheState { .. } => None,
-                _ => Some(checker.seen_to().context("it began behind a revision")?),
+                Manner::InitialEvents { .. } => None,
+                _ => Some(checker.seen_to().context("it started after a revision")?),
             };
-            // Judged to the last frame, before another takes its place.
-            self.judge_all(&mut checker).await?;
+            // Every frame is checked before the next watch starts.
+            self.settle_all(&mut checker).await?;
         }
     }
 
-    /// Reads up to `cut` frames behind the state, or to the end; says whether everything has come.
+    /// Reads up to `cut` frames after the initial events; returns whether every event has been delivered.
     async fn read(
         &self,
         lines: &mut drydock_tests::lines::Lines,
@@ -200,7 +201,7 @@ impl Stage {
                 return Ok(true);
             }
             let line = tokio::select! {
-                line = timeout(PATIENCE, lines.next()) => line.context("nothing comes")??,
+                line = timeout(PATIENCE, lines.next()) => line.context("no event")??,
                 _ = known.wait_for(|known| *known == u64::MAX), if !is_over => continue,
             };
             let Some(line) = line else {
@@ -217,19 +218,19 @@ impl Stage {
         Ok(false)
     }
 
-    async fn judge_all(&self, checker: &mut Checker) -> Result<()> {
+    async fn settle_all(&self, checker: &mut Checker) -> Result<()> {
         let Some(seen) = checker.seen_to() else {
             return Ok(());
         };
         let mut known = self.known.subscribe();
         timeout(PATIENCE, known.wait_for(|known| *known >= seen))
             .await
-            .context("the watch of everything has not come so far")??;
+            .context("the watch of everything has not reached it")??;
         Ok(checker.settle(&self.ledger())?)
     }
 }
 
-/// What a watcher saw.
+/// What a watcher received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     watches: usize,
@@ -275,7 +276,7 @@ fn selections() -> Vec<Selection> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_watch_is_told_what_was_written_and_nothing_else() -> Result<()> {
+async fn every_watch_delivers_the_events_of_its_selection() -> Result<()> {
     let standalone = Standalone::start().await?;
     let callers = [
         standalone.caller(Protocol::Http1)?,
@@ -304,7 +305,7 @@ async fn every_watch_is_told_what_was_written_and_nothing_else() -> Result<()> {
         Manner::Stays { bookmarks: false },
         Manner::IsCut { after: 7 },
         Manner::TimesOut,
-        Manner::IsShownTheState { after: 11 },
+        Manner::InitialEvents { after: 11 },
     ];
     let awaited = classes.len() * callers.len();
     let stage = Arc::new(Stage {
@@ -328,22 +329,22 @@ async fn every_watch_is_told_what_was_written_and_nothing_else() -> Result<()> {
             }
         }
     }
-    let telling = {
+    let observing = {
         let (stage, caller) = (Arc::clone(&stage), callers[1].clone());
-        tokio::spawn(async move { stage.tell(&caller).await })
+        tokio::spawn(async move { stage.observe(&caller).await })
     };
     let pool = Pool::open(&standalone.raw_client(Protocol::Http2)?, 2).await?;
     let writers = (0..WRITERS).map(async |writer| stage.write(pool.sender(writer as usize)?, writer).await);
     try_join_all(writers).await?;
     stage.written.send_replace(true);
-    telling.await??;
+    observing.await??;
 
     let mut bookmarks = 0;
     for watched in watching {
         let (manner, seen) = watched.await??;
-        ensure!(seen.events > 0, "{manner:?} saw nothing");
+        ensure!(seen.events > 0, "{manner:?} received no event");
         if let Manner::IsCut { .. } | Manner::TimesOut = manner {
-            ensure!(seen.watches > 1, "{manner:?} has not gone on: {seen:?}");
+            ensure!(seen.watches > 1, "{manner:?} has not resumed: {seen:?}");
         }
         if matches!(manner, Manner::TimesOut) {
             bookmarks += seen.bookmarks;
@@ -356,9 +357,9 @@ async fn every_watch_is_told_what_was_written_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// The checker looks at what really came: a frame that is kept from it is missed.
+/// Frames from a real server: the checker notices each one that is lost or repeated.
 #[tokio::test]
-async fn a_frame_that_is_kept_from_the_checker_is_missed() -> Result<()> {
+async fn lost_and_repeated_frames_of_a_real_watch_are_found() -> Result<()> {
     let standalone = Standalone::start().await?;
     let caller = standalone.caller(Protocol::Http2)?;
     let place = Place {
@@ -388,8 +389,8 @@ async fn a_frame_that_is_kept_from_the_checker_is_missed() -> Result<()> {
         ledger.acknowledge(Event {
             revision,
             kind,
-            object: 0,
-            version,
+            key: 0,
+            value: version,
         })?;
     }
     let mut frames = Vec::new();
@@ -398,11 +399,11 @@ async fn a_frame_that_is_kept_from_the_checker_is_missed() -> Result<()> {
         frames.push(wire::frame(&line)?.0);
     }
     for frame in &frames {
-        ledger.tell(*frame)?;
+        ledger.observe(*frame)?;
     }
     ledger.close()?;
-    let judge = |frames: &[Frame]| {
-        let mut checker = Checker::behind(class, from, false);
+    let check = |frames: &[Frame]| {
+        let mut checker = Checker::after(class, from, false);
         let mut all = || {
             for frame in frames {
                 checker.take(*frame)?;
@@ -411,14 +412,18 @@ async fn a_frame_that_is_kept_from_the_checker_is_missed() -> Result<()> {
         };
         all().map_err(|fault| fault.rule)
     };
-    assert_eq!(judge(&frames), Ok(()));
-    for kept in 0..frames.len() {
+    assert_eq!(check(&frames), Ok(()));
+    for index in 0..frames.len() {
         let (mut lost, mut twice) = (frames.clone(), frames.clone());
-        lost.remove(kept);
-        twice.insert(kept, frames[kept]);
-        let expected = if kept == 3 { Rule::Complete } else { Rule::Reliable };
-        assert_eq!(judge(&lost), Err(expected), "without {kept}");
-        assert_eq!(judge(&twice), Err(Rule::Unique), "{kept} twice");
+        lost.remove(index);
+        twice.insert(index, frames[index]);
+        let expected = if index == 3 {
+            Rule::Complete
+        } else {
+            Rule::Reliable
+        };
+        assert_eq!(check(&lost), Err(expected), "without {index}");
+        assert_eq!(check(&twice), Err(Rule::Unique), "{index} twice");
     }
     Ok(())
 }

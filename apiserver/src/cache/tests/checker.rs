@@ -1,16 +1,19 @@
-//! Checks a recorded watch against the guarantees of watches.
+//! Checks a recorded watch of the cache against the log of all writes.
 //!
-//! [`check`] compares the record with the log of all changes and names the guarantee that is violated. The tests here
-//! violate each of them on purpose.
+//! [`check`] builds the events of the watch's selection from the log and hands the frames to the checker that storage
+//! and the whole-system suites use too.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use drydock_storage::Revision;
+use drydock_storage::conformance::watch_checker::{
+    Checker, Event, Frame as CheckedFrame, Kind, SelectedEvents, Stored, Violation,
+};
 
 use super::super::WatchKind;
 use super::fixture::{Frame, Thing};
 
-/// A change of a key at a revision.
+/// A write of one key.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) revision: Revision,
@@ -19,14 +22,14 @@ pub(super) struct Change {
     pub(super) new: Option<Thing>,
 }
 
-/// All changes, in order.
+/// All writes, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Log {
     pub(super) changes: Vec<Change>,
 }
 
 impl Log {
-    /// The state right after a revision: the revision and value of each key.
+    /// The state right after a revision: for each key its revision and value.
     pub(super) fn state_at(&self, revision: Revision) -> BTreeMap<String, (Revision, Thing)> {
         let mut state = BTreeMap::new();
         for change in self
@@ -43,7 +46,7 @@ impl Log {
     }
 }
 
-/// What a watch selects, evaluated independently of the cache.
+/// A selection, implemented independently of the cache.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {
     pub(super) namespace: Option<String>,
@@ -69,164 +72,87 @@ impl Wanted {
     }
 }
 
-/// A watch as received by its client.
+/// A watch as its client received it.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) wanted: Wanted,
-    /// The revision it started after; none with initial events.
+    /// The revision that it started after; none with initial events.
     pub(super) behind: Option<Revision>,
     pub(super) bookmarks: bool,
     pub(super) frames: Vec<Frame>,
-    /// Everything up to here had to be delivered, because the client waited for it.
+    /// Every event up to here must have been delivered, because the client waited for it.
     pub(super) complete_to: Option<Revision>,
-    /// It expired ("too old") at this revision.
+    /// It ended with "too old" for this revision.
     pub(super) expired_since: Option<Revision>,
 }
 
-/// The guarantee that is violated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Broken {
-    Ordered,
-    Unique,
-    Reliable,
-    Filtered,
-    Bookmarkable,
-    Initial,
-    Complete,
-    Unasked,
-}
-
-type Delivered = (Revision, WatchKind, String, Thing);
-
-/// The events of the log as seen through the selection.
-fn expected(log: &Log, wanted: &Wanted) -> Vec<Delivered> {
-    let mut all = Vec::new();
+/// The events that the log holds for a selection.
+fn selected(log: &Log, wanted: &Wanted) -> SelectedEvents<String, Thing> {
+    let mut selected = SelectedEvents::default();
+    let mut written: HashMap<&str, u64> = HashMap::new();
     for change in &log.changes {
-        let is = |thing: &Option<Thing>| thing.clone().filter(|thing| wanted.has(&change.key, thing));
-        let (kind, shown) = match (is(&change.old), is(&change.new)) {
-            (None, None) => continue,
-            (None, Some(new)) => (WatchKind::Added, new),
-            (Some(_), Some(new)) => (WatchKind::Modified, new),
-            (Some(old), None) => (WatchKind::Deleted, old),
-        };
-        all.push((change.revision, kind, change.key.clone(), shown));
+        let matching = |thing: &Option<Thing>| thing.clone().filter(|thing| wanted.has(&change.key, thing));
+        let revision = change.revision.0;
+        let old_revision = written.insert(&change.key, revision).unwrap_or_default();
+        let old = matching(&change.old).map(|value| Stored {
+            value,
+            revision: old_revision,
+        });
+        selected.push(change.key.clone(), revision, old, matching(&change.new));
     }
-    all
+    selected
 }
 
-/// Compares a record with the log.
-pub(super) fn check(record: &Record, log: &Log) -> Result<(), Broken> {
-    let (start, live) = match record.behind {
-        Some(behind) => (behind, record.frames.as_slice()),
-        None => check_initial(record, log)?,
-    };
-    let expected = expected(log, &record.wanted);
-    let expected: Vec<&Delivered> = expected
-        .iter()
-        .filter(|(revision, ..)| *revision > start)
-        .collect();
-    let mut seen = HashSet::new();
-    let (mut count, mut last, mut promised) = (0, start, Revision(0));
-    for frame in live {
-        match frame {
-            Frame::Event {
-                kind,
-                key,
-                revision,
-                thing,
-            } => {
-                if *revision <= promised {
-                    return Err(Broken::Bookmarkable);
-                }
-                if !seen.insert((*revision, key.clone())) {
-                    return Err(Broken::Unique);
-                }
-                if *revision < last || *revision <= start {
-                    return Err(Broken::Ordered);
-                }
-                last = *revision;
-                let Some((at, what, whom, shown)) = expected.get(count) else {
-                    return Err(Broken::Reliable);
-                };
-                if (at, whom) != (revision, key) {
-                    return Err(Broken::Reliable);
-                }
-                if (what, shown) != (kind, thing) {
-                    return Err(Broken::Filtered);
-                }
-                count += 1;
-            }
-            Frame::Bookmark {
-                revision,
-                ends_initial_events,
-            } => {
-                if !record.bookmarks || *ends_initial_events {
-                    return Err(Broken::Unasked);
-                }
-                let next = expected.get(count).map(|(revision, ..)| *revision);
-                let is_false = next.is_some_and(|next| next <= *revision);
-                if is_false || *revision < promised || *revision < last || *revision <= start {
-                    return Err(Broken::Bookmarkable);
-                }
-                promised = *revision;
-            }
-        }
-    }
-    let complete_to = record.complete_to.max(record.expired_since);
-    match expected.get(count) {
-        Some((revision, ..)) if complete_to.is_some_and(|to| *revision <= to) => Err(Broken::Complete),
-        _ => Ok(()),
-    }
-}
-
-/// The revision of the state that initial events showed, and the frames after them.
-fn check_initial<'a>(record: &'a Record, log: &Log) -> Result<(Revision, &'a [Frame]), Broken> {
-    let end = record.frames.iter().position(|frame| {
-        matches!(
-            frame,
-            Frame::Bookmark {
-                ends_initial_events: true,
-                ..
-            }
-        )
-    });
-    let Some(end) = end else {
-        // Without a bookmark it is unknown where initial events end.
-        return if record.complete_to.is_some() {
-            Err(Broken::Initial)
-        } else {
-            Ok((Revision(u64::MAX), &[]))
-        };
-    };
-    let (initial, rest) = record.frames.split_at(end);
-    let Some((Frame::Bookmark { revision, .. }, live)) = rest.split_first() else {
-        return Err(Broken::Initial);
-    };
-    let mut shown = BTreeMap::new();
-    for frame in initial {
-        let Frame::Event {
-            kind: WatchKind::Added,
+fn checked(frame: &Frame) -> CheckedFrame<String, Thing> {
+    match frame {
+        Frame::Event {
+            kind,
             key,
             revision,
             thing,
-        } = frame
-        else {
-            return Err(Broken::Initial);
-        };
-        if shown.insert(key.clone(), (*revision, thing.clone())).is_some() {
-            return Err(Broken::Initial);
-        }
-    }
-    let mut state = log.state_at(*revision);
-    state.retain(|key, (_, thing)| record.wanted.has(key, thing));
-    if state == shown {
-        Ok((*revision, live))
-    } else {
-        Err(Broken::Initial)
+        } => CheckedFrame::Event(Event {
+            revision: revision.0,
+            kind: match kind {
+                WatchKind::Added => Kind::Added,
+                WatchKind::Modified => Kind::Modified,
+                WatchKind::Deleted => Kind::Deleted,
+            },
+            key: key.clone(),
+            value: thing.clone(),
+        }),
+        Frame::Bookmark {
+            revision,
+            ends_initial_events,
+        } => CheckedFrame::Bookmark {
+            revision: revision.0,
+            ends_initial_events: *ends_initial_events,
+        },
     }
 }
 
+/// Compares a record with the log.
+pub(super) fn check(record: &Record, log: &Log) -> Result<(), Violation> {
+    let selected = selected(log, &record.wanted);
+    let mut checker = match record.behind {
+        Some(behind) => Checker::after(behind.0, record.bookmarks),
+        None => Checker::initial(),
+    };
+    for frame in &record.frames {
+        checker.take(checked(frame))?;
+    }
+    checker.settle(&selected, u64::MAX)?;
+    // A watch that expires during initial events has delivered no revision as a whole.
+    let expired_since = record.expired_since.filter(|_| checker.seen_to().is_some());
+    match record.complete_to.max(expired_since) {
+        Some(complete_to) => checker.finish(complete_to.0, &selected, u64::MAX),
+        None => Ok(()),
+    }
+}
+
+/// The checker has tests of its own; these show that the adapter hands it everything.
 mod tests {
+    use drydock_storage::conformance::watch_checker::Rule;
+
     use super::super::fixture::{bookmark, event, key};
     use super::*;
 
@@ -239,170 +165,110 @@ mod tests {
         }
     }
 
-    /// A log, and a correct record of a watch of app=a that started after revision 3.
-    fn correct() -> (Log, Record) {
+    /// A log, and a faithful record of a watch of app=a with initial events at revision 3.
+    fn faithful() -> (Log, Record) {
         let a = |serial| Thing::new("a", "x", serial);
         let b = |serial| Thing::new("b", "x", serial);
         let changes = vec![
             change(2, "one", None, Some(&a(1))),
             change(3, "two", None, Some(&b(2))),
             change(4, "one", Some(&a(1)), Some(&a(3))),
-            change(4, "two", Some(&b(2)), Some(&a(4))),
-            change(5, "three", None, Some(&b(5))),
-            change(6, "one", Some(&a(3)), Some(&b(6))),
-            change(7, "two", Some(&a(4)), None),
-            change(8, "four", None, Some(&a(7))),
+            change(5, "two", Some(&b(2)), Some(&a(4))),
+            change(6, "three", None, Some(&b(5))),
+            change(7, "one", Some(&a(3)), Some(&b(6))),
+            change(8, "two", Some(&a(4)), None),
+            change(9, "four", None, Some(&a(7))),
         ];
         let frames = vec![
+            event(WatchKind::Added, &key("ns", "one"), 2, a(1)),
+            bookmark(3, true),
             event(WatchKind::Modified, &key("ns", "one"), 4, a(3)),
-            event(WatchKind::Added, &key("ns", "two"), 4, a(4)),
-            bookmark(5, false),
-            event(WatchKind::Deleted, &key("ns", "one"), 6, a(3)),
-            event(WatchKind::Deleted, &key("ns", "two"), 7, a(4)),
-            bookmark(7, false),
-            event(WatchKind::Added, &key("ns", "four"), 8, a(7)),
+            event(WatchKind::Added, &key("ns", "two"), 5, a(4)),
+            bookmark(6, false),
+            event(WatchKind::Deleted, &key("ns", "one"), 7, a(3)),
+            event(WatchKind::Deleted, &key("ns", "two"), 8, a(4)),
+            event(WatchKind::Added, &key("ns", "four"), 9, a(7)),
         ];
         let record = Record {
             wanted: Wanted {
                 app: Some((true, "a".to_owned())),
                 ..Wanted::default()
             },
-            behind: Some(Revision(3)),
+            behind: None,
             bookmarks: true,
             frames,
-            complete_to: Some(Revision(8)),
+            complete_to: Some(Revision(9)),
             expired_since: None,
         };
         (Log { changes }, record)
     }
 
-    /// The same with initial events at revision 3.
-    fn correct_initial() -> (Log, Record) {
-        let (log, mut record) = correct();
-        record.behind = None;
-        let one = event(WatchKind::Added, &key("ns", "one"), 2, Thing::new("a", "x", 1));
-        record.frames.splice(..0, [one, bookmark(3, true)]);
-        (log, record)
+    fn resume_after_3(record: &mut Record) {
+        record.behind = Some(Revision(3));
+        record.frames.drain(..2);
     }
 
-    fn breaks(base: fn() -> (Log, Record), fault: impl FnOnce(&mut Record), expected: &[Broken]) {
-        let (log, mut record) = base();
-        assert_eq!(check(&record, &log), Ok(()), "the correct record");
+    fn finds(fault: impl FnOnce(&mut Record)) -> Result<(), Rule> {
+        let (log, mut record) = faithful();
         fault(&mut record);
-        let found = check(&record, &log).expect_err("a planted violation");
-        assert!(expected.contains(&found), "{found:?} instead of {expected:?}");
+        check(&record, &log).map_err(|violation| violation.rule)
     }
 
     #[test]
-    fn each_planted_violation_is_found() {
-        use Broken::*;
-        breaks(correct, |record| record.frames.swap(0, 3), &[Reliable, Ordered]);
-        breaks(correct, |record| record.frames.swap(3, 4), &[Reliable]);
-        breaks(
-            correct,
-            |record| record.frames.insert(1, record.frames[0].clone()),
-            &[Unique],
+    fn faithful_records_pass() {
+        assert_eq!(finds(|_| {}), Ok(()));
+        assert_eq!(finds(resume_after_3), Ok(()));
+    }
+
+    #[test]
+    fn each_part_of_a_record_is_checked() {
+        let four = key("ns", "four");
+        let lose = |index: usize| finds(|record| drop(record.frames.remove(index)));
+        assert_eq!(lose(0), Err(Rule::Initial));
+        assert_eq!(lose(2), Err(Rule::Reliable));
+        assert_eq!(lose(7), Err(Rule::Complete));
+        let replace = |index: usize, frame| finds(|record| record.frames[index] = frame);
+        let other = Thing::new("a", "x", 9);
+        let modified = event(WatchKind::Modified, &four, 9, Thing::new("a", "x", 7));
+        assert_eq!(
+            replace(7, event(WatchKind::Added, &four, 9, other)),
+            Err(Rule::Filtered)
         );
-        breaks(correct, |record| drop(record.frames.remove(0)), &[Reliable]);
-        breaks(correct, |record| drop(record.frames.remove(6)), &[Complete]);
-        breaks(
-            correct,
-            |record| drop(record.frames.remove(1)),
-            &[Reliable, Bookmarkable],
+        assert_eq!(replace(7, modified), Err(Rule::Filtered));
+        assert_eq!(replace(4, bookmark(7, false)), Err(Rule::Bookmarkable));
+        assert_eq!(replace(4, bookmark(6, true)), Err(Rule::Unrequested));
+        assert_eq!(
+            finds(|record| record.behind = Some(Revision(1))),
+            Err(Rule::Unrequested)
         );
-        breaks(correct, |record| record.frames.truncate(0), &[Complete]);
-        breaks(
-            correct,
-            |record| record.frames[2] = bookmark(6, false),
-            &[Bookmarkable],
-        );
-        breaks(
-            correct,
-            |record| record.frames[5] = bookmark(4, false),
-            &[Bookmarkable],
-        );
-        breaks(
-            correct,
-            |record| record.frames[5] = bookmark(8, false),
-            &[Bookmarkable],
-        );
-        breaks(
-            correct,
-            |record| record.frames.insert(0, bookmark(3, false)),
-            &[Bookmarkable],
-        );
-        breaks(
-            correct,
-            |record| record.frames.insert(3, bookmark(5, true)),
-            &[Unasked],
-        );
-        breaks(correct, |record| record.bookmarks = false, &[Unasked]);
-        breaks(correct, |record| record.behind = Some(Revision(1)), &[Reliable]);
-        breaks(correct, |record| record.behind = Some(Revision(4)), &[Ordered]);
-        breaks(
-            correct,
-            |record| {
-                record.frames[0] = event(WatchKind::Added, &key("ns", "one"), 4, Thing::new("a", "x", 3));
-            },
-            &[Filtered],
-        );
-        breaks(
-            correct,
-            |record| {
-                record.frames[3] = event(WatchKind::Deleted, &key("ns", "one"), 6, Thing::new("b", "x", 6));
-            },
-            &[Filtered],
-        );
-        breaks(
-            correct,
-            |record| {
-                record.frames[4] = event(WatchKind::Deleted, &key("ns", "two"), 4, Thing::new("a", "x", 4));
-            },
-            &[Unique, Ordered, Bookmarkable],
-        );
-        breaks(
-            correct,
-            |record| {
-                record.frames.truncate(4);
+        let start = |behind| {
+            finds(|record| {
+                resume_after_3(record);
+                record.behind = Some(Revision(behind));
+            })
+        };
+        assert_eq!(start(1), Err(Rule::Reliable));
+        assert_eq!(start(4), Err(Rule::Ordered));
+        let without_bookmarks = finds(|record| {
+            resume_after_3(record);
+            record.bookmarks = false;
+        });
+        assert_eq!(without_bookmarks, Err(Rule::Unrequested));
+        let everything = finds(|record| record.wanted = Wanted::default());
+        assert_eq!(everything, Err(Rule::Initial));
+    }
+
+    #[test]
+    fn an_expired_watch_has_delivered_everything_to_its_last_revision() {
+        let expires = |since, frames| {
+            finds(|record| {
+                record.frames.truncate(frames);
                 record.complete_to = None;
-                record.expired_since = Some(Revision(7));
-            },
-            &[Complete],
-        );
-    }
-
-    #[test]
-    fn each_planted_violation_in_initial_events_is_found() {
-        use Broken::*;
-        breaks(
-            correct_initial,
-            |record| drop(record.frames.remove(0)),
-            &[Initial],
-        );
-        breaks(
-            correct_initial,
-            |record| drop(record.frames.remove(1)),
-            &[Initial],
-        );
-        breaks(
-            correct_initial,
-            |record| record.frames[1] = bookmark(4, true),
-            &[Initial],
-        );
-        breaks(
-            correct_initial,
-            |record| record.frames.insert(0, record.frames[0].clone()),
-            &[Initial],
-        );
-        breaks(
-            correct_initial,
-            |record| record.frames.insert(2, record.frames[1].clone()),
-            &[Unasked],
-        );
-        breaks(
-            correct_initial,
-            |record| drop(record.frames.remove(2)),
-            &[Reliable],
-        );
+                record.expired_since = Some(Revision(since));
+            })
+        };
+        assert_eq!(expires(7, 6), Ok(()));
+        assert_eq!(expires(8, 6), Err(Rule::Complete));
+        assert_eq!(expires(8, 1), Ok(()), "during initial events");
     }
 }

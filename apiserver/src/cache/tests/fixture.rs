@@ -19,7 +19,7 @@ pub(super) const GROUP: &str = "g";
 pub(super) const RESOURCE: &str = "things";
 
 /// The content of a test object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Thing {
     pub(super) app: String,
     pub(super) phase: String,

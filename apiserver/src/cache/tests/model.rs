@@ -382,8 +382,8 @@ impl Run {
             if open.watcher.is_some() {
                 open.record.complete_to = Some(self.revision);
             }
-            if let Err(broken) = check(&open.record, &self.log) {
-                panic!("{broken:?} is broken by {:#?}\nin {:#?}", open.record, self.log);
+            if let Err(violation) = check(&open.record, &self.log) {
+                panic!("{violation}: {:#?}\nin {:#?}", open.record, self.log);
             }
         }
     }

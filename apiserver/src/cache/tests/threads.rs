@@ -201,8 +201,8 @@ fn run(history_bytes: u64, with_reloads: bool) {
         for watcher in watchers {
             for record in watcher.await.unwrap() {
                 count += record.frames.len();
-                if let Err(broken) = check(&record, &log) {
-                    panic!("{broken:?} is broken by {record:#?}");
+                if let Err(violation) = check(&record, &log) {
+                    panic!("{violation}: {record:#?}");
                 }
             }
         }

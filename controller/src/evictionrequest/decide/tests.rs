@@ -3,37 +3,40 @@ use proptest::prelude::*;
 
 const NOW: i64 = 1_000_000;
 const DAY: Duration = Duration::from_hours(24);
-const SETTINGS: Settings = Settings { default_ttl: DAY };
 
 fn ago(seconds: i64) -> Timestamp {
     Timestamp::from_second(NOW - seconds).unwrap()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "compared with what may be absent")]
-fn after(seconds: i64) -> Option<Timestamp> {
+#[expect(clippy::unnecessary_wraps, reason = "compared with optional times")]
+fn in_seconds(seconds: i64) -> Option<Timestamp> {
     Some(ago(-seconds))
 }
 
-fn pod() -> Present {
-    Present {
+fn pod() -> TargetPod {
+    TargetPod {
         name: "web".to_owned(),
-        ..Present::default()
+        ..TargetPod::default()
     }
 }
 
-/// A request with interceptors `a`, `b` and the last resort, in the middle of `active`.
+fn present() -> Target {
+    Target::Present(pod())
+}
+
+/// A request with interceptors `a`, `b` and imperative eviction, of which `active` is active.
 fn request(active: Option<usize>) -> Request {
-    let turns = ["a.example.com", "b.example.com", IMPERATIVE_EVICTION];
+    let names = ["a.example.com", "b.example.com", IMPERATIVE_EVICTION];
     Request {
         generation: 1,
         observed_generation: 1,
-        is_wanted: true,
-        deadline: Duration::from_mins(20),
-        turns: turns
+        has_requesters: true,
+        heartbeat_deadline: Duration::from_mins(20),
+        interceptors: names
             .iter()
-            .map(|name| Turn {
+            .map(|name| InterceptorState {
                 name: (*name).to_owned(),
-                ..Turn::default()
+                ..InterceptorState::default()
             })
             .collect(),
         active,
@@ -42,37 +45,46 @@ fn request(active: Option<usize>) -> Request {
     }
 }
 
-fn with(mut request: Request, index: usize, change: impl FnOnce(&mut Turn)) -> Request {
-    change(&mut request.turns[index]);
+fn with(mut request: Request, index: usize, change: impl FnOnce(&mut InterceptorState)) -> Request {
+    change(&mut request.interceptors[index]);
     request
 }
 
+/// A request whose interceptors are not initialized.
 fn fresh() -> Request {
     Request {
-        turns: Vec::new(),
+        interceptors: Vec::new(),
         ..request(None)
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "handed in as what may have failed")]
-fn order() -> Result<Order, TooMany> {
-    Ok(Order {
+#[expect(clippy::unnecessary_wraps, reason = "passed where an order may have failed")]
+fn order() -> Result<InterceptorOrder, TooManyInterceptors> {
+    Ok(InterceptorOrder {
         names: vec!["a.example.com".to_owned(), IMPERATIVE_EVICTION.to_owned()],
-        faults: Vec::new(),
+        skipped: Vec::new(),
     })
+}
+
+fn snapshot<'a>(request: &'a Request, target: &'a Target) -> Snapshot<'a> {
+    Snapshot {
+        request,
+        target,
+        order: None,
+        attempt: None,
+        now: ago(0),
+        jitter: 0.0,
+    }
 }
 
 fn decided(request: &Request, target: &Target, attempt: Option<Attempt>) -> Decision {
     let order = order();
     let snapshot = Snapshot {
-        request,
-        target,
         order: Some(&order),
         attempt,
-        now: ago(0),
-        chance: 0.0,
+        ..snapshot(request, target)
     };
-    decide(&snapshot, &SETTINGS)
+    decide(&snapshot, DAY)
 }
 
 #[track_caller]
@@ -81,8 +93,8 @@ fn check(request: &Request, target: &Target, step: &Step, next: Option<Timestamp
     assert_eq!((&decision.step, decision.next), (step, next));
 }
 
-fn finish(end: End) -> impl Fn(&Step) -> bool {
-    move |step| matches!(step, Step::Finish { end: found, .. } if *found == end)
+fn finishes(step: &Step, expected: FinishReason) -> bool {
+    matches!(step, Step::Finish { reason, .. } if *reason == expected)
 }
 
 fn absent() -> Target {
@@ -98,29 +110,29 @@ fn replaced() -> Target {
 }
 
 #[test]
-fn a_target_that_never_was_fails_validation_and_one_that_left_is_evicted() {
-    let grouped = Target::Present(Present {
+fn missing_pod_fails_validation_before_initialization_and_finishes_the_request_after_it() {
+    let grouped = Target::Present(TargetPod {
         is_grouped: true,
         ..pod()
     });
-    let ended = Target::Present(Present {
+    let ended = Target::Present(TargetPod {
         is_terminal: true,
         ..pod()
     });
     let cases = [
-        (fresh(), absent(), End::ValidationFailed),
-        (fresh(), replaced(), End::ValidationFailed),
-        (fresh(), grouped, End::ValidationFailed),
-        (fresh(), ended.clone(), End::PodTerminal),
-        (request(Some(0)), absent(), End::PodDeleted),
-        (request(Some(2)), replaced(), End::PodDeleted),
-        (request(Some(1)), ended, End::PodTerminal),
+        (fresh(), absent(), FinishReason::ValidationFailed),
+        (fresh(), replaced(), FinishReason::ValidationFailed),
+        (fresh(), grouped, FinishReason::ValidationFailed),
+        (fresh(), ended.clone(), FinishReason::PodTerminal),
+        (request(Some(0)), absent(), FinishReason::PodDeleted),
+        (request(Some(2)), replaced(), FinishReason::PodDeleted),
+        (request(Some(1)), ended, FinishReason::PodTerminal),
     ];
-    for (request, target, end) in cases {
+    for (request, target, reason) in cases {
         let step = decided(&request, &target, None).step;
         assert!(
-            finish(end)(&step),
-            "{target:?} should end as {end:?}, not {step:?}"
+            finishes(&step, reason),
+            "{target:?} should finish with {reason:?}, not {step:?}"
         );
     }
 }
@@ -134,75 +146,73 @@ fn validation_failures_name_the_pod_and_the_cause() {
 }
 
 #[test]
-fn nobody_asking_cancels_unless_it_is_forbidden() {
-    let mut unwanted = with(request(Some(0)), 0, |turn| turn.activated = Some(ago(10)));
-    unwanted.is_wanted = false;
-    assert!(finish(End::NoRequesters)(
-        &decided(&unwanted, &Target::Present(pod()), None).step
+fn request_without_requesters_is_canceled_unless_forbidden() {
+    let mut withdrawn = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(10)));
+    withdrawn.has_requesters = false;
+    assert!(finishes(
+        &decided(&withdrawn, &present(), None).step,
+        FinishReason::NoRequesters
     ));
-    unwanted.is_cancellation_forbidden = true;
-    check(&unwanted, &Target::Present(pod()), &Step::Wait, after(110));
+    withdrawn.is_cancellation_forbidden = true;
+    check(&withdrawn, &present(), &Step::Wait, in_seconds(110));
 }
 
 #[test]
-fn labels_of_the_pod_win_and_are_kept_in_sync() {
+fn labels_of_the_pod_overwrite_those_of_the_request() {
     let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
-    let target = Target::Present(Present {
+    let target = Target::Present(TargetPod {
         labels: labels.clone(),
         ..pod()
     });
-    for mine in [None, Some("other")] {
-        let mut request = with(request(Some(0)), 0, |turn| turn.activated = Some(ago(1)));
+    for own in [None, Some("other")] {
+        let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(1)));
         request
             .labels
-            .extend(mine.map(|value| ("app".to_owned(), value.to_owned())));
+            .extend(own.map(|value| ("app".to_owned(), value.to_owned())));
         check(&request, &target, &Step::CopyLabels(labels.clone()), None);
         request.labels.clone_from(&labels);
         request.labels.insert("own".to_owned(), "kept".to_owned());
-        check(&request, &target, &Step::Wait, after(119));
+        check(&request, &target, &Step::Wait, in_seconds(119));
     }
 }
 
 #[test]
-fn interceptors_are_declared_then_the_first_is_activated() {
+fn interceptors_are_initialized_then_the_first_is_activated() {
     let names = order().unwrap().names;
-    check(&fresh(), &Target::Present(pod()), &Step::Declare(names), None);
+    check(&fresh(), &present(), &Step::InitializeInterceptors(names), None);
     let first = Step::Activate {
         index: 0,
-        because: None,
+        reason: ActivationReason::First,
     };
-    check(&request(None), &Target::Present(pod()), &first, None);
+    check(&request(None), &present(), &first, None);
 }
 
 #[test]
 fn too_many_interceptors_fail_validation() {
-    let order = Err(TooMany {
+    let order = Err(TooManyInterceptors {
         count: 16,
         beyond: "z.example.com".to_owned(),
     });
+    let (request, target) = (fresh(), present());
     let snapshot = Snapshot {
-        request: &fresh(),
-        target: &Target::Present(pod()),
         order: Some(&order),
-        attempt: None,
-        now: ago(0),
-        chance: 0.0,
+        ..snapshot(&request, &target)
     };
-    let Step::Finish { end, message } = decide(&snapshot, &SETTINGS).step else {
+    let Step::Finish { reason, message } = decide(&snapshot, DAY).step else {
         panic!("not finished")
     };
-    assert_eq!(end, End::ValidationFailed);
+    assert_eq!(reason, FinishReason::ValidationFailed);
     assert!(message.contains("z.example.com"), "{message}");
 }
 
 #[test]
-fn completion_moves_on_at_once() {
-    let request = with(request(Some(0)), 0, |turn| turn.completed = Some(ago(0)));
+fn completion_activates_the_next_interceptor_at_once() {
+    let request = with(request(Some(0)), 0, |one| one.completed_at = Some(ago(0)));
     let step = Step::Activate {
         index: 1,
-        because: Some(Passing::Completed),
+        reason: ActivationReason::PreviousCompleted,
     };
-    check(&request, &Target::Present(pod()), &step, None);
+    check(&request, &present(), &step, None);
 }
 
 #[test]
@@ -215,193 +225,188 @@ fn deadline_counts_from_the_later_of_activation_and_heartbeat() {
         (1500, Some(1150), 51),
         (300, Some(900), 901),
     ] {
-        let request = with(request(Some(0)), 0, |turn| {
-            turn.activated = Some(ago(activated));
-            turn.heartbeat = heartbeat.map(ago);
+        let request = with(request(Some(0)), 0, |interceptor| {
+            interceptor.activated_at = Some(ago(activated));
+            interceptor.heartbeat_at = heartbeat.map(ago);
         });
-        let decision = decided(&request, &Target::Present(pod()), None);
+        let decision = decided(&request, &present(), None);
         assert_eq!(
             (decision.step, decision.next),
-            (Step::Wait, after(next)),
+            (Step::Wait, in_seconds(next)),
             "{activated} {heartbeat:?}"
         );
     }
 }
 
 #[test]
-fn silence_is_written_down_before_the_turn_ends() {
-    let mut request = with(request(Some(1)), 1, |turn| turn.activated = Some(ago(1201)));
-    let decision = decided(&request, &Target::Present(pod()), None);
-    let Step::NoteSilence { message, complete } = decision.step else {
+fn timeout_is_recorded_before_the_next_interceptor_is_activated() {
+    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(1201)));
+    let decision = decided(&request, &present(), None);
+    let Step::RecordTimeout { message, complete } = decision.step else {
         panic!("{:?}", decision.step)
     };
     assert!(!complete && message.contains("1200 s"), "{message}");
-    request.turns[1].message = message;
+    request.interceptors[1].message = message;
     let step = Step::Activate {
         index: 2,
-        because: Some(Passing::Silent),
+        reason: ActivationReason::PreviousTimedOut,
     };
-    check(&request, &Target::Present(pod()), &step, None);
+    check(&request, &present(), &step, None);
 }
 
 #[test]
-fn a_shorter_bound_completes_the_turn_on_the_interceptors_behalf() {
-    let mut request = with(request(Some(0)), 0, |turn| {
-        turn.activated = Some(ago(61));
-        turn.bound = Some(Duration::from_mins(1));
+fn shorter_deadline_of_a_rule_sets_the_completion_time() {
+    let mut request = with(request(Some(0)), 0, |interceptor| {
+        interceptor.activated_at = Some(ago(61));
+        interceptor.rule_deadline = Some(Duration::from_mins(1));
     });
-    let Step::NoteSilence { complete, .. } = decided(&request, &Target::Present(pod()), None).step else {
-        panic!("not passed over")
+    let Step::RecordTimeout { complete, .. } = decided(&request, &present(), None).step else {
+        panic!("not timed out")
     };
     assert!(complete);
-    request.turns[0].bound = Some(Duration::from_mins(150));
-    check(&request, &Target::Present(pod()), &Step::Wait, after(59));
+    request.interceptors[0].rule_deadline = Some(Duration::from_mins(150));
+    check(&request, &present(), &Step::Wait, in_seconds(59));
 }
 
 #[test]
-fn every_interceptor_has_a_window_of_its_own() {
-    let request = with(request(Some(1)), 1, |turn| turn.activated = Some(ago(5)));
-    check(&request, &Target::Present(pod()), &Step::Wait, after(115));
+fn deadline_of_a_later_interceptor_counts_from_its_own_activation() {
+    let request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(5)));
+    check(&request, &present(), &Step::Wait, in_seconds(115));
 }
 
 #[test]
-fn silence_after_activation_shows_after_two_minutes() {
-    for (activated, heartbeat, told) in [(119, None, false), (120, None, true), (500, Some(400), false)] {
-        let request = with(request(Some(0)), 0, |turn| {
-            turn.activated = Some(ago(activated));
-            turn.heartbeat = heartbeat.map(ago);
+fn missing_first_heartbeat_is_reported_after_two_minutes() {
+    for (activated, heartbeat, is_reported) in
+        [(119, None, false), (120, None, true), (500, Some(400), false)]
+    {
+        let request = with(request(Some(0)), 0, |interceptor| {
+            interceptor.activated_at = Some(ago(activated));
+            interceptor.heartbeat_at = heartbeat.map(ago);
         });
-        let notices = decided(&request, &Target::Present(pod()), None).notices;
+        let warnings = decided(&request, &present(), None).warnings;
         assert_eq!(
-            notices.contains(&Notice::Unresponsive("a.example.com".to_owned())),
-            told,
+            warnings.contains(&RequestWarning::Unresponsive("a.example.com".to_owned())),
+            is_reported,
             "{activated}"
         );
     }
 }
 
 fn evicting(failures: u32) -> Request {
-    let mut request = with(request(Some(2)), 2, |turn| turn.activated = Some(ago(5000)));
-    request.failures = failures;
+    let mut request = with(request(Some(2)), 2, |one| one.activated_at = Some(ago(5000)));
+    request.failed_evictions = failures;
     request
 }
 
 #[test]
-fn the_last_resort_evicts_at_once() {
-    check(&evicting(0), &Target::Present(pod()), &Step::Evict, None);
+fn active_imperative_eviction_evicts_at_once() {
+    check(&evicting(0), &present(), &Step::Evict, None);
 }
 
 #[test]
-fn some_pods_are_never_evicted() {
-    let terminating = Target::Present(Present {
+fn terminating_daemon_set_and_static_pods_are_never_evicted() {
+    let terminating = Target::Present(TargetPod {
         is_terminating: true,
         ..pod()
     });
     check(&evicting(0), &terminating, &Step::Wait, None);
-    for never in [NeverEvict::Daemon, NeverEvict::Mirror] {
-        let target = Target::Present(Present {
-            never_evict: Some(never),
+    for exemption in [EvictionExemption::DaemonSetPod, EvictionExemption::StaticPod] {
+        let target = Target::Present(TargetPod {
+            exemption: Some(exemption),
             ..pod()
         });
-        check(&evicting(0), &target, &Step::NoteNeverEvict(never), None);
-        let noted = with(evicting(0), 2, |turn| turn.message = never.message().to_owned());
-        check(&noted, &target, &Step::Wait, None);
+        check(&evicting(0), &target, &Step::RecordExemption(exemption), None);
+        let recorded = with(evicting(0), 2, |one| one.message = exemption.message().to_owned());
+        check(&recorded, &target, &Step::Wait, None);
     }
 }
 
 #[test]
-fn the_built_in_interceptor_of_daemon_pods_is_not_passed_over() {
-    let mut request = with(request(Some(1)), 1, |turn| turn.activated = Some(ago(9000)));
-    request.turns[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
-    let target = Target::Present(Present {
-        never_evict: Some(NeverEvict::Daemon),
+fn daemon_set_interceptor_does_not_time_out() {
+    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(9000)));
+    request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
+    let target = Target::Present(TargetPod {
+        exemption: Some(EvictionExemption::DaemonSetPod),
         ..pod()
     });
     check(&request, &target, &Step::Wait, None);
 }
 
-fn blocked(allowed: &[i32]) -> Target {
+/// A pod that budgets with these numbers of allowed disruptions select.
+fn pod_with_budgets(allowed: &[i32]) -> Target {
     let budgets = allowed.iter().enumerate().map(|(index, allowed)| Budget {
         name: format!("budget-{index}"),
-        allowed: *allowed,
+        disruptions_allowed: *allowed,
     });
-    Target::Present(Present {
+    Target::Present(TargetPod {
         budgets: budgets.collect(),
         ..pod()
     })
 }
 
 #[test]
-fn attempts_back_off_and_hurry_once_no_budget_is_in_the_way() {
-    let attempt = |retry_after: Option<u64>, blocked_by_budget| {
+fn attempts_back_off_until_no_budget_blocks() {
+    let attempt = |retry_after: Option<u64>, is_blocked_by_budget| {
         Some(Attempt {
             at: ago(2),
             retry_after: retry_after.map(Duration::from_secs),
-            blocked_by_budget,
+            is_blocked_by_budget,
         })
     };
     for (failures, budgets, attempt, next) in [
         (1, &[0][..], attempt(None, true), None),
-        (3, &[0], attempt(None, true), after(2)),
-        (3, &[0], attempt(Some(30), true), after(28)),
-        (20, &[0], attempt(None, true), after(898)),
-        (20, &[1], attempt(None, true), after(1)),
-        (20, &[], attempt(Some(30), true), after(1)),
-        (20, &[1, 1], attempt(None, true), after(898)),
-        (20, &[], attempt(None, false), after(898)),
+        (3, &[0], attempt(None, true), in_seconds(2)),
+        (3, &[0], attempt(Some(30), true), in_seconds(28)),
+        (20, &[0], attempt(None, true), in_seconds(898)),
+        (20, &[1], attempt(None, true), in_seconds(1)),
+        (20, &[], attempt(Some(30), true), in_seconds(1)),
+        (20, &[1, 1], attempt(None, true), in_seconds(898)),
+        (20, &[], attempt(None, false), in_seconds(898)),
         (20, &[0], None, None),
     ] {
-        let decision = decided(&evicting(failures), &blocked(budgets), attempt);
+        let decision = decided(&evicting(failures), &pod_with_budgets(budgets), attempt);
         assert_eq!(decision.next, next, "{failures} {budgets:?} {attempt:?}");
         assert_eq!(decision.step == Step::Evict, next.is_none());
     }
 }
 
 #[test]
-fn a_restart_does_not_forget_the_back_off() {
-    let request = with(evicting(20), 2, |turn| turn.heartbeat = Some(ago(100)));
-    check(&request, &blocked(&[0]), &Step::Wait, after(800));
+fn backoff_continues_after_a_restart() {
+    let request = with(evicting(20), 2, |one| one.heartbeat_at = Some(ago(100)));
+    check(&request, &pod_with_budgets(&[0]), &Step::Wait, in_seconds(800));
 }
 
 #[test]
-fn an_interceptor_that_wakes_up_stops_the_last_resort() {
-    let request = with(evicting(3), 1, |turn| turn.heartbeat = Some(ago(200)));
-    check(&request, &Target::Present(pod()), &Step::Wait, after(1000));
-    let request = with(evicting(3), 1, |turn| turn.heartbeat = Some(ago(6000)));
-    check(&request, &Target::Present(pod()), &Step::Evict, None);
+fn heartbeat_of_a_passed_over_interceptor_suspends_evictions() {
+    let request = with(evicting(3), 1, |one| one.heartbeat_at = Some(ago(200)));
+    check(&request, &present(), &Step::Wait, in_seconds(1000));
+    let request = with(evicting(3), 1, |one| one.heartbeat_at = Some(ago(6000)));
+    check(&request, &present(), &Step::Evict, None);
 }
 
 #[test]
-fn finished_requests_are_collected_after_their_time() {
+fn finished_requests_are_deleted_after_their_ttl() {
     let day = 86_400;
     for (finished, ttl, default_ttl, step, next) in [
-        (day - 10, None, DAY, Step::Wait, after(10)),
-        (day, None, DAY, Step::Collect, None),
+        (day - 10, None, DAY, Step::Wait, in_seconds(10)),
+        (day, None, DAY, Step::DeleteRequest, None),
         (day, None, Duration::ZERO, Step::Wait, None),
-        (0, Some(0), DAY, Step::Collect, None),
-        (50, Some(60), Duration::ZERO, Step::Wait, after(10)),
+        (0, Some(0), DAY, Step::DeleteRequest, None),
+        (50, Some(60), Duration::ZERO, Step::Wait, in_seconds(10)),
     ] {
         let request = Request {
-            finished: Some(ago(finished)),
+            finished_at: Some(ago(finished)),
             ttl: ttl.map(Duration::from_secs),
             ..request(Some(0))
         };
         let target = absent();
-        let snapshot = Snapshot {
-            request: &request,
-            target: &target,
-            order: None,
-            attempt: None,
-            now: ago(0),
-            chance: 0.0,
-        };
-        let decision = decide(&snapshot, &Settings { default_ttl });
+        let decision = decide(&snapshot(&request, &target), default_ttl);
         assert_eq!((decision.step, decision.next), (step, next), "{finished} {ttl:?}");
     }
 }
 
 #[test]
-fn a_request_being_deleted_is_left_alone() {
+fn request_being_deleted_is_not_changed() {
     let request = Request {
         is_deleting: true,
         ..request(Some(0))
@@ -410,16 +415,16 @@ fn a_request_being_deleted_is_left_alone() {
 }
 
 #[test]
-fn a_new_generation_is_acknowledged_when_there_is_nothing_else_to_do() {
-    let mut request = with(request(Some(0)), 0, |turn| turn.activated = Some(ago(0)));
+fn new_generation_is_observed_when_there_is_nothing_else_to_do() {
+    let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(0)));
     request.generation = 2;
-    check(&request, &Target::Present(pod()), &Step::Acknowledge, after(120));
+    check(&request, &present(), &Step::ObserveGeneration, in_seconds(120));
 }
 
 proptest! {
-    /// Whatever is stored, a decision is reached, and one that only waits never waits for the past.
+    /// Every stored state has a decision, and a decision to wait names a time in the future.
     #[test]
-    fn decisions_are_total(
+    fn every_state_has_a_decision(
         active in proptest::option::of(0_usize..4),
         times in proptest::collection::vec(proptest::option::of(0_i64..4000), 9),
         failures in 0_u32..100,
@@ -427,19 +432,19 @@ proptest! {
         allowed in proptest::collection::vec(0_i32..2, 0..3),
     ) {
         let mut request = request(active);
-        for (index, turn) in request.turns.iter_mut().enumerate() {
-            turn.activated = times[index * 3].map(ago);
-            turn.heartbeat = times[index * 3 + 1].map(ago);
-            turn.completed = times[index * 3 + 2].map(ago);
+        for (index, interceptor) in request.interceptors.iter_mut().enumerate() {
+            interceptor.activated_at = times[index * 3].map(ago);
+            interceptor.heartbeat_at = times[index * 3 + 1].map(ago);
+            interceptor.completed_at = times[index * 3 + 2].map(ago);
         }
-        request.failures = failures;
-        request.is_wanted = wanted;
+        request.failed_evictions = failures;
+        request.has_requesters = wanted;
         request.is_cancellation_forbidden = forbidden;
-        let Target::Present(present) = blocked(&allowed) else { unreachable!() };
-        let target = Target::Present(Present {
+        let Target::Present(pod) = pod_with_budgets(&allowed) else { unreachable!() };
+        let target = Target::Present(TargetPod {
             is_terminating: terminating,
-            never_evict: daemon.then_some(NeverEvict::Daemon),
-            ..present
+            exemption: daemon.then_some(EvictionExemption::DaemonSetPod),
+            ..pod
         });
         let decision = decided(&request, &target, None);
         if decision.step == Step::Wait && let Some(next) = decision.next {

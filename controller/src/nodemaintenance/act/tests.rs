@@ -1,75 +1,67 @@
 use super::*;
-use crate::api::tests::{Seen, double, failure};
-use crate::nodemaintenance::plan::{Node as PlanNode, World};
-use crate::nodemaintenance::taints::NodeRecord;
-use drydock_machinery::clock::{Clock, ManualClock};
-use jiff::Timestamp;
+use crate::fixtures::{Received, ReceivedRequest, api_double, clock_at, failure, no_events, typed};
+use crate::nodemaintenance::model::{ClusterState, NodeFacts};
+use crate::nodemaintenance::node_state::NodeRecord;
+use drydock_machinery::clock::Clock;
 use std::sync::Mutex;
 
-type Calls = Arc<Mutex<Vec<Seen>>>;
-
-/// An actor on an API that answers so, and what it is asked to do to one node, one pod and one maintenance.
-fn actor(answer: impl Fn(&Seen) -> (u16, Value) + Send + Sync + 'static) -> (Actor, Observed, Calls) {
-    let (client, seen) = double(answer);
-    let clients = Clients {
-        host: client.clone(),
-        ours: client,
-    };
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(Timestamp::UNIX_EPOCH));
-    let (events, _) = Events::new(clock, "test");
+/// An executor on an API double, with one observed node, pod and maintenance.
+fn executor(
+    respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+) -> (PlanExecutor, Observed, Received) {
+    let (clients, received) = api_double(respond);
+    let clock: Arc<dyn Clock> = clock_at(0);
     let observed = Observed {
-        world: World {
-            nodes: vec![PlanNode {
+        state: ClusterState {
+            nodes: vec![NodeFacts {
                 name: "one".to_owned(),
-                ..PlanNode::default()
+                ..NodeFacts::default()
             }],
-            pods: vec![Pod {
+            pods: vec![PodFacts {
                 uid: "uid-1".to_owned(),
                 namespace: "shop".to_owned(),
                 name: "web".to_owned(),
-                ..Pod::default()
+                ..PodFacts::default()
             }],
-            ..World::default()
+            ..ClusterState::default()
         },
-        maintenances: vec![Arc::new(
-            serde_json::from_value(json!({
-                "metadata": {"name": "m", "resourceVersion": "5", "finalizers": ["other.example.com/keep"]},
-            }))
-            .unwrap(),
-        )],
-        nodes: vec![Arc::new(
-            serde_json::from_value(json!({"metadata": {"name": "one", "resourceVersion": "3"}})).unwrap(),
-        )],
+        maintenances: vec![Arc::new(typed(json!({
+            "metadata": {"name": "m", "resourceVersion": "5", "finalizers": ["other.example.com/keep"]},
+        })))],
+        nodes: vec![Arc::new(typed(
+            json!({"metadata": {"name": "one", "resourceVersion": "3"}}),
+        ))],
     };
-    (Actor::new(clients, events, Metrics::default()), observed, seen)
+    let executor = PlanExecutor::new(clients, no_events(&clock), Metrics::default());
+    (executor, observed, received)
 }
 
-fn held() -> NodeTarget {
-    NodeTarget::Held {
+fn hold() -> NodeAction {
+    NodeAction::Hold {
         record: NodeRecord::default(),
         is_tainted: false,
     }
 }
 
-fn object(seen: &Seen) -> (u16, Value) {
-    let name = seen.path.rsplit('/').next().unwrap();
+fn object(request: &ReceivedRequest) -> (u16, Value) {
+    let name = request.last_segment();
     (200, json!({"metadata": {"name": name}, "spec": {}}))
 }
 
 #[tokio::test]
-async fn nodes_come_first_then_requests_then_maintenances() {
-    let (actor, observed, seen) = actor(object);
+async fn nodes_are_changed_first_then_requests_then_maintenances() {
+    let (executor, observed, received) = executor(object);
     let plan = Plan {
-        nodes: vec![(0, held())],
-        asks: vec![(0, Ask::Create)],
-        upkeep: vec![(0, Upkeep::AddFinalizer)],
-        notices: Vec::new(),
+        nodes: vec![(0, hold())],
+        requests: vec![(0, RequestAction::Create)],
+        maintenances: vec![(0, MaintenanceAction::AddFinalizer)],
+        events: Vec::new(),
     };
-    assert_eq!(actor.carry_out(&observed, &plan).await, Carried::Out);
-    let seen = seen.lock().unwrap().clone();
-    let calls: Vec<_> = seen
+    assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);
+    let received = received.lock().unwrap().clone();
+    let calls: Vec<_> = received
         .iter()
-        .map(|seen| (seen.method.as_str(), seen.path.as_str()))
+        .map(|request| (request.method.as_str(), request.path.as_str()))
         .collect();
     let group = "/apis/coordination.k8s.io/v1alpha3";
     assert_eq!(
@@ -80,37 +72,37 @@ async fn nodes_come_first_then_requests_then_maintenances() {
             ("PATCH", &*format!("{group}/nodemaintenances/m")),
         ]
     );
-    assert_eq!(seen[0].body["metadata"]["resourceVersion"], "3");
-    assert_eq!(seen[1].body["metadata"]["name"], "uid-1");
+    assert_eq!(received[0].body["metadata"]["resourceVersion"], "3");
+    assert_eq!(received[1].body["metadata"]["name"], "uid-1");
     assert_eq!(
-        seen[1].body["spec"]["target"]["pod"],
+        received[1].body["spec"]["target"]["pod"],
         json!({"name": "web", "uid": "uid-1"})
     );
     assert_eq!(
-        seen[1].body["spec"]["requesters"],
+        received[1].body["spec"]["requesters"],
         json!([{"name": NODE_MAINTENANCE_REQUESTER}])
     );
     let finalizers = json!(["other.example.com/keep", COMPLETION_FINALIZER]);
     assert_eq!(
-        seen[2].body["metadata"],
+        received[2].body["metadata"],
         json!({"resourceVersion": "5", "finalizers": finalizers})
     );
 }
 
 #[tokio::test]
-async fn pods_of_a_node_that_could_not_be_held_are_not_asked_to_leave() {
-    let (actor, observed, seen) = actor(|_| failure(500, "InternalError", "no", json!({})));
+async fn pods_are_not_requested_to_leave_when_cordoning_their_node_failed() {
+    let (executor, observed, received) = executor(|_| failure(500, "InternalError", "no", json!({})));
     let plan = Plan {
-        nodes: vec![(0, held())],
-        asks: vec![(0, Ask::Create)],
+        nodes: vec![(0, hold())],
+        requests: vec![(0, RequestAction::Create)],
         ..Plan::default()
     };
-    assert_eq!(actor.carry_out(&observed, &plan).await, Carried::Failed);
-    assert_eq!(seen.lock().unwrap().len(), 1);
+    assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Failed);
+    assert_eq!(received.lock().unwrap().len(), 1);
 }
 
-/// A request of others, as stored.
-fn others(status: &Value) -> (u16, Value) {
+/// The stored request of another requester.
+fn request_of_another(status: &Value) -> (u16, Value) {
     let request = json!({
         "metadata": {"name": "uid-1", "namespace": "shop", "resourceVersion": "8"},
         "spec": {"requesters": [{"name": "a.example.com"}]},
@@ -120,52 +112,56 @@ fn others(status: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_request_of_others_is_joined_and_conflicts_are_tried_again() {
+async fn existing_request_is_joined_and_write_conflicts_are_retried() {
     let patches = Mutex::new(0);
-    let (actor, observed, seen) = actor(move |seen| match seen.method.as_str() {
+    let (executor, observed, received) = executor(move |request| match request.method.as_str() {
         "POST" => failure(409, "AlreadyExists", "exists", json!({})),
-        "GET" => others(&json!({})),
+        "GET" => request_of_another(&json!({})),
         _ => {
             *patches.lock().unwrap() += 1;
             if *patches.lock().unwrap() == 1 {
                 failure(409, "Conflict", "modified", json!({}))
             } else {
-                object(seen)
+                object(request)
             }
         }
     });
     let plan = Plan {
-        asks: vec![(0, Ask::Create)],
+        requests: vec![(0, RequestAction::Create)],
         ..Plan::default()
     };
-    assert_eq!(actor.carry_out(&observed, &plan).await, Carried::Out);
-    let seen = seen.lock().unwrap().clone();
-    let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
+    assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);
+    let received = received.lock().unwrap().clone();
+    let methods: Vec<_> = received.iter().map(|request| request.method.as_str()).collect();
     assert_eq!(methods, ["POST", "GET", "PATCH", "GET", "PATCH"]);
     let requesters = json!([{"name": "a.example.com"}, {"name": NODE_MAINTENANCE_REQUESTER}]);
     assert_eq!(
-        seen[4].body,
+        received[4].body,
         json!({"metadata": {"resourceVersion": "8"}, "spec": {"requesters": requesters}})
     );
 }
 
 #[tokio::test]
-async fn a_forbidden_cancellation_is_not_tried_and_a_renewal_plans_again() {
+async fn forbidden_cancellation_is_not_attempted_and_deleting_withdrawn_requests_plans_again() {
     let forbidden = json!({"evictionRequestCancellationPolicy": "Forbid"});
-    let (actor, observed, seen) = actor(move |_| others(&forbidden));
+    let (executor, observed, received) = executor(move |_| request_of_another(&forbidden));
     let plan = Plan {
-        asks: vec![(0, Ask::Release)],
+        requests: vec![(0, RequestAction::Withdraw)],
         ..Plan::default()
     };
-    assert_eq!(actor.carry_out(&observed, &plan).await, Carried::Out);
-    assert_eq!(seen.lock().unwrap().len(), 1, "it is only looked at");
+    assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);
+    assert_eq!(received.lock().unwrap().len(), 1, "the request is only read");
     let plan = Plan {
-        asks: vec![(0, Ask::Renew)],
+        requests: vec![(0, RequestAction::DeleteWithdrawn)],
         ..Plan::default()
     };
-    assert_eq!(actor.carry_out(&observed, &plan).await, Carried::InPart);
+    assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Partial);
     assert!(
-        seen.lock().unwrap().iter().all(|seen| seen.method == "GET"),
-        "it is not finished"
+        received
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|request| request.method == "GET"),
+        "a request that is not finished is not deleted"
     );
 }

@@ -1,4 +1,4 @@
-//! What does a maintenance report of its drain?
+//! The drain status that a maintenance reports.
 
 use drydock_proto::kinds::nodemaintenance::{
     DRAINED, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus,
@@ -6,43 +6,45 @@ use drydock_proto::kinds::nodemaintenance::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::drain::{Drain, NodeDrain};
-use super::{Maintenance, Notice, Plan};
-use crate::evictionrequest::status::whole_seconds;
+use super::progress::{DrainProgress, NodeProgress};
+use crate::conditions::{set_condition, whole_seconds};
+use crate::nodemaintenance::model::{Maintenance, MaintenanceEvent};
 
-/// How many bytes of a status may be node statuses, so that objects stay well below what storage takes.
-const NODE_STATUS_BYTES: usize = 600 * 1024;
+/// How many bytes of a status may be node statuses. It keeps objects well below the size limit of the server.
+const MAX_NODE_STATUS_BYTES: usize = 600 * 1024;
 
-/// Fills the status in, and notices what has come about.
+/// Fills in the drain status of a draining maintenance. `index` is that of the maintenance in the cluster state.
 pub(super) fn report_drain(
-    drain: &Drain<'_>,
+    progress: &DrainProgress<'_>,
     index: usize,
     maintenance: &Maintenance,
     now: Timestamp,
     status: &mut NodeMaintenanceStatus,
-    plan: &mut Plan,
-) {
-    let Some(place) = drain.order.iter().position(|one| *one == index) else {
-        return;
+) -> Vec<MaintenanceEvent> {
+    let mut events = Vec::new();
+    let Some(drainer) = progress.drainers.iter().position(|one| *one == index) else {
+        return events;
     };
-    let nodes: Vec<(usize, &NodeDrain)> = drain.nodes_of(place).collect();
-    let drained = nodes.iter().filter(|(_, node)| node.is_drained()).count();
+    let nodes: Vec<(usize, &NodeProgress)> = progress.nodes_of(drainer).collect();
+    let drained_count = nodes.iter().filter(|(_, node)| node.is_drained()).count();
     let lowest = nodes.iter().min_by(|a, b| a.1.level.cmp(&b.1.level));
-    status.drained_nodes = Some(count(drained));
+    status.drained_nodes = Some(wire_count(drained_count));
     status.drain_status = Some(DrainStatus {
-        reached_drain_targets: lowest.map(|(index, _)| drain.targets(*index)).unwrap_or_default(),
-        drain_message: drain.maintenance_message(place),
+        reached_drain_targets: lowest
+            .map(|(index, _)| progress.targets(*index))
+            .unwrap_or_default(),
+        drain_message: progress.maintenance_message(drainer),
         pods_pending_eviction_request: nodes.iter().map(|(_, node)| node.pending).sum(),
-        active_eviction_requests: nodes.iter().map(|(_, node)| node.active).sum(),
+        active_eviction_requests: nodes.iter().map(|(_, node)| node.requested).sum(),
     });
-    status.node_statuses = node_statuses(drain, nodes.iter().map(|(index, _)| *index).collect());
+    status.node_statuses = node_statuses(progress, nodes.iter().map(|(index, _)| *index).collect());
 
-    let is_drained = !nodes.is_empty() && drained == nodes.len();
-    let static_left: usize = nodes.iter().map(|(_, node)| node.static_left).sum();
-    if is_drained && static_left > 0 {
-        plan.notices.push(Notice::StaticPods {
+    let is_drained = !nodes.is_empty() && drained_count == nodes.len();
+    let static_pods: usize = nodes.iter().map(|(_, node)| node.static_pods).sum();
+    if is_drained && static_pods > 0 {
+        events.push(MaintenanceEvent::StaticPods {
             maintenance: maintenance.name.clone(),
-            count: static_left,
+            count: static_pods,
         });
     }
     let (state, reason, message) = if nodes.is_empty() {
@@ -53,8 +55,8 @@ pub(super) fn report_drain(
             "Draining",
             "Targeted pods are left on selected nodes.".to_owned(),
         )
-    } else if static_left > 0 {
-        let message = format!("All pods are gone but {static_left}, blocked: static pod.");
+    } else if static_pods > 0 {
+        let message = format!("All pods are gone except {static_pods}, blocked: static pod.");
         ("True", "Drained", message)
     } else {
         (
@@ -63,63 +65,61 @@ pub(super) fn report_drain(
             "All targeted pods are gone from all selected nodes.".to_owned(),
         )
     };
-    let known = status
-        .conditions
-        .iter_mut()
-        .find(|condition| condition.type_ == DRAINED);
-    let since = known
-        .as_ref()
-        .filter(|known| known.status == state)
-        .map(|known| known.last_transition_time.clone());
-    if since.is_none() && is_drained {
-        plan.notices.push(Notice::Drained {
-            maintenance: maintenance.name.clone(),
-        });
-    }
     let condition = Condition {
         type_: DRAINED.to_owned(),
         status: state.to_owned(),
         reason: reason.to_owned(),
         message,
         observed_generation: maintenance.generation,
-        last_transition_time: since.unwrap_or_else(|| whole_seconds(now)),
+        last_transition_time: whole_seconds(now),
     };
-    match known {
-        Some(known) => *known = condition,
-        None => status.conditions.push(condition),
+    if set_condition(&mut status.conditions, condition) && is_drained {
+        events.push(MaintenanceEvent::Drained {
+            maintenance: maintenance.name.clone(),
+        });
     }
+    events
 }
 
-/// The statuses of nodes, as many as fit: those being drained, then those that wait, then those that are drained.
-fn node_statuses(drain: &Drain<'_>, mut nodes: Vec<usize>) -> Vec<NodeStatus> {
-    let name = |index: usize| drain.world.nodes.get(index).map_or("", |node| node.name.as_str());
-    let is_drained = |index: usize| drain.nodes.get(index).is_some_and(NodeDrain::is_drained);
-    let waits = |index: usize| !drain.nodes.get(index).is_some_and(NodeDrain::is_busy);
-    let place = |index: usize| (is_drained(index), waits(index), name(index));
-    nodes.sort_by(|a, b| place(*a).cmp(&place(*b)));
+/// The statuses of as many nodes as fit: first nodes with targeted pods, then nodes that wait, then drained nodes.
+fn node_statuses(progress: &DrainProgress<'_>, mut nodes: Vec<usize>) -> Vec<NodeStatus> {
+    let name = |index: usize| {
+        progress
+            .state
+            .nodes
+            .get(index)
+            .map_or("", |node| node.name.as_str())
+    };
+    let order = |index: usize| {
+        let node = progress.nodes.get(index);
+        let is_drained = node.is_some_and(NodeProgress::is_drained);
+        let is_waiting = !node.is_some_and(NodeProgress::has_targeted_pods);
+        (is_drained, is_waiting, name(index))
+    };
+    nodes.sort_by(|a, b| order(*a).cmp(&order(*b)));
     let mut bytes = 0;
     nodes
         .into_iter()
         .map(|index| {
-            let node = drain.nodes.get(index);
+            let node = progress.nodes.get(index);
             NodeStatus {
                 node_ref: NodeReference {
                     name: name(index).to_owned(),
                 },
-                drain_targets: drain.targets(index),
-                drain_message: drain.node_message(index),
+                drain_targets: progress.targets(index),
+                drain_message: progress.node_message(index),
                 pods_pending_eviction_request: node.map_or(0, |node| node.pending),
-                active_eviction_requests: node.map_or(0, |node| node.active),
+                active_eviction_requests: node.map_or(0, |node| node.requested),
             }
         })
         .take_while(|status| {
             bytes += serde_json::to_vec(status).map_or(0, |json| json.len() + 1);
-            bytes <= NODE_STATUS_BYTES
+            bytes <= MAX_NODE_STATUS_BYTES
         })
         .collect()
 }
 
-/// A number as the wire has it.
-pub(super) fn count(number: usize) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
+/// A count as the API's int32.
+pub(super) fn wire_count(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }

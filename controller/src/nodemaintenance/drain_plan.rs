@@ -1,28 +1,26 @@
-//! What does a drain plan say, and in which order?
+//! The entries of drain plans, which pods they match, and their order across all plans.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use drydock_machinery::selector::Selector;
 use drydock_proto::kinds::nodemaintenance::DrainPlanEntry;
 use serde::{Deserialize, Serialize};
 
-use super::Pod;
-
-/// The place of an entry in the order of all plans: by type, then priority; entries with a selector before the one
-/// without; those in the order of their plan.
+/// The position of an entry in the common order of all plans: by pod type, then priority, then entries with a selector
+/// in the order of their plan, then the entry without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Key {
+pub struct PlanPosition {
     /// The rank of the pod type.
     #[serde(default)]
     pub pod_type: usize,
     /// The priority.
     #[serde(default)]
     pub priority: i32,
-    /// Whether it has no selector.
-    #[serde(default)]
-    pub is_bare: bool,
-    /// Its place among the selector entries of the same type and priority in its plan.
+    /// Whether the entry has no selector.
+    #[serde(default, rename = "isBare")]
+    pub is_unselective: bool,
+    /// The index among the entries of its plan that have a selector and the same type and priority.
     #[serde(default)]
     pub ordinal: usize,
     /// The selector, as JSON.
@@ -33,20 +31,20 @@ pub struct Key {
 /// An entry of a drain plan.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its place.
-    pub key: Key,
-    /// As it is written.
+    /// Its position.
+    pub position: PlanPosition,
+    /// Its form in the API.
     pub wire: DrainPlanEntry,
-    /// `None` matches no pod: the selector cannot be understood.
+    /// `None` when the selector is invalid. It then matches no pod.
     selector: Option<Selector>,
 }
 
 impl Entry {
-    /// Whether the pod is among those the entry speaks of.
-    pub(super) fn matches(&self, pod: &Pod) -> bool {
-        let label = |key: &str| pod.labels.get(key).map(String::as_str);
-        self.key.pod_type == pod.pod_type
-            && pod.priority <= self.key.priority
+    /// Whether the entry matches pods of this type, priority, and these labels.
+    pub(super) fn matches(&self, pod_type: usize, priority: i32, labels: &BTreeMap<String, String>) -> bool {
+        let label = |key: &str| labels.get(key).map(String::as_str);
+        self.position.pod_type == pod_type
+            && priority <= self.position.priority
             && self
                 .selector
                 .as_ref()
@@ -54,7 +52,7 @@ impl Entry {
     }
 }
 
-/// The entries of a plan in order. Entries of types this release does not know are left out.
+/// The entries of a plan in order. Entries of unknown pod types are ignored.
 #[must_use]
 pub fn entries(plan: &[DrainPlanEntry]) -> Vec<Entry> {
     let mut ordinals: HashMap<(usize, i32), usize> = HashMap::new();
@@ -67,15 +65,15 @@ pub fn entries(plan: &[DrainPlanEntry]) -> Vec<Entry> {
             .pod_selector
             .as_ref()
             .and_then(|selector| serde_json::to_string(selector).ok());
-        let is_bare = wire.pod_selector.is_none();
+        let is_unselective = wire.pod_selector.is_none();
         let next = ordinals.entry((pod_type, wire.pod_priority)).or_insert(0);
-        let ordinal = if is_bare { 0 } else { *next };
-        *next += usize::from(!is_bare);
+        let ordinal = if is_unselective { 0 } else { *next };
+        *next += usize::from(!is_unselective);
         entries.push(Entry {
-            key: Key {
+            position: PlanPosition {
                 pod_type,
                 priority: wire.pod_priority,
-                is_bare,
+                is_unselective,
                 ordinal,
                 selector: text.unwrap_or_default(),
             },
@@ -86,12 +84,6 @@ pub fn entries(plan: &[DrainPlanEntry]) -> Vec<Entry> {
             },
         });
     }
-    entries.sort_by(|a, b| a.key.cmp(&b.key));
+    entries.sort_by(|a, b| a.position.cmp(&b.position));
     entries
-}
-
-/// Whether the pod is among those the targets ask to leave.
-#[must_use]
-pub fn is_targeted(targets: &[DrainPlanEntry], pod: &Pod) -> bool {
-    entries(targets).iter().any(|entry| entry.matches(pod))
 }

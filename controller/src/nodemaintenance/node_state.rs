@@ -1,4 +1,4 @@
-//! What is written on a node? An annotation that says what is done to it and remembers how it was before, the
+//! What maintenances write on a node: an annotation with the state of its drain and its original schedulability, the
 //! taint that keeps pods of DaemonSets away, and `spec.unschedulable`.
 
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DrainPlanEntry, STATUS_ANNOTATION, Stage};
@@ -6,86 +6,116 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::plan::{Key, NodeTarget};
+use super::drain_plan::PlanPosition;
 
-/// The effect of the taint.
+/// The effect of the drain taint.
 const EFFECT: &str = "NoSchedule";
+/// The message of a drained node, and of a maintenance whose nodes are all drained.
+pub(super) const DRAINED_MESSAGE: &str = "Drained";
 
-/// What the annotation holds, as JSON.
+/// The content of the annotation, stored as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
-    /// The maintenances that hold the node, the oldest first.
+    /// The active maintenances that select the node, the oldest first.
     #[serde(default)]
-    pub maintenances: Vec<Participant>,
-    /// Which pods are asked to leave. Never fewer than before.
+    pub maintenances: Vec<HoldingMaintenance>,
+    /// The drain targets: which pods are requested to leave. They only grow.
     #[serde(default)]
     pub targets: Vec<DrainPlanEntry>,
-    /// What the drain does or waits for.
+    /// The state of the drain, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Whether the node took no new pods before the first maintenance came.
+    /// Whether the node was unschedulable before its first maintenance.
     #[serde(default)]
     pub was_unschedulable: bool,
-    /// How far the drain has come. Never goes back.
+    /// The last plan entry that the drain has reached. It never moves back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reached: Option<Key>,
+    pub reached: Option<PlanPosition>,
 }
 
-/// A maintenance that holds a node.
+impl NodeRecord {
+    /// Whether the node is drained.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.message == DRAINED_MESSAGE
+    }
+}
+
+/// An active maintenance of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Participant {
+pub struct HoldingMaintenance {
     /// Its name.
     pub name: String,
     /// Its stage.
     pub stage: Stage,
 }
 
-/// What we wrote on the node. An annotation that cannot be read counts as one that was not there.
+/// What to do with a node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeAction {
+    /// Keep it unschedulable, with this record.
+    Hold {
+        /// The record.
+        record: NodeRecord,
+        /// Whether it has the drain taint.
+        is_tainted: bool,
+    },
+    /// Remove record and taint, and restore its schedulability.
+    Release {
+        /// Whether it was unschedulable before its first maintenance.
+        was_unschedulable: bool,
+    },
+}
+
+/// The record of the node. An annotation that cannot be parsed counts as absent.
 #[must_use]
 pub fn record(node: &Node) -> Option<NodeRecord> {
     let text = node.metadata.annotations.as_ref()?.get(STATUS_ANNOTATION)?;
     serde_json::from_str(text).ok()
 }
 
-/// Whether something of ours is written on the node. Cheaper than reading it.
+/// Whether the node has a record, without parsing it.
 #[must_use]
-pub fn is_held(node: &Node) -> bool {
+pub fn is_under_maintenance(node: &Node) -> bool {
     node.metadata
         .annotations
         .as_ref()
         .is_some_and(|annotations| annotations.contains_key(STATUS_ANNOTATION))
 }
 
-/// Whether our taint is on the node.
+/// Whether the node has the drain taint.
 #[must_use]
 pub fn is_tainted(node: &Node) -> bool {
-    taints(node).iter().any(is_ours)
+    taints(node).iter().any(is_drain_taint)
 }
 
-/// The merge patch that makes the node as it is to be, under the condition that nobody changed it meanwhile.
+/// The merge patch for the action, with the resource version of the node as a precondition.
 #[must_use]
-pub fn patch(node: &Node, target: &NodeTarget) -> Value {
-    let (annotation, is_tainted, unschedulable) = match target {
-        NodeTarget::Held { record, is_tainted } => {
-            // A record is plain data: it always has a JSON form.
+pub fn patch(node: &Node, action: &NodeAction) -> Value {
+    let (annotation, is_tainted, unschedulable) = match action {
+        NodeAction::Hold { record, is_tainted } => {
+            // Serializing a record does not fail.
             let text = serde_json::to_string(record).unwrap_or_default();
             (Value::String(text), *is_tainted, Value::Bool(true))
         }
-        NodeTarget::Released {
+        NodeAction::Release {
             was_unschedulable: true,
         } => (Value::Null, false, Value::Bool(true)),
-        NodeTarget::Released { .. } => (Value::Null, false, Value::Null),
+        NodeAction::Release { .. } => (Value::Null, false, Value::Null),
     };
     let mut spec = Map::from_iter([("unschedulable".to_owned(), unschedulable)]);
     if is_tainted != self::is_tainted(node) {
-        let others = taints(node).iter().filter(|taint| !is_ours(taint)).cloned();
-        let ours = is_tainted.then(|| Taint {
+        let others = taints(node)
+            .iter()
+            .filter(|taint| !is_drain_taint(taint))
+            .cloned();
+        let drain_taint = is_tainted.then(|| Taint {
             key: DRAIN_TAINT.to_owned(),
             effect: EFFECT.to_owned(),
             ..Taint::default()
         });
-        let taints: Vec<Taint> = others.chain(ours).collect();
+        let taints: Vec<Taint> = others.chain(drain_taint).collect();
         let taints = if taints.is_empty() {
             Value::Null
         } else {
@@ -109,7 +139,7 @@ fn taints(node: &Node) -> &[Taint] {
         .unwrap_or_default()
 }
 
-fn is_ours(taint: &Taint) -> bool {
+fn is_drain_taint(taint: &Taint) -> bool {
     taint.key == DRAIN_TAINT && taint.effect == EFFECT
 }
 
@@ -126,24 +156,24 @@ mod tests {
     }
 
     #[test]
-    fn holding_keeps_foreign_taints_and_is_conditional() {
+    fn patches_keep_foreign_taints_and_have_a_precondition() {
         let record = NodeRecord {
             was_unschedulable: true,
             ..NodeRecord::default()
         };
-        let held = |is_tainted| NodeTarget::Held {
+        let hold = |is_tainted| NodeAction::Hold {
             record: record.clone(),
             is_tainted,
         };
         let foreign = json!([{"key": "other", "effect": "NoExecute"}]);
         let ours = json!({"key": DRAIN_TAINT, "effect": EFFECT});
-        let patch_of = |taints: &Value, target| patch(&node(taints, None), &target);
-        let patched = patch_of(&foreign, held(true));
+        let patch_of = |taints: &Value, action| patch(&node(taints, None), &action);
+        let patched = patch_of(&foreign, hold(true));
         assert_eq!(patched["metadata"]["resourceVersion"], "7");
         assert_eq!(patched["spec"]["unschedulable"], true);
         assert_eq!(patched["spec"]["taints"], json!([foreign[0], ours]));
         assert_eq!(
-            patch_of(&json!([foreign[0], ours]), held(true))["spec"].get("taints"),
+            patch_of(&json!([foreign[0], ours]), hold(true))["spec"].get("taints"),
             None
         );
         let written = patched["metadata"]["annotations"][STATUS_ANNOTATION]
@@ -154,23 +184,23 @@ mod tests {
             Some(record.clone())
         );
 
-        let released = |was_unschedulable| NodeTarget::Released { was_unschedulable };
-        let patched = patch_of(&json!([foreign[0], ours]), released(false));
+        let release = |was_unschedulable| NodeAction::Release { was_unschedulable };
+        let patched = patch_of(&json!([foreign[0], ours]), release(false));
         assert_eq!(patched["spec"]["taints"], foreign);
         assert_eq!(patched["spec"]["unschedulable"], Value::Null);
         assert_eq!(patched["metadata"]["annotations"][STATUS_ANNOTATION], Value::Null);
         assert_eq!(
-            patch_of(&json!([ours]), released(true))["spec"]["taints"],
+            patch_of(&json!([ours]), release(true))["spec"]["taints"],
             Value::Null
         );
         assert_eq!(
-            patch_of(&json!([ours]), released(true))["spec"]["unschedulable"],
+            patch_of(&json!([ours]), release(true))["spec"]["unschedulable"],
             true
         );
     }
 
     #[test]
-    fn an_annotation_that_cannot_be_read_is_none() {
+    fn annotation_that_cannot_be_parsed_counts_as_absent() {
         assert_eq!(super::record(&node(&json!([]), Some("{"))), None);
     }
 }

@@ -1,8 +1,8 @@
-"""Does the Python client do with our kinds what it does with every other?
+"""Uses the official Python client with our kinds.
 
-    story.py KUBECONFIG
+    client.py KUBECONFIG
 
-Ends with 0 and the word "done", or with what did not hold.
+Exits with 0 and prints "done", or fails with an assertion.
 """
 
 import sys
@@ -10,7 +10,7 @@ import sys
 from kubernetes import client, config, dynamic, watch
 
 GROUP, VERSION = "coordination.k8s.io", "v1alpha3"
-NAME = "python-story"
+NAME = "python-client"
 
 
 def maintenance(**spec):
@@ -18,16 +18,16 @@ def maintenance(**spec):
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "NodeMaintenance",
-        "metadata": {"name": NAME, "labels": {"story": "python"}},
+        "metadata": {"name": NAME, "labels": {"suite": "python"}},
         "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, **spec},
     }
 
 
 def custom_objects(api):
-    """The client for kinds it has no classes of."""
+    """The client for kinds without generated classes."""
     custom = client.CustomObjectsApi(api)
     place = (GROUP, VERSION, "nodemaintenances")
-    before = custom.list_cluster_custom_object(*place, label_selector="story=python")
+    before = custom.list_cluster_custom_object(*place, label_selector="suite=python")
     assert before["items"] == [], before
     created = custom.create_cluster_custom_object(*place, maintenance())
     assert created["spec"]["stage"] == "Idle", created
@@ -39,13 +39,13 @@ def custom_objects(api):
     stale = dict(created, spec=dict(created["spec"], reason="stale"))
     try:
         custom.replace_cluster_custom_object(*place, NAME, stale)
-        raise AssertionError("a stale replacement was taken")
+        raise AssertionError("a stale replacement succeeded")
     except client.ApiException as error:
         assert error.status == 409, error
     events = watch.Watch().stream(
         custom.list_cluster_custom_object,
         *place,
-        label_selector="story=python",
+        label_selector="suite=python",
         resource_version=before["metadata"]["resourceVersion"],
         timeout_seconds=3,
     )
@@ -56,15 +56,15 @@ def custom_objects(api):
 
 
 def dynamic_client(api):
-    """The client that reads discovery."""
+    """The client that uses discovery."""
     resources = dynamic.DynamicClient(api).resources
     kind = resources.get(api_version=f"{GROUP}/{VERSION}", kind="NodeMaintenance")
     assert (kind.name, kind.namespaced) == ("nodemaintenances", False), kind
     created = kind.create(body=maintenance())
-    found = kind.get(label_selector="story=python")
+    found = kind.get(label_selector="suite=python")
     assert [item.metadata.name for item in found.items] == [NAME], found
     seen = []
-    for event in kind.watch(timeout=10, label_selector="story=python"):
+    for event in kind.watch(timeout=10, label_selector="suite=python"):
         seen.append(event["type"])
         if event["type"] == "ADDED":
             kind.delete(name=created.metadata.name)

@@ -1,4 +1,4 @@
-//! What the parent orders a child to do and to suffer, told through environment variables.
+//! The plan of a child: its job and the fault that is injected, passed in environment variables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use drydock_storage::{Durability, Options};
 
-/// What a child does until something ends it.
+/// The job of a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// Writes once, and is gone as soon as it is answered.
+    /// Writes once, and exits as soon as the write is acknowledged.
     WriteOnce,
-    /// Writes, watches, compacts and keeps house.
+    /// Writes, watches, compacts and runs maintenance.
     Write,
-    /// The same, and takes one backup after another: each flushes and is a checkpoint.
+    /// The same, and takes one backup after the other; each flushes and makes a checkpoint.
     BackUp,
     /// The same with incremental backups.
     CopyOut,
-    /// Writes, closes and opens, again and again: each close flushes, each open begins a new manifest.
+    /// Writes, closes and opens repeatedly: each close flushes, each open starts a new manifest.
     Reopen,
-    /// Writes and flushes until the manifest is larger than all else, then meets the full disk there.
+    /// Writes and flushes until the manifest is the largest file and cannot grow.
     FillManifest,
     /// Restores this backup.
     Restore(PathBuf),
@@ -29,44 +29,44 @@ pub(crate) enum Job {
     Recover,
 }
 
-/// What befalls a child.
+/// A fault that is injected into a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Blow {
-    /// The parent's kill alone.
+pub(crate) enum Injection {
+    /// None; the parent kills it.
     None,
-    /// It dies when it has passed a failpoint so many times, and some time later.
-    Death {
+    /// It is killed at this pass of a failpoint, or some time later.
+    Kill {
         point: String,
         passes: i64,
-        linger: Duration,
+        delay: Duration,
     },
-    /// Passing a failpoint for this many times fails.
+    /// This pass of a failpoint fails.
     Error { point: String, passes: i64 },
-    /// No file grows beyond so many bytes, as if the disk were full then.
+    /// No file grows beyond this size, as on a full disk.
     Full { bytes: u64 },
 }
 
-impl Blow {
-    pub(crate) fn death(point: &str, passes: i64) -> Self {
-        Self::Death {
+impl Injection {
+    pub(crate) fn kill(point: &str, passes: i64) -> Self {
+        Self::Kill {
             point: point.to_owned(),
             passes,
-            linger: Duration::ZERO,
+            delay: Duration::ZERO,
         }
     }
 }
 
-/// What the parent orders.
+/// The plan of a child.
 #[derive(Debug, Clone)]
-pub(crate) struct Orders {
+pub(crate) struct ChildPlan {
     pub(crate) folder: PathBuf,
     pub(crate) seed: u64,
     pub(crate) job: Job,
-    pub(crate) blow: Blow,
+    pub(crate) injection: Injection,
     pub(crate) is_relaxed: bool,
-    /// History up to here may be let go of.
+    /// History up to here may be compacted.
     pub(crate) compact_through: u64,
-    /// Note how long each log is when it has just been synced.
+    /// Whether the child writes down the length of each log after it was synced.
     pub(crate) notes_syncs: bool,
 }
 
@@ -74,30 +74,30 @@ const FOLDER: &str = "DRYDOCK_CRASH_FOLDER";
 const SEED: &str = "DRYDOCK_CRASH_SEED";
 const JOB: &str = "DRYDOCK_CRASH_JOB";
 const SOURCE: &str = "DRYDOCK_CRASH_SOURCE";
-const BLOW: &str = "DRYDOCK_CRASH_BLOW";
+const INJECTION: &str = "DRYDOCK_CRASH_INJECTION";
 const RELAXED: &str = "DRYDOCK_CRASH_RELAXED";
 const COMPACT: &str = "DRYDOCK_CRASH_COMPACT";
 const NOTES: &str = "DRYDOCK_CRASH_NOTES";
 
-impl Orders {
-    /// Orders to write in a folder, and nothing else.
+impl ChildPlan {
+    /// A plan to write in a folder.
     pub(crate) fn to_write(folder: &Path, seed: u64) -> Self {
         Self {
             folder: folder.to_owned(),
             seed,
             job: Job::Write,
-            blow: Blow::None,
+            injection: Injection::None,
             is_relaxed: false,
             compact_through: 1,
             notes_syncs: false,
         }
     }
 
-    /// The command that runs a child under these orders.
+    /// The command that runs the child.
     pub(crate) fn command(&self) -> Command {
         let this = std::env::current_exe().unwrap();
-        let mut command = if let Blow::Full { bytes } = self.blow {
-            // A signal that is ignored stays ignored across exec; a write beyond the limit then fails.
+        let mut command = if let Injection::Full { bytes } = self.injection {
+            // An ignored signal stays ignored across exec, so a write beyond the limit fails instead of killing.
             let limited = format!(
                 "trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"",
                 bytes.div_ceil(512)
@@ -109,11 +109,11 @@ impl Orders {
             Command::new(this)
         };
         command.args(["--exact", "child::the_child", "--nocapture", "--test-threads=1"]);
-        self.tell(&mut command);
+        self.set_environment(&mut command);
         command
     }
 
-    fn tell(&self, command: &mut Command) {
+    fn set_environment(&self, command: &mut Command) {
         let (job, source) = match &self.job {
             Job::WriteOnce => ("write-once", None),
             Job::Write => ("write", None),
@@ -125,18 +125,16 @@ impl Orders {
             Job::Import(source) => ("import", Some(source)),
             Job::Recover => ("recover", None),
         };
-        let blow = match &self.blow {
-            Blow::None => String::new(),
-            Blow::Death {
-                point,
-                passes,
-                linger,
-            } => format!("death {point} {passes} {}", linger.as_micros()),
-            Blow::Error { point, passes } => format!("error {point} {passes}"),
-            Blow::Full { bytes } => format!("full {bytes}"),
+        let injection = match &self.injection {
+            Injection::None => String::new(),
+            Injection::Kill { point, passes, delay } => {
+                format!("kill {point} {passes} {}", delay.as_micros())
+            }
+            Injection::Error { point, passes } => format!("error {point} {passes}"),
+            Injection::Full { bytes } => format!("full {bytes}"),
         };
         command.env(FOLDER, &self.folder).env(SEED, self.seed.to_string());
-        command.env(JOB, job).env(BLOW, blow);
+        command.env(JOB, job).env(INJECTION, injection);
         command.env(COMPACT, self.compact_through.to_string());
         if let Some(source) = source {
             command.env(SOURCE, source);
@@ -148,7 +146,7 @@ impl Orders {
         }
     }
 
-    /// The orders of this process; none when no parent started it.
+    /// The plan of this process; `None` if no parent started it.
     pub(crate) fn from_environment() -> Option<Self> {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         let source = || PathBuf::from(std::env::var_os(SOURCE).unwrap());
@@ -165,27 +163,27 @@ impl Orders {
             "recover" => Job::Recover,
             other => panic!("no such job: {other}"),
         };
-        let blow = std::env::var(BLOW).unwrap();
-        let blow = match blow.split(' ').collect::<Vec<_>>().as_slice() {
-            ["death", point, passes, linger] => Blow::Death {
+        let injection = std::env::var(INJECTION).unwrap();
+        let injection = match injection.split(' ').collect::<Vec<_>>().as_slice() {
+            ["kill", point, passes, delay] => Injection::Kill {
                 point: (*point).to_owned(),
                 passes: passes.parse().unwrap(),
-                linger: Duration::from_micros(linger.parse().unwrap()),
+                delay: Duration::from_micros(delay.parse().unwrap()),
             },
-            ["error", point, passes] => Blow::Error {
+            ["error", point, passes] => Injection::Error {
                 point: (*point).to_owned(),
                 passes: passes.parse().unwrap(),
             },
-            ["full", bytes] => Blow::Full {
+            ["full", bytes] => Injection::Full {
                 bytes: bytes.parse().unwrap(),
             },
-            _ => Blow::None,
+            _ => Injection::None,
         };
         Some(Self {
             folder,
             seed: number(SEED)?,
             job,
-            blow,
+            injection,
             is_relaxed: number(RELAXED).is_some(),
             compact_through: number(COMPACT)?,
             notes_syncs: number(NOTES).is_some(),
@@ -209,17 +207,17 @@ pub(crate) fn options(folder: &Path, is_relaxed: bool) -> Options {
     }
 }
 
-/// Where the child notes the synced length of the newest log.
+/// The file for the synced length of the newest log.
 pub(crate) fn notes_path(folder: &Path) -> PathBuf {
     folder.with_extension("synced")
 }
 
-/// Where backups of a store go.
+/// The folder for backups of a store.
 pub(crate) fn backups_path(folder: &Path) -> PathBuf {
     folder.with_extension("backups")
 }
 
-/// Where incremental backups of a store go.
+/// The folder for incremental backups of a store.
 pub(crate) fn copies_path(folder: &Path) -> PathBuf {
     folder.with_extension("copies")
 }

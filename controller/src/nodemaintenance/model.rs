@@ -1,0 +1,238 @@
+//! Input and output of the planner: the state of all maintenances, nodes, pods and requests, and the plan for them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus, Stage};
+use jiff::Timestamp;
+
+use super::drain_plan::{Entry, entries};
+use super::node_state::{NodeAction, NodeRecord};
+
+/// Whether static pods count against the `Drained` condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum StaticPods {
+    /// They are reported; a node counts as drained while they run.
+    #[default]
+    Reported,
+    /// They must be gone.
+    Required,
+}
+
+/// A maintenance.
+#[derive(Debug, Clone)]
+pub struct Maintenance {
+    /// Its name.
+    pub name: String,
+    /// When it was created. Older maintenances come first.
+    pub created: Timestamp,
+    /// Its generation.
+    pub generation: Option<i64>,
+    /// `spec.stage`.
+    pub stage: Stage,
+    /// Whether it is being deleted.
+    pub is_deleting: bool,
+    /// Whether it has the completion finalizer.
+    pub has_finalizer: bool,
+    /// The entries of its drain plan, in order.
+    pub entries: Vec<Entry>,
+    /// The nodes it selects: indexes into [`ClusterState::nodes`].
+    pub nodes: Vec<usize>,
+    /// The stored status.
+    pub status: NodeMaintenanceStatus,
+}
+
+impl Maintenance {
+    /// Whether it keeps its nodes unschedulable. Without the finalizer it could be deleted without releasing them, so
+    /// nodes are not touched before it is set.
+    pub(super) fn is_active(&self) -> bool {
+        matches!(self.stage, Stage::Cordon | Stage::Drain) && !self.is_deleting && self.has_finalizer
+    }
+
+    /// Whether it drains its nodes.
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_active() && self.stage == Stage::Drain
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, Default)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// `spec.unschedulable`.
+    pub is_unschedulable: bool,
+    /// Whether it has the drain taint.
+    pub is_tainted: bool,
+    /// The record in its annotation.
+    pub record: Option<NodeRecord>,
+}
+
+/// A pod on a node.
+#[derive(Debug, Clone, Default)]
+pub struct PodFacts {
+    /// Its UID.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its node: an index into [`ClusterState::nodes`].
+    pub node: usize,
+    /// The rank of its type.
+    pub pod_type: usize,
+    /// Its priority.
+    pub priority: i32,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether its phase is Succeeded or Failed.
+    pub is_terminal: bool,
+}
+
+impl PodFacts {
+    /// Whether the entry matches the pod.
+    #[must_use]
+    pub fn is_matched_by(&self, entry: &Entry) -> bool {
+        entry.matches(self.pod_type, self.priority, &self.labels)
+    }
+
+    /// Whether one of the drain targets matches the pod.
+    #[must_use]
+    pub fn is_targeted(&self, targets: &[DrainPlanEntry]) -> bool {
+        entries(targets).iter().any(|entry| self.is_matched_by(entry))
+    }
+}
+
+/// The eviction request of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestFacts {
+    /// Whether node maintenances are among the requesters.
+    pub has_maintenance_requester: bool,
+    /// Whether its cancellation is forbidden, so that the requester cannot be removed.
+    pub is_cancellation_forbidden: bool,
+    /// Whether it is finished, and how.
+    pub state: RequestState,
+}
+
+impl RequestFacts {
+    /// Whether it is unfinished and node maintenances are among the requesters.
+    #[must_use]
+    pub fn is_active_for_maintenance(&self) -> bool {
+        self.has_maintenance_requester && self.state == RequestState::Active
+    }
+}
+
+/// Whether a request is finished, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequestState {
+    /// It is not finished.
+    #[default]
+    Active,
+    /// It was canceled because it had no requesters. It can be replaced by a new one.
+    Withdrawn,
+    /// It finished in another way.
+    Final,
+}
+
+/// The input of the planner.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterState {
+    /// Maintenances, in any order.
+    pub maintenances: Vec<Maintenance>,
+    /// Nodes.
+    pub nodes: Vec<NodeFacts>,
+    /// The pods of nodes under maintenance, and all pods with an active request for a maintenance.
+    pub pods: Vec<PodFacts>,
+    /// Requests by the UID of their pod.
+    pub requests: HashMap<String, RequestFacts>,
+    /// Whether static pods count against `Drained`.
+    pub static_pods: StaticPods,
+}
+
+impl ClusterState {
+    /// The maintenances that match, the oldest first: indexes into `maintenances`.
+    pub(super) fn by_age(&self, matches: impl Fn(&Maintenance) -> bool) -> Vec<usize> {
+        let mut order: Vec<(usize, &Maintenance)> = self
+            .maintenances
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| matches(one))
+            .collect();
+        order.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        order.into_iter().map(|(index, _)| index).collect()
+    }
+}
+
+/// What to do with the request of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestAction {
+    /// Create it.
+    Create,
+    /// Add the maintenance requester to the request of others.
+    Join,
+    /// Delete the withdrawn request, so that a new one can be created.
+    DeleteWithdrawn,
+    /// Remove the maintenance requester.
+    Withdraw,
+}
+
+/// What to do with a maintenance.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MaintenanceAction {
+    /// Add the completion finalizer, before anything else.
+    AddFinalizer,
+    /// Set the stage to Complete, because it is being deleted.
+    SetStageComplete,
+    /// Remove the completion finalizer.
+    RemoveFinalizer,
+    /// Write this status.
+    WriteStatus(Box<NodeMaintenanceStatus>),
+}
+
+/// An Event to publish about maintenances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MaintenanceEvent {
+    /// A maintenance began to drain a node that has reached later drain targets.
+    FastForwarded {
+        /// The maintenance.
+        maintenance: String,
+        /// The node.
+        node: String,
+    },
+    /// A node was made schedulable while it is under maintenance.
+    CordonConflict {
+        /// The node.
+        node: String,
+        /// The maintenances that select it.
+        maintenances: Vec<String>,
+    },
+    /// Static pods are left on drained nodes.
+    StaticPods {
+        /// The maintenance.
+        maintenance: String,
+        /// How many.
+        count: usize,
+    },
+    /// All nodes of a maintenance are drained.
+    Drained {
+        /// The maintenance.
+        maintenance: String,
+    },
+    /// A maintenance was completed: its nodes are released and its requests withdrawn.
+    Completed {
+        /// The maintenance.
+        maintenance: String,
+    },
+}
+
+/// The output of the planner, in the order of execution. Numbers are indexes into the lists of [`ClusterState`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// Changes of nodes.
+    pub nodes: Vec<(usize, NodeAction)>,
+    /// Changes of the requests of pods.
+    pub requests: Vec<(usize, RequestAction)>,
+    /// Changes of maintenances.
+    pub maintenances: Vec<(usize, MaintenanceAction)>,
+    /// Events to publish.
+    pub events: Vec<MaintenanceEvent>,
+}

@@ -1,0 +1,384 @@
+//! The progress of all drains: the levels of nodes, the entries that maintenances have passed, and which maintenances
+//! hold back which. The terms are defined in [`super`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
+
+use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
+use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
+
+/// The progress of all drains.
+pub(super) struct DrainProgress<'a> {
+    pub(super) state: &'a ClusterState,
+    /// The draining maintenances, the oldest first: indexes into `state.maintenances`. A *drainer* is an index into
+    /// this list.
+    pub(super) drainers: Vec<usize>,
+    /// How many entries are passed, by drainer.
+    passed: Vec<usize>,
+    /// The drainers of each node.
+    node_drainers: Vec<Vec<usize>>,
+    pub(super) nodes: Vec<NodeProgress>,
+    /// The governors of the nodes that a drainer waits for, by drainer.
+    awaited: Vec<BTreeSet<usize>>,
+    /// From when each pod is a drain target; `None` for pods that are not drained.
+    pub(super) targeted_from: Vec<Option<TargetedFrom>>,
+}
+
+/// From when a pod is a drain target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TargetedFrom {
+    /// It matches recorded targets of its node, and stays a target.
+    Always,
+    /// From when the node's level reaches this position.
+    Level(PlanPosition),
+}
+
+/// The progress of one node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeProgress {
+    pub(super) level: Option<PlanPosition>,
+    /// The earliest among the pods that are left and count.
+    next_target: Option<TargetedFrom>,
+    /// Pods without an active request of ours.
+    pub(super) pending: i32,
+    /// Pods with an active request of ours.
+    pub(super) requested: i32,
+    /// Static pods that do not count.
+    pub(super) static_pods: usize,
+}
+
+impl NodeProgress {
+    /// Whether a targeted pod is left.
+    pub(super) fn has_targeted_pods(&self) -> bool {
+        match (&self.next_target, &self.level) {
+            (Some(TargetedFrom::Always), _) => true,
+            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.next_target.is_none()
+    }
+
+    fn has_passed(&self, position: &PlanPosition) -> bool {
+        self.level
+            .as_ref()
+            .is_some_and(|level| level > position || (level == position && !self.has_targeted_pods()))
+    }
+
+    fn count_pod(&mut self, state: &ClusterState, pod: &PodFacts, from: Option<&TargetedFrom>) {
+        if Some(pod.pod_type) == PodType::Static.rank() && state.static_pods == StaticPods::Reported {
+            self.static_pods += 1;
+            return;
+        }
+        let is_requested = state
+            .requests
+            .get(&pod.uid)
+            .is_some_and(RequestFacts::is_active_for_maintenance);
+        let counter = if is_requested {
+            &mut self.requested
+        } else {
+            &mut self.pending
+        };
+        *counter = counter.saturating_add(1);
+        if let Some(from) = from
+            && self.next_target.as_ref().is_none_or(|next| from < next)
+        {
+            self.next_target = Some(from.clone());
+        }
+    }
+}
+
+impl<'a> DrainProgress<'a> {
+    pub(super) fn new(state: &'a ClusterState) -> Self {
+        let drainers = state.by_age(Maintenance::is_draining);
+        let mut progress = Self {
+            state,
+            passed: vec![0; drainers.len()],
+            node_drainers: vec![Vec::new(); state.nodes.len()],
+            nodes: Vec::new(),
+            awaited: Vec::new(),
+            targeted_from: Vec::new(),
+            drainers,
+        };
+        progress.nodes.extend(state.nodes.iter().map(|node| NodeProgress {
+            level: node.record.as_ref().and_then(|record| record.reached.clone()),
+            ..NodeProgress::default()
+        }));
+        for drainer in 0..progress.drainers.len() {
+            let nodes = progress.maintenance(drainer).map(|one| one.nodes.as_slice());
+            for node in nodes.unwrap_or_default() {
+                if let Some(drainers) = progress.node_drainers.get_mut(*node) {
+                    drainers.push(drainer);
+                }
+            }
+        }
+        progress.count_pods();
+        progress.advance();
+        progress.awaited = (0..progress.drainers.len())
+            .map(|drainer| progress.find_awaited(drainer))
+            .collect();
+        progress
+    }
+
+    fn maintenance(&self, drainer: usize) -> Option<&'a Maintenance> {
+        self.state.maintenances.get(*self.drainers.get(drainer)?)
+    }
+
+    /// The name of a drainer.
+    pub(super) fn name(&self, drainer: usize) -> &'a str {
+        self.maintenance(drainer).map_or("", |one| one.name.as_str())
+    }
+
+    pub(super) fn drainers_of(&self, node: usize) -> &[usize] {
+        self.node_drainers
+            .get(node)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn nodes_of(&self, drainer: usize) -> impl Iterator<Item = (usize, &NodeProgress)> {
+        let nodes = self.maintenance(drainer).map(|one| one.nodes.as_slice());
+        nodes
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|index| Some((*index, self.nodes.get(*index)?)))
+    }
+
+    /// Whether a drainer has passed an entry.
+    fn has_begun(&self, drainer: usize) -> bool {
+        self.passed.get(drainer).is_some_and(|passed| *passed > 0)
+    }
+
+    /// The current entry of a drainer; `None` when it has passed all.
+    pub(super) fn current(&self, drainer: usize) -> Option<&'a PlanPosition> {
+        let entries = &self.maintenance(drainer)?.entries;
+        entries
+            .get(*self.passed.get(drainer)?)
+            .map(|entry| &entry.position)
+    }
+
+    fn count_pods(&mut self) {
+        let state = self.state;
+        let recorded: Vec<Vec<Entry>> = state
+            .nodes
+            .iter()
+            .map(|node| {
+                node.record
+                    .as_ref()
+                    .map(|record| entries(&record.targets))
+                    .unwrap_or_default()
+            })
+            .collect();
+        for pod in &state.pods {
+            let recorded = recorded.get(pod.node).map(Vec::as_slice).unwrap_or_default();
+            let from = self.find_targeted_from(pod, recorded);
+            if let Some(node) = self.nodes.get_mut(pod.node)
+                && !pod.is_terminal
+            {
+                node.count_pod(state, pod, from.as_ref());
+            }
+            self.targeted_from.push(from);
+        }
+    }
+
+    fn find_targeted_from(&self, pod: &PodFacts, recorded: &[Entry]) -> Option<TargetedFrom> {
+        let drainers = self.drainers_of(pod.node);
+        if drainers.is_empty() || pod.is_terminal {
+            return None;
+        }
+        if recorded.iter().any(|entry| pod.is_matched_by(entry)) {
+            return Some(TargetedFrom::Always);
+        }
+        drainers
+            .iter()
+            .filter_map(|drainer| {
+                let entries = &self.maintenance(*drainer)?.entries;
+                entries.iter().find(|entry| pod.is_matched_by(entry))
+            })
+            .map(|entry| TargetedFrom::Level(entry.position.clone()))
+            .min()
+    }
+
+    /// Raises the levels of nodes until none changes.
+    fn advance(&mut self) {
+        loop {
+            self.passed = (0..self.drainers.len())
+                .map(|drainer| self.count_passed(drainer))
+                .collect();
+            let mut has_changed = false;
+            for node in 0..self.nodes.len() {
+                has_changed |= self.raise(node);
+            }
+            if !has_changed {
+                return;
+            }
+        }
+    }
+
+    fn count_passed(&self, drainer: usize) -> usize {
+        let Some(maintenance) = self.maintenance(drainer).filter(|one| !one.nodes.is_empty()) else {
+            return 0;
+        };
+        maintenance
+            .entries
+            .iter()
+            .take_while(|entry| {
+                self.nodes_of(drainer)
+                    .all(|(_, node)| node.has_passed(&entry.position))
+            })
+            .count()
+    }
+
+    /// Raises the level of a node to the lowest current entry among its drainers. Returns whether it changed.
+    fn raise(&mut self, node: usize) -> bool {
+        let drainers = self.drainers_of(node);
+        let lowest = drainers.iter().filter_map(|drainer| self.current(*drainer)).min();
+        // Drainers that have passed all entries are ignored. When all have, the level is the last of their entries.
+        let last = || {
+            let entries = drainers
+                .iter()
+                .filter_map(|drainer| self.maintenance(*drainer)?.entries.last());
+            entries.map(|entry| &entry.position).max()
+        };
+        let Some(lowest) = lowest.or_else(last).cloned() else {
+            return false;
+        };
+        let Some(node) = self.nodes.get_mut(node) else {
+            return false;
+        };
+        let is_higher = node.level.as_ref().is_none_or(|level| *level < lowest);
+        if is_higher {
+            node.level = Some(lowest);
+        }
+        is_higher
+    }
+
+    /// The drainers whose current entry the node has reached.
+    fn governors(&self, node: usize) -> BTreeSet<usize> {
+        let level = self.nodes.get(node).and_then(|node| node.level.as_ref());
+        let governs = |drainer: &usize| match (self.current(*drainer), level) {
+            (Some(current), Some(level)) => current <= level,
+            _ => false,
+        };
+        self.drainers_of(node).iter().copied().filter(governs).collect()
+    }
+
+    fn find_awaited(&self, drainer: usize) -> BTreeSet<usize> {
+        let Some(current) = self.current(drainer) else {
+            return BTreeSet::new();
+        };
+        self.nodes_of(drainer)
+            .filter(|(_, node)| !node.has_passed(current))
+            .flat_map(|(index, _)| self.governors(index))
+            .collect()
+    }
+
+    fn names(&self, drainers: &BTreeSet<usize>) -> String {
+        let names: Vec<_> = drainers.iter().map(|drainer| self.name(*drainer)).collect();
+        names.join(", ")
+    }
+
+    fn draining_message(&self, limiters: &BTreeSet<usize>) -> String {
+        if limiters.is_empty() {
+            return "Draining".to_owned();
+        }
+        format!("Draining (limited by {})", self.names(limiters))
+    }
+
+    fn waiting_message(&self, awaited: &BTreeSet<usize>) -> String {
+        if awaited.is_empty() {
+            return "Draining".to_owned();
+        }
+        format!("Waiting for {}.", self.names(awaited))
+    }
+
+    pub(super) fn node_message(&self, index: usize) -> String {
+        let drainers = self.drainers_of(index);
+        let Some(node) = self.nodes.get(index).filter(|_| !drainers.is_empty()) else {
+            return String::new();
+        };
+        if node.is_drained() {
+            return DRAINED_MESSAGE.to_owned();
+        }
+        let governors = self.governors(index);
+        if !node.has_targeted_pods() {
+            let awaited = governors
+                .iter()
+                .filter_map(|drainer| self.awaited.get(*drainer))
+                .flatten()
+                .copied()
+                .collect();
+            return self.waiting_message(&awaited);
+        }
+        let is_limited = drainers.iter().any(|drainer| {
+            let is_older = governors.last().is_some_and(|last| drainer < last);
+            !governors.contains(drainer) && (self.has_begun(*drainer) || is_older)
+        });
+        let limiters = if is_limited { governors } else { BTreeSet::new() };
+        self.draining_message(&limiters)
+    }
+
+    pub(super) fn maintenance_message(&self, drainer: usize) -> String {
+        if self.nodes_of(drainer).next().is_none() {
+            return String::new();
+        }
+        if self.nodes_of(drainer).all(|(_, node)| node.is_drained()) {
+            return DRAINED_MESSAGE.to_owned();
+        }
+        if !self.nodes_of(drainer).any(|(_, node)| node.has_targeted_pods()) {
+            let mut awaited = self.awaited.get(drainer).cloned().unwrap_or_default();
+            awaited.remove(&drainer);
+            return self.waiting_message(&awaited);
+        }
+        let has_begun = self.has_begun(drainer);
+        let current = self.current(drainer);
+        let limiters = self
+            .nodes_of(drainer)
+            .filter(|(_, node)| {
+                current.is_none_or(|current| node.level.as_ref().is_none_or(|level| level < current))
+            })
+            .flat_map(|(index, _)| self.governors(index))
+            .filter(|limiter| *limiter != drainer && (!has_begun || *limiter < drainer))
+            .collect();
+        self.draining_message(&limiters)
+    }
+
+    /// The drain targets of a node: per pod type the entry without a selector, then one entry per selector.
+    pub(super) fn targets(&self, index: usize) -> Vec<DrainPlanEntry> {
+        let level = self.nodes.get(index).and_then(|node| node.level.as_ref());
+        let record = self.state.nodes.get(index).and_then(|node| node.record.as_ref());
+        let recorded = record.map(|record| entries(&record.targets)).unwrap_or_default();
+        let planned = self
+            .drainers_of(index)
+            .iter()
+            .filter_map(|drainer| self.maintenance(*drainer))
+            .flat_map(|maintenance| &maintenance.entries)
+            .map(|entry| (entry, level.is_some_and(|level| entry.position <= *level)));
+        // By pod type and selector: the highest priority reached, and the entry.
+        let mut priorities: BTreeMap<(usize, &str), i32> = BTreeMap::new();
+        let mut wires: BTreeMap<(usize, &str), &DrainPlanEntry> = BTreeMap::new();
+        for (entry, is_reached) in planned.chain(recorded.iter().map(|entry| (entry, true))) {
+            let selection = (entry.position.pod_type, entry.position.selector.as_str());
+            wires.entry(selection).or_insert(&entry.wire);
+            if is_reached {
+                let priority = priorities.entry(selection).or_insert(entry.position.priority);
+                *priority = (*priority).max(entry.position.priority);
+            }
+        }
+        wires
+            .into_iter()
+            .filter_map(|(selection, wire)| {
+                let unselective = priorities.get(&(selection.0, ""));
+                let pod_priority = *priorities.get(&selection).max(unselective)?;
+                Some(DrainPlanEntry {
+                    pod_priority,
+                    ..wire.clone()
+                })
+            })
+            .collect()
+    }
+}
