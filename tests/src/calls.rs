@@ -12,7 +12,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::clients::{Connection, RawClient};
+use crate::clients::{Connection, Protocol, RawClient};
 use crate::lines::Lines;
 
 /// The timeout of an event, enough for a busy machine.
@@ -42,6 +42,12 @@ impl Caller {
             client,
             headers: HeaderMap::new(),
         }
+    }
+
+    /// The protocol of its connections.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol()
     }
 
     /// Adds a header to every request; a repeated name is sent as another line.

@@ -84,6 +84,12 @@ pub async fn create_rejects_duplicates_and_invalid_bodies(api: &Endpoint) -> Res
     foreign["apiVersion"] = json!("coordination.k8s.io/v9");
     let answer = api.caller.post(&path, &foreign).await?.expect(400)?;
     assert_eq!(answer["reason"], "BadRequest");
+    ensure!(
+        answer["message"]
+            .to_string()
+            .contains("NodeMaintenance in version \\\"v9\\\""),
+        "{answer}"
+    );
     let mut other = api.maintenance("b");
     other["kind"] = json!("EvictionRequest");
     api.caller.post(&path, &other).await?.expect(400)?;

@@ -65,15 +65,21 @@ pub async fn finalizers_hold_an_object(api: &Endpoint) -> Result<()> {
         .refused(409, "AlreadyExists", &message)?;
 
     let labelled = json!({ "metadata": { "labels": { "late": "label" } } });
-    api.merge("a", &labelled).await?.expect(200)?;
+    let before = api.merge("a", &labelled).await?.expect(200)?;
     assert_eq!(watch.type_and_name().await?.0, "MODIFIED");
     let last = api
         .merge("a", &json!({ "metadata": { "finalizers": null } }))
         .await?
         .expect(200)?;
     assert_eq!(last["metadata"]["finalizers"], Value::Null);
+    assert_eq!(
+        version(&last)?,
+        version(&before)?,
+        "not the revision of the deletion"
+    );
     let event = watch.event().await?;
     assert_eq!(event["type"], "DELETED");
+    ensure!(version(&event["object"])? > version(&before)?, "{event}");
     assert_eq!(api.caller.get(&api.path("a")).await?.status, 404);
     Ok(())
 }

@@ -6,6 +6,14 @@ use serde_json::{Value, json};
 use super::{Endpoint, ROOT};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const RESOURCES: [&str; 6] = [
+    "evictioninterceptors",
+    "evictioninterceptors/status",
+    "evictionrequests",
+    "evictionrequests/status",
+    "nodemaintenances",
+    "nodemaintenances/status",
+];
 const VERBS: [&str; 8] = [
     "create",
     "delete",
@@ -24,6 +32,11 @@ pub async fn resources_are_listed(api: &Endpoint) -> Result<()> {
         assert_eq!(list["kind"], "APIResourceList");
         assert_eq!(list["groupVersion"], super::GROUP_VERSION);
         let resources = list["resources"].as_array().context("resources")?;
+        let names: Vec<_> = resources
+            .iter()
+            .filter_map(|resource| resource["name"].as_str())
+            .collect();
+        assert_eq!(names, RESOURCES);
         let find = |name: &str| {
             let found = resources.iter().find(|resource| resource["name"] == name);
             found.cloned().with_context(|| format!("{name} is not listed"))
@@ -94,6 +107,14 @@ pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
         );
         assert_eq!(resource["subresources"][0]["subresource"], "status");
     }
+
+    // As kubectl asks.
+    let accept = format!("{AGGREGATED};profile=nopeer,application/json");
+    let kubectl = api.caller.clone().with_header("accept", &accept)?;
+    assert_eq!(
+        kubectl.get("/apis").await?.expect(200)?["kind"],
+        "APIGroupDiscoveryList"
+    );
 
     let tag = answer.header("etag").to_owned();
     ensure!(tag.len() > 2 && tag.starts_with('"'), "{tag}");

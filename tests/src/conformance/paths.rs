@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Endpoint, ROOT};
 use crate::calls::Caller;
+use crate::clients::Protocol;
 
 const NO_PATH: &str = "the server could not find the requested resource";
 const NO_METHOD: &str = "the server does not allow this method on the requested resource";
@@ -184,6 +185,10 @@ pub async fn checks_have_an_order(api: &Endpoint) -> Result<()> {
     }
     let large = Bytes::from(vec![b' '; 3 * 1024 * 1024 + 1]);
     for (method, is_collection, query, accept, content_type, body, code) in ORDER {
+        // Over HTTP/1.1 a response that comes before the end of the body may be lost with the connection.
+        if *body == LARGE && *code != 413 && api.caller.protocol() == Protocol::Http1 {
+            continue;
+        }
         let path = if *is_collection {
             api.maintenances()
         } else {

@@ -209,11 +209,15 @@ pub async fn invalid_watches_are_rejected(api: &Endpoint) -> Result<()> {
         .await?;
     assert_eq!(status.expect(400)?["reason"], "BadRequest");
     let answer = get("&resourceVersion=abc").await?;
-    ensure!([400, 500].contains(&answer.status), "{}", answer.text());
+    let codes: &[u16] = if api.through_host { &[400, 500] } else { &[500] };
+    ensure!(codes.contains(&answer.status), "{}", answer.text());
     let yaml = api.caller.clone().with_header("accept", "application/yaml")?;
     let answer = yaml.get(&format!("{}&watch=true", api.own())).await?;
-    let message = answer.expect(406)?["message"].to_string();
-    ensure!(message.contains("application/json;stream=watch"), "{message}");
+    ensure!(
+        answer.status == 406 && answer.text().contains("application/json;stream=watch"),
+        "{}",
+        answer.text()
+    );
     let mismatch = format!(
         "{}/watch/nodemaintenances/a?fieldSelector=metadata.name%3Db",
         super::ROOT

@@ -5,9 +5,6 @@ mod damaged;
 mod faces;
 mod lists;
 mod objects;
-mod routes;
-mod watches;
-mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +13,7 @@ use drydock_machinery::clock::ManualClock;
 use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::Kind;
 use drydock_storage::memory::MemoryStore;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -25,14 +22,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::*;
 use crate::admission;
 use crate::authorization::Authorizer;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::attributes;
 use crate::registry::kinds::{REGISTRATIONS, Registration};
-use crate::registry::{evictioninterceptor, evictionrequest, nodemaintenance};
+use crate::registry::{evictioninterceptor, evictionrequest};
 use crate::request::{Query, RequestInfo, UserInfo, Warnings};
 
 const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
@@ -54,11 +51,6 @@ struct Sample {
 const REQUESTS: Sample = Sample::new(
     &evictionrequest::REGISTRATION,
     "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests",
-);
-
-const MAINTENANCES: Sample = Sample::new(
-    &nodemaintenance::REGISTRATION,
-    "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
 );
 
 const INTERCEPTORS: Sample = Sample::new(
@@ -111,11 +103,6 @@ impl Sample {
     fn item(&self, n: usize) -> String {
         format!("{}/{}", self.path, (self.name)(n))
     }
-
-    /// How messages name the resource.
-    fn resource(&self) -> String {
-        format!("{}.coordination.k8s.io", self.kind.plural)
-    }
 }
 
 /// A status that every kind takes.
@@ -129,7 +116,6 @@ struct Served<S: Store = MemoryStore> {
     api: Api<S>,
     store: S,
     host: Arc<FakeHost>,
-    clock: Arc<ManualClock>,
     _feeders: DropGuard,
 }
 
@@ -173,7 +159,6 @@ impl<S: Store> Served<S> {
                 group: group.to_owned(),
                 resource: plural.to_owned(),
                 extract: attributes::extract(&resource),
-                indexed_labels: IndexedLabels::All,
                 limits: CacheLimits::default(),
                 metrics: CacheMetrics::default(),
                 seed: 1,
@@ -195,7 +180,6 @@ impl<S: Store> Served<S> {
             api,
             store,
             host,
-            clock,
             _feeders: shutdown.drop_guard(),
         }
     }
@@ -219,7 +203,6 @@ impl<S: Store> Served<S> {
             let name: HeaderName = name.parse().unwrap();
             request.headers_mut().append(name, value.parse().unwrap());
         }
-        let warnings = Warnings::default();
         let context = RequestContext {
             info: RequestInfo::parse(&method, path, &query).unwrap(),
             query,
@@ -231,7 +214,7 @@ impl<S: Store> Served<S> {
             audit_id: HeaderValue::from_static("id"),
             received: tokio::time::Instant::now(),
             deadline: None,
-            warnings: warnings.clone(),
+            warnings: Warnings::default(),
             user_agent: "kubectl/v1.37.2".to_owned(),
             remote: ([127, 0, 0, 1], 1).into(),
             ending: CancellationToken::new(),
@@ -240,8 +223,6 @@ impl<S: Store> Served<S> {
         Answer {
             line: line.to_owned(),
             code: response.status().as_u16(),
-            headers: response.headers().clone(),
-            warnings: warnings.texts(),
             body: response,
             read: Vec::new(),
         }
@@ -297,8 +278,6 @@ impl<S: Store> Served<S> {
 struct Answer {
     line: String,
     code: u16,
-    headers: HeaderMap,
-    warnings: Vec<String>,
     body: Response<ResponseBody>,
     read: Vec<u8>,
 }
