@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use crate::backend::Backend;
 use crate::config::StorageConfig;
 use crate::error::ApiError;
-use crate::handlers::{Answered, Extension};
+use crate::handlers::{Extension, ResponseFuture};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::{Query, RequestContext, ResourceRequest};
 
@@ -102,7 +102,7 @@ impl<S: Backend> Extension for Backups<S> {
         path.trim_end_matches('/') == PATH
     }
 
-    fn answer(&self, context: RequestContext, _: HeaderMap, _: RequestBody) -> Answered<'_> {
+    fn handle(&self, context: RequestContext, _: HeaderMap, _: RequestBody) -> ResponseFuture<'_> {
         Box::pin(async move {
             if context.info.method != Method::POST {
                 return Err(ApiError::method_not_allowed());

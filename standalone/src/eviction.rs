@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use drydock_apiserver::error::{ApiError, GroupResource, Reason, Status, StatusCause, StatusDetails};
-use drydock_apiserver::handlers::{Answered, Extension};
+use drydock_apiserver::handlers::{Extension, ResponseFuture};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::registry::caller::Caller;
 use drydock_apiserver::registry::metadata::time_text;
@@ -293,7 +293,7 @@ impl<S: Store> Evictions<S> {
         pods.delete(caller, &key, &options).await.map(drop)
     }
 
-    async fn answer(
+    async fn respond(
         &self,
         context: RequestContext,
         headers: HeaderMap,
@@ -327,8 +327,8 @@ impl<S: Store> Extension for Evictions<S> {
             && resource.surplus_segments == 0
     }
 
-    fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_> {
-        Self::answer(self, context, headers, body).boxed()
+    fn handle(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> ResponseFuture<'_> {
+        Self::respond(self, context, headers, body).boxed()
     }
 }
 

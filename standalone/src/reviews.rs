@@ -4,7 +4,7 @@
 //! tokens.
 
 use drydock_apiserver::error::ApiError;
-use drydock_apiserver::handlers::{Answered, Extension};
+use drydock_apiserver::handlers::{Extension, ResponseFuture};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
 use drydock_machinery::codec::protobuf::{FieldType, Message};
@@ -91,7 +91,7 @@ const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldTy
 pub(crate) struct Reviews;
 
 impl Reviews {
-    async fn answer(
+    async fn respond(
         context: RequestContext,
         headers: HeaderMap,
         body: RequestBody,
@@ -132,8 +132,8 @@ impl Extension for Reviews {
             && Review::of(resource).is_some()
     }
 
-    fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_> {
-        Self::answer(context, headers, body).boxed()
+    fn handle(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> ResponseFuture<'_> {
+        Self::respond(context, headers, body).boxed()
     }
 }
 

@@ -1,7 +1,7 @@
-//! What is done with a request that passed every filter?
+//! Handles the requests that have passed every filter.
 //!
-//! [`Api`] finds the resource and the verb; one file a verb does the rest. Discovery and OpenAPI are answered from
-//! documents made at start.
+//! [`Api`] finds the resource and the verb; each verb has a file of its own. Discovery and OpenAPI are served from
+//! documents that are built at startup.
 
 mod body;
 mod create;
@@ -50,22 +50,21 @@ pub struct Api<S: Store> {
     extensions: Vec<Box<dyn Extension>>,
 }
 
-/// An answer in the making.
-pub type Answered<'a> = futures_util::future::BoxFuture<'a, Result<Response<ResponseBody>, ApiError>>;
+/// A response, or the error that becomes one.
+pub type ResponseFuture<'a> = futures_util::future::BoxFuture<'a, Result<Response<ResponseBody>, ApiError>>;
 
-/// Routes beside those every resource has: subresources with verbs of their own, reviews, and paths that are no
-/// resource.
+/// Routes besides those that every resource has: further subresources, access reviews, and non-resource paths.
 pub trait Extension: Send + Sync {
-    /// Whether this request is its own.
+    /// Whether this extension serves the resource request.
     fn claims(&self, resource: &ResourceRequest) -> bool;
 
-    /// Whether a path that is no resource is its own.
+    /// Whether this extension serves the non-resource path.
     fn claims_path(&self, _path: &str) -> bool {
         false
     }
 
-    /// Answers it.
-    fn answer(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> Answered<'_>;
+    /// Handles a request that the extension has claimed.
+    fn handle(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> ResponseFuture<'_>;
 }
 
 impl<'a> From<&'a RequestContext> for Caller<'a> {
@@ -119,7 +118,7 @@ impl<S: Store> Call<'_, S> {
 }
 
 impl<S: Store> Api<S> {
-    /// A server's answers over these resources.
+    /// The handler for these resources. Extensions are tried first, in order.
     #[must_use]
     pub fn new(
         catalog: Catalog,
@@ -138,7 +137,7 @@ impl<S: Store> Api<S> {
         }
     }
 
-    async fn answer(
+    async fn dispatch(
         &self,
         context: RequestContext,
         request: Request<RequestBody>,
@@ -146,13 +145,13 @@ impl<S: Store> Api<S> {
         let (parts, body) = request.into_parts();
         let Some(resource) = context.info.resource.clone() else {
             let path = context.info.path.as_str();
-            let own = self
+            let extension = self
                 .extensions
                 .iter()
                 .find(|extension| extension.claims_path(path));
-            return match own {
-                Some(extension) => extension.answer(context, parts.headers, body).await,
-                None => self.answer_path(&context, &parts.headers),
+            return match extension {
+                Some(extension) => extension.handle(context, parts.headers, body).await,
+                None => self.handle_path(&context, &parts.headers),
             };
         };
         if let Some(extension) = self
@@ -160,7 +159,7 @@ impl<S: Store> Api<S> {
             .iter()
             .find(|extension| extension.claims(&resource))
         {
-            return extension.answer(context, parts.headers, body).await;
+            return extension.handle(context, parts.headers, body).await;
         }
         let (call, verb) = self.route(resource, context, parts.headers)?;
         match verb {
@@ -176,7 +175,7 @@ impl<S: Store> Api<S> {
         }
     }
 
-    /// Finds resource and version, and checks that the verb is served there.
+    /// Finds the resource in its version, and checks that it serves the verb.
     fn route(
         &self,
         mut resource: ResourceRequest,
@@ -184,13 +183,13 @@ impl<S: Store> Api<S> {
         headers: HeaderMap,
     ) -> Result<(Call<'_, S>, Verb), ApiError> {
         if resource.group.is_empty() && resource.resource == "namespaces" {
-            // The path of a namespace names it as an object and as a namespace, but it is in none.
+            // The path of a Namespace object reads like a namespace, but the object is cluster-scoped.
             resource.namespace.clear();
         }
         let found = self.stores.iter().find_map(|store| {
-            let own = &store.resource;
-            let matches = own.group == resource.group && own.plural == resource.resource;
-            let endpoint = matches.then(|| Endpoint::of(own, &resource.version));
+            let candidate = &store.resource;
+            let matches = candidate.group == resource.group && candidate.plural == resource.resource;
+            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.version));
             endpoint.flatten().map(|endpoint| (store, endpoint))
         });
         let (store, endpoint) = found.ok_or_else(ApiError::no_route)?;
@@ -225,7 +224,7 @@ impl<S: Store> Api<S> {
                 )
             }
         };
-        // The old `/watch/` paths are the verb watch whatever the method.
+        // The deprecated `/watch/` paths mean the verb watch with any method.
         let is_read = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
         if !served || (is_read && method != Method::GET) {
             return Err(ApiError::method_not_allowed());
@@ -244,7 +243,8 @@ impl<S: Store> Api<S> {
         Ok((call, verb))
     }
 
-    fn answer_path(
+    /// Serves OpenAPI, discovery and the list of paths.
+    fn handle_path(
         &self,
         context: &RequestContext,
         headers: &HeaderMap,
@@ -293,7 +293,7 @@ impl<S: Store> Api<S> {
     }
 }
 
-/// A name that no object can have is refused before anything is looked up.
+/// Rejects a name that no object can have, before any lookup.
 fn check_name(name: &str) -> Result<(), ApiError> {
     let refuse = |why: &str| {
         Err(ApiError::bad_request(format!(
@@ -312,7 +312,7 @@ impl<S: Store> Handler for Api<S> {
     async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
         let representation =
             negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
-        match self.answer(context, request).await {
+        match self.dispatch(context, request).await {
             Ok(response) => response,
             Err(error) => response::refusal(error, representation),
         }
