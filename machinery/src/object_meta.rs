@@ -11,7 +11,7 @@ use crate::field_error::{ErrorList, FieldError, FieldPath, is_printable, quoted}
 use crate::names::{as_prefix, dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors};
 
 /// The maximum total size of all annotations of an object, keys and values, in bytes.
-const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// The maximum length of a field manager, in bytes.
 pub(crate) const MAX_FIELD_MANAGER_BYTES: usize = 128;
 /// The finalizer of a delete that orphans dependents.

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::field_set::FieldSet;
 use super::items::TypedError;
 use super::managed_fields::Endpoint;
-use super::typed::{Comparison, compare, everything};
+use super::typed::{Comparison, compare};
+use super::value_paths::everything;
 use crate::schema::Structural;
 
 /// The changes of a write in one version, without the reset fields of the endpoint.
@@ -20,7 +21,7 @@ pub(super) struct Changes {
 
 /// Why the changes of a write cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ChangesError {
+pub enum ChangesError {
     /// A list cannot be split into items.
     #[error("failed to compare objects: {0}")]
     Typed(#[from] TypedError),

@@ -11,7 +11,7 @@ const FIELDS_V1: &str = "FieldsV1";
 
 /// The kind of write that created an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Operation {
+pub enum Operation {
     /// Server-side apply: the set contains the fields of the last applied configuration.
     Apply,
     /// Any other write: the set contains the fields that the manager changed.
@@ -46,7 +46,7 @@ pub(super) struct Entry {
 
 /// Why a list of entries cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum EntriesError {
+pub enum EntriesError {
     /// The value is not a list of objects.
     #[error("managedFields must be a list of objects")]
     Shape,

@@ -1,5 +1,6 @@
 //! Sets of field paths, stored as a trie and encoded as `FieldsV1`.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -20,10 +21,10 @@ pub struct FieldSet {
 
 /// A path element, whether the path that ends with it is a member, and the paths below it.
 #[derive(Clone, PartialEq, Eq)]
-struct Node {
+pub(super) struct Node {
     element: PathElement,
-    is_member: bool,
-    below: FieldSet,
+    pub(super) is_member: bool,
+    pub(super) below: FieldSet,
 }
 
 /// Why a value is not valid `FieldsV1`.
@@ -88,12 +89,10 @@ impl FieldSet {
     }
 
     /// Whether a path is a member.
-    #[cfg(test)]
     pub(super) fn contains(&self, path: &Path) -> bool {
         self.contains_elements(&path.0)
     }
 
-    #[cfg(test)]
     fn contains_elements(&self, elements: &[PathElement]) -> bool {
         let Some((element, rest)) = elements.split_first() else {
             return false;
@@ -107,12 +106,22 @@ impl FieldSet {
         })
     }
 
-    fn node(&self, element: &PathElement) -> Option<&Node> {
+    /// The node of a path element.
+    pub(super) fn node(&self, element: &PathElement) -> Option<&Node> {
         let at = self
             .nodes
             .binary_search_by(|node| node.element.cmp(element))
             .ok()?;
         self.nodes.get(at)
+    }
+
+    /// The node of a field or a map key.
+    pub(super) fn field_node(&self, name: &str) -> Option<&Node> {
+        let order = |node: &Node| match &node.element {
+            PathElement::Field(field) => field.as_str().cmp(name),
+            _ => Ordering::Greater,
+        };
+        self.nodes.get(self.nodes.binary_search_by(order).ok()?)
     }
 
     /// Appends a path element that sorts after all others, with the paths below it, unless that adds no member.
@@ -175,7 +184,6 @@ impl FieldSet {
     }
 
     /// The paths in both sets.
-    #[cfg(test)]
     pub(super) fn intersection(&self, other: &Self) -> Self {
         let mut both = Self::new();
         for node in &self.nodes {
@@ -226,7 +234,6 @@ impl FieldSet {
     }
 
     /// The members of this set that are not in `other`.
-    #[cfg(test)]
     pub(super) fn difference(mut self, other: &Self) -> Self {
         self.subtract(other);
         self
@@ -236,12 +243,7 @@ impl FieldSet {
     /// paths of these values.
     pub(super) fn reconcile(&mut self, schema: &Structural) {
         for node in &mut self.nodes {
-            let below = match (&schema.shape, &node.element) {
-                (Shape::Object(object), PathElement::Field(name)) => object.child(name),
-                (Shape::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(&list.items),
-                _ => None,
-            };
-            let Some(below) = below.filter(|_| !node.below.is_empty()) else {
+            let Some(below) = schema_below(schema, &node.element).filter(|_| !node.below.is_empty()) else {
                 continue;
             };
             let is_atomic = match &below.shape {
@@ -256,6 +258,20 @@ impl FieldSet {
                 node.below.reconcile(below);
             }
         }
+    }
+
+    /// The set with every struct field on the way to a member as a further member. Map keys and list items on the way are
+    /// not added. The reference calls this `EnsureNamedFieldsAreMembers`.
+    pub(super) fn with_named_fields(mut self, schema: &Structural) -> Self {
+        for node in self.nodes.iter_mut().filter(|node| !node.below.is_empty()) {
+            if let (Shape::Object(object), PathElement::Field(name)) = (&schema.shape, &node.element) {
+                node.is_member |= object.field(name).is_some();
+            }
+            if let Some(below) = schema_below(schema, &node.element) {
+                node.below = std::mem::take(&mut node.below).with_named_fields(below);
+            }
+        }
+        self
     }
 
     /// All members in order; a path comes before the paths below it.
@@ -334,6 +350,15 @@ impl FieldSet {
             )
         });
         dot.into_iter().chain(children).collect()
+    }
+}
+
+/// The schema of the position that a path element leads to.
+fn schema_below<'s>(schema: &'s Structural, element: &PathElement) -> Option<&'s Structural> {
+    match (&schema.shape, element) {
+        (Shape::Object(object), PathElement::Field(name)) => object.child(name),
+        (Shape::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(&list.items),
+        _ => None,
     }
 }
 

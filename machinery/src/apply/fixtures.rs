@@ -64,14 +64,43 @@ fn kind(version: &str, requesters: &str) -> Structural {
 /// The other version, seen from requests in version [`V1`]. Objects with `spec.priority` 13 do not convert.
 pub(super) struct FromV1;
 
+/// The other version, seen from requests in version [`V2`].
+pub(super) struct FromV2;
+
 impl Versions for FromV1 {
     fn schema(&self, api_version: &str) -> Option<&Structural> {
         (api_version == V2).then_some(&*V2_SCHEMA)
     }
 
     fn convert(&self, object: &Value, _: &str) -> Option<Value> {
-        converted(object, V2, "requesters", "parties")
+        to_v2(object)
     }
+
+    fn revert(&self, object: &Value, _: &str) -> Option<Value> {
+        to_v1(object)
+    }
+}
+
+impl Versions for FromV2 {
+    fn schema(&self, api_version: &str) -> Option<&Structural> {
+        (api_version == V1).then_some(&*V1_SCHEMA)
+    }
+
+    fn convert(&self, object: &Value, _: &str) -> Option<Value> {
+        to_v1(object)
+    }
+
+    fn revert(&self, object: &Value, _: &str) -> Option<Value> {
+        to_v2(object)
+    }
+}
+
+fn to_v1(object: &Value) -> Option<Value> {
+    converted(object, V1, "parties", "requesters")
+}
+
+pub(super) fn to_v2(object: &Value) -> Option<Value> {
+    converted(object, V2, "requesters", "parties")
 }
 
 fn converted(object: &Value, version: &str, from: &str, to: &str) -> Option<Value> {

@@ -8,18 +8,18 @@ use crate::schema::{List, ListKind, Shape};
 /// Why a list cannot be split into items.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: element {index}: {error}")]
-pub(super) struct TypedError {
+pub struct TypedError {
     /// The path of the list: `.spec.requesters`.
-    pub(super) path: String,
+    pub path: String,
     /// The position of the item.
-    pub(super) index: usize,
+    pub index: usize,
     /// Why the item has no identity.
-    pub(super) error: ItemError,
+    pub error: ItemError,
 }
 
 /// Why an item of a set or a list map has no identity. `Display` prints the text of the reference server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ItemError {
+pub enum ItemError {
     /// No key field is present or has a default.
     #[error(
         "associative list with keys has an element that omits all key fields {0:?} (and doesn't have default values for \

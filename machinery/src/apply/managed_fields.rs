@@ -68,7 +68,14 @@ pub trait Versions {
 
     /// Converts an object of the request's version to another version. `None` if it cannot be converted: the ownership of
     /// an update then does not change, and an apply fails.
+    ///
+    /// An apply also converts objects that are not complete: without defaults, without `metadata` or `spec`, and with
+    /// null members.
     fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
+
+    /// Converts an object of another version to the request's version, as [`convert`](Self::convert) does in the other
+    /// direction. Only an apply does so, if the manager applied in the other version before.
+    fn revert(&self, object: &Value, api_version: &str) -> Option<Value>;
 }
 
 /// The versions of a kind that has only one.
@@ -81,6 +88,10 @@ impl Versions for OneVersion {
     }
 
     fn convert(&self, _: &Value, _: &str) -> Option<Value> {
+        None
+    }
+
+    fn revert(&self, _: &Value, _: &str) -> Option<Value> {
         None
     }
 }
@@ -257,8 +268,13 @@ pub(super) fn take_list(object: &mut Value) -> Option<Value> {
 
 /// Sets `metadata.managedFields` of an object, if there is a list.
 pub(super) fn put_list(object: &mut Value, list: Option<Value>) {
-    if let (Some(list), Some(Value::Object(metadata))) = (list, object.get_mut("metadata")) {
-        metadata.insert("managedFields".to_owned(), list);
+    if let (Some(list), Value::Object(members)) = (list, object) {
+        let metadata = members
+            .entry("metadata")
+            .or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(metadata) = metadata {
+            metadata.insert("managedFields".to_owned(), list);
+        }
     }
 }
 
@@ -266,10 +282,7 @@ pub(super) fn put_list(object: &mut Value, list: Option<Value>) {
 ///
 /// Ignores `metadata.resourceVersion`, which stored objects do not contain.
 pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
-    fn list(object: &Value) -> Option<&Vec<Value>> {
-        object.pointer("/metadata/managedFields")?.as_array()
-    }
-    let (Some(old), Some(current)) = (list(live), list(new)) else {
+    let (Some(old), Some(current)) = (entry_list(live), entry_list(new)) else {
         return;
     };
     let is_unchanged = old.len() == current.len()
@@ -282,6 +295,15 @@ pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
     if is_unchanged {
         put_list(new, Some(Value::Array(old.clone())));
     }
+}
+
+/// Whether two objects are equal, ownership included. Ignores `metadata.resourceVersion`.
+pub(super) fn is_unchanged(live: &Value, new: &Value) -> bool {
+    entry_list(live) == entry_list(new) && is_same_object(live, new)
+}
+
+fn entry_list(object: &Value) -> Option<&Vec<Value>> {
+    object.pointer("/metadata/managedFields")?.as_array()
 }
 
 fn is_same_object(left: &Value, right: &Value) -> bool {

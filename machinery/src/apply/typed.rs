@@ -9,6 +9,7 @@ use super::field_set::FieldSet;
 use super::items::{TypedError, groups, keyed};
 use super::join::{Joined, join};
 use super::path::{PathElement, compare_values};
+use super::value_paths::everything;
 use crate::schema::{List, ListKind, ObjectShape, Shape, Structural};
 
 /// The difference between two values. A path is in one of the sets only, except that of an item that is duplicated on
@@ -33,54 +34,6 @@ pub(super) struct Comparison {
 /// [`TypedError`] if an item of a list map has no key, or an item of a set is not a scalar.
 pub(super) fn compare(schema: &Structural, left: &Value, right: &Value) -> Result<Comparison, TypedError> {
     Ok(compare_node(schema, left, right)?.below)
-}
-
-/// All paths of a value, containers included: the paths that are added when the value is created.
-///
-/// # Errors
-///
-/// As [`compare`].
-pub(super) fn everything(schema: &Structural, value: &Value) -> Result<FieldSet, TypedError> {
-    match (&schema.shape, value) {
-        (Shape::Object(object), Value::Object(members)) if !object.is_atomic => {
-            let mut set = FieldSet::with_capacity(members.len());
-            for (key, member) in members {
-                let element = PathElement::field(key);
-                let below = match object.child(key) {
-                    Some(schema) => everything(schema, member).map_err(|error| error.below(&element))?,
-                    None => everything_deduced(member),
-                };
-                set.push(element, true, below);
-            }
-            Ok(set)
-        }
-        (Shape::Any, _) => Ok(everything_deduced(value)),
-        (Shape::List(list), Value::Array(items)) if list.kind != ListKind::Atomic => {
-            let mut set = FieldSet::with_capacity(items.len());
-            for group in groups(&keyed(list, items)?) {
-                let below = match group.items {
-                    [(_, item)] => {
-                        everything(&list.items, item).map_err(|error| error.below(group.element))?
-                    }
-                    _ => FieldSet::new(),
-                };
-                set.push(group.element.clone(), true, below);
-            }
-            Ok(set)
-        }
-        _ => Ok(FieldSet::new()),
-    }
-}
-
-fn everything_deduced(value: &Value) -> FieldSet {
-    let Value::Object(members) = value else {
-        return FieldSet::new();
-    };
-    let mut set = FieldSet::with_capacity(members.len());
-    for (key, member) in members {
-        set.push(PathElement::field(key), true, everything_deduced(member));
-    }
-    set
 }
 
 /// The difference at and below one position, which both values have.
@@ -115,11 +68,12 @@ impl Comparison {
 }
 
 /// Equality in which 1 equals 1.0.
-fn equal(left: &Value, right: &Value) -> bool {
+pub(super) fn equal(left: &Value, right: &Value) -> bool {
     compare_values(left, right).is_eq()
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a container is empty or null. Scalars are never containers with content.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.is_empty(),
         Value::Object(members) => members.is_empty(),

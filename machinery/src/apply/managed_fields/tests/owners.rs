@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::apply::fixtures::V2;
-use crate::apply::typed::everything;
+use crate::apply::value_paths::everything;
 
 #[test]
 fn the_creator_owns_all_fields_except_system_fields() {
@@ -93,7 +93,7 @@ fn an_added_item_is_owned_without_its_list() {
 
 #[test]
 fn an_update_takes_fields_from_appliers() {
-    // Worked examples 6, 7 and 25: an applier's priority, a removed field, an atomic item.
+    // An applier's priority, a removed field, an atomic item.
     let applied = entry(
         "a",
         "Apply",
@@ -150,7 +150,6 @@ fn a_field_inside_an_item_is_owned_without_the_item() {
 
 #[test]
 fn finalizers_are_owned_individually() {
-    // Worked example 12, the updater's part.
     let applied = entry(
         "a",
         "Apply",
@@ -265,7 +264,6 @@ fn lists_without_keys_do_not_change_ownership() {
 
 #[test]
 fn the_oldest_of_many_updaters_are_merged() {
-    // Worked example 39.
     let mut object = Object::new();
     object.put(
         "u00",
