@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use drydock_storage::rocks::{LifeError, RocksStore};
+use drydock_storage::rocks::{MaintenanceError, RocksStore};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::Semaphore;
 
@@ -79,7 +79,7 @@ impl Backups {
         .await
         .map_err(|error| ApiError::internal("the backup was broken off").because(error))?;
         let value = taken
-            .map_err(|error: LifeError| {
+            .map_err(|error: MaintenanceError| {
                 ApiError::internal(format!("no backup was taken: {error}")).because(error)
             })?
             .map_err(|error| ApiError::internal("the report cannot be written").because(error))?;

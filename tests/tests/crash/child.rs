@@ -164,7 +164,7 @@ async fn write(orders: &Orders) {
         }
         let (keeper, orders) = (store.clone(), orders.clone());
         let housekeeping = tokio::task::spawn_blocking(move || {
-            keeper.keep_house();
+            keeper.run_housekeeping();
             let backed_up = match orders.job {
                 Job::BackUp => keeper.backup(&backups_path(&orders.folder), 1, &|_| {}).map(drop),
                 Job::CopyOut => keeper

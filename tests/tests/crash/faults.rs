@@ -140,9 +140,9 @@ async fn failed_sync(point: &'static str, durability: Durability) {
     }
     // The second one fails.
     injected.begin("1*off->1*return");
-    store.keep_house();
+    store.run_housekeeping();
     assert_eq!(store.health(), Health::Ready, "{point}");
-    store.keep_house();
+    store.run_housekeeping();
     assert!(matches!(store.health(), Health::Failed(_)), "{point}");
     let refused = store.transact(Transaction::create(key(11), value(1))).await;
     assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
@@ -378,7 +378,7 @@ async fn a_recovery_is_finished_by_repeating_it_wherever_it_died() {
             panic!("it opened in the middle of a recovery");
         };
         assert!(
-            refused.to_string().contains("recovery was cut short"),
+            refused.to_string().contains("recovery was interrupted"),
             "{refused}"
         );
         let report = recover(&options, true, &quiet).unwrap();
