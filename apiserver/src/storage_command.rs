@@ -4,7 +4,7 @@
 
 use std::sync::Mutex;
 
-use drydock_storage::rocks::{self, LifeError, OpenError, Progress, RocksStore};
+use drydock_storage::rocks::{self, MaintenanceError, OpenError, Progress, RocksStore};
 use drydock_storage::{Key, Options, Outcome, Store as _, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub enum CommandError {
     Open(#[from] OpenError),
     /// The work failed.
     #[error(transparent)]
-    Work(#[from] LifeError),
+    Work(#[from] MaintenanceError),
     /// The store refused a write.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -75,7 +75,7 @@ pub struct Options {
     /// Size of a file to be removed by hand when the disk is full; 0 = none. Default 256 MiB.
     pub ballast_bytes: u64,
     /// Run the periodic work (syncing the mark, compaction, watching the disk) on a thread. Default true; tests
-    /// that advance time call [`RocksStore::keep_house`](crate::rocks::RocksStore::keep_house) themselves.
+    /// that advance time call [`RocksStore::run_housekeeping`](crate::rocks::RocksStore::keep_house) themselves.
     pub background_work: bool,
     /// How often every value is read and compared with its checksums; zero = never. Default 7 days. Needs
     /// [`Options::background_work`].

@@ -1,6 +1,6 @@
-//! Faults at named points: what the engine answers then, and what a store makes of it.
+//! Errors of the engine, injected at failpoints.
 //!
-//! Points are shared by the whole process, so the tests take turns.
+//! Failpoints are global, so tests run one at a time.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::future::Future;
@@ -8,9 +8,9 @@ use std::path::Path;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
+use drydock_storage::conformance::{thing as key, value};
 use drydock_storage::rocks::{OpenError, RocksStore};
-use drydock_storage::{Events, Key, KeyRange, Options, Revision, Signal, Store, Transaction, Value};
+use drydock_storage::{Events, KeyRange, Options, Revision, Signal, Store, Transaction, Value};
 use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_secs(10);
@@ -22,19 +22,7 @@ fn options(folder: &Path) -> Options {
     }
 }
 
-fn key(name: &str) -> Key {
-    Key::new("g", "things", "n", name).unwrap()
-}
-
-fn value(text: &str) -> Value {
-    Value {
-        bytes: Bytes::copy_from_slice(text.as_bytes()),
-        form: "g/v1".into(),
-        splice_offset: 0,
-    }
-}
-
-/// Injects an error of the engine when it opens; how the start answers.
+/// Injects an error when the engine opens; returns the error of the start.
 fn refusal(point: &str, folder: &Path) -> OpenError {
     fail::cfg(point, "return(nospace)").unwrap();
     match RocksStore::open(options(folder)) {
@@ -44,8 +32,8 @@ fn refusal(point: &str, folder: &Path) -> OpenError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_without_room_names_the_ballast_and_never_damage() {
-    let turn = fail::FailScenario::setup();
+async fn a_full_disk_at_the_start_names_the_ballast_and_is_not_damage() {
+    let scenario = fail::FailScenario::setup();
     let root = TempDir::new().unwrap();
     let check = |refused: OpenError| {
         assert!(matches!(refused, OpenError::NoSpace { .. }), "{refused}");
@@ -67,16 +55,16 @@ async fn an_engine_without_room_names_the_ballast_and_never_damage() {
     fail::remove("engine-open");
     let (_, opened) = RocksStore::open(options(root.path())).unwrap();
     assert_eq!(opened.objects, 1);
-    turn.teardown();
+    scenario.teardown();
 }
 
-/// A watch that is dropped leaves its read behind; the disk has no more readers for it than it may have.
+/// The read of a dropped watch runs to its end, and keeps its permit until then.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_than_four_read_history_from_disk_though_their_watches_are_dropped() {
-    let turn = fail::FailScenario::setup();
+async fn at_most_four_reads_of_history_run_even_if_their_watches_are_dropped() {
+    let scenario = fail::FailScenario::setup();
     let root = TempDir::new().unwrap();
     let store = RocksStore::open(options(root.path())).unwrap().0;
-    // More than is kept in memory.
+    // More than the tail in memory holds.
     for number in 0..25 {
         let large = value(&"x".repeat(Value::MAX_BYTES));
         let created = Transaction::create(key(&number.to_string()), large);
@@ -105,5 +93,5 @@ async fn no_more_than_four_read_history_from_disk_though_their_watches_are_dropp
         fail::remove("history-read");
         assert!(matches!(fifth.await, Some(Signal::Change(_))));
     }
-    turn.teardown();
+    scenario.teardown();
 }

@@ -1,17 +1,18 @@
-//! Stores of every format that was released open in this build and show what they held.
+//! Stores of every released format open in this build with their content.
 //!
-//! `storage/tests/fixtures/format-N` is a store as format N wrote it. A new format adds a folder and a row:
-//! `cargo test -p drydock-storage --test formats -- --ignored` writes the folder of the current one.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+//! `storage/tests/fixtures/format-N` is a store written by format N. A new format adds a folder:
+//! `cargo test -p drydock-storage --test formats -- --ignored` writes the one of the current format.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use drydock_storage::conformance::commit;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{
-    At, Events, Key, KeyRange, Options, Outcome, Page, Revision, Signal, Store, Transaction, Value,
+    At, Events, Key, KeyRange, Options, Page, Revision, Signal, Store, Transaction, Value,
 };
 
 /// The format this build writes.
@@ -41,13 +42,6 @@ fn value(text: &str) -> Value {
     }
 }
 
-async fn commit(store: &RocksStore, transaction: Transaction) -> Revision {
-    match store.transact(transaction).await.unwrap() {
-        Outcome::Committed { revision } => revision,
-        Outcome::Conflict { current, .. } => panic!("{current:?}"),
-    }
-}
-
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for found in std::fs::read_dir(from).unwrap() {
@@ -66,14 +60,14 @@ fn copy(from: &Path, to: &Path) {
 async fn write_the_fixture() {
     let folder = fixture(CURRENT);
     let (store, opened) = RocksStore::open(options(&folder)).unwrap();
-    assert!(opened.is_new, "the fixture of a released format stays as it is");
+    assert!(opened.is_new, "the fixture of a released format must not change");
     let one = commit(&store, Transaction::create(key("one"), value("first "))).await;
     let two = commit(&store, Transaction::create(key("two"), value("second "))).await;
     commit(&store, Transaction::update(key("one"), one, value("third "))).await;
     commit(&store, Transaction::delete(key("two"), two)).await;
     store.close(Duration::from_secs(10)).await.unwrap();
     drop(store);
-    // What says something about this machine, and what a start makes anew.
+    // Files with information about this machine, and files that a start creates again.
     std::fs::remove_file(folder.join("lock")).unwrap();
     for found in std::fs::read_dir(folder.join("db")).unwrap() {
         let path = found.unwrap().path();

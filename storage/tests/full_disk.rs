@@ -1,7 +1,7 @@
-//! A full disk: the next start is read-only or says what to free, never that anything is damaged.
+//! A full disk: the next start is read-only or names what to free, and never reports damage.
 //!
-//! `/dev/full` stands for files that cannot grow: every write to it answers as a full disk does, through the whole way
-//! from the kernel. Where a process may mount, the same is tried on a real file system of 160 MiB.
+//! `/dev/full` stands for a file that cannot grow: every write to it fails with `ENOSPC`. Where a process may mount, the
+//! same is tested on a real file system of 160 MiB.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::rocks::{LifeError, OpenError, Opened, RocksStore, recover};
+use drydock_storage::rocks::{MaintenanceError, OpenError, Opened, RocksStore, recover};
 use drydock_storage::{
     FreeSpace, Health, Key, Options, Outcome, Revision, Store, StoreError, Transaction, Value,
 };
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const GRACE: Duration = Duration::from_secs(10);
 const PLENTY: u64 = 50 << 30;
-/// Names the folder in the run that has a small file system of its own.
+/// Holds the folder of the small file system, in the process that has one.
 const SMALL_DISK: &str = "DRYDOCK_TEST_SMALL_DISK";
 
 fn key(number: usize) -> Key {
@@ -27,7 +27,7 @@ fn key(number: usize) -> Key {
 }
 
 fn value(bytes: usize) -> Value {
-    // Nothing that compresses.
+    // Incompressible.
     let mut random = fastrand::Rng::with_seed(7);
     Value {
         bytes: std::iter::repeat_with(|| random.u8(..)).take(bytes).collect(),
@@ -70,9 +70,9 @@ fn refusal(opened: Result<(RocksStore, Opened), OpenError>) -> OpenError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_with_room_is_measured_and_keeps_ballast_that_is_whole() {
+async fn a_start_times_syncs_and_creates_complete_ballast() {
     let root = TempDir::new().unwrap();
-    // Of a start that died over it.
+    // Left by an interrupted start.
     std::fs::write(root.path().join("ballast.new"), b"half").unwrap();
     let open = || {
         RocksStore::open(Options {
@@ -90,14 +90,14 @@ async fn a_disk_with_room_is_measured_and_keeps_ballast_that_is_whole() {
     assert!(!root.path().join("ballast.new").exists() && !root.path().join("probe").exists());
     store.close(GRACE).await.unwrap();
     drop(store);
-    // What was removed by hand comes back once there is room.
+    // Ballast that was removed by hand is created again once there is space.
     std::fs::remove_file(&ballast).unwrap();
     drop(open());
     assert!(ballast.exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_measured_and_no_ballast_made_where_there_is_no_room() {
+async fn a_start_on_a_full_disk_times_no_syncs_and_creates_no_ballast() {
     let root = TempDir::new().unwrap();
     filled(root.path()).await;
     symlink("/dev/full", root.path().join("probe")).unwrap();
@@ -114,7 +114,7 @@ async fn nothing_is_measured_and_no_ballast_made_where_there_is_no_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_probe_or_ballast_that_finds_no_room_makes_the_start_read_only() {
+async fn a_probe_or_ballast_that_finds_the_disk_full_makes_the_store_read_only() {
     for full in ["probe", "ballast.new"] {
         let root = TempDir::new().unwrap();
         filled(root.path()).await;
@@ -127,18 +127,18 @@ async fn a_probe_or_ballast_that_finds_no_room_makes_the_start_read_only() {
         .unwrap();
         check_read_only(&store, root.path());
         assert!(!root.path().join(full).exists(), "{full} is left behind");
-        // A quota that is used up: the disk shows room all the time.
+        // A used-up quota: the disk shows free space all the time.
         symlink("/dev/full", root.path().join("probe")).unwrap();
-        store.keep_house();
+        store.run_housekeeping();
         check_read_only(&store, root.path());
-        // The next look at the disk finds room.
-        store.keep_house();
+        // The next measurement finds space.
+        store.run_housekeeping();
         assert_eq!(store.health(), Health::Ready);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_the_lock_is_written_where_there_is_room() {
+async fn a_lock_file_that_cannot_be_written_does_not_stop_a_start() {
     let root = TempDir::new().unwrap();
     filled(root.path()).await;
     std::fs::remove_file(root.path().join("lock")).unwrap();
@@ -148,17 +148,17 @@ async fn the_holder_of_the_lock_is_written_where_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_says_nothing_about_the_data_is_no_damage_and_loss_is_not_offered() {
+async fn errors_that_say_nothing_about_the_data_are_not_damage() {
     let root = TempDir::new().unwrap();
     filled(root.path()).await;
-    // The engine's own lock, held by somebody who did not take ours.
+    // The engine's own lock cannot be taken.
     let lock = root.path().join("db/LOCK");
     std::fs::remove_file(&lock).unwrap();
     std::fs::create_dir(&lock).unwrap();
     let refused = refusal(RocksStore::open(options(root.path(), PLENTY)));
     assert!(matches!(refused, OpenError::Engine { .. }), "{refused}");
     std::fs::remove_dir(&lock).unwrap();
-    // A table that may not be opened.
+    // A table cannot be opened.
     let table = std::fs::read_dir(root.path().join("db"))
         .unwrap()
         .map(|found| found.unwrap().path())
@@ -171,7 +171,7 @@ async fn what_says_nothing_about_the_data_is_no_damage_and_loss_is_not_offered()
     assert!(!refused.to_string().contains("accept-loss"), "{refused}");
     let refused = recover(&options(root.path(), PLENTY), true, &|_| {}).unwrap_err();
     assert!(
-        matches!(refused, LifeError::Open(OpenError::Engine { .. })),
+        matches!(refused, MaintenanceError::Open(OpenError::Engine { .. })),
         "{refused}"
     );
     std::fs::rename(&kept, &table).unwrap();
@@ -179,7 +179,7 @@ async fn what_says_nothing_about_the_data_is_no_damage_and_loss_is_not_offered()
     assert_eq!(opened.objects, 1);
 }
 
-/// Runs `on_the_small_disk` again with a file system of its own; nothing where a process may not mount.
+/// Runs `on_the_small_disk` with a file system of its own; does nothing where a process may not mount.
 #[test]
 fn a_real_disk_fills_up() {
     let root = TempDir::new().unwrap();
@@ -203,7 +203,7 @@ fn a_real_disk_fills_up() {
                 String::from_utf8_lossy(&ran.stderr)
             );
         }
-        // No namespaces, or no mounts, for this user: the other tests stand in.
+        // This user may not create namespaces or mounts: only the other tests run.
         Ok(_) | Err(_) => {}
     }
 }
@@ -221,14 +221,14 @@ async fn on_the_small_disk() {
         measure_disk: Arc::clone(&measured),
         ..Options::for_tests(&folder)
     };
-    // Told the truth, it would take no creates on so small a disk.
+    // With the real size it would refuse creates on so small a disk.
     let unaware = Options {
         measure_disk: Options::for_tests(&folder).measure_disk,
         ..options()
     };
     let store = RocksStore::open(unaware).unwrap().0;
     assert_eq!(store.health(), Health::Ready);
-    // Something else fills the disk up but for a few MiB.
+    // Another file fills the disk, except for a few MiB.
     let filler = Path::new(&disk).join("filler");
     let free = measured(Path::new(&disk)).unwrap().free;
     let mut file = std::fs::File::create(&filler).unwrap();
@@ -272,9 +272,9 @@ async fn on_the_small_disk() {
     assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
     drop(file);
     std::fs::remove_file(&filler).unwrap();
-    store.keep_house();
+    store.run_housekeeping();
     assert_eq!(store.health(), Health::Ready);
-    // What does not grow is taken at once; for more the disk is too small anyway.
+    // Deletes are accepted at once; for creates the disk is too small.
     let deleted = store.transact(Transaction::delete(key(0), Revision(2))).await;
     assert!(matches!(deleted, Ok(Outcome::Committed { .. })), "{deleted:?}");
     store.close(GRACE).await.unwrap();

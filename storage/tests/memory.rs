@@ -1,4 +1,4 @@
-//! The model keeps the contract.
+//! The conformance suite on the in-memory store.
 
 use drydock_storage::conformance::Backend;
 use drydock_storage::memory::MemoryStore;

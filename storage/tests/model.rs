@@ -1,4 +1,4 @@
-//! Random programs, run on the engine and on the model: every answer and every error must be the same, across
+//! Random programs, run on the embedded engine and on the in-memory store: all results and errors must be equal, across
 //! compactions, reopenings and failures of the engine.
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use drydock_storage::{
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// Keys of two namespaces that begin alike, and of the cluster.
+/// Keys of two namespaces with a common prefix, and cluster-scoped ones.
 const KEYS: [(&str, &str); 8] = [
     ("a", "x"),
     ("a", "y"),
@@ -31,7 +31,7 @@ const KEYS: [(&str, &str); 8] = [
     ("b", "x"),
 ];
 
-/// How many steps back in history a program refers to; beyond the start it refers to revision zero.
+/// A number of revisions before the current one; beyond the start it means revision zero.
 type Back = u64;
 
 #[derive(Debug, Clone)]
@@ -58,14 +58,14 @@ enum Step {
     Watch(usize, Back),
     Compact(Back),
     /// A transaction during which the engine fails, and a reopening.
-    Doubt(Part, usize),
+    Fail(Part, usize),
     Reopen,
 }
 
 /// Key, guard, and the size of the new value or a delete.
 type Part = (usize, Guard, Option<usize>);
 
-/// Where the engine fails, and whether the transaction happens all the same.
+/// Where the engine fails, and whether the transaction is on disk all the same.
 const FAULTS: [(&str, bool); 3] = [
     ("engine-write", false),
     ("engine-written", true),
@@ -91,7 +91,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(range, back, after, limit)| Step::Scan { range, back, after, limit }),
         3 => (0_usize..6, 0_u64..40).prop_map(|(range, back)| Step::Watch(range, back)),
         1 => (0_u64..20).prop_map(Step::Compact),
-        1 => (part, 0..FAULTS.len()).prop_map(|(part, fault)| Step::Doubt(part, fault)),
+        1 => (part, 0..FAULTS.len()).prop_map(|(part, fault)| Step::Fail(part, fault)),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..40)
@@ -131,10 +131,10 @@ fn options(root: &TempDir) -> Options {
     }
 }
 
-/// Answers as text: errors have no equality, and their words and numbers must be the same too.
-fn say<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
-    match answer {
-        Ok(answer) => format!("{answer:?}"),
+/// A result as text: errors have no equality, and their texts must be equal too.
+fn text_of<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
+    match result {
+        Ok(result) => format!("{result:?}"),
         Err(error) => format!("error: {error}"),
     }
 }
@@ -143,7 +143,7 @@ fn say<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
 async fn watched<S: Store>(store: &S, range: &KeyRange, first: Revision) -> String {
     let mut events = match store.watch(range, first).await {
         Ok(events) => events,
-        Err(error) => return say::<()>(Err(error)),
+        Err(error) => return text_of::<()>(Err(error)),
     };
     let current = store.current_revision().await.unwrap();
     let mut changes = Vec::new();
@@ -177,14 +177,14 @@ async fn transaction((number, guard, size): &Part, model: &MemoryStore, unique: 
     }
 }
 
-/// What a step asks for, given where the model is.
-async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64) -> String {
+/// Runs a step, with references resolved against the model.
+async fn run_step<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64) -> String {
     let current = model.current_revision().await.unwrap();
     let ago = |back: u64| Revision(current.0.saturating_sub(back));
     match step {
-        Step::Transact(part) | Step::Doubt(part, _) => {
+        Step::Transact(part) | Step::Fail(part, _) => {
             let transaction = transaction(part, model, unique * 10).await;
-            say(store.transact(transaction).await)
+            text_of(store.transact(transaction).await)
         }
         Step::Many(parts) => {
             let mut transactions = Vec::new();
@@ -192,9 +192,9 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
                 transactions.push(transaction(part, model, unique).await);
             }
             let outcomes = store.transact_many(transactions).await;
-            outcomes.into_iter().map(say).collect::<Vec<_>>().join(" | ")
+            outcomes.into_iter().map(text_of).collect::<Vec<_>>().join(" | ")
         }
-        Step::Get(number) => say(store.get(&key(*number)).await),
+        Step::Get(number) => text_of(store.get(&key(*number)).await),
         Step::Scan {
             range: number,
             back,
@@ -209,18 +209,18 @@ async fn ask<S: Store>(store: &S, step: &Step, model: &MemoryStore, unique: u64)
                 limit: *limit,
                 ..Page::default()
             };
-            say(store.scan(&range(*number), at, page).await)
+            text_of(store.scan(&range(*number), at, page).await)
         }
         Step::Watch(number, back) => watched(store, &range(*number), ago(*back).next()).await,
         Step::Compact(back) => {
-            let answer = say(store.compact(ago(*back)).await);
-            format!("{answer} {:?}", store.floors())
+            let result = text_of(store.compact(ago(*back)).await);
+            format!("{result} {:?}", store.floors())
         }
         Step::Reopen => String::new(),
     }
 }
 
-/// Opens the store again; it is where the model is.
+/// Opens the store again; it must be at the revision of the model.
 async fn reopen(store: RocksStore, root: &TempDir, model: &MemoryStore) -> Result<RocksStore, TestCaseError> {
     store.close(Duration::from_secs(10)).await.unwrap();
     drop(store);
@@ -233,27 +233,27 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let root = TempDir::new().unwrap();
     let model = MemoryStore::new();
     let mut store = RocksStore::open(options(&root)).unwrap().0;
-    let in_doubt = say::<()>(Err(StoreError::Unknown { source: None }));
+    let unknown = text_of::<()>(Err(StoreError::Unknown { source: None }));
     for (position, step) in steps.iter().enumerate() {
         let unique = position as u64;
-        // The engine first: what a step refers to is looked up in the model as it was before.
+        // The engine first: references are resolved against the model before the step.
         match step {
             Step::Reopen => {
                 store = reopen(store, &root, &model).await?;
                 continue;
             }
-            Step::Doubt(_, fault) => {
+            Step::Fail(_, fault) => {
                 let (point, happens) = FAULTS[*fault];
                 fail::cfg(point, "1*return").unwrap();
-                let found = ask(&store, step, &model, unique).await;
+                let found = run_step(&store, step, &model, unique).await;
                 fail::remove(point);
-                if found == in_doubt {
+                if found == unknown {
                     if happens {
-                        ask(&model, step, &model, unique).await;
+                        run_step(&model, step, &model, unique).await;
                     }
                 } else {
-                    // Answered without a write.
-                    let expected = ask(&model, step, &model, unique).await;
+                    // It needed no write.
+                    let expected = run_step(&model, step, &model, unique).await;
                     prop_assert_eq!(found, expected, "step {} {:?}", position, step);
                 }
                 store = reopen(store, &root, &model).await?;
@@ -261,16 +261,16 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             _ => {}
         }
-        let found = ask(&store, step, &model, unique).await;
-        let expected = ask(&model, step, &model, unique).await;
+        let found = run_step(&store, step, &model, unique).await;
+        let expected = run_step(&model, step, &model, unique).await;
         prop_assert_eq!(found, expected, "step {} {:?}", position, step);
     }
     let everything = (
-        say(store.scan(&KeyRange::all(), At::Latest, Page::default()).await),
+        text_of(store.scan(&KeyRange::all(), At::Latest, Page::default()).await),
         store.floors(),
     );
     let expected = (
-        say(model.scan(&KeyRange::all(), At::Latest, Page::default()).await),
+        text_of(model.scan(&KeyRange::all(), At::Latest, Page::default()).await),
         model.floors(),
     );
     prop_assert_eq!(everything, expected);
@@ -281,7 +281,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engine_answers_as_the_model_does(steps in steps()) {
+    fn the_engine_behaves_like_the_model(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(run(steps))?;
     }

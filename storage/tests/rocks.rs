@@ -1,4 +1,4 @@
-//! The embedded engine keeps the contract.
+//! The conformance suite on the embedded engine.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use drydock_storage::Options;

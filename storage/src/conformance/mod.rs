@@ -44,8 +44,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const GROUP: &str = "example.com";
 
 /// The key of a namespaced thing.
-pub(crate) fn key(namespace: &str, name: &str) -> Key {
+#[must_use]
+pub fn key(namespace: &str, name: &str) -> Key {
     Key::new(GROUP, "things", namespace, name).unwrap()
+}
+
+/// The key of the thing with this name in the namespace `a`.
+#[must_use]
+pub fn thing(name: &str) -> Key {
+    key("a", name)
 }
 
 /// All things.
@@ -54,7 +61,8 @@ pub(crate) fn things() -> KeyRange {
 }
 
 /// A value with `text` as its payload.
-pub(crate) fn value(text: &str) -> Value {
+#[must_use]
+pub fn value(text: &str) -> Value {
     Value {
         bytes: Bytes::copy_from_slice(text.as_bytes()),
         form: "example.com/v1".into(),
@@ -63,11 +71,20 @@ pub(crate) fn value(text: &str) -> Value {
 }
 
 /// Runs a transaction that must commit.
-pub(crate) async fn commit<S: Store>(store: &S, transaction: Transaction) -> Revision {
+pub async fn commit<S: Store>(store: &S, transaction: Transaction) -> Revision {
     match store.transact(transaction).await.unwrap() {
         Outcome::Committed { revision } => revision,
         Outcome::Conflict { current, .. } => panic!("conflict with {current:?}"),
     }
+}
+
+/// Sets the value of [`thing`] `name`, whatever it was.
+pub async fn put<S: Store>(store: &S, name: &str, text: &str) -> Revision {
+    let transaction = match store.get(&thing(name)).await.unwrap().entry {
+        None => Transaction::create(thing(name), value(text)),
+        Some(entry) => Transaction::update(thing(name), entry.modified, value(text)),
+    };
+    commit(store, transaction).await
 }
 
 /// Creates a key that must be absent.

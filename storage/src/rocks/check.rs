@@ -14,26 +14,23 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::sync::oneshot;
 
+use super::RocksStore;
 use super::column_families::{
     Access, Engine, HISTORY, Meta, Recovery, STATE, View, history_key, parse_history_key,
 };
-use super::commit::Message;
-use super::disk::Room;
 use super::error::OpenError;
 use super::format::write_durably;
 use super::housekeeping::Stop;
 use super::index::Slot;
+use super::lifecycle::closed;
+use super::parts::Parts;
 use super::progress::read_row;
-use super::queue::Weight;
 use super::read::engine_failed;
-use super::{RocksStore, Shared};
-use crate::clock::Stopwatch;
 use crate::metrics::gauge_value;
 use crate::record::{RecordError, StoredChange};
 use crate::{Floors, Key, Revision, StoreError};
@@ -75,7 +72,7 @@ impl RocksStore {
     /// The engine cannot be read or another check is running, which says nothing about the values; the disk is nearly
     /// full; a row has a malformed key.
     pub fn check_values(&self) -> Result<CheckReport, StoreError> {
-        check(&self.shared, &|_| false)
+        check(&self.parts, &|_| false)
     }
 }
 
@@ -85,29 +82,26 @@ const FOLDER: &str = "check";
 const UNFINISHED: &str = "check.tmp";
 
 /// Runs one pass, from taking the checkpoint to removing it.
-pub(crate) fn check(shared: &Shared, pause: &Pause<'_>) -> Result<CheckReport, StoreError> {
-    let _running = match shared.checking.try_lock() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            return Err(StoreError::Unavailable {
-                reason: "another check of values is running".to_owned(),
-            });
-        }
+pub(crate) fn check(parts: &Parts, pause: &Pause<'_>) -> Result<CheckReport, StoreError> {
+    let Some(_running) = parts.exclusive.try_check() else {
+        return Err(StoreError::Unavailable {
+            reason: "another check of values is running".to_owned(),
+        });
     };
-    let folder = shared.folder.join(FOLDER);
+    let store = &parts.settings.folder;
+    let folder = store.join(FOLDER);
     let unavailable = |error: std::io::Error| StoreError::Unavailable {
         reason: format!("{}: {error}", folder.display()),
     };
-    remove_checkpoint(&shared.folder).map_err(unavailable)?;
-    let taken = shared.engine()?.checkpoint(&folder);
+    remove_checkpoint(store).map_err(unavailable)?;
+    let taken = parts.lifecycle.engine()?.checkpoint(&folder);
     let checked = taken.map_err(|error| engine_failed(&error)).and_then(|()| {
         let engine = Engine::open(&folder, Access::ReadOnly, Recovery::Strict)
             .map_err(|error| does_not_open(&error))?;
         let view = engine.view();
         let revision = view.meta(Meta::Revision).map_err(|error| engine_failed(&error))?;
         let check = Check {
-            shared,
+            parts,
             pause,
             revision: Revision(revision.unwrap_or_default()),
             view,
@@ -117,9 +111,9 @@ pub(crate) fn check(shared: &Shared, pause: &Pause<'_>) -> Result<CheckReport, S
         check.run()
     });
     if matches!(checked, Err(StoreError::Corrupt { .. })) {
-        shared.metrics.value_check_failures.inc();
+        parts.metrics.value_check_failures.inc();
     }
-    remove_checkpoint(&shared.folder).map_err(unavailable)?;
+    remove_checkpoint(store).map_err(unavailable)?;
     checked
 }
 
@@ -165,7 +159,7 @@ fn at_lowest_priority<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Sto
 
 /// The thread that runs a pass when one is due.
 pub(crate) struct Checker {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) parts: Arc<Parts>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) every: Duration,
 }
@@ -173,21 +167,21 @@ pub(crate) struct Checker {
 impl Checker {
     /// Runs until stopped.
     pub(crate) fn run(self) {
-        let path = checked_path(&self.shared.folder);
+        let path = checked_path(&self.parts.settings.folder);
         // The first pass is due one interval after the store was first opened.
         let mut last_ms = read_checked(&path).unwrap_or_else(|| self.note_checked(&path));
         let mut failed_ms = None;
         while !self.stop.wait(TICK.min(self.every)) {
-            let now_ms = self.shared.clock.now_ms();
+            let now_ms = self.parts.settings.clock.now_ms();
             let is_soon = failed_ms.is_some_and(|failed_ms| !is_due(now_ms, failed_ms, RETRY_AFTER));
             if is_soon || !is_due(now_ms, last_ms, self.every) {
                 continue;
             }
-            if self.shared.room() > Room::Plenty {
+            if self.parts.capacity.is_short() {
                 // The checkpoint would keep files that compaction removes.
                 continue;
             }
-            let pass = || check(&self.shared, &|pause| self.stop.wait(pause));
+            let pass = || check(&self.parts, &|pause| self.stop.wait(pause));
             match catch_unwind(AssertUnwindSafe(pass)) {
                 Ok(Ok(report)) => {
                     tracing::info!(?report, "checked every value");
@@ -199,12 +193,12 @@ impl Checker {
                 Ok(Err(error)) => tracing::warn!(%error, "the check of values did not finish"),
                 Err(_) => tracing::error!("the check of values panicked"),
             }
-            failed_ms = Some(self.shared.clock.now_ms());
+            failed_ms = Some(self.parts.settings.clock.now_ms());
         }
     }
 
     fn note_checked(&self, path: &Path) -> u64 {
-        let now_ms = self.shared.clock.now_ms();
+        let now_ms = self.parts.settings.clock.now_ms();
         if let Err(error) = write_durably(path, now_ms.to_string().as_bytes()) {
             tracing::warn!(%error, "the time of the last check of values was not written");
         }
@@ -230,7 +224,7 @@ fn read_checked(path: &Path) -> Option<u64> {
 
 /// One pass.
 struct Check<'a> {
-    shared: &'a Shared,
+    parts: &'a Parts,
     pause: &'a Pause<'a>,
     view: View<'a>,
     /// The revision of what is read.
@@ -257,8 +251,8 @@ impl Check<'_> {
         if let Some(malformed) = self.malformed_row {
             return Err(malformed);
         }
-        let metrics = &self.shared.metrics;
-        let now_seconds = self.shared.clock.now_ms() / 1000;
+        let metrics = &self.parts.metrics;
+        let now_seconds = self.parts.settings.clock.now_ms() / 1000;
         metrics.values_checked_seconds.set(gauge_value(now_seconds));
         Ok(self.report)
     }
@@ -268,9 +262,9 @@ impl Check<'_> {
         let pause =
             Duration::from_secs(SLICE_BYTES as u64) / u32::try_from(BYTES_A_SECOND).unwrap_or(u32::MAX);
         if (self.pause)(pause) {
-            return Err(super::closed());
+            return Err(closed());
         }
-        if self.shared.room() > Room::Plenty {
+        if self.parts.capacity.is_short() {
             // The checkpoint keeps files that compaction removes.
             return Err(StoreError::Full {
                 reason: "the disk is nearly full, so values are checked later".to_owned(),
@@ -283,7 +277,7 @@ impl Check<'_> {
         let key = format!("{family}: {}", key.escape_ascii());
         let reason = "the key of the row is malformed".to_owned();
         tracing::error!(key, reason, "a row is damaged");
-        self.shared.metrics.checksum_failures.inc();
+        self.parts.metrics.checksum_failures.inc();
         self.malformed_row = Some(StoreError::Corrupt { key, reason });
     }
 
@@ -292,7 +286,7 @@ impl Check<'_> {
         loop {
             let (mut suspects, mut malformed) = (Vec::new(), None);
             let mut seen = 0;
-            let (view, records) = (&self.view, &self.shared.records);
+            let (view, records) = (&self.view, &self.parts.records);
             let slice = at_lowest_priority(|| {
                 slice(view, STATE, from, |key, record| {
                     seen += 1;
@@ -373,7 +367,7 @@ impl Check<'_> {
     /// The next keys in order.
     fn keys_from(&self, from: &[u8]) -> BTreeSet<Key> {
         let mut keys = BTreeSet::new();
-        for (key, _) in self.shared.index().iter() {
+        for (key, _) in self.parts.published.index().iter() {
             if key.as_str().as_bytes() < from {
                 continue;
             }
@@ -389,7 +383,7 @@ impl Check<'_> {
 
     /// The key with this text, unless its value has been replaced since the checkpoint or is known to be damaged.
     fn unchanged(&self, text: &str) -> Option<Key> {
-        match self.shared.index().find(text) {
+        match self.parts.published.index().find(text) {
             Some((key, Slot::Whole(entry))) if entry.modified <= self.revision => Some(key.clone()),
             _ => None,
         }
@@ -406,16 +400,16 @@ impl Check<'_> {
     }
 
     fn count_failure(&self) {
-        self.shared.metrics.checksum_failures.inc();
-        self.shared.metrics.value_check_failures.inc();
+        self.parts.metrics.checksum_failures.inc();
+        self.parts.metrics.value_check_failures.inc();
     }
 
     fn check_history(&mut self) -> Result<(), StoreError> {
-        let mut from = history_key(self.shared.floors().watchable_from).to_vec();
+        let mut from = history_key(self.parts.retention.floors().watchable_from).to_vec();
         loop {
             let (mut damaged, mut malformed) = (None, None);
             let mut seen = 0;
-            let (view, records) = (&self.view, &self.shared.records);
+            let (view, records) = (&self.view, &self.parts.records);
             let slice = at_lowest_priority(|| {
                 slice(view, HISTORY, from, |key, record| {
                     seen += 1;
@@ -459,7 +453,7 @@ impl Check<'_> {
         let current = self.revision;
         let mut last = at
             .first_chunk::<8>()
-            .map_or(self.shared.floors().watchable_from, |revision| {
+            .map_or(self.parts.retention.floors().watchable_from, |revision| {
                 Revision(u64::from_be_bytes(*revision))
             });
         let mut reason = String::new();
@@ -479,7 +473,7 @@ impl Check<'_> {
 
     /// Has the commit thread raise the floors above a damaged revision.
     fn raise_floors_above(&mut self, revision: Revision, reason: &str) -> Result<(), StoreError> {
-        if revision < self.shared.floors().watchable_from {
+        if revision < self.parts.retention.floors().watchable_from {
             // Compacted meanwhile.
             return Ok(());
         }
@@ -491,18 +485,9 @@ impl Check<'_> {
             listable_from: floor,
             watchable_from: floor,
         };
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Compact {
-            wanted,
-            queued: Stopwatch::start(),
-            reply,
-        };
-        let weight = Weight { writes: 1, bytes: 0 };
-        if self.shared.queue.push_regardless(message, weight).is_err() {
-            return Err(super::closed());
-        }
+        let result = self.parts.queue_compaction(wanted, true).map_err(|_| closed())?;
         // A read-only store keeps its floors; a watch that reads the damaged record ends there.
-        if let Ok(Err(error)) = answer.blocking_recv() {
+        if let Ok(Err(error)) = result.blocking_recv() {
             tracing::warn!(%error, "the floors were not raised above the damage");
         }
         Ok(())

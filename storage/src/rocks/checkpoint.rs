@@ -1,8 +1,8 @@
-//! How is a backup taken from a running store, and is it whole?
+//! Backups of a running store on its own volume.
 //!
-//! A checkpoint (hard links; the memtables are flushed first; writers go on), opened and read, every value of it, a
-//! manifest with the fingerprint of every file, everything synced and verified against the manifest, then renamed into
-//! place. A value that is damaged in the store is damaged in its backup: the manifest names it.
+//! A backup is a checkpoint (hard links; memtables are flushed first; writes go on). It is opened and every value read; a
+//! manifest with the SHA-256 of every file is written; everything is synced, verified against the manifest, and renamed
+//! into place. A value that is damaged in the store is damaged in its backup; the manifest names it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
 use super::format::{CURRENT, make_folder, sync_folder, write_durably};
-use super::progress::{ContentHash, LifeError, Progress, TELL_EVERY, at, hex, sealed};
+use super::progress::{ContentHash, MaintenanceError, Progress, REPORT_EVERY, at, hex, sealed};
 use super::recover::{self, Position};
 use crate::Key;
 use crate::record::{Records, StoredState};
@@ -25,7 +25,7 @@ use crate::seal::Seal;
 
 const MANIFEST: &str = "manifest.json";
 const ENGINE: &str = "db";
-/// A backup that is not whole yet, or not any more.
+/// The name of a backup that is not complete yet, or being removed.
 const UNFINISHED: &str = "unfinished";
 
 /// A file of a backup.
@@ -45,7 +45,7 @@ pub struct Manifest {
     pub format: u32,
     /// The identity of the store it was taken from.
     pub store: Uuid,
-    /// The revision it shows.
+    /// The revision of its state.
     pub revision: u64,
     /// How many keys hold a value, damaged or not.
     pub objects: u64,
@@ -60,13 +60,13 @@ pub struct Manifest {
     pub files: BTreeMap<String, BackupFile>,
 }
 
-/// A backup that was taken.
+/// The result of taking a backup.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackupReport {
     /// Its folder.
     pub path: PathBuf,
-    /// What it holds.
+    /// Its manifest.
     #[serde(flatten)]
     pub manifest: Manifest,
     /// Older backups that were removed.
@@ -74,18 +74,18 @@ pub struct BackupReport {
 }
 
 impl RocksStore {
-    /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks, also
-    /// while another backup is taken; writers do not wait. Where a value is damaged, the newest older backup without damage is kept besides.
+    /// Takes a backup into a new folder below `folder` and keeps the newest `keep` there (0: all). Blocks, also while
+    /// another backup is taken; writes go on. If a value is damaged, the newest older backup without damage is kept too.
     ///
     /// # Errors
-    /// The disk, or damage of structure found while the backup is read: then there is no backup.
+    /// The disk, or structural damage found while the backup is read: then there is no backup.
     pub fn backup(
         &self,
         folder: &Path,
         keep: usize,
         progress: &dyn Fn(Progress),
-    ) -> Result<BackupReport, LifeError> {
-        let _at_work = self.shared.backing_up();
+    ) -> Result<BackupReport, MaintenanceError> {
+        let _running = self.parts.exclusive.backup();
         make_folder(folder).map_err(at(folder))?;
         let unfinished = folder.join(UNFINISHED);
         if unfinished.exists() {
@@ -93,9 +93,12 @@ impl RocksStore {
         }
         std::fs::create_dir(&unfinished).map_err(at(&unfinished))?;
         fail::fail_point!("backup-before-checkpoint");
-        self.shared.engine()?.checkpoint(&unfinished.join(ENGINE))?;
+        self.parts
+            .lifecycle
+            .engine()?
+            .checkpoint(&unfinished.join(ENGINE))?;
         fail::fail_point!("backup-after-checkpoint");
-        let content = read_content(&unfinished, &self.shared.records, progress)?;
+        let content = read_content(&unfinished, &self.parts.records, progress)?;
         let manifest = Manifest {
             format: CURRENT,
             store: content.position.store,
@@ -103,7 +106,7 @@ impl RocksStore {
             objects: content.objects,
             damaged: content.damaged,
             content: content.hash,
-            taken_ms: self.shared.clock.now_ms(),
+            taken_ms: self.parts.settings.clock.now_ms(),
             files: fingerprint_files(&unfinished, progress)?,
         };
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&unfinished)(error.into()))?;
@@ -114,16 +117,16 @@ impl RocksStore {
             "backup-{:020}-{:013}",
             manifest.revision, manifest.taken_ms
         ));
-        // What was written is what counts, so it is read again.
-        verify_with(&unfinished, &self.shared.records, progress)?;
+        // Verified as written, not as intended.
+        verify_with(&unfinished, &self.parts.records, progress)?;
         fail::fail_point!("backup-before-rename");
         std::fs::rename(&unfinished, &path).map_err(at(&path))?;
         sync_folder(folder).map_err(at(folder))?;
         fail::fail_point!("backup-before-removal");
         if !manifest.damaged.is_empty() {
-            tracing::error!(keys = ?manifest.damaged, "values are damaged in the store and in its backup");
+            tracing::error!(keys = ?manifest.damaged, "the store and its backup have damaged values");
         }
-        // The backup is there, whatever becomes of older ones.
+        // The backup is complete, whether or not older ones can be removed.
         let removed = remove_old(folder, keep, &manifest).unwrap_or_else(|error| {
             tracing::warn!(%error, folder = %folder.display(), "older backups were not removed");
             Vec::new()
@@ -136,21 +139,24 @@ impl RocksStore {
     }
 }
 
-/// Reads a backup whole, every value of it, and compares it with its manifest. Keys that the manifest calls damaged are
-/// no difference.
+/// Reads every value of a backup and compares it with its manifest. Keys that the manifest lists as damaged may be.
 ///
 /// # Errors
-/// Anything that differs.
+/// Any difference.
 pub fn verify_backup(
     folder: &Path,
     seal: &Arc<dyn Seal>,
     progress: &dyn Fn(Progress),
-) -> Result<Manifest, LifeError> {
+) -> Result<Manifest, MaintenanceError> {
     verify_with(folder, &Records::new(Arc::clone(seal)), progress)
 }
 
-fn verify_with(folder: &Path, records: &Records, progress: &dyn Fn(Progress)) -> Result<Manifest, LifeError> {
-    let damaged = |what: String| LifeError::Damaged {
+fn verify_with(
+    folder: &Path,
+    records: &Records,
+    progress: &dyn Fn(Progress),
+) -> Result<Manifest, MaintenanceError> {
+    let damaged = |what: String| MaintenanceError::Damaged {
         path: folder.to_owned(),
         what,
     };
@@ -172,24 +178,24 @@ fn verify_with(folder: &Path, records: &Records, progress: &dyn Fn(Progress)) ->
     let content = read_content(folder, records, progress)?;
     if content.damaged != manifest.damaged {
         return Err(damaged(format!(
-            "the values of {:?} fail their checksum, the manifest says so of {:?}",
+            "the values of {:?} fail their checksum, the manifest lists {:?}",
             content.damaged, manifest.damaged
         )));
     }
-    let is_as_told = content.hash == manifest.content
+    let is_as_listed = content.hash == manifest.content
         && content.objects == manifest.objects
         && content.position.revision.0 == manifest.revision
         && content.position.store == manifest.store;
-    if !is_as_told {
+    if !is_as_listed {
         return Err(damaged("its content is not what the manifest says".to_owned()));
     }
     Ok(manifest)
 }
 
-fn read_manifest(folder: &Path) -> Result<Manifest, LifeError> {
+fn read_manifest(folder: &Path) -> Result<Manifest, MaintenanceError> {
     let path = folder.join(MANIFEST);
     let text = std::fs::read(&path).map_err(at(&path))?;
-    serde_json::from_slice(&text).map_err(|error| LifeError::Damaged {
+    serde_json::from_slice(&text).map_err(|error| MaintenanceError::Damaged {
         path: folder.to_owned(),
         what: format!("its manifest does not parse: {error}"),
     })
@@ -203,7 +209,7 @@ struct Content {
 }
 
 /// Opens the engine of a backup for reading.
-pub(crate) fn open_engine(backup: &Path) -> Result<Engine, LifeError> {
+pub(crate) fn open_engine(backup: &Path) -> Result<Engine, MaintenanceError> {
     Ok(Engine::open(
         &backup.join(ENGINE),
         Access::ReadOnly,
@@ -211,7 +217,11 @@ pub(crate) fn open_engine(backup: &Path) -> Result<Engine, LifeError> {
     )?)
 }
 
-fn read_content(backup: &Path, records: &Records, progress: &dyn Fn(Progress)) -> Result<Content, LifeError> {
+fn read_content(
+    backup: &Path,
+    records: &Records,
+    progress: &dyn Fn(Progress),
+) -> Result<Content, MaintenanceError> {
     let engine = open_engine(backup)?;
     let view = engine.view();
     let position = recover::position(&view)?;
@@ -221,7 +231,7 @@ fn read_content(backup: &Path, records: &Records, progress: &dyn Fn(Progress)) -
     let mut rows = view.state("", "")?;
     while let Some((key, record)) = rows.next()? {
         let text = String::from_utf8_lossy(key).into_owned();
-        let damaged = |what: String| LifeError::Damaged {
+        let damaged = |what: String| MaintenanceError::Damaged {
             path: backup.to_owned(),
             what: format!("the record of {text}: {what}"),
         };
@@ -234,7 +244,7 @@ fn read_content(backup: &Path, records: &Records, progress: &dyn Fn(Progress)) -
             Err(error) => return Err(sealed(&text, &error)),
         }
         objects += 1;
-        if objects % TELL_EVERY == 0 {
+        if objects % REPORT_EVERY == 0 {
             progress(Progress {
                 step: "read",
                 done: objects,
@@ -250,11 +260,11 @@ fn read_content(backup: &Path, records: &Records, progress: &dyn Fn(Progress)) -
     })
 }
 
-/// Syncs and fingerprints the engine's files. What reading wrote there (logs of the engine, its lock) is no part.
+/// Syncs and hashes the engine's files, without those that opening it for reading writes (its own logs and lock).
 fn fingerprint_files(
     backup: &Path,
     progress: &dyn Fn(Progress),
-) -> Result<BTreeMap<String, BackupFile>, LifeError> {
+) -> Result<BTreeMap<String, BackupFile>, MaintenanceError> {
     let folder = backup.join(ENGINE);
     let mut files = BTreeMap::new();
     for found in std::fs::read_dir(&folder).map_err(at(&folder))? {
@@ -292,8 +302,8 @@ fn fingerprint(file: &mut File) -> io::Result<(u64, String)> {
     }
 }
 
-/// Removes the older backups of the same store beyond the newest `keep`. What else lies in the folder is not ours.
-fn remove_old(folder: &Path, keep: usize, newest: &Manifest) -> Result<Vec<PathBuf>, LifeError> {
+/// Removes older backups of the same store beyond the newest `keep`. Everything else in the folder is left alone.
+fn remove_old(folder: &Path, keep: usize, newest: &Manifest) -> Result<Vec<PathBuf>, MaintenanceError> {
     if keep == 0 {
         return Ok(Vec::new());
     }
@@ -308,7 +318,7 @@ fn remove_old(folder: &Path, keep: usize, newest: &Manifest) -> Result<Vec<PathB
                 backups.push((found.path(), manifest.damaged.is_empty()));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "a backup without a readable manifest is left alone"),
+            Err(error) => tracing::warn!(%error, "a backup has no readable manifest and is left alone"),
         }
     }
     // Names sort by revision.
@@ -323,7 +333,7 @@ fn remove_old(folder: &Path, keep: usize, newest: &Manifest) -> Result<Vec<PathB
     let removed: Vec<PathBuf> = backups.into_iter().map(|(path, _)| path).collect();
     let unfinished = folder.join(UNFINISHED);
     for path in &removed {
-        // Under this name first: what is left of one whose removal was cut short must not look like a backup.
+        // Renamed first: an interrupted removal must not leave something that looks like a backup.
         std::fs::rename(path, &unfinished).map_err(at(path))?;
         std::fs::remove_dir_all(&unfinished).map_err(at(&unfinished))?;
     }

@@ -1,9 +1,9 @@
-//! What happens without being asked for?
+//! Periodic work.
 //!
-//! One thread syncs the mark (and, in relaxed mode, the log), so that nothing delays the promise of relaxed mode.
-//! Another one watches the disk and the engine, lets go of history that is older than the window, and removes whole
-//! files below the floor that is durable. They never touch the commit path but through its queue. A panic of either
-//! poisons the store: without them a store fills its disk, or keeps no promise.
+//! One thread syncs the mark (and the log, in relaxed mode), so that nothing delays the promise of relaxed mode. Another
+//! one measures the disk and the engine, has history older than the window dropped, and removes whole files below the
+//! durable floor. They affect commits only through the queue. A panic of either poisons the store: without them the disk
+//! fills, or the promise is not kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,33 +11,28 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Shared;
-use super::commit::Message;
-use super::compact::Keep;
-use super::disk::{NO_ROOM_BYTES, Room, judge};
-use super::mark::Mark;
-use super::open::try_room;
-use super::queue::Weight;
-use super::read::forget_stale;
+use super::capacity::NO_ROOM_BYTES;
+use super::disk_probe::try_room;
+use super::parts::Parts;
 use crate::StoreError;
 use crate::clock::Stopwatch;
-use crate::metrics::gauge_value;
 use crate::options::Durability;
+use crate::sync::lock;
 
 /// How often the mark is synced.
 const SYNC_MARK_EVERY: Duration = Duration::from_secs(1);
-/// How often the thread looks what is due.
+/// How often the thread checks what is due.
 const TICK: Duration = Duration::from_secs(1);
-/// How often the disk and the engine are looked at.
-const WATCH_EVERY: Duration = Duration::from_secs(5);
-/// How often history is let go of.
+/// How often the disk and the engine are measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+/// How often history is dropped.
 const COMPACT_EVERY: Duration = Duration::from_mins(1);
-/// How soon letting go is tried again when it failed.
-const COMPACT_AGAIN: Duration = Duration::from_secs(5);
+/// When a failed compaction is retried.
+const COMPACT_RETRY: Duration = Duration::from_secs(5);
 /// How often whole files below the floor are removed.
 const DROP_FILES_EVERY: Duration = Duration::from_mins(10);
 
-/// Tells the thread to stop.
+/// Tells threads to stop.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_set: Mutex<bool>,
@@ -46,13 +41,13 @@ pub(crate) struct Stop {
 
 impl Stop {
     pub(crate) fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.is_set) = true;
         self.changed.notify_all();
     }
 
-    /// Waits; whether it is time to stop.
+    /// Waits for at most `pause`; returns whether to stop.
     pub(crate) fn wait(&self, pause: Duration) -> bool {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_set = lock(&self.is_set);
         if *is_set {
             return true;
         }
@@ -61,24 +56,24 @@ impl Stop {
     }
 }
 
-/// What the threads of a store do beside commits.
+/// The periodic work of a store.
 pub(crate) struct Housekeeping {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) parts: Arc<Parts>,
     pub(crate) stop: Arc<Stop>,
 }
 
-/// The answer of the commit thread to the wish to let go of history.
+/// The result of a queued compaction.
 type Compacting = oneshot::Receiver<Result<(), StoreError>>;
 
 impl Housekeeping {
-    /// Watches and lets go until told to stop.
+    /// Measures and compacts until stopped.
     pub(crate) fn run(self) {
-        self.or_poison("housekeeping", || self.keep());
+        self.or_poison("housekeeping", || self.run_rounds());
     }
 
-    /// Syncs until told to stop.
+    /// Syncs until stopped.
     pub(crate) fn run_syncs(self) {
-        let every = match self.shared.durability {
+        let every = match self.parts.settings.durability {
             Durability::Strict => SYNC_MARK_EVERY,
             Durability::Relaxed { interval } => interval.min(SYNC_MARK_EVERY),
         };
@@ -92,34 +87,35 @@ impl Housekeeping {
 
     fn or_poison(&self, who: &str, work: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            self.shared.poison.poison(&format!("{who} panicked"));
+            self.parts.lifecycle.poison(&format!("{who} panicked"));
         }
     }
 
-    fn keep(&self) {
+    fn run_rounds(&self) {
         let since = Stopwatch::start();
         let mut compacting: Option<Compacting> = None;
-        let mut watch_at = Duration::ZERO;
-        let (mut compact_at, mut drop_at) = match self.shared.room() {
-            Room::Plenty => (COMPACT_EVERY, DROP_FILES_EVERY),
-            Room::Short | Room::Critical => (Duration::ZERO, Duration::ZERO),
+        let mut measure_at = Duration::ZERO;
+        let (mut compact_at, mut drop_at) = if self.parts.capacity.is_short() {
+            (Duration::ZERO, Duration::ZERO)
+        } else {
+            (COMPACT_EVERY, DROP_FILES_EVERY)
         };
         loop {
             fail::fail_point!("housekeeping-round");
             let now = since.elapsed();
-            if now >= watch_at {
-                if self.watch() {
+            if now >= measure_at {
+                if self.measure() {
                     (compact_at, drop_at) = (now, now);
                 }
-                watch_at = now + WATCH_EVERY;
+                measure_at = now + MEASURE_EVERY;
             }
-            // A stalled commit thread answers late; the disk is watched meanwhile.
-            if let Some(mut answer) = compacting.take() {
-                match answer.try_recv() {
-                    Err(oneshot::error::TryRecvError::Empty) => compacting = Some(answer),
-                    answer => {
-                        if !self.compacted(answer.ok()) {
-                            compact_at = now + COMPACT_AGAIN;
+            // A stalled commit thread replies late; the disk is measured meanwhile.
+            if let Some(mut result) = compacting.take() {
+                match result.try_recv() {
+                    Err(oneshot::error::TryRecvError::Empty) => compacting = Some(result),
+                    result => {
+                        if !self.finish_compaction(result.ok()) {
+                            compact_at = now + COMPACT_RETRY;
                         }
                     }
                 }
@@ -138,11 +134,12 @@ impl Housekeeping {
         }
     }
 
-    /// Everything once, for those who advance time themselves. The sync comes last: nothing before it may rely on one.
+    /// Does everything once, for callers that advance time themselves. The sync comes last: nothing before it may depend
+    /// on one.
     pub(crate) fn once(&self) {
-        self.watch();
-        if let Some(answer) = self.begin_compaction() {
-            self.compacted(answer.blocking_recv().ok());
+        self.measure();
+        if let Some(result) = self.begin_compaction() {
+            self.finish_compaction(result.blocking_recv().ok());
         }
         self.drop_files();
         self.sync();
@@ -150,134 +147,103 @@ impl Housekeeping {
 
     /// Syncs the mark; in relaxed mode the log before it.
     fn sync(&self) {
-        if self.shared.poison.is_poisoned() {
+        if self.parts.lifecycle.is_poisoned() {
             return;
         }
-        let synced = match self.shared.durability {
-            Durability::Strict => self.shared.mark_file.sync().map_err(|error| error.to_string()),
+        let synced = match self.parts.settings.durability {
+            Durability::Strict => self.parts.mark.sync().map_err(|error| error.to_string()),
             Durability::Relaxed { .. } => self.sync_relaxed(),
         };
         if let Err(reason) = synced {
-            self.shared.poison.poison(&format!("a sync failed: {reason}"));
+            self.parts.lifecycle.poison(&format!("a sync failed: {reason}"));
         }
     }
 
     fn sync_relaxed(&self) -> Result<(), String> {
-        let synced = self.shared.current();
-        let engine = self.shared.engine().map_err(|error| error.to_string())?;
+        let synced = self.parts.published.current();
+        let engine = self.parts.lifecycle.engine().map_err(|error| error.to_string())?;
         let since = Stopwatch::start();
         engine.sync_log().map_err(|error| error.to_string())?;
         let took = since.elapsed().as_secs_f64();
-        self.shared.metrics.sync_seconds.observe(took);
+        self.parts.metrics.sync_seconds.observe(took);
         fail::fail_point!("relaxed-after-sync");
-        let mark = Mark {
-            synced,
-            ..self.shared.mark_template(self.shared.clock.now_ms())
-        };
-        let written = self
-            .shared
-            .mark_file
-            .write(&mark)
-            .and_then(|()| self.shared.mark_file.sync());
+        let mark = &self.parts.mark;
+        let written = mark.write(synced, false).and_then(|()| mark.sync());
         written.map_err(|error| error.to_string())
     }
 
-    /// Looks at the disk and the engine; whether there is less room than the last time.
-    fn watch(&self) -> bool {
-        self.shared.observe_window();
-        forget_stale(&self.shared);
-        if let Ok(engine) = self.shared.engine() {
-            self.shared.observe_pressure(&engine);
+    /// Measures the disk and the engine; returns whether there is less room than the last time.
+    fn measure(&self) -> bool {
+        let parts = &*self.parts;
+        parts.retention.observe_window();
+        let floor = parts.retention.floors().listable_from;
+        parts.past_reads.drop_stale(floor, parts.retention.now_ms());
+        if let Ok(engine) = parts.lifecycle.engine() {
+            parts.observe_pressure(&engine);
         }
-        match (self.shared.measure_disk)(&self.shared.folder) {
-            Ok(space) => {
-                self.shared.metrics.disk_free_bytes.set(gauge_value(space.free));
-                if space.free >= NO_ROOM_BYTES && self.shared.poison.is_read_only() {
+        match parts.capacity.measure() {
+            Ok((space, has_shrunk)) => {
+                if space.free >= NO_ROOM_BYTES && parts.lifecycle.is_read_only() {
                     self.allow_writes();
                 }
-                let room = judge(space);
-                let is_less = room > self.shared.set_room(room);
-                if is_less {
-                    tracing::warn!(?room, "the disk fills up");
-                }
-                is_less
+                has_shrunk
             }
             Err(error) => {
-                tracing::warn!(%error, "the free bytes of the disk are not known");
+                tracing::warn!(%error, "the free disk space cannot be measured");
                 false
             }
         }
     }
 
-    /// Takes writes again if the disk does: a quota may be used up where the disk shows room, and a write of the engine
-    /// that failed over it would end in doubt.
+    /// Accepts writes again if the disk does. A quota may be used up while the disk shows free space, and a write of the
+    /// engine that failed over it would have an unknown outcome.
     fn allow_writes(&self) {
-        match try_room(&self.shared.folder) {
-            Ok(()) => self.shared.poison.allow_writes(),
-            Err(error) => tracing::warn!(%error, "the disk shows room and takes no write"),
+        match try_room(&self.parts.settings.folder) {
+            Ok(()) => self.parts.lifecycle.allow_writes(),
+            Err(error) => tracing::warn!(%error, "the disk shows free space but accepts no write"),
         }
     }
 
-    /// Asks the commit thread to raise the floors to the start of the window; nothing if they are there.
+    /// Asks the commit thread to raise the floors to the start of the window; none if they are there.
     fn begin_compaction(&self) -> Option<Compacting> {
-        let shared = &self.shared;
-        let mut keep = shared.keep;
-        if shared.room() > Room::Plenty {
-            keep = Keep {
-                window: keep.window.min(keep.minimum_window),
-                watchable_revisions: 0,
-                ..keep
-            };
+        let parts = &*self.parts;
+        let wanted = parts
+            .retention
+            .due(parts.published.current(), parts.capacity.is_short())?;
+        let queued = parts.queue_compaction(wanted, true).ok();
+        if queued.is_none() {
+            parts.metrics.compactions_skipped.inc();
         }
-        let floors = shared.floors();
-        let now_ms = shared.steady_ms();
-        let wanted = shared.timeline().floors(now_ms, shared.current(), floors, keep);
-        if wanted == floors {
-            shared.timeline().trim(floors);
-            return None;
-        }
-        let (reply, answer) = oneshot::channel();
-        let message = Message::Compact {
-            wanted,
-            queued: Stopwatch::start(),
-            reply,
-        };
-        // A queue that is full for long is when letting go matters most.
-        let weight = Weight { writes: 1, bytes: 0 };
-        if shared.queue.push_regardless(message, weight).is_err() {
-            shared.metrics.compactions_skipped.inc();
-            return None;
-        }
-        Some(answer)
+        queued
     }
 
-    /// Takes the commit thread's answer, none if it ended without one; whether history was let go of.
-    fn compacted(&self, answer: Option<Result<(), StoreError>>) -> bool {
-        let shared = &self.shared;
-        if let Some(Ok(())) = answer {
-            shared.timeline().trim(shared.floors());
-            shared.observe_window();
+    /// Takes the result of a compaction, none if the commit thread ended without one; returns whether history was dropped.
+    fn finish_compaction(&self, result: Option<Result<(), StoreError>>) -> bool {
+        let parts = &*self.parts;
+        if let Some(Ok(())) = result {
+            parts.retention.trim();
+            parts.retention.observe_window();
             return true;
         }
-        shared.metrics.compactions_skipped.inc();
-        if let Some(Err(error)) = answer
+        parts.metrics.compactions_skipped.inc();
+        if let Some(Err(error)) = result
             && !matches!(error, StoreError::ReadOnly { .. })
         {
-            tracing::warn!(%error, "history was not let go of");
+            tracing::warn!(%error, "history was not dropped");
         }
         false
     }
 
-    /// Removes files below the durable floor: the published one may be ahead of what a start would find.
+    /// Removes files below the durable floor: the published one may be above what a start would find.
     pub(crate) fn drop_files(&self) {
         fail::fail_point!("compact-between-families");
-        if self.shared.poison.is_poisoned() {
+        if self.parts.lifecycle.is_poisoned() {
             return;
         }
-        let Ok(engine) = self.shared.engine() else {
+        let Ok(engine) = self.parts.lifecycle.engine() else {
             return;
         };
-        if let Err(error) = engine.drop_history_files(self.shared.durable_floor()) {
+        if let Err(error) = engine.drop_history_files(self.parts.retention.durable_floor()) {
             tracing::warn!(%error, "files of old history were not removed");
         }
     }

@@ -1,13 +1,13 @@
-//! How is a backup kept on another volume without copying everything each time?
+//! Incremental backups on another volume.
 //!
 //! ```text
-//! folder/engine/                 what the engine's own backups consist of: files are shared between them
-//! folder/backup-0000000003.json  one manifest a backup: whose, how far, when
+//! folder/engine/                 the engine's backups, which share files
+//! folder/backup-0000000003.json  one manifest per backup: store, revision, time
 //! ```
 //!
-//! The engine copies the files that the folder lacks, each with a checksum of its content, and removes what no kept
-//! backup needs. After each backup the files of all of them are compared with what the engine knows about their sizes;
-//! their checksums are compared when one is restored, and then every value is read (see `transfer`).
+//! The engine copies the files that the folder lacks, with a checksum each, and removes files that no kept backup needs.
+//! After each backup the sizes of all files are verified; their checksums are compared, and every value read, when a backup
+//! is restored (see `transfer`).
 
 use std::path::{Path, PathBuf};
 
@@ -18,17 +18,16 @@ use uuid::Uuid;
 
 use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
-use super::disk::Room;
 use super::error::{EngineError, OpenError};
 use super::format::{CURRENT, make_folder, write_durably};
-use super::progress::{LifeError, at};
+use super::progress::{MaintenanceError, at};
 use super::recover;
 use super::transfer::Source;
 use crate::{Revision, StoreError};
 
 const ENGINE: &str = "engine";
 
-/// What is known of one backup.
+/// The manifest of one backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
@@ -36,15 +35,15 @@ struct Manifest {
     format: u32,
     /// The identity of the store it was taken from.
     store: Uuid,
-    /// The engine's number of it.
+    /// The engine's number for it.
     backup: u32,
-    /// It shows the store at this revision or at one before, or at that of the batch that was at work.
+    /// It holds the store at this revision or slightly before or after: a batch may be written and not published.
     revision: u64,
     /// When it was taken, in milliseconds since 1970.
     taken_ms: u64,
 }
 
-/// An incremental backup that was taken and verified.
+/// The result of taking an incremental backup, which was verified.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IncrementalReport {
@@ -52,7 +51,7 @@ pub struct IncrementalReport {
     pub path: PathBuf,
     /// The identity of the store.
     pub store: Uuid,
-    /// It shows the store at this revision or at one near it, and at least at the newest one from before it began.
+    /// It holds the store at about this revision, and at least at the newest one from before it began.
     pub revision: u64,
     /// How many files it consists of; most are shared with the ones before.
     pub files: u32,
@@ -60,63 +59,67 @@ pub struct IncrementalReport {
     pub bytes: u64,
     /// How many backups the folder holds.
     pub kept: usize,
-    /// Keys whose value was known to be damaged: they cannot be restored from here.
+    /// Keys whose value is known to be damaged: they cannot be restored from it.
     pub damaged: Vec<String>,
 }
 
 impl RocksStore {
-    /// Brings a folder of incremental backups, on any volume, up to now and keeps the newest `keep` (0 = all), or
-    /// all of them while a value is damaged. Blocks, also while another backup is taken; writers do not wait.
+    /// Adds a backup to a folder of incremental backups, on any volume, and keeps the newest `keep` (0: all), or all of
+    /// them while a value is damaged. Blocks, also while another backup is taken; writes go on.
     ///
     /// # Errors
-    /// The disks, one that fills up among them, a folder with backups of another store, and backups whose files are not
-    /// as they were written.
-    pub fn backup_incrementally(&self, folder: &Path, keep: usize) -> Result<IncrementalReport, LifeError> {
-        let _at_work = self.shared.backing_up();
-        if self.shared.room() > Room::Plenty {
-            // While files are copied, none that were let go of are removed.
-            let reason = "the disk fills up, so no backup is taken of it".to_owned();
+    /// The disks, also if the store's is nearly full; a folder with backups of another store; backups whose files have
+    /// changed.
+    pub fn backup_incrementally(
+        &self,
+        folder: &Path,
+        keep: usize,
+    ) -> Result<IncrementalReport, MaintenanceError> {
+        let _running = self.parts.exclusive.backup();
+        if self.parts.capacity.is_short() {
+            // No files of dropped history are removed while files are copied.
+            let reason = "the disk is nearly full, so no incremental backup is taken".to_owned();
             return Err(StoreError::Full { reason }.into());
         }
         make_folder(folder).map_err(at(folder))?;
         let foreign = |manifest: &Manifest| manifest.store != self.uuid();
         if let Some(other) = manifests(folder)?.iter().find(|manifest| foreign(manifest)) {
-            return Err(LifeError::Foreign {
+            return Err(MaintenanceError::Foreign {
                 path: folder.to_owned(),
                 store: other.store,
             });
         }
         let mut backups = open(folder)?;
-        let engine = self.shared.engine()?;
+        let engine = self.parts.lifecycle.engine()?;
         engine
             .copy_into(&mut backups)
             .map_err(|error| failed(folder, error))?;
         drop(engine);
         fail::fail_point!("copy-before-manifest");
-        // What the backup shows was committed by now, but for what is written and not published yet: see `unpack`.
-        let revision = self.shared.current();
+        // Everything in the backup is published by now, except for a batch that is being published: see `unpack`.
+        let revision = self.parts.published.current();
         let newest = backups
             .get_backup_info()
             .pop()
-            .ok_or_else(|| LifeError::Damaged {
+            .ok_or_else(|| MaintenanceError::Damaged {
                 path: folder.to_owned(),
-                what: "the engine does not find the backup it has just taken".to_owned(),
+                what: "the engine does not list the backup it has just taken".to_owned(),
             })?;
         let manifest = Manifest {
             format: CURRENT,
             store: self.uuid(),
             backup: newest.backup_id,
             revision: revision.0,
-            taken_ms: self.shared.clock.now_ms(),
+            taken_ms: self.parts.settings.clock.now_ms(),
         };
         let path = manifest_path(folder, manifest.backup);
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
         write_durably(&path, &text).map_err(at(&path))?;
         fail::fail_point!("copy-before-purge");
         let damaged = self.damaged();
-        // Older ones may hold the last whole copy of what is damaged now.
+        // An older one may hold the last good copy of a damaged value.
         if keep > 0 && damaged.is_empty() {
-            // The binding cuts it off at 32 bits, where a large number would keep none.
+            // The binding truncates it to 32 bits; a large number could become 0.
             let keep = keep.min(u32::MAX as usize);
             backups
                 .purge_old_backups(keep)
@@ -154,8 +157,8 @@ pub(crate) struct Copy {
     manifest: Manifest,
 }
 
-/// The backup that `path` names: by its manifest, or the newest of a folder. None where there are no such backups.
-pub(crate) fn find(path: &Path) -> Result<Option<Copy>, LifeError> {
+/// The backup at `path`: of a manifest, or the newest of a folder. None if there is none.
+pub(crate) fn find(path: &Path) -> Result<Option<Copy>, MaintenanceError> {
     let found = if path.is_file() {
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
         Some((folder, read(path)?))
@@ -178,9 +181,9 @@ pub(crate) fn find(path: &Path) -> Result<Option<Copy>, LifeError> {
 }
 
 impl Copy {
-    /// Makes the store of the backup whole in a new folder and opens it for reading. The checksum of every file is
-    /// compared on the way.
-    pub(crate) fn unpack(&self, target: &Path) -> Result<Source, LifeError> {
+    /// Restores the engine's files of the backup into a new folder, comparing the checksum of each, and opens them for
+    /// reading.
+    pub(crate) fn unpack(&self, target: &Path) -> Result<Source, MaintenanceError> {
         let path = manifest_path(&self.folder, self.manifest.backup);
         let mut backups = open(&self.folder)?;
         let options = RestoreOptions::default();
@@ -190,13 +193,13 @@ impl Copy {
         let engine = Engine::open(target, Access::ReadOnly, Recovery::Strict)?;
         let position = recover::position(&engine.view())?;
         if position.store != self.manifest.store {
-            let what = "it is of another store than the manifest says".to_owned();
-            return Err(LifeError::Damaged { path, what });
+            let what = "it belongs to another store than its manifest".to_owned();
+            return Err(MaintenanceError::Damaged { path, what });
         }
         Ok(Source {
             engine,
             store: position.store,
-            // A batch that was at work is in the copy before its revision is published.
+            // A batch may be in the backup before its revision is published.
             revision: position.revision.max(Revision(self.manifest.revision)),
             taken_ms: self.manifest.taken_ms,
         })
@@ -207,16 +210,16 @@ fn manifest_path(folder: &Path, backup: u32) -> PathBuf {
     folder.join(format!("backup-{backup:010}.json"))
 }
 
-fn read(path: &Path) -> Result<Manifest, LifeError> {
+fn read(path: &Path) -> Result<Manifest, MaintenanceError> {
     let text = std::fs::read(path).map_err(at(path))?;
-    serde_json::from_slice(&text).map_err(|error| LifeError::Damaged {
+    serde_json::from_slice(&text).map_err(|error| MaintenanceError::Damaged {
         path: path.to_owned(),
-        what: format!("it is no manifest of an incremental backup: {error}"),
+        what: format!("it is not a manifest of an incremental backup: {error}"),
     })
 }
 
-/// The manifests of a folder, the newest last.
-fn manifests(folder: &Path) -> Result<Vec<Manifest>, LifeError> {
+/// The manifests of a folder, newest last.
+fn manifests(folder: &Path) -> Result<Vec<Manifest>, MaintenanceError> {
     let mut manifests = Vec::new();
     for found in std::fs::read_dir(folder).map_err(at(folder))? {
         let path = found.map_err(at(folder))?.path();
@@ -233,7 +236,7 @@ fn manifests(folder: &Path) -> Result<Vec<Manifest>, LifeError> {
     Ok(manifests)
 }
 
-fn open(folder: &Path) -> Result<BackupEngine, LifeError> {
+fn open(folder: &Path) -> Result<BackupEngine, MaintenanceError> {
     let opened = || -> Result<BackupEngine, rocksdb::Error> {
         let options = BackupEngineOptions::new(folder.join(ENGINE))?;
         BackupEngine::open(&options, &Env::new()?)
@@ -241,12 +244,12 @@ fn open(folder: &Path) -> Result<BackupEngine, LifeError> {
     opened().map_err(|error| failed(folder, error.into()))
 }
 
-/// An error of the engine at a backup. Damage there is no damage of the store.
-fn failed(path: &Path, error: EngineError) -> LifeError {
+/// An error of the engine in a backup. Damage there is not damage of the store.
+fn failed(path: &Path, error: EngineError) -> MaintenanceError {
     if !error.is_damage() {
         return error.into();
     }
-    LifeError::Damaged {
+    MaintenanceError::Damaged {
         path: path.to_owned(),
         what: error.to_string(),
     }

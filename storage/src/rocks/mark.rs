@@ -1,22 +1,24 @@
-//! What was durable once, whatever the log says?
+//! The commit mark: the newest revision that is known to have been durable.
 //!
-//! The commit mark: a small file with two alternating, checksummed slots, overwritten after each sync of the log
-//! and before the answers. Everything up to its revision was durable; a store that comes up below it has lost
-//! acknowledged writes. It catches what the engine cannot: a log cut exactly at the end of a record opens cleanly.
-//! The file itself is synced once a second and at shutdown, which only makes the mark older, never wrong.
+//! A small file with two alternating, checksummed slots, overwritten after each sync of the log and before the writes are
+//! acknowledged. A store whose log ends below the mark has lost acknowledged writes. The engine cannot detect that: a log
+//! cut exactly at the end of a record opens cleanly. The file itself is synced once a second and at shutdown; an older mark
+//! is never wrong.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crc32fast::hash;
 use uuid::Uuid;
 
 use crate::Revision;
+use crate::clock::Clock;
+use crate::sync::lock;
 
-/// Size of the file; one block, so that a slot is never split over two.
+/// Size of the file: one block, so that no slot spans two.
 const FILE_BYTES: u64 = 4096;
 /// Where the two slots start.
 const SLOTS: [u64; 2] = [0, 2048];
@@ -25,7 +27,7 @@ const MAGIC: [u8; 8] = *b"ddmark01";
 /// Magic, count, uuid, boot id, revision, time, flags, checksum.
 const SLOT_BYTES: usize = 8 + 8 + 16 + 16 + 8 + 8 + 4 + 4;
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The store it belongs to.
@@ -43,13 +45,51 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Whether it was written during this boot for sure: a boot without a name may be any.
+    /// Whether it was certainly written during this boot: a nil boot id may stand for any boot.
     pub(crate) fn is_of_boot(&self, boot: Uuid) -> bool {
         !boot.is_nil() && self.boot == boot
     }
 }
 
-/// The open file. Written by the commit thread, synced by the sync thread.
+/// The mark of an open store. Written by the commit thread, synced by the sync thread.
+pub(crate) struct CommitMark {
+    file: MarkFile,
+    /// What all marks of this process have in common.
+    template: Mark,
+    clock: Arc<dyn Clock>,
+}
+
+impl CommitMark {
+    pub(crate) fn new(file: MarkFile, template: Mark, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            file,
+            template,
+            clock,
+        }
+    }
+
+    /// The identity of the store.
+    pub(crate) fn store(&self) -> Uuid {
+        self.template.store
+    }
+
+    /// Writes that everything up to `synced` is durable, and whether the store is closed in order.
+    pub(crate) fn write(&self, synced: Revision, is_clean: bool) -> io::Result<()> {
+        self.file.write(&Mark {
+            synced,
+            is_clean,
+            at_ms: self.clock.now_ms(),
+            ..self.template
+        })
+    }
+
+    /// Syncs what was written.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+/// The open file.
 #[derive(Debug)]
 pub(crate) struct MarkFile {
     file: File,
@@ -60,12 +100,12 @@ pub(crate) struct MarkFile {
 struct Slots {
     /// How many marks have been written, of all processes.
     count: u64,
-    /// The store was closed in order: that is the last word of this process.
+    /// The store was closed in order: this process writes no other mark.
     is_final: bool,
 }
 
 impl MarkFile {
-    /// Makes the file for a new store and syncs it.
+    /// Creates the file of a new store and syncs it.
     pub(crate) fn create(path: &Path, mark: &Mark) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -104,9 +144,9 @@ impl MarkFile {
         Ok(newest_slot(&File::open(path)?)?.map(|(_, mark)| mark))
     }
 
-    /// Overwrites the older slot; not after the mark of an orderly end, which a late sync must not take back.
+    /// Overwrites the older slot. Does nothing after the mark of an orderly close, which a late sync must not revert.
     pub(crate) fn write(&self, mark: &Mark) -> io::Result<()> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         if slots.is_final && !mark.is_clean {
             return Ok(());
         }
@@ -217,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orderly_end_is_the_last_word() {
+    fn the_mark_of_an_orderly_close_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mark");
         let file = MarkFile::create(&path, &mark(2)).unwrap();
@@ -229,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_without_a_name_is_no_other_boot_again() {
+    fn a_nil_boot_id_never_counts_as_the_same_boot() {
         let mark = mark(2);
         assert!(mark.is_of_boot(mark.boot));
         assert!(!mark.is_of_boot(Uuid::from_u128(9)));

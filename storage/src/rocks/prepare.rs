@@ -4,7 +4,7 @@
 //! thread only appends what it alone knows. A history record holds the value before, taken from the published index. If
 //! the commit thread finds another value there (an earlier transaction of the same batch wrote it), it encodes again.
 
-use super::disk::Cramped;
+use super::capacity::Cramped;
 use super::index::Slot;
 use super::queue::Weight;
 use crate::record::{RecordError, Records};

@@ -1,4 +1,4 @@
-//! How far is a long operation, and why did it end?
+//! Progress and errors of long operations: backup, restore, export, import, verification, recovery.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use super::error::{EngineError, OpenError};
 use crate::record::{RecordError, Records, StoredState};
 use crate::{Key, StoreError, Value};
 
-/// A step of a long operation. Told every so many objects or files.
+/// The progress of a long operation, reported once per [`REPORT_EVERY`] objects or per file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done, for people: `read`, `write`, `copy`, `verify`.
+    /// The current step, for people: `read`, `write`, `copy`, `verify`.
     pub step: &'static str,
-    /// How much of it is done.
+    /// How many objects or files are done.
     pub done: u64,
-    /// How much there is, when known.
+    /// How many there are, if known.
     pub total: Option<u64>,
 }
 
-/// Why a backup, restore, export, import, verification or recovery ended.
+/// Why a backup, restore, export, import, verification or recovery failed.
 #[derive(Debug, Error)]
-pub enum LifeError {
-    /// The store or the folder is not fit for it.
+pub enum MaintenanceError {
+    /// The store or its folder cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The store could not be read.
@@ -39,7 +39,7 @@ pub enum LifeError {
         #[source]
         source: io::Error,
     },
-    /// A backup or an export is not what it was when it was written.
+    /// A backup or an export has changed since it was written.
     #[error("{path} is damaged: {what}. Use another one")]
     Damaged {
         /// The file or folder.
@@ -55,7 +55,7 @@ pub enum LifeError {
         /// Whose they are.
         store: uuid::Uuid,
     },
-    /// Loss must be accepted in so many words.
+    /// Loss must be accepted explicitly.
     #[error("{what}: nothing was changed. Restore a backup, or repeat the command with --accept-loss")]
     LossNotAccepted {
         /// What would be lost.
@@ -63,15 +63,15 @@ pub enum LifeError {
     },
 }
 
-impl From<EngineError> for LifeError {
+impl From<EngineError> for MaintenanceError {
     fn from(error: EngineError) -> Self {
         Self::Open(error.into())
     }
 }
 
 /// Puts the path into an I/O error.
-pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> LifeError + '_ {
-    |source| LifeError::Io {
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> MaintenanceError + '_ {
+    |source| MaintenanceError::Io {
         path: path.to_owned(),
         source,
     }
@@ -85,16 +85,16 @@ pub(crate) fn read_row(records: &Records, text: &str, record: &[u8]) -> Result<(
     Ok((key, value))
 }
 
-/// The end of work that meets a value whose encryption key is not to be had: leaving it out would lose it.
-pub(crate) fn sealed(key: &str, error: &RecordError) -> LifeError {
+/// The error for a value whose encryption key is not available: leaving the value out would lose it.
+pub(crate) fn sealed(key: &str, error: &RecordError) -> MaintenanceError {
     let (key, reason) = (key.to_owned(), error.to_string());
     OpenError::Sealed { key, reason }.into()
 }
 
-/// How often progress is told.
-pub(crate) const TELL_EVERY: u64 = 1000;
+/// Progress is reported once for this many objects.
+pub(crate) const REPORT_EVERY: u64 = 1000;
 
-/// A fingerprint as text.
+/// A digest as hexadecimal text.
 pub(crate) fn hex(digest: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
     let digits = digest
@@ -103,7 +103,7 @@ pub(crate) fn hex(digest: &[u8]) -> String {
     digits.collect()
 }
 
-/// The fingerprint of what a store holds: every key and the revision of its value, in key order.
+/// The SHA-256 over every key and the revision of its value, in key order.
 #[derive(Clone, Default)]
 pub(crate) struct ContentHash(Sha256);
 

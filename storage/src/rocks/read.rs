@@ -1,122 +1,58 @@
-//! What did a range hold, exactly, at a revision?
+//! Scans: what a range holds exactly at a revision.
 //!
-//! A snapshot of `state`, undone by the `history` records between the wanted revision and the snapshot's: the first
-//! record of a key says what the key held before. The newest state is read in the same way at the published
-//! revision, so that nothing is shown before its writer is answered. Bytes that the index holds already are shared,
-//! not read twice.
+//! A snapshot of `state` with later changes undone (see `past_reads`). The newest state is read in the same way at the
+//! published revision, so that nothing is shown before its write is acknowledged. Bytes that the index holds are shared,
+//! not read again.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-
-use super::Shared;
 use super::column_families::{Engine, Meta, View};
 use super::error::EngineError;
-use super::history::{Density, HistoryError, walk};
+use super::history::HistoryError;
 use super::index::{Slot, damaged};
+use super::parts::Parts;
+use super::past_reads::{UndoError, Undone};
 use crate::record::{Place, StoredState};
 use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
 
-/// The most history records one read undoes, and the most bytes of values that it holds for it.
-const MAX_UNDONE: usize = 200_000;
-const MAX_UNDONE_BYTES: usize = 128 << 20;
-/// How long what a page undid is kept for the next one.
-const KEPT_MS: u64 = 30_000;
-
-/// Keys of a range that changed after a revision, and what they held at it.
-#[derive(Debug)]
-pub(crate) struct Undone {
-    range: KeyRange,
-    revision: Revision,
-    /// Changes up to here are undone.
-    newest: Revision,
-    walked: usize,
-    bytes: usize,
-    /// When it was put aside for the next page, on the steady clock.
-    kept_at_ms: u64,
-    past: BTreeMap<Key, Option<Entry>>,
-}
-
-impl Undone {
-    fn nothing(range: &KeyRange, revision: Revision) -> Self {
-        Self {
-            range: range.clone(),
-            revision,
-            newest: revision,
-            walked: 0,
-            bytes: 0,
-            kept_at_ms: 0,
-            past: BTreeMap::new(),
-        }
-    }
-
-    fn is_of(&self, range: &KeyRange, revision: Revision) -> bool {
-        self.range == *range && self.revision == revision
-    }
-
-    /// Whether nobody can ask for its next page, or nobody has for long.
-    fn is_stale(&self, floor: Revision, now_ms: u64) -> bool {
-        self.revision < floor || now_ms.saturating_sub(self.kept_at_ms) >= KEPT_MS
-    }
-
-    /// How many history records were read for it.
-    #[cfg(test)]
-    pub(crate) fn walked(&self) -> usize {
-        self.walked
-    }
-
-    fn is_too_much(&self) -> bool {
-        self.walked > MAX_UNDONE || self.bytes > MAX_UNDONE_BYTES
-    }
-
-    /// What the keys after a text held.
-    fn after(&self, text: &str) -> impl Iterator<Item = (&Key, &Option<Entry>)> {
-        let from = if text.is_empty() {
-            Bound::Unbounded
-        } else {
-            Bound::Excluded(text)
-        };
-        self.past.range::<str, _>((from, Bound::Unbounded))
-    }
-}
-
-/// How an attempt to read ended.
+/// The result of reading a page from a view.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Done(Scan),
-    /// History below was let go of while the newest state was read.
-    Overtaken,
+    /// The history it needs was dropped while it ran.
+    Compacted,
 }
 
 /// Reads a page. Blocks on the disk.
 pub(crate) fn scan(
-    shared: &Shared,
+    parts: &Parts,
     engine: &Engine,
     range: &KeyRange,
     at: At,
     page: &Page,
 ) -> Result<Scan, StoreError> {
+    let published = &parts.published;
     if page.damaged == Damaged::Refuse
-        && let Some(key) = shared.index().first_damaged(range)
+        && let Some(key) = published.index().first_damaged(range)
     {
         return Err(damaged(key));
     }
     loop {
         let revision = match at {
-            At::Latest => shared.current(),
+            At::Latest => published.current(),
             At::Exactly(revision) => revision,
         };
         let view = engine.view();
         if at != At::Latest {
-            // After the snapshot: floors rise before history goes, so what passes here is in the snapshot.
-            shared.floors().check_listable(revision, shared.current())?;
+            // After the snapshot: floors rise before history is dropped, so the snapshot has what is above them now.
+            let floors = parts.retention.floors();
+            floors.check_listable(revision, published.current())?;
         }
-        match attempt(shared, &view, range, revision, page)? {
+        match attempt(parts, &view, range, revision, page)? {
             Attempt::Done(scan) => return Ok(scan),
-            Attempt::Overtaken if at == At::Latest => {}
-            Attempt::Overtaken => {
+            Attempt::Compacted if at == At::Latest => {}
+            Attempt::Compacted => {
                 return Err(StoreError::Compacted {
                     requested: revision,
-                    floor: shared.floors().listable_from,
+                    floor: parts.retention.floors().listable_from,
                 });
             }
         }
@@ -125,7 +61,7 @@ pub(crate) fn scan(
 
 /// Reads a page from a view.
 pub(crate) fn attempt(
-    shared: &Shared,
+    parts: &Parts,
     view: &View<'_>,
     range: &KeyRange,
     revision: Revision,
@@ -136,106 +72,45 @@ pub(crate) fn attempt(
         key: "meta/revision".to_owned(),
         reason: "it is missing".to_owned(),
     })?;
-    // What the page before undid need not be undone again, only what has happened since.
-    let kept = shared.undone().take_if(|kept| kept.is_of(range, revision));
-    let mut undone = kept.unwrap_or_else(|| Undone::nothing(range, revision));
-    match undo(shared, view, &mut undone, newest) {
+    // Only what happened since the page before needs to be undone.
+    let mut undone = parts.past_reads.resume(range, revision);
+    match undone.extend(view, &parts.records, newest) {
         Ok(()) => {}
-        // Whole files of history go whatever snapshots there are: what is missing need not be damaged.
-        Err(_) if shared.floors().watchable_from > revision.next() => return Ok(Attempt::Overtaken),
+        // Files of history are removed whatever snapshots there are: what is missing need not be damaged.
+        Err(_) if parts.retention.floors().watchable_from > revision.next() => return Ok(Attempt::Compacted),
         Err(UndoError::TooMuch) => {
             return Err(StoreError::Compacted {
                 requested: revision,
                 floor: newest,
             });
         }
-        Err(UndoError::History(error)) => return Err(history_failed(shared, &error)),
+        Err(UndoError::History(error)) => return Err(history_failed(parts, &error)),
     }
-    let scan = collect(shared, view, range, revision, page, &undone)?;
-    if scan.more && !undone.past.is_empty() {
-        undone.kept_at_ms = shared.steady_ms();
-        // Freed after the lock is let go of: it may be large.
-        let before = shared.undone().replace(undone);
-        drop(before);
+    let scan = collect(parts, view, range, revision, page, &undone)?;
+    if scan.more {
+        parts.past_reads.keep(undone, parts.retention.now_ms());
     }
     Ok(Attempt::Done(scan))
 }
 
-/// Lets go of what a page undid if its next page will not come. Never on the commit thread: freeing it takes time.
-pub(crate) fn forget_stale(shared: &Shared) {
-    let (floor, now_ms) = (shared.floors().listable_from, shared.steady_ms());
-    let stale = shared.undone().take_if(|kept| kept.is_stale(floor, now_ms));
-    drop(stale);
-}
-
-/// Why a past state is not shown.
-enum UndoError {
-    /// It lies further back than a read may undo.
-    TooMuch,
-    /// History cannot be read.
-    History(HistoryError),
-}
-
-impl From<HistoryError> for UndoError {
-    fn from(error: HistoryError) -> Self {
-        Self::History(error)
-    }
-}
-
-/// Adds what the keys of the range that changed up to `newest` held before.
-fn undo(shared: &Shared, view: &View<'_>, undone: &mut Undone, newest: Revision) -> Result<(), UndoError> {
-    let seen = undone.newest;
-    if newest <= seen {
-        return Ok(());
-    }
-    if newest.0 - undone.revision.0 > MAX_UNDONE as u64 {
-        return Err(UndoError::TooMuch);
-    }
-    let mut density = Density::after(seen);
-    walk(view, seen.next(), newest, |stored, _| {
-        density.follow(&stored)?;
-        undone.walked += 1;
-        let text = stored.key.as_str();
-        if undone.range.contains(text) && !undone.past.contains_key(text) {
-            undone.bytes = undone.bytes.saturating_add(stored.plain_bytes());
-            if undone.is_too_much() {
-                return Ok(false);
-            }
-            let revision = stored.committed.revision;
-            let event = shared
-                .records
-                .event(stored)
-                .map_err(|error| HistoryError::record(revision, &error))?;
-            undone.past.insert(event.key, event.old);
-        }
-        Ok(!undone.is_too_much())
-    })?;
-    if undone.is_too_much() {
-        return Err(UndoError::TooMuch);
-    }
-    density.end(newest)?;
-    undone.newest = newest;
-    Ok(())
-}
-
-/// A page in the making.
+/// A page that is being collected.
 struct Collected<'a> {
     scan: Scan,
     page: &'a Page,
 }
 
 impl Collected<'_> {
-    /// Takes the next key with what it holds; whether the page was full before.
-    fn take(&mut self, key: Key, entry: Result<Entry, StoreError>) -> Result<bool, StoreError> {
+    /// Adds the next key; returns whether the page was full before.
+    fn add(&mut self, key: Key, entry: Result<Entry, StoreError>) -> Result<bool, StoreError> {
         let entry = match entry {
             Ok(entry) if entry.value.is_unreadable() => Err(damaged(&key)),
             entry => entry,
         };
         match entry {
-            // Where a page ends does not depend on what is damaged behind it.
+            // Where a page ends does not depend on damage after it.
             Ok(_) if self.page.limit != 0 && self.scan.entries.len() == self.page.limit => {
                 self.scan.more = true;
-                // What is damaged behind the last entry belongs to the next page, which begins there.
+                // Damaged keys after the last entry belong to the next page, which begins there.
                 if let Some((last, _)) = self.scan.entries.last() {
                     let part = self.scan.damaged.partition_point(|key| key < last);
                     self.scan.damaged.truncate(part);
@@ -252,9 +127,9 @@ impl Collected<'_> {
     }
 }
 
-/// Merges the rows of `state` with what was undone, in key order.
+/// Merges the rows of `state` with the undone changes, in key order.
 fn collect(
-    shared: &Shared,
+    parts: &Parts,
     view: &View<'_>,
     range: &KeyRange,
     revision: Revision,
@@ -286,7 +161,7 @@ fn collect(
         }
         while let Some((past_key, past)) = undone.next_if(|(past_key, _)| past_key.as_str() < text) {
             if let Some(entry) = past
-                && collected.take(past_key.clone(), Ok(entry.clone()))?
+                && collected.add(past_key.clone(), Ok(entry.clone()))?
             {
                 return Ok(collected.scan);
             }
@@ -294,15 +169,15 @@ fn collect(
         let (key, entry) = match undone.next_if(|(past_key, _)| past_key.as_str() == text) {
             Some((_, None)) => continue,
             Some((key, Some(entry))) => (key.clone(), Ok(entry.clone())),
-            None => row(shared, text, record, revision)?,
+            None => row(parts, text, record, revision)?,
         };
-        if collected.take(key, entry)? {
+        if collected.add(key, entry)? {
             return Ok(collected.scan);
         }
     }
     for (key, past) in undone {
         if let Some(entry) = past
-            && collected.take(key.clone(), Ok(entry.clone()))?
+            && collected.add(key.clone(), Ok(entry.clone()))?
         {
             break;
         }
@@ -310,21 +185,22 @@ fn collect(
     Ok(collected.scan)
 }
 
-/// Key and entry of a row whose key did not change between `revision` and the snapshot; inside, the damage of its value.
+/// Key and entry of a row whose key did not change between `revision` and the snapshot; the inner error is damage of its
+/// value.
 ///
-/// If the index knows it as of that revision or before, it is the same one: its bytes are shared and the row need
-/// not be decoded.
+/// If the index holds the key as of that revision or before, it is the same entry: its bytes are shared and the row is not
+/// decoded.
 fn row(
-    shared: &Shared,
+    parts: &Parts,
     text: &str,
     record: &[u8],
     revision: Revision,
 ) -> Result<(Key, Result<Entry, StoreError>), StoreError> {
-    match shared.index().find(text) {
+    match parts.published.index().find(text) {
         Some((key, Slot::Whole(entry))) if entry.modified <= revision => {
             return Ok((key.clone(), Ok(entry.clone())));
         }
-        // Counted when it was found.
+        // Counted when the store was opened.
         Some((key, Slot::Damaged(place))) if place.modified <= revision => {
             return Ok((key.clone(), Err(damaged(key))));
         }
@@ -333,7 +209,7 @@ fn row(
     let key = Key::parse(text)?;
     let decoded = StoredState::decode(&key, record).and_then(|stored| {
         let Place { created, modified } = stored.place();
-        let value = shared.records.value(&key, stored)?;
+        let value = parts.records.value(&key, stored)?;
         Ok(Entry {
             value,
             created,
@@ -346,7 +222,7 @@ fn row(
                 reason: error.to_string(),
             };
         }
-        shared.metrics.checksum_failures.inc();
+        parts.metrics.checksum_failures.inc();
         StoreError::Corrupt {
             key: key.to_string(),
             reason: error.to_string(),
@@ -367,14 +243,14 @@ pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
     }
 }
 
-pub(crate) fn history_failed(shared: &Shared, error: &HistoryError) -> StoreError {
+fn history_failed(parts: &Parts, error: &HistoryError) -> StoreError {
     match error {
         HistoryError::Engine(error) => engine_failed(error),
         HistoryError::Sealed { reason, .. } => StoreError::Unavailable {
             reason: reason.clone(),
         },
         HistoryError::Damaged { revision, reason } => {
-            shared.metrics.checksum_failures.inc();
+            parts.metrics.checksum_failures.inc();
             StoreError::Corrupt {
                 key: format!("history of revision {revision}"),
                 reason: reason.clone(),

@@ -16,13 +16,13 @@ use std::path::Path;
 use uuid::Uuid;
 
 use super::column_families::{Access, Engine, Meta, Recovery, Step, View};
-use super::compact::Timeline;
 use super::error::OpenError;
 use super::format::Levels;
 use super::history::{Density, HistoryError, walk};
 use super::index::{Index, Slot};
 use super::mark::Mark;
 use super::tail::{MAX_BYTES, MAX_REVISIONS};
+use super::timeline::Timeline;
 use crate::record::{Place, RecordError, Records, StoredState};
 use crate::{Entry, Event, EventKind, Floors, Key, Revision};
 

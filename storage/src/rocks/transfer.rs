@@ -1,11 +1,10 @@
-//! How do objects move into another store: a restored backup, an import, a recovered remainder?
+//! Moving objects into a new store: restore, export and import, recovery.
 //!
-//! Never by copying revisions: every object is written anew, in key order, at revisions above everything the old
-//! store can have handed out, and both floors stand at the last of them. A reader that resumes starts over, and what
-//! it then sees is higher than all it saw before.
+//! Every object is written in key order at a new revision, above every revision the old store can have assigned, and both
+//! floors are at the last of them. A client that resumes must list again, and sees only revisions above those it knew.
 //!
-//! An export is one stream: a magic line, a header, the objects in key order, a trailer; each frame a
-//! length-delimited protobuf message.
+//! An export is one stream: a magic line, a header, the objects in key order, a trailer; each frame is a length-delimited
+//! protobuf message.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -26,25 +25,25 @@ use super::error::OpenError;
 use super::format::{CURRENT, Format, make_folder, sync_folder, sync_name};
 use super::incremental;
 use super::mark::{Mark, MarkFile};
-use super::open::{lock_folder, mark_path, new_engine, refuse_unfit};
-use super::progress::{LifeError, Progress, TELL_EVERY, at, sealed};
+use super::open::{create_engine, lock_folder, mark_path, refuse_unfit};
+use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, sealed};
 use super::read::scan;
 use crate::options::Options;
 use crate::record::{Place, Records, StoredState, finish_state};
 use crate::{At, Key, KeyRange, Page, Revision, Value};
 
-/// The least a restored store jumps ahead: a week at 1,500 writes a second.
+/// The least number of revisions that a restored store skips: a week at 1,500 writes per second.
 const LEAST_JUMP: u64 = 1_000_000_000;
-/// How far it jumps for each second since the source was taken: more than any store writes.
+/// How many it skips for each second since the source was taken: more than any store writes.
 const JUMP_A_SECOND: u64 = 20_000;
-/// Values are written in batches of about so many bytes.
+/// The approximate size of a batch of writes.
 const BATCH_BYTES: usize = 4 << 20;
 /// First line of an export.
 const MAGIC: &[u8] = b"drydock-export 1\n";
-/// No frame is larger: a value and a little more.
+/// The largest frame: a value and its metadata.
 const MAX_FRAME: usize = Value::MAX_BYTES + (64 << 10);
 
-/// A store that was filled from another one.
+/// The result of filling a new store.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportReport {
@@ -60,30 +59,30 @@ pub struct ImportReport {
     pub objects: u64,
     /// Keys whose value is damaged in the source: they are not in the new store.
     pub skipped: Vec<String>,
-    /// What cannot be repaired, for people.
+    /// Consequences that cannot be avoided, for people.
     pub notes: Vec<&'static str>,
 }
 
-/// Lies in a folder that is being filled: without it, one that was hardly begun would pass for a new, empty store.
+/// A file in a folder that is being filled: without it, one that was barely begun would look like a new, empty store.
 const UNFINISHED: &str = "unfinished";
 
-fn begin_filling(folder: &Path) -> Result<(), LifeError> {
+fn begin_filling(folder: &Path) -> Result<(), MaintenanceError> {
     File::create(folder.join(UNFINISHED)).map_err(at(folder))?;
     sync_folder(folder).map_err(at(folder))
 }
 
-/// Whether a restore or an import into a folder was cut short before the store was whole.
+/// Whether a restore or an import into a folder was interrupted.
 pub(crate) fn is_unfinished(folder: &Path) -> bool {
     folder.join(UNFINISHED).exists()
 }
 
-/// What everybody who restores must know.
+/// The consequences of every restore.
 const NOTES: &[&str] = &[
-    "every watch starts over and every held resourceVersion conflicts once",
+    "every watch must list again and every known resourceVersion conflicts once",
     "generation and status of an object may be older than controllers remember",
 ];
 
-/// An export that was written.
+/// The result of an export.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExportReport {
@@ -91,7 +90,7 @@ pub struct ExportReport {
     pub path: PathBuf,
     /// The identity of the store.
     pub store: Uuid,
-    /// The revision it shows.
+    /// The revision of its state.
     pub revision: u64,
     /// How many objects it holds.
     pub objects: u64,
@@ -99,7 +98,7 @@ pub struct ExportReport {
     pub bytes: u64,
 }
 
-/// The first revision beyond everything a store may have handed out, `age` after `revision` was its newest.
+/// A revision above every one a store may have assigned, `age` after `revision` was its newest.
 pub(crate) fn jump(revision: Revision, age: Duration) -> Revision {
     let jump = age.as_secs().saturating_mul(JUMP_A_SECOND).max(LEAST_JUMP);
     Revision(revision.0.saturating_add(jump))
@@ -124,12 +123,12 @@ pub(crate) struct Importer {
 
 impl Importer {
     /// Begins a store in an empty folder; the first object takes the revision after `base`.
-    pub(crate) fn begin(options: &Options, base: Revision) -> Result<Self, LifeError> {
+    pub(crate) fn begin(options: &Options, base: Revision) -> Result<Self, MaintenanceError> {
         let folder = options.path.clone();
         let store = Uuid::new_v4();
         begin_filling(&folder)?;
         fail::fail_point!("restore-begin");
-        let engine = new_engine(&folder)?;
+        let engine = create_engine(&folder)?;
         Ok(Self {
             engine,
             records: Records::new(options.seal.clone()),
@@ -144,7 +143,7 @@ impl Importer {
     }
 
     /// Writes one object.
-    pub(crate) fn put(&mut self, key: &Key, value: &Value) -> Result<(), LifeError> {
+    pub(crate) fn put(&mut self, key: &Key, value: &Value) -> Result<(), MaintenanceError> {
         self.revision = self.revision.next();
         let place = Place {
             created: self.revision,
@@ -153,7 +152,7 @@ impl Importer {
         let body = self
             .records
             .state_body(key, value)
-            .map_err(|error| LifeError::Damaged {
+            .map_err(|error| MaintenanceError::Damaged {
                 path: self.folder.clone(),
                 what: format!("{key} cannot be written: {error}"),
             })?;
@@ -167,7 +166,7 @@ impl Importer {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), LifeError> {
+    fn flush(&mut self) -> Result<(), MaintenanceError> {
         fail::fail_point!("restore-batch");
         self.engine.write(&self.steps, false)?;
         self.steps.clear();
@@ -175,8 +174,8 @@ impl Importer {
         Ok(())
     }
 
-    /// Makes the store whole. Only then does its folder count as one.
-    pub(crate) fn finish(mut self) -> Result<(Uuid, Revision, u64), LifeError> {
+    /// Completes the store. Before this its folder does not count as one.
+    pub(crate) fn finish(mut self) -> Result<(Uuid, Revision, u64), MaintenanceError> {
         fail::fail_point!("restore-before-finish");
         let last = self.revision.max(Revision::INITIAL);
         self.steps.extend([
@@ -211,21 +210,21 @@ impl Importer {
     }
 }
 
-/// Makes a new store from a backup, whole or incremental, in the empty or missing folder of `options`. Values that are
-/// damaged in the backup are left out and named in the report. Of a folder of incremental backups the newest is taken, or
-/// the one whose manifest is named.
+/// Creates a store from a backup, full or incremental, in the empty or missing folder of `options`. Values that are damaged
+/// in the backup are left out and named in the report. A folder of incremental backups stands for the newest of them, a
+/// manifest for its own.
 ///
 /// # Errors
-/// A backup that is not whole, a folder that is not empty, the disk.
+/// A damaged backup, a folder that is not empty, the disk.
 pub fn restore(
     backup: &Path,
     options: &Options,
     progress: &dyn Fn(Progress),
-) -> Result<ImportReport, LifeError> {
+) -> Result<ImportReport, MaintenanceError> {
     if let Some(copy) = incremental::find(backup)? {
         let _lock = claim_empty(options)?;
         begin_filling(&options.path)?;
-        // Next to the store that comes to be, where there must be room anyway.
+        // In the new folder, which needs the space anyway.
         let whole = options.path.join(RESTORING);
         let source = copy.unpack(&whole)?;
         let filled = fill(&source, &whole, options, progress)?;
@@ -244,19 +243,19 @@ pub fn restore(
     fill(&source, backup, options, progress)?.finish()
 }
 
-/// Where an incremental backup becomes whole again before it is read.
+/// Where the files of an incremental backup are restored before they are read.
 const RESTORING: &str = "restoring";
 
 /// A store that objects are taken from.
 pub(crate) struct Source {
     pub(crate) engine: Engine,
     pub(crate) store: Uuid,
-    /// Nothing beyond it was handed out when it was taken.
+    /// No higher revision was assigned when it was taken.
     pub(crate) revision: Revision,
     pub(crate) taken_ms: u64,
 }
 
-/// A new store that holds every object of a source, and is none before it is finished.
+/// A new store with every object of a source, not completed yet.
 struct Filled {
     importer: Importer,
     source: Uuid,
@@ -265,7 +264,7 @@ struct Filled {
 }
 
 impl Filled {
-    fn finish(self) -> Result<ImportReport, LifeError> {
+    fn finish(self) -> Result<ImportReport, MaintenanceError> {
         let (store, revision, objects) = self.importer.finish()?;
         Ok(ImportReport {
             store,
@@ -279,13 +278,13 @@ impl Filled {
     }
 }
 
-/// Writes every object of a source anew.
+/// Writes every object of a source into a new store.
 fn fill(
     source: &Source,
     path: &Path,
     options: &Options,
     progress: &dyn Fn(Progress),
-) -> Result<Filled, LifeError> {
+) -> Result<Filled, MaintenanceError> {
     let view = source.engine.view();
     let base = jump(source.revision, age(options.clock.now_ms(), source.taken_ms));
     let mut importer = Importer::begin(options, base)?;
@@ -294,7 +293,7 @@ fn fill(
     let mut rows = view.state("", "")?;
     while let Some((key, record)) = rows.next()? {
         let text = String::from_utf8_lossy(key).into_owned();
-        let damaged = |what: String| LifeError::Damaged {
+        let damaged = |what: String| MaintenanceError::Damaged {
             path: path.to_owned(),
             what: format!("the record of {text}: {what}"),
         };
@@ -303,12 +302,12 @@ fn fill(
         match records.value(&key, stored) {
             Ok(value) => importer.put(&key, &value)?,
             Err(error) if error.is_damage() => {
-                tracing::error!(%key, %error, "a value is damaged in the backup and left out");
+                tracing::error!(%key, %error, "a value is damaged in the backup and is left out");
                 skipped.push(text);
             }
             Err(error) => return Err(sealed(&text, &error)),
         }
-        tell(progress, importer.objects, None);
+        report(progress, importer.objects, None);
     }
     Ok(Filled {
         importer,
@@ -318,16 +317,15 @@ fn fill(
     })
 }
 
-fn tell(progress: &dyn Fn(Progress), done: u64, total: Option<u64>) {
-    if done.is_multiple_of(TELL_EVERY) {
+fn report(progress: &dyn Fn(Progress), done: u64, total: Option<u64>) {
+    if done.is_multiple_of(REPORT_EVERY) {
         let step = "write";
         progress(Progress { step, done, total });
     }
 }
 
-/// Locks a folder that must not hold anything yet. It is looked into under the lock: whoever held it may have been
-/// filling the folder.
-fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> {
+/// Locks a folder that must be empty. The check is done under the lock: its last holder may have filled the folder.
+fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, MaintenanceError> {
     let folder = &options.path;
     make_folder(folder).map_err(at(folder))?;
     let lock = lock_folder(options)?;
@@ -342,21 +340,21 @@ fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, LifeError> 
 }
 
 impl RocksStore {
-    /// Writes every object as of now into one file. Blocks; writers do not wait.
+    /// Writes the newest state into one file. Blocks; writes go on.
     ///
     /// # Errors
-    /// The disk, or a value that is damaged.
-    pub fn export(&self, path: &Path, progress: &dyn Fn(Progress)) -> Result<ExportReport, LifeError> {
-        let engine = self.shared.engine()?;
+    /// The disk, or a damaged value.
+    pub fn export(&self, path: &Path, progress: &dyn Fn(Progress)) -> Result<ExportReport, MaintenanceError> {
+        let engine = self.parts.lifecycle.engine()?;
         let page = Page::default();
-        let scan = scan(&self.shared, &engine, &KeyRange::all(), At::Latest, &page)?;
+        let scan = scan(&self.parts, &engine, &KeyRange::all(), At::Latest, &page)?;
         drop(engine);
         let header = ExportHeader {
             format: CURRENT,
             store_uuid: self.uuid().to_string(),
             revision: scan.revision.0,
             count: scan.entries.len() as u64,
-            exported_ms: self.shared.clock.now_ms(),
+            exported_ms: self.parts.settings.clock.now_ms(),
         };
         let unfinished = path.with_extension("unfinished");
         let bytes = write_export(&unfinished, &header, &scan.entries, progress).map_err(at(&unfinished))?;
@@ -391,7 +389,7 @@ fn write_export(
             value: entry.value.bytes.clone(),
         };
         out.write_all(&record.encode_length_delimited_to_vec())?;
-        tell(progress, position as u64 + 1, Some(header.count));
+        report(progress, position as u64 + 1, Some(header.count));
     }
     let trailer = ExportTrailer {
         count: header.count,
@@ -403,17 +401,16 @@ fn write_export(
     Ok(out.bytes)
 }
 
-/// Makes a new store from an export, in the empty or missing folder of `options`.
+/// Creates a store from an export, in the empty or missing folder of `options`.
 ///
 /// # Errors
-/// An export that is not whole, a folder that is not empty, the disk. A failed import leaves a folder that is no
-/// store.
+/// A damaged export, a folder that is not empty, the disk. A failed import leaves a folder that does not open as a store.
 pub fn import(
     path: &Path,
     options: &Options,
     progress: &dyn Fn(Progress),
-) -> Result<ImportReport, LifeError> {
-    let damaged = |what: &str| LifeError::Damaged {
+) -> Result<ImportReport, MaintenanceError> {
+    let damaged = |what: &str| MaintenanceError::Damaged {
         path: path.to_owned(),
         what: what.to_owned(),
     };
@@ -422,7 +419,7 @@ pub fn import(
     let mut magic = vec![0; MAGIC.len()];
     input.read_exact(&mut magic).map_err(at(path))?;
     if magic != MAGIC {
-        return Err(damaged("it does not begin as an export does"));
+        return Err(damaged("it does not begin like an export"));
     }
     let header: ExportHeader = read_frame(&mut input).map_err(at(path))?;
     if header.format > CURRENT {
@@ -457,7 +454,7 @@ pub fn import(
         };
         importer.put(&key, &value)?;
         last = record.key;
-        tell(progress, importer.objects, Some(header.count));
+        report(progress, importer.objects, Some(header.count));
     }
     let digest = input.digest();
     let trailer: ExportTrailer = read_frame(&mut input).map_err(at(path))?;
@@ -493,7 +490,7 @@ fn read_frame<M: Message + Default>(input: &mut impl Read) -> io::Result<M> {
     Err(invalid("the length of a frame is malformed"))
 }
 
-/// Fingerprints and counts what passes.
+/// Hashes and counts the bytes that pass through.
 struct Hashing<T> {
     inner: T,
     hash: Sha256,

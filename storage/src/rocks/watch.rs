@@ -1,56 +1,71 @@
-//! How does a reader follow the store?
+//! Watches: cursors over the events of the store.
 //!
-//! A watch is a cursor. It takes changes from the tail in memory; behind the tail it reads history from disk, a few
-//! such readers at a time, until it has caught up. It never holds up the commit thread.
+//! A watch reads events from the tail in memory. If its next event is no longer there, it reads history from disk until it
+//! has caught up; a few watches do so at a time. It never delays the commit thread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::Shared;
 use super::history::{HistoryError, read_after};
+use super::parts::Parts;
 use super::tail::Following;
 use crate::{Event, Events, KeyRange, Revision, Signal};
 
+/// How many watches may read history from disk at once.
+const MAX_REPLAYS: usize = 4;
+
+/// Limits reads of history from disk.
+pub(crate) struct Replays(Arc<Semaphore>);
+
+impl Replays {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_REPLAYS)))
+    }
+
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).acquire_owned().await.ok()
+    }
+}
+
 /// The watch of a [`RocksStore`](super::RocksStore).
 pub struct RocksEvents {
-    shared: Arc<Shared>,
+    parts: Arc<Parts>,
     pulse: watch::Receiver<u64>,
     range: KeyRange,
-    /// Taken from tail or disk, not looked at yet.
+    /// Read from tail or disk, not looked at yet.
     taken: VecDeque<Arc<Event>>,
     /// Every event up to this revision has been looked at.
     looked: Revision,
     /// Every event up to this revision has been delivered.
     delivered: Revision,
     seen_requests: u64,
-    /// A read of history that is under way, for whoever asks next: who stops waiting for it loses neither what it reads
-    /// nor its turn.
+    /// A running read of history. Kept here so that a cancelled `next` loses neither its result nor its permit.
     reading: Option<Reading>,
     has_ended: bool,
 }
 
-/// A read of the changes behind `seen`, up to `through`. Given up when it is dropped.
+/// A read of the events after `seen`, up to `through`. Aborted when it is dropped.
 struct Reading {
     seen: Revision,
     through: Revision,
-    /// Nothing when the store is closed.
+    /// None if the store is closed.
     task: JoinHandle<Option<Result<Vec<Arc<Event>>, HistoryError>>>,
 }
 
 impl Reading {
-    fn begin(shared: &Arc<Shared>, seen: Revision, through: Revision) -> Self {
-        let shared = Arc::clone(shared);
+    fn begin(parts: &Arc<Parts>, seen: Revision, through: Revision) -> Self {
+        let parts = Arc::clone(parts);
         let task = tokio::spawn(async move {
-            let permit = Arc::clone(&shared.replays).acquire_owned().await.ok()?;
-            let engine = shared.engine().ok()?;
-            shared.metrics.replays.inc();
+            let permit = parts.replays.permit().await?;
+            let engine = parts.lifecycle.engine().ok()?;
+            parts.metrics.replays.inc();
             let read = tokio::task::spawn_blocking(move || {
-                // The read goes on when nobody waits for it any more, and so does its turn.
+                // An aborted read runs to its end, and keeps its permit until then.
                 let _permit = permit;
-                read_after(&engine, &shared.records, seen, through)
+                read_after(&engine, &parts.records, seen, through)
             });
             read.await.ok()
         });
@@ -65,14 +80,14 @@ impl Drop for Reading {
 }
 
 impl RocksEvents {
-    pub(crate) fn new(shared: Arc<Shared>, range: KeyRange, first: Revision) -> Self {
-        shared.metrics.watches.inc();
+    pub(crate) fn new(parts: Arc<Parts>, range: KeyRange, first: Revision) -> Self {
+        parts.metrics.watches.inc();
         Self {
-            pulse: shared.tail.pulse(),
-            seen_requests: shared.tail.progress_requests(),
-            // No record belongs to the revision a store began at.
-            looked: first.previous().max(shared.origin),
-            shared,
+            pulse: parts.published.pulse(),
+            seen_requests: parts.published.progress_requests(),
+            // No record belongs to the revision where history begins.
+            looked: first.previous().max(parts.retention.origin()),
+            parts,
             range,
             taken: VecDeque::new(),
             delivered: first.previous(),
@@ -93,9 +108,9 @@ impl RocksEvents {
         None
     }
 
-    /// Tells how far the store is, if that is news or was asked for.
+    /// A progress signal, if `current` is new to the reader or progress was requested.
     fn progress(&mut self, current: Revision) -> Option<Signal> {
-        let requests = self.shared.tail.progress_requests();
+        let requests = self.parts.published.progress_requests();
         if self.delivered >= current && self.seen_requests >= requests {
             return None;
         }
@@ -111,16 +126,16 @@ impl RocksEvents {
         Signal::Compacted(floor)
     }
 
-    /// Takes what follows from the disk. A signal if the watch ends here. Cancel safe.
+    /// Reads the next events from disk. Returns a signal if the watch ends here. Cancel safe.
     async fn replay(&mut self, through: Revision) -> Option<Signal> {
         let reading = match &mut self.reading {
             Some(reading) => reading,
-            none => none.insert(Reading::begin(&self.shared, self.looked, through)),
+            none => none.insert(Reading::begin(&self.parts, self.looked, through)),
         };
         let read = (&mut reading.task).await;
         let (seen, through) = (reading.seen, reading.through);
         self.reading = None;
-        let floor = self.shared.floors().watchable_from;
+        let floor = self.parts.retention.floors().watchable_from;
         if seen.next() < floor {
             return Some(self.end(floor));
         }
@@ -130,12 +145,15 @@ impl RocksEvents {
                 None
             }
             Ok(Some(Err(HistoryError::Damaged { revision, reason }))) => {
-                self.shared.metrics.checksum_failures.inc();
-                tracing::error!(%revision, reason, "history is damaged: the watch starts over behind it");
+                self.parts.metrics.checksum_failures.inc();
+                tracing::error!(%revision, reason, "history is damaged: the watch ends and its client must list again");
                 Some(self.end(through.next()))
             }
             Ok(Some(Err(error))) => {
-                tracing::error!(?error, "history cannot be read: the watch starts over behind it");
+                tracing::error!(
+                    ?error,
+                    "history cannot be read: the watch ends and its client must list again"
+                );
                 Some(self.end(through.next()))
             }
             Ok(None) | Err(_) => {
@@ -153,11 +171,11 @@ impl Events for RocksEvents {
                 return Some(signal);
             }
             self.pulse.borrow_and_update();
-            let floor = self.shared.floors().watchable_from;
-            if self.looked.next() < floor && !self.shared.poison.is_closed() {
+            let floor = self.parts.retention.floors().watchable_from;
+            if self.looked.next() < floor && !self.parts.lifecycle.is_closed() {
                 return Some(self.end(floor));
             }
-            match self.shared.tail.read(self.looked) {
+            match self.parts.published.following(self.looked) {
                 Following::Closed => self.has_ended = true,
                 Following::OnDisk(through) => {
                     if let Some(signal) = self.replay(through).await {
@@ -181,6 +199,6 @@ impl Events for RocksEvents {
 
 impl Drop for RocksEvents {
     fn drop(&mut self) {
-        self.shared.metrics.watches.dec();
+        self.parts.metrics.watches.dec();
     }
 }

@@ -19,7 +19,7 @@ fn key(number: usize) -> Key {
     Key::new("g.example", "things", "n", &format!("k{number}")).unwrap()
 }
 
-/// A store as simple as can be.
+/// The simplest store.
 #[derive(Debug, Clone)]
 struct Model {
     revision: Revision,
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// Whether the next operation can have been this one, with its answer and with what the store showed.
+    /// Runs the operation next; returns whether its result and its event match.
     fn follow(&mut self, operation: &Operation, truth: &Truth) -> bool {
         match &operation.call {
             Call::Get(key, found) => self.get(key) == *found,
@@ -105,7 +105,7 @@ impl Model {
     }
 }
 
-/// Whether some order of the operations, true to real time, gives every answer and exactly these events.
+/// Whether some order of the operations, consistent with real time, gives every result and exactly these events.
 fn is_possible(operations: &[Operation], truth: &Truth) -> bool {
     let in_order = truth
         .iter()
@@ -127,14 +127,14 @@ fn search(operations: &[Operation], truth: &Truth, placed: &mut Vec<bool>, model
             .collect::<Vec<_>>()
     };
     let left = left();
-    // Whatever never got an answer may never have happened.
+    // An operation that never returned may never have happened.
     let is_done = left.iter().all(|one| operations[*one].returned == u64::MAX);
     if is_done && model.revision.0 == truth.len() as u64 + 1 {
         return true;
     }
-    let first_answer = left.iter().map(|one| operations[*one].returned).min();
+    let first_return = left.iter().map(|one| operations[*one].returned).min();
     for one in left {
-        if first_answer.is_some_and(|answer| operations[one].called > answer) {
+        if first_return.is_some_and(|returned| operations[one].called > returned) {
             continue;
         }
         let mut next = model.clone();
@@ -149,7 +149,7 @@ fn search(operations: &[Operation], truth: &Truth, placed: &mut Vec<bool>, model
     false
 }
 
-/// A history that happened: operations at points in time, called before and returned after them.
+/// A history of operations that happened at points in time, between their call and their return.
 fn happen(random: &mut fastrand::Rng) -> (Vec<Operation>, Truth) {
     let mut model = Model::new();
     let mut truth = Truth::new();
@@ -207,7 +207,7 @@ fn transaction(model: &Model, unique: u64, random: &mut fastrand::Rng) -> Transa
     }
 }
 
-/// Plants a fault, or what may be one.
+/// Changes the history, which may violate a rule.
 fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastrand::Rng) -> &'static str {
     let chosen = random.usize(..operations.len());
     let shift = |revision: &mut Revision, random: &mut fastrand::Rng| {
@@ -229,7 +229,7 @@ fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastra
             if moved.returned != u64::MAX {
                 moved.returned = moved.called + length;
             }
-            "an operation lies at another time"
+            "an operation is at another time"
         }
         2 => {
             if !truth.is_empty() {
@@ -276,13 +276,13 @@ fn spoil(operations: &mut Vec<Operation>, truth: &mut Truth, random: &mut fastra
                     }
                 }
             }
-            "an answer is another one"
+            "a result differs"
         }
     }
 }
 
 #[test]
-fn the_checker_says_what_trying_every_order_says() {
+fn the_checker_agrees_with_trying_every_order() {
     let (mut possible, mut impossible) = (0, 0);
     for seed in 0..HISTORIES {
         let mut random = fastrand::Rng::with_seed(seed);

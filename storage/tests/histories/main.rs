@@ -1,5 +1,5 @@
-//! Concurrent clients against both backends: what they saw was possible, and every watch delivered what it owes.
-//! Planted faults show that the checker sees.
+//! Concurrent clients on both backends: their history is strictly serializable and every watch is complete. Planted
+//! violations show that the checker works.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,10 +29,10 @@ const CLIENTS: u64 = 8;
 const KEYS: u64 = 6;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Failpoints are global: who injects faults has the engine alone.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Failpoints are global, so tests of the engine run one at a time.
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
-/// How many operations all clients do together: `DRYDOCK_HISTORY_OPERATIONS`, or about a thousand.
+/// How many operations all clients run together: `DRYDOCK_HISTORY_OPERATIONS`, or about a thousand.
 fn operations() -> u64 {
     std::env::var("DRYDOCK_HISTORY_OPERATIONS")
         .ok()
@@ -42,7 +42,7 @@ fn operations() -> u64 {
 
 fn options(root: &TempDir) -> Options {
     Options {
-        // However long it runs, nothing is let go of.
+        // However long it runs, no history is dropped.
         window: Duration::from_hours(24),
         lock_wait: PATIENCE,
         ..Options::for_tests(root.path())
@@ -78,7 +78,7 @@ async fn write<S: Store>(
     recorder.transact(store, transaction).await.map(drop)
 }
 
-/// One client, until it has done its part or is refused.
+/// Runs one client until it is done or an operation fails.
 async fn client<S: Store>(
     store: S,
     recorder: Arc<Recorder>,
@@ -98,7 +98,7 @@ async fn client<S: Store>(
     Ok(())
 }
 
-/// All clients; how each ended.
+/// Runs all clients; returns how each ended.
 async fn run_clients<S: Store>(
     store: &S,
     recorder: &Arc<Recorder>,
@@ -119,15 +119,15 @@ async fn run_clients<S: Store>(
     ends
 }
 
-/// The newest revision a signal speaks of.
-fn told(signal: &Signal) -> Revision {
+/// The revision of a signal.
+fn revision_of_signal(signal: &Signal) -> Revision {
     match signal {
         Signal::Change(event) => event.revision,
         Signal::Progress(revision) | Signal::Compacted(revision) => *revision,
     }
 }
 
-/// Reads a watch until it has told of `last`, once that is known.
+/// Reads a watch until it has reached `last`, once that is known.
 async fn follow<E: Events>(
     mut events: E,
     mut last: tokio::sync::watch::Receiver<Option<Revision>>,
@@ -138,7 +138,7 @@ async fn follow<E: Events>(
         tokio::select! {
             signal = events.next() => {
                 let Some(signal) = signal else { break };
-                newest = newest.max(told(&signal));
+                newest = newest.max(revision_of_signal(&signal));
                 signals.push(signal);
             }
             Ok(()) = last.changed() => {}
@@ -150,7 +150,7 @@ async fn follow<E: Events>(
     signals
 }
 
-/// Watches of different ranges, and what they have shown so far. They outlive a reopening.
+/// Watches of different ranges, and their signals so far. They continue after a reopening.
 struct Watches {
     recorded: Vec<RecordedWatch>,
     next: Revision,
@@ -175,7 +175,7 @@ impl Watches {
         }
     }
 
-    /// Watches `store` while `work` is done, up to where it is then.
+    /// Watches `store` while `work` runs, up to its revision after that.
     async fn during<S: Store, T>(&mut self, store: &S, work: impl Future<Output = T>) -> T {
         let (end, last) = tokio::sync::watch::channel(None);
         let mut followers = Vec::new();
@@ -234,7 +234,7 @@ async fn record<S: Store>(store: &S, seed: u64) -> (Vec<Operation>, Truth) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_engine_is_strictly_serializable() {
-    let _turn = TURN.lock().await;
+    let _exclusive = EXCLUSIVE.lock().await;
     let root = tempfile::tempdir().unwrap();
     let store = RocksStore::open(options(&root)).unwrap().0;
     let (operations, truth) = record(&store, 1).await;
@@ -243,11 +243,11 @@ async fn the_engine_is_strictly_serializable() {
         |one: &&Operation| matches!(one.call, Call::Transact(_, Some(Outcome::Conflict { .. })));
     assert!(
         operations.iter().filter(is_conflict).count() > 10,
-        "the clients hardly met"
+        "there were hardly any conflicts"
     );
 }
 
-/// Where the engine fails, and whether what was asked for then happens all the same.
+/// Where the engine fails, and whether the write is on disk all the same.
 const FAULTS: [(&str, &str, bool); 5] = [
     ("engine-write", "return", false),
     ("engine-written", "return", true),
@@ -256,11 +256,11 @@ const FAULTS: [(&str, &str, bool); 5] = [
     ("commit-before-publish", "panic", true),
 ];
 
-/// In doubt, clients stop, the store is opened again and they go on: what was in doubt happened or it did not, whole,
-/// at its place, and everybody is shown the same.
+/// After a write of unknown outcome the clients stop, the store is opened again, and they continue: the write happened or
+/// not, and all clients agree about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_engine_is_strictly_serializable_across_failures_and_reopenings() {
-    let _turn = TURN.lock().await;
+    let _exclusive = EXCLUSIVE.lock().await;
     let root = tempfile::tempdir().unwrap();
     let recorder = Arc::new(Recorder::default());
     let mut watches = Watches::new();
@@ -288,13 +288,13 @@ async fn the_engine_is_strictly_serializable_across_failures_and_reopenings() {
         drop(store);
         let store = RocksStore::open(options(&root)).unwrap().0;
         let recovered = store.current_revision().await.unwrap();
-        let in_doubt = unknown(&recorder.operations()).count() - unknown_before;
-        assert!(in_doubt > 0, "{point}: nobody was in doubt");
+        let unknown_now = unknown(&recorder.operations()).count() - unknown_before;
+        assert!(unknown_now > 0, "{point}: no outcome was unknown");
         if happens {
-            // A batch holds one transaction of a client at most.
-            assert!(recovered > published, "{point}: {in_doubt} in doubt");
+            // A batch has at most one transaction of a client.
+            assert!(recovered > published, "{point}: {unknown_now} unknown");
         } else {
-            assert_eq!(recovered, published, "{point}: {in_doubt} in doubt");
+            assert_eq!(recovered, published, "{point}: {unknown_now} unknown");
         }
         drop(store);
     }
@@ -307,21 +307,21 @@ async fn the_engine_is_strictly_serializable_across_failures_and_reopenings() {
     watches.check(&truth);
     let operations = recorder.operations();
     assert_eq!(check(&operations, &truth), Ok(()));
-    // Without one that was in doubt and happened, its revision comes from nowhere.
+    // If one of unknown outcome that happened is not recorded, its event is not explained.
     let acknowledged: BTreeSet<Revision> = operations.iter().filter_map(revision_of).collect();
     let happened = truth
         .iter()
         .find(|event| !acknowledged.contains(&event.revision))
         .unwrap();
     let mut without = operations.clone();
-    without.retain(|one| !unknown(std::slice::from_ref(one)).any(|asked| puts(asked, happened)));
+    without.retain(|one| !unknown(std::slice::from_ref(one)).any(|one| puts(one, happened)));
     assert_eq!(
         check(&without, &truth).map_err(|violation| violation.rule),
         Err("every event was requested")
     );
 }
 
-/// The transactions nobody knows the outcome of.
+/// The transactions of unknown outcome.
 fn unknown(operations: &[Operation]) -> impl Iterator<Item = &Transaction> {
     operations.iter().filter_map(|one| match &one.call {
         Call::Transact(transaction, None) => Some(transaction),
@@ -349,7 +349,7 @@ async fn the_model_is_strictly_serializable() {
     assert_eq!(check(&operations, &truth), Ok(()));
 }
 
-/// The rule that `spoil` breaks.
+/// The rule that `spoil` violates.
 fn broken(
     (operations, truth): &(Vec<Operation>, Truth),
     spoil: impl FnOnce(&mut Vec<Operation>, &mut Truth),
@@ -360,10 +360,10 @@ fn broken(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn each_planted_fault_is_told_by_its_rule() {
+async fn each_planted_violation_is_reported_by_its_rule() {
     let recorded = record(&MemoryStore::new(), 3).await;
     assert_eq!(broken(&recorded, |_, _| {}), "none");
-    // A read that shows an older state than one that was answered before.
+    // A read of an older state than one that returned before.
     let stale = broken(&recorded, |operations, _| {
         let found = operations.iter_mut().rev().find_map(|one| match &mut one.call {
             Call::Get(_, found) => Some(found),
@@ -372,10 +372,10 @@ async fn each_planted_fault_is_told_by_its_rule() {
         found.unwrap().revision = Revision(2);
     });
     assert_eq!(stale, "no stale reads");
-    // A write that is acknowledged and lost.
+    // A write that was acknowledged and lost.
     let lost = broken(&recorded, |_, truth| drop(truth.remove(3)));
     assert_eq!(lost, "every write is shown");
-    // A value of another time under a right revision.
+    // A wrong value at the right revision.
     let wrong = broken(&recorded, |operations, _| {
         let found = operations.iter_mut().rev().find_map(|one| match &mut one.call {
             Call::Get(_, found) => found.entry.as_mut(),
@@ -384,7 +384,7 @@ async fn each_planted_fault_is_told_by_its_rule() {
         found.unwrap().value = value(9_999_999);
     });
     assert_eq!(wrong, "gets show the state");
-    // A transaction that happened though its condition did not hold.
+    // A committed transaction whose condition did not hold.
     let forced = broken(&recorded, |operations, _| {
         let write = operations.iter_mut().find_map(|one| match &mut one.call {
             Call::Transact(transaction, Some(Outcome::Committed { .. })) => Some(&mut transaction.write),
@@ -398,7 +398,7 @@ async fn each_planted_fault_is_told_by_its_rule() {
         };
     });
     assert_eq!(forced, "conditions hold");
-    // Two writes whose revisions go against real time.
+    // Two writes whose revisions contradict real time.
     let swapped = broken(&recorded, |operations, _| {
         let writes = operations
             .iter_mut()
@@ -407,14 +407,14 @@ async fn each_planted_fault_is_told_by_its_rule() {
         (first.called, first.returned) = (u64::MAX - 2, u64::MAX - 1);
     });
     assert_eq!(swapped, "real time");
-    // A change nobody asked for.
+    // An event that no transaction explains.
     let invented = broken(&recorded, |operations, _| {
         operations.retain(|one| {
             !matches!(one.call, Call::Transact(_, Some(Outcome::Committed { revision })) if revision.0 == 5)
         });
     });
     assert_eq!(invented, "every event was requested");
-    // An answer that never came, to a write that happened: the events settle it.
+    // A committed write of unknown outcome: the events resolve it.
     let unknown = broken(&recorded, |operations, _| {
         for one in operations {
             if let Call::Transact(

@@ -160,7 +160,7 @@ async fn write(plan: &ChildPlan) {
         }
         let (keeper, plan) = (store.clone(), plan.clone());
         let housekeeping = tokio::task::spawn_blocking(move || {
-            keeper.keep_house();
+            keeper.run_housekeeping();
             let backed_up = match plan.job {
                 Job::BackUp => keeper.backup(&backups_path(&plan.folder), 1, &|_| {}).map(drop),
                 Job::CopyOut => keeper

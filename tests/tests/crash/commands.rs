@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use drydock_storage::rocks::{LifeError, OpenError, RocksStore, import, recover, restore};
+use drydock_storage::rocks::{MaintenanceError, OpenError, RocksStore, import, recover, restore};
 use drydock_storage::{At, Key, Options, Store, Transaction, Value};
 use tempfile::TempDir;
 
@@ -101,7 +101,7 @@ impl Source {
         &self,
         job: Job,
         points: &[(&str, i64)],
-        repeat: impl Fn(&Options) -> Result<(), LifeError>,
+        repeat: impl Fn(&Options) -> Result<(), MaintenanceError>,
     ) {
         let mut random = fastrand::Rng::with_seed(7);
         let folder = self.root.path().join("target");
@@ -130,7 +130,7 @@ impl Source {
             // It never writes into an existing folder.
             let refused = repeat(&options(&folder, false)).unwrap_err();
             assert!(
-                matches!(refused, LifeError::Open(OpenError::NotEmpty { .. })),
+                matches!(refused, MaintenanceError::Open(OpenError::NotEmpty { .. })),
                 "{injection:?}: {refused}"
             );
             std::fs::remove_dir_all(&folder).unwrap();

@@ -141,9 +141,9 @@ async fn failed_sync(point: &'static str, durability: Durability) {
     }
     // The second one fails.
     injected.begin("1*off->1*return");
-    store.keep_house();
+    store.run_housekeeping();
     assert_eq!(store.health(), Health::Ready, "{point}");
-    store.keep_house();
+    store.run_housekeeping();
     assert!(matches!(store.health(), Health::Failed(_)), "{point}");
     let refused = store.transact(Transaction::create(key(11), value(1))).await;
     assert!(matches!(refused, Err(StoreError::ReadOnly { .. })), "{refused:?}");
@@ -379,7 +379,7 @@ async fn an_interrupted_recovery_can_be_repeated() {
             panic!("the store opened during a recovery");
         };
         assert!(
-            refused.to_string().contains("recovery was cut short"),
+            refused.to_string().contains("recovery was interrupted"),
             "{refused}"
         );
         let report = recover(&options, true, &quiet).unwrap();

@@ -1,12 +1,11 @@
-//! How far back is history kept?
+//! When revisions were committed, and how far back history is kept.
 //!
-//! Exact lists reach back for the window; watches reach back further, to the newest so many revisions, so that
-//! after a quiet night readers resume instead of starting over. Too many bytes shorten both, but not below
-//! the minimum window; where nothing is as old as that, size alone decides, so that the disk is bounded whatever the
-//! times say. Floors only rise, and they rise before history goes, so nobody starts below them.
+//! Exact lists reach back for the window. Watches reach back further, to a number of newest revisions, so that clients can
+//! resume after a quiet night. If history has too many bytes both are shortened, but not below the minimum window; if
+//! nothing is as old as that, size alone decides, so that disk usage is bounded whatever the clock says.
 //!
-//! Ages are told by steady time, not by commit times: those never go back, so a wall clock that was ahead for a while
-//! leaves commits that look new until it has caught up.
+//! Ages are measured in steady time, not by commit times: those never go back, so after a wall clock was ahead for a while,
+//! commits look new until it has caught up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +17,7 @@ const SAMPLE_MS: u64 = 1000;
 /// A sample holds no more bytes than this, or one batch: floors rise from sample to sample.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
-/// The newest revision of a moment, and how many bytes of history had been written by then.
+/// The newest revision at a time, and the bytes of history written by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sample {
     at_ms: u64,
@@ -38,7 +37,7 @@ pub(crate) struct Timeline {
     dropped: u64,
 }
 
-/// What may be kept.
+/// How much history is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keep {
     pub(crate) window: Duration,
@@ -69,8 +68,8 @@ impl Timeline {
         }
     }
 
-    /// Takes what was noted by commit times so far over into steady time, which begins at `now_ms`: nothing is younger
-    /// than now, whatever the clock said when it was written.
+    /// Converts the commit times noted so far into steady time, which begins at `now_ms`: nothing is younger than now,
+    /// whatever the clock said when it was written.
     pub(crate) fn begin(&mut self, now_ms: u64) {
         for sample in &mut self.samples {
             sample.at_ms = sample.at_ms.min(now_ms);
@@ -86,7 +85,7 @@ impl Timeline {
         self.samples.iter().rev().find(is_before).copied()
     }
 
-    /// Where the floors may rise to.
+    /// The floors that history should have.
     pub(crate) fn floors(&self, now_ms: u64, current: Revision, floors: Floors, keep: Keep) -> Floors {
         let mut wanted = floors;
         if let Some(start) = self.start_of_window(now_ms, keep.window) {
@@ -108,7 +107,7 @@ impl Timeline {
         wanted
     }
 
-    /// From where on history takes no more than so many bytes; none if all of it fits.
+    /// The revision from which on history has at most `bytes`; none if all of it fits.
     fn first_to_fit(&self, bytes: u64) -> Option<Revision> {
         let excess = self.bytes.saturating_sub(self.dropped).saturating_sub(bytes);
         if excess == 0 {
@@ -118,7 +117,7 @@ impl Timeline {
         self.samples.iter().find(fits).map(|sample| sample.revision)
     }
 
-    /// Forgets what lies below the floor.
+    /// Forgets samples below the floor.
     pub(crate) fn trim(&mut self, floors: Floors) {
         while let Some(sample) = self.samples.front()
             && sample.revision < floors.watchable_from
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_reach_back_for_the_window_and_watches_for_so_many_revisions() {
+    fn lists_reach_back_for_the_window_and_watches_for_a_number_of_revisions() {
         let timeline = seconds(1000, 1);
         check(&timeline, 1000, 1000, floors(1, 1), floors(699, 699));
         check(&timeline, 1250, 1000, floors(1, 1), floors(949, 901));
@@ -202,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn too_many_bytes_go_by_size_where_nothing_is_old_enough() {
+    fn size_alone_decides_where_nothing_is_as_old_as_the_minimum_window() {
         check(&seconds(10, 200_000), 10, 10, floors(1, 1), floors(5, 5));
         check(&seconds(5, 200_000), 5, 5, floors(1, 1), floors(1, 1));
     }
 
     #[test]
-    fn a_second_that_brings_much_is_let_go_of_in_parts() {
+    fn a_second_with_many_bytes_is_dropped_in_parts() {
         let mut timeline = Timeline::default();
         for revision in 2..=9 {
             timeline.note(2000, Revision(revision), SAMPLE_BYTES / 2);
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_from_the_future_age_from_the_start_on() {
+    fn commits_with_future_times_age_from_the_start_on() {
         let mut timeline = Timeline::default();
         for revision in 2..=9 {
             timeline.note(9_000_000, Revision(revision), 1);
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_raises_no_floor() {
+    fn a_clock_that_goes_back_raises_no_floor() {
         let timeline = seconds(1000, 1);
         check(&timeline, 10, 1000, floors(1, 1), floors(1, 1));
     }
