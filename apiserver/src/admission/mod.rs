@@ -99,7 +99,7 @@ impl Chain {
 }
 
 impl Admission for Chain {
-    fn begin_create<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_namespace<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         namespace_lifecycle::check(&*self.host, write).boxed()
     }
 
@@ -123,7 +123,7 @@ impl Admission for Chain {
         self.review_unsafe_delete(caller, resource, version, key).boxed()
     }
 
-    fn is_namespace_ending<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool> {
+    fn is_namespace_terminating<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool> {
         async move {
             !namespace.is_empty()
                 && matches!(

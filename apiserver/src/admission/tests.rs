@@ -10,7 +10,7 @@ use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::admission::Operation;
-use crate::registry::kinds::Registration;
+use crate::registry::registration::Registration;
 use crate::registry::resource::Part;
 use crate::registry::{evictionrequest, nodemaintenance};
 use crate::request::{UserInfo, Warnings};
@@ -178,7 +178,7 @@ impl Write {
         };
         let outcome = async {
             if self.operation == Operation::Create {
-                chain.begin_create(&write).await?;
+                chain.check_namespace(&write).await?;
             }
             chain.validate(&write).await
         };

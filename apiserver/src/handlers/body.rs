@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::Call;
 use crate::error::ApiError;
+use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::Catalog;
 use crate::request::negotiate::MediaType;
 
 /// The media types of bodies that are named in a 415.

@@ -47,7 +47,7 @@ pub(super) async fn delete<S: Store>(
         call.store.delete(call.caller(), &key, &options).await?
     };
     match deleted {
-        Deleted::Gone { uid } => {
+        Deleted::Removed { uid } => {
             let resource = &call.store.resource;
             let details = StatusDetails {
                 name: call.name.clone(),
@@ -58,7 +58,7 @@ pub(super) async fn delete<S: Store>(
             };
             response::status(&Status::success(details), representation)
         }
-        Deleted::Held(written) => {
+        Deleted::Marked(written) => {
             let code = if options.explicitly_not_orphaned {
                 StatusCode::ACCEPTED
             } else {

@@ -36,7 +36,7 @@ pub(super) async fn update<S: Store>(
     let mut object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
     // Checked before the object is looked up: the response must not depend on whether it exists.
     call.store
-        .settle_identity(&call.namespace, &call.name, &mut object)?;
+        .check_identity(&call.namespace, &call.name, &mut object)?;
     let written = call
         .store
         .update(
