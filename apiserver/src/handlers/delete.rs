@@ -5,14 +5,15 @@ use drydock_machinery::codec::protobuf::DELETE_OPTIONS;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body, response};
+use super::call::Call;
+use super::{body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
 use crate::request::negotiate::Answer;
 use crate::request::options::DeleteOptions;
 
-/// Reads `DeleteOptions` from the body, else from the query.
+/// Parses `DeleteOptions` from the body, or from the query if there is no body.
 pub(super) async fn options<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
@@ -37,7 +38,7 @@ pub(super) async fn delete<S: Store>(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(Answer::Object)?;
     let options = options(call, body).await?;
-    let form = call.form(representation)?;
+    let format = call.format(representation)?;
     let key = call.store.key(&call.namespace, &call.name)?;
     let deleted = if options.unsafe_delete {
         call.store
@@ -64,7 +65,7 @@ pub(super) async fn delete<S: Store>(
             } else {
                 StatusCode::OK
             };
-            form.object(code, &written)
+            format.object(code, &written)
         }
     }
 }
