@@ -25,7 +25,7 @@ use crate::admission;
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
 use crate::filters::{Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
@@ -370,7 +370,6 @@ impl Base {
                     group: group.to_owned(),
                     resource: plural.to_owned(),
                     extract: attributes::extract(resource),
-                    indexed_labels: IndexedLabels::All,
                     limits: limits.clone(),
                     metrics: cache_metrics.clone(),
                     seed: fastrand::u64(..),

@@ -9,8 +9,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::Clients;
+use crate::context::Context;
 use crate::events::EventRecorder;
 use crate::informer::Store;
+use crate::metrics::Metrics;
 use crate::pod::Pod;
 use crate::stores::Stores;
 
@@ -103,9 +105,16 @@ pub(crate) fn clock_at(second: i64) -> Arc<ManualClock> {
     Arc::new(ManualClock::new(Timestamp::from_second(second).unwrap()))
 }
 
-/// A recorder whose events are dropped.
-pub(crate) fn no_events(clock: &Arc<dyn Clock>) -> EventRecorder {
-    EventRecorder::new(Arc::clone(clock), "test").0
+/// A context whose Events are dropped.
+pub(crate) fn context(stores: Stores, clients: Clients, clock: &Arc<ManualClock>) -> Arc<Context> {
+    let clock = Arc::clone(clock) as Arc<dyn Clock>;
+    Arc::new(Context {
+        stores,
+        clients,
+        events: EventRecorder::new(Arc::clone(&clock), "test").0,
+        metrics: Metrics::default(),
+        clock,
+    })
 }
 
 /// A running pod `web` with UID `uid-1` on node `one`, changed by a merge patch.

@@ -18,6 +18,7 @@
 //! daemonset                                                       the interceptor of DaemonSet pods
 //! evictionrequest, nodemaintenance                                the two main controllers
 //! evictioninterceptor                                             rules that register interceptors
+//! context                                                         what all controllers share
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events                            watches, queues, leader election, Events
 //! api, pod, metrics, deadline_queue                               API calls, the pod type, metrics, timers
@@ -43,6 +44,7 @@ pub mod api;
 pub mod backoff;
 pub mod conditions;
 pub mod config;
+pub mod context;
 pub mod daemonset;
 pub mod deadline_queue;
 pub mod events;

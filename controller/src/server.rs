@@ -19,16 +19,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Clients;
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
+use crate::context::Context;
 use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
-use crate::evictionrequest::{self, observe::Observer};
 use crate::health::{Health, HealthError, Listener};
 use crate::leader::{Election, LeadershipEnd};
 use crate::metrics::Metrics;
 use crate::object_counts::ObjectCounts;
 use crate::stores::{Informers, Stores};
 use crate::work_queue::{self, Outcome, WorkQueue};
-use crate::{daemonset, nodemaintenance};
+use crate::{daemonset, evictionrequest, nodemaintenance};
 
 /// How long shutdown waits for queued Events to be written.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,29 +133,29 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let (mut informers, stores) = Informers::new();
     metrics.register_collector(ObjectCounts(stores.clone()));
     let listener = Listener::bind(config.address, config.certificate.as_ref()).await?;
-    let parts = Parts {
+    let context = Arc::new(Context {
         stores,
         clients,
         events,
         metrics,
         clock,
-    };
+    });
 
     // Tasks that need no leadership. They outlive the controllers, so that the last Events are written.
     let background = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let health = Health::new(parts.stores.clone(), parts.metrics.clone(), shutdown.clone());
+    let health = Health::new(context.stores.clone(), context.metrics.clone(), shutdown.clone());
     tasks.spawn(listener.serve(health, background.clone()));
     tasks.spawn(events::write_queued(
-        parts.clients.host.clone(),
+        context.clients.host.clone(),
         queued_events,
         background.clone(),
     ));
-    let controllers = Controllers::new(&config, &parts, &mut informers);
-    informers.spawn(&parts.clients, &background, &mut tasks);
+    let controllers = Controllers::new(&config, &context, &mut informers);
+    informers.spawn(&context.clients, &background, &mut tasks);
 
     let ended = tokio::select! {
-        ended = lead(&config, &parts, &identity, controllers, &shutdown) => ended,
+        ended = lead(&config, &context, &identity, controllers, &shutdown) => ended,
         // No background task ends before it is cancelled.
         _ = tasks.join_next() => Err(Error::PartEnded),
     };
@@ -168,47 +168,32 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     ended
 }
 
-/// What the controllers share.
-struct Parts {
-    stores: Stores,
-    clients: Clients,
-    events: EventRecorder,
-    metrics: Metrics,
-    clock: Arc<dyn Clock>,
-}
-
-impl Parts {
-    fn queue<K: Ord + Hash + Clone + Send + Sync + 'static>(&self, name: &'static str) -> Arc<WorkQueue<K>> {
-        Arc::new(WorkQueue::new(Arc::clone(&self.clock), self.metrics.queue(name)))
-    }
-}
-
 /// Waits for leadership, runs the controllers while it lasts, and releases the Lease.
 async fn lead(
     config: &Config,
-    parts: &Parts,
+    context: &Context,
     identity: &str,
     controllers: Controllers,
     shutdown: &CancellationToken,
 ) -> Result<(), Error> {
     let work = shutdown.child_token();
     let Some(ElectionConfig { namespace, timing }) = &config.election else {
-        parts.metrics.set_leader(true);
+        context.metrics.set_leader(true);
         controllers.run(work).await;
         return Ok(());
     };
     let mut election = Election::new(
-        parts.clients.host.clone(),
+        context.clients.host.clone(),
         namespace,
         identity.to_owned(),
         *timing,
-        Arc::clone(&parts.clock),
+        Arc::clone(&context.clock),
     );
     if !election.acquire(shutdown).await {
         return Ok(());
     }
     tracing::info!(identity, "became the leader");
-    parts.metrics.set_leader(true);
+    context.metrics.set_leader(true);
     let renewing = async {
         let end = election.renew_until_lost(shutdown).await;
         work.cancel();
@@ -216,7 +201,7 @@ async fn lead(
     };
     // The controllers have ended before the Lease is released.
     let ((), end) = tokio::join!(controllers.run(work.clone()), renewing);
-    parts.metrics.set_leader(false);
+    context.metrics.set_leader(false);
     match end {
         LeadershipEnd::Cancelled => {
             election.release().await;
@@ -224,6 +209,16 @@ async fn lead(
         }
         LeadershipEnd::Lost => Err(Error::LeadershipLost),
     }
+}
+
+fn new_queue<K>(context: &Context, name: &'static str) -> Arc<WorkQueue<K>>
+where
+    K: Ord + Hash + Clone + Send + Sync + 'static,
+{
+    Arc::new(WorkQueue::new(
+        Arc::clone(&context.clock),
+        context.metrics.queue(name),
+    ))
 }
 
 /// The workers of one controller, not yet started.
@@ -253,45 +248,25 @@ struct Controllers {
 
 impl Controllers {
     /// Builds the controllers and connects their queues to the informers.
-    fn new(config: &Config, parts: &Parts, informers: &mut Informers) -> Self {
-        let Parts {
-            stores,
-            clients,
-            events,
-            metrics,
-            clock,
-        } = parts;
-        let rules = Arc::new(Rules::default());
-        let writer = evictionrequest::act::RequestWriter::new(
-            clients.clone(),
-            events.clone(),
-            metrics.clone(),
-            Arc::clone(clock),
-        );
+    fn new(config: &Config, context: &Arc<Context>, informers: &mut Informers) -> Self {
+        let stores = &context.stores;
+        let rules = Arc::<Rules>::default();
 
-        let queue = parts.queue("evictionrequests");
+        let queue = new_queue(context, "evictionrequests");
         evictionrequest::add_handlers(informers, stores, &queue);
-        let observer = Observer::new(
-            stores.clone(),
-            clients.clone(),
+        let controller = evictionrequest::Controller::new(
+            Arc::clone(context),
             Arc::clone(&rules),
             config.allowed_names.clone(),
-        );
-        let controller = evictionrequest::Controller::new(
-            stores.clone(),
-            observer,
-            writer.clone(),
-            Arc::clone(clock),
             config.default_ttl,
         );
         let requests = workers(REQUEST_WORKERS, queue, controller, |controller, key| async move {
             controller.reconcile(key).await
         });
 
-        let queue = parts.queue("daemonsets");
+        let queue = new_queue(context, "daemonsets");
         daemonset::add_handlers(informers, stores, &queue);
-        let controller =
-            daemonset::Controller::new(stores.clone(), clients.clone(), writer, Arc::clone(clock));
+        let controller = daemonset::Controller::new(Arc::clone(context));
         let daemon_sets = workers(
             DAEMON_SET_WORKERS,
             queue,
@@ -299,22 +274,18 @@ impl Controllers {
             |controller, key| async move { controller.reconcile(key).await },
         );
 
-        let queue = parts.queue("nodemaintenances");
+        let queue = new_queue(context, "nodemaintenances");
         nodemaintenance::add_handlers(informers, stores, &queue);
         // Nodes may still be held by maintenances that no longer exist, and no change would report them.
         queue.add(());
-        let executor =
-            nodemaintenance::act::PlanExecutor::new(clients.clone(), events.clone(), metrics.clone());
-        let controller =
-            nodemaintenance::Controller::new(stores.clone(), executor, Arc::clone(clock), config.static_pods);
+        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods);
         let maintenances = workers(1, queue, controller, |controller, ()| async move {
             controller.reconcile().await
         });
 
-        let queue = parts.queue("evictioninterceptors");
+        let queue = new_queue(context, "evictioninterceptors");
         evictioninterceptor::add_handlers(informers, &rules, &queue);
-        let controller =
-            evictioninterceptor::Controller::new(stores.clone(), clients.clone(), rules, Arc::clone(clock));
+        let controller = evictioninterceptor::Controller::new(Arc::clone(context), rules);
         let interceptors = workers(
             INTERCEPTOR_WORKERS,
             queue,

@@ -1,7 +1,7 @@
 //! The eviction API: `POST pods/NAME/eviction`, as in Kubernetes.
 //!
-//! A pod that is not running is deleted at once. Any other pod is deleted only if its disruption budget allows one more
-//! disruption; the budget is charged before the pod is deleted.
+//! A pod that is pending, terminated or terminating is deleted at once. Any other pod is deleted only if its disruption
+//! budget allows one more disruption; the budget is charged before the pod is deleted.
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::flags::StandaloneConfig;
 use crate::host::StandaloneHost;
 use crate::{kinds, kubeconfig};
 
-/// Logged first.
+/// The first log line.
 const WARNING: &str = "STANDALONE MODE: there is no cluster behind this server. No container runs, nodes are only \
      names, and the holder of the kubeconfig may do everything. For first looks, demos and tests only.";
 

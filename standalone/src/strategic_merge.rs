@@ -281,7 +281,7 @@ impl MergedList<'_> {
         items.iter().map(|item| self.identity(item)).collect()
     }
 
-    /// The position of an item in `items`.
+    /// The item with an identity.
     fn find<'i>(&self, items: &'i mut [Value], id: &Value) -> Option<&'i mut Value> {
         items
             .iter_mut()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use drydock_apiserver::admission::Chain;
 use drydock_apiserver::authorization::Authorizer;
-use drydock_apiserver::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use drydock_apiserver::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use drydock_apiserver::error::ApiError;
 use drydock_apiserver::host::reviews::{ReviewTtls, Reviews};
 use drydock_apiserver::host::{Host, Namespace, TrustBundle};
@@ -67,7 +67,6 @@ impl World {
                 group: group.to_owned(),
                 resource: plural.to_owned(),
                 extract: attributes::extract(&resource),
-                indexed_labels: IndexedLabels::default(),
                 limits: CacheLimits::default(),
                 metrics: CacheMetrics::default(),
                 seed: 1,

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{Key, KeyRange, Options, Outcome, Page, Revision, Store, Transaction, Value};
+use drydock_tests::load::Usage;
 
 /// Objects in the store before the measurements.
 const OBJECTS: usize = 20_000;
@@ -60,19 +61,8 @@ fn value(number: usize, round: u64) -> Value {
     }
 }
 
-fn cpu() -> Duration {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let after_name = text.rsplit_once(')').unwrap().1;
-    let ticks = |index: usize| {
-        after_name
-            .split_whitespace()
-            .nth(index)
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
-    // Fields 14 and 15, in ticks of 10 ms.
-    Duration::from_millis((ticks(11) + ticks(12)) * 10)
+fn cpu() -> Usage {
+    Usage::of(&[std::process::id()]).unwrap()
 }
 
 fn committed(outcome: Outcome) -> Revision {
@@ -134,7 +124,7 @@ async fn updates(store: &RocksStore, revisions: &mut [Revision], writers: usize,
             *revisions.get_mut(number).unwrap() = revision;
         }
     }
-    let (took, burned) = (wall.elapsed(), cpu().saturating_sub(burned));
+    let (took, burned) = (wall.elapsed(), cpu().since(burned));
     waits.sort_unstable();
     let percentile = |of: usize| waits.get(waits.len() * of / 100).copied().unwrap_or_default();
     println!(
@@ -175,7 +165,7 @@ async fn bulk_delete(store: &RocksStore, revisions: &[Revision]) {
     println!(
         "bulk delete: {:>6.1} us an object, {:>5.1} us CPU",
         wall.elapsed().as_secs_f64() * 1e6 / count,
-        cpu().saturating_sub(burned).as_secs_f64() * 1e6 / count,
+        cpu().since(burned).as_secs_f64() * 1e6 / count,
     );
 }
 

@@ -12,7 +12,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::clients::{Connection, RawClient};
+use crate::clients::{Connection, Protocol, RawClient};
 use crate::lines::Lines;
 
 /// The timeout of an event, enough for a busy machine.
@@ -44,6 +44,12 @@ impl Caller {
         }
     }
 
+    /// The protocol of its connections.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol()
+    }
+
     /// Adds a header to every request; a repeated name is sent as another line.
     ///
     /// # Errors
@@ -67,15 +73,15 @@ impl Caller {
         path: &str,
         media_type: &str,
         body: impl Into<Bytes>,
-    ) -> Result<Answer> {
+    ) -> Result<Response> {
         let request = self.request(method.clone(), path, media_type, body)?;
-        let answer = self
+        let response = self
             .client
             .send(request)
             .await
             .with_context(|| format!("{method} {path}"))?;
-        let (head, body) = answer.into_parts();
-        Ok(Answer {
+        let (head, body) = response.into_parts();
+        Ok(Response {
             what: format!("{method} {path}"),
             status: head.status.as_u16(),
             headers: head.headers,
@@ -87,7 +93,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn get(&self, path: &str) -> Result<Answer> {
+    pub async fn get(&self, path: &str) -> Result<Response> {
         self.call(Method::GET, path, "", Bytes::new()).await
     }
 
@@ -95,7 +101,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Answer> {
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Response> {
         self.call(Method::POST, path, "application/json", body.to_string())
             .await
     }
@@ -104,7 +110,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Answer> {
+    pub async fn put(&self, path: &str, body: &Value) -> Result<Response> {
         self.call(Method::PUT, path, "application/json", body.to_string())
             .await
     }
@@ -113,7 +119,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn patch(&self, path: &str, media_type: &str, body: &Value) -> Result<Answer> {
+    pub async fn patch(&self, path: &str, media_type: &str, body: &Value) -> Result<Response> {
         self.call(Method::PATCH, path, media_type, body.to_string()).await
     }
 
@@ -121,7 +127,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn delete(&self, path: &str) -> Result<Answer> {
+    pub async fn delete(&self, path: &str) -> Result<Response> {
         self.call(Method::DELETE, path, "", Bytes::new()).await
     }
 
@@ -129,7 +135,7 @@ impl Caller {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn delete_with(&self, path: &str, options: &Value) -> Result<Answer> {
+    pub async fn delete_with(&self, path: &str, options: &Value) -> Result<Response> {
         self.call(Method::DELETE, path, "application/json", options.to_string())
             .await
     }
@@ -140,10 +146,10 @@ impl Caller {
     /// The response is not a 200.
     pub async fn watch(&self, path: &str) -> Result<Watch> {
         let mut connection = self.client.connect().await?;
-        let answer = connection
+        let response = connection
             .stream(self.request(Method::GET, path, "", Bytes::new())?)
             .await?;
-        let (head, body) = answer.into_parts();
+        let (head, body) = response.into_parts();
         if head.status != 200 {
             let text = body.collect().await.context("read the error")?.to_bytes();
             bail!("GET {path}: {}: {}", head.status, String::from_utf8_lossy(&text));
@@ -177,7 +183,7 @@ impl Caller {
 
 /// A response.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Response {
     /// The request, for messages.
     pub what: String,
     /// The HTTP status.
@@ -188,7 +194,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl Answer {
+impl Response {
     /// The body as text.
     #[must_use]
     pub fn text(&self) -> String {
@@ -223,7 +229,7 @@ impl Answer {
     ///
     /// # Errors
     /// It is another response; the message has both.
-    pub fn refused(&self, code: u16, reason: &str, message: &str) -> Result<Value> {
+    pub fn expect_error(&self, code: u16, reason: &str, message: &str) -> Result<Value> {
         let status = self.expect(code)?;
         let text = |member: &str| status.get(member).and_then(Value::as_str).unwrap_or_default();
         ensure!(

@@ -43,13 +43,13 @@ pub async fn eventually<T>(
 ) -> Result<T> {
     let started = Instant::now();
     loop {
-        let answer = condition().await;
-        if let Ok(Some(answer)) = answer {
-            return Ok(answer);
+        let response = condition().await;
+        if let Ok(Some(response)) = response {
+            return Ok(response);
         }
         if started.elapsed() >= deadline {
             let context = format!("timed out after {deadline:?} waiting for {what}");
-            return match answer {
+            return match response {
                 Err(error) => Err(error.context(context)),
                 Ok(_) => Err(anyhow::Error::msg(context)),
             };
@@ -357,7 +357,7 @@ impl Connection {
             .map_or("/", |path| path.as_str())
             .to_owned();
         let body = Full::new(body.into());
-        let answer = match &mut self.sender {
+        let response = match &mut self.sender {
             Sender::Http1(sender) => {
                 if !head.headers.contains_key(http::header::HOST) {
                     head.headers.insert(
@@ -380,7 +380,7 @@ impl Connection {
                 sender.send_request(Request::from_parts(head, body)).await
             }
         };
-        answer.context("no response")
+        response.context("no response")
     }
 }
 
@@ -394,12 +394,12 @@ impl Drop for Connection {
 ///
 /// # Errors
 /// It is another one; the message has the body.
-pub fn expect_status(answer: &Response<Bytes>, expected: u16) -> Result<()> {
-    if answer.status().as_u16() != expected {
+pub fn expect_status(response: &Response<Bytes>, expected: u16) -> Result<()> {
+    if response.status().as_u16() != expected {
         bail!(
             "expected status {expected}, got {}: {}",
-            answer.status(),
-            String::from_utf8_lossy(answer.body())
+            response.status(),
+            String::from_utf8_lossy(response.body())
         );
     }
     Ok(())
@@ -412,7 +412,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn eventually_returns_the_first_value_after_any_errors() {
         let mut calls = 0;
-        let answer = eventually("an answer", Duration::from_secs(5), async || {
+        let response = eventually("an response", Duration::from_secs(5), async || {
             calls += 1;
             match calls {
                 1 => Ok(None),
@@ -420,7 +420,7 @@ mod tests {
                 calls => Ok(Some(calls)),
             }
         });
-        assert_eq!(answer.await.unwrap(), 3);
+        assert_eq!(response.await.unwrap(), 3);
     }
 
     #[tokio::test(start_paused = true)]

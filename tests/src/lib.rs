@@ -6,6 +6,7 @@
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
 //! clients                 kubectl, a raw HTTPS client, and `eventually`, which waits for a condition
 //! calls                   JSON calls and their responses, watches and their events
+//! objects                 objects of our kinds
 //! conformance             the rules of a Kubernetes API server
 //! standalone              the server without a cluster, and the controller
 //! ledger                  a record of all writes, which checks every list and watch
@@ -27,6 +28,7 @@ pub mod environment;
 pub mod ledger;
 pub mod lines;
 pub mod load;
+pub mod objects;
 pub mod soak;
 pub mod standalone;
 

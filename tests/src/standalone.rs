@@ -91,8 +91,8 @@ impl Standalone {
         let mut process = Process::spawn(command, "standalone", self.folder.path(), Lifetime::WithParent)?;
         process
             .ready(START_DEADLINE, async || {
-                let answer = self.raw_client(Protocol::Http1)?.get("/readyz").await?;
-                Ok(answer.status().is_success())
+                let response = self.raw_client(Protocol::Http1)?.get("/readyz").await?;
+                Ok(response.status().is_success())
             })
             .await?;
         self.processes.insert(Part::ApiServer, process);

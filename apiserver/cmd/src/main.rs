@@ -77,3 +77,30 @@ fn fail(text: &str) -> ExitCode {
     eprintln!("drydock-apiserver: {text}");
     ExitCode::FAILURE
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn one_configuration_file_serves_every_command() {
+        Program::command().debug_assert();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        std::fs::write(&path, "writeKubeconfig: a\nkubeconfig: b\nsecurePort: 6443\n").unwrap();
+        let parse = |command: &str| {
+            let arguments = ["drydock-apiserver", command, "--config"].map(Into::into);
+            let arguments = arguments.into_iter().chain([path.clone().into()]);
+            config::parse::<Program>(arguments.collect()).unwrap().command
+        };
+        let Command::Standalone(flags) = parse("standalone") else {
+            panic!("another command");
+        };
+        let standalone = flags.validated().unwrap();
+        assert_eq!(standalone.write_kubeconfig, Path::new("a"));
+        assert_eq!(standalone.server.address.port(), 6443);
+        assert!(matches!(parse("serve"), Command::Serve(_)));
+    }
+}

@@ -448,7 +448,7 @@ impl Classes {
         self.by_namespace.retain(|_, classes| !classes.is_empty());
     }
 
-    /// Starts over behind a gap: cursors before `position` have missed events. Wakes no watch.
+    /// Starts over after a gap: cursors before `position` have missed events. Wakes no watch.
     pub(super) fn restart(&mut self, position: u64) {
         self.matched = position;
         for class in self.by_identity.values() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::metrics::CacheMetrics;
 use super::object::Extract;
-use super::root::IndexedLabels;
 
 /// What a cache holds, and how.
 #[derive(Clone)]
@@ -16,8 +15,6 @@ pub struct CacheConfig {
     pub resource: String,
     /// Reads labels and fields of a payload.
     pub extract: Arc<Extract>,
-    /// Which labels get a secondary index.
-    pub indexed_labels: IndexedLabels,
     /// Bounds in memory and time.
     pub limits: CacheLimits,
     /// The metrics, shared by all caches of the process.

@@ -28,7 +28,7 @@ pub(super) async fn run_checks<S: Store>(cache: &CacheParts<S>, mut random: fast
                     stored = ?difference.stored,
                     "the cache differs from the store and is reloaded"
                 );
-                cache.found_different();
+                cache.report_difference();
                 cache.repairs.request_reload();
             }
             Err(error) => {

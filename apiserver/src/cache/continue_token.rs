@@ -17,10 +17,6 @@ pub const EXPIRED_WITH_TOKEN: &str = "The provided continue parameter is too old
     list - objects that were created, modified, or deleted between the time the first chunk was returned and now \
     may show up in the list.";
 
-/// The same without a token.
-pub const EXPIRED_WITHOUT_TOKEN: &str = "The provided continue parameter is too old to display a consistent list \
-    result. You can start a new list without the continue parameter.";
-
 const VERSION: &str = "meta.k8s.io/v1";
 
 /// Stands for the newest state in place of a revision.

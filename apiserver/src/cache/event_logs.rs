@@ -53,7 +53,7 @@ impl EventLogs {
         lock(&self.classes).join(selection)
     }
 
-    /// Starts class logs over behind a gap, at `position`, which [`History::restart`] has returned.
+    /// Starts class logs over after a gap, at `position`, which [`History::restart`] has returned.
     pub(super) fn restart_classes(&self, position: u64) {
         lock(&self.classes).restart(position);
     }

@@ -41,8 +41,8 @@ pub struct Feeder<S: Store> {
     random: fastrand::Rng,
 }
 
-/// Why following the store ended.
-enum Unfollowed {
+/// Why a stream of the store ended.
+enum StreamEnd {
     /// The stream ended; another one may continue.
     Resume,
     /// An event was missed, or the cache differs from the store.
@@ -146,7 +146,7 @@ impl<S: Store> Feeder<S> {
     }
 
     /// Whether an event removes an object that the cache never could read.
-    fn is_loss(event: &Event, root: &Root) -> bool {
+    fn removes_unread(event: &Event, root: &Root) -> bool {
         event.kind == EventKind::Deleted
             && root.damaged.contains(&event.key)
             && root.objects.get(event.key.as_str()).is_none()
@@ -154,7 +154,7 @@ impl<S: Store> Feeder<S> {
 
     /// Continues without an object that could not be read. Watches cannot be sent its last state, so all of them end
     /// and their clients list again.
-    fn forget(&self, key: &Key, revision: Revision, root: &mut Root) {
+    fn drop_unread(&self, key: &Key, revision: Revision, root: &mut Root) {
         let resource = self.cache.source.resource.as_str();
         tracing::warn!(resource, %key, "a value that could not be read was removed");
         root.clear_damage(key);
@@ -164,7 +164,7 @@ impl<S: Store> Feeder<S> {
     }
 
     /// Makes events that were applied visible to everyone.
-    fn release(&mut self, batch: &[Arc<CacheEvent>], root: &Root) {
+    fn publish_batch(&mut self, batch: &[Arc<CacheEvent>], root: &Root) {
         let touched = self.cache.logs.append(batch);
         self.cache.published.publish(root);
         self.wake(touched);
@@ -178,7 +178,7 @@ impl<S: Store> Feeder<S> {
             match source.store.watch(&source.range, root.revision.next()).await {
                 Ok(events) => {
                     let before = root.revision;
-                    if let Unfollowed::Reload = self.drain(events, &mut root).await {
+                    if let StreamEnd::Reload = self.drain(events, &mut root).await {
                         return;
                     }
                     if root.revision > before {
@@ -197,7 +197,7 @@ impl<S: Store> Feeder<S> {
         }
     }
 
-    async fn drain(&mut self, mut events: S::Events, root: &mut Root) -> Unfollowed {
+    async fn drain(&mut self, mut events: S::Events, root: &mut Root) -> StreamEnd {
         let cache = Arc::clone(&self.cache);
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -214,11 +214,11 @@ impl<S: Store> Feeder<S> {
                     let paced = std::mem::take(&mut self.paced);
                     self.wake(paced);
                 }
-                _ = housekeeping.tick() => self.keep_house(),
+                _ = housekeeping.tick() => self.do_housekeeping(),
                 () = cache.repairs.suspected() => self.check_suspects(root).await,
                 () = cache.repairs.reload_requested() => {
                     self.is_wrong = true;
-                    return Unfollowed::Reload;
+                    return StreamEnd::Reload;
                 }
             }
         }
@@ -230,7 +230,7 @@ impl<S: Store> Feeder<S> {
         first: Option<Signal>,
         stream: &mut S::Events,
         root: &mut Root,
-    ) -> ControlFlow<Unfollowed> {
+    ) -> ControlFlow<StreamEnd> {
         let mut batch = Vec::new();
         let mut flow = ControlFlow::Continue(());
         let mut before = root.revision;
@@ -239,11 +239,11 @@ impl<S: Store> Feeder<S> {
             match next {
                 Some(Signal::Change(event)) if event.revision > root.revision => {
                     let revision = event.revision;
-                    if Self::is_loss(&event, root) {
+                    if Self::removes_unread(&event, root) {
                         if root.revision > before {
-                            self.release(&std::mem::take(&mut batch), root);
+                            self.publish_batch(&std::mem::take(&mut batch), root);
                         }
-                        self.forget(&event.key, revision, root);
+                        self.drop_unread(&event.key, revision, root);
                         before = revision;
                         signal = stream.next().now_or_never();
                         continue;
@@ -252,15 +252,15 @@ impl<S: Store> Feeder<S> {
                     let Ok(event) = self.apply(event, root) else {
                         // The events before it are not published either: they may build on a wrong state.
                         self.is_wrong = true;
-                        return ControlFlow::Break(Unfollowed::Reload);
+                        return ControlFlow::Break(StreamEnd::Reload);
                     };
                     batch.push(event);
                 }
                 // Applied before: a resumed stream may overlap.
                 Some(Signal::Change(_)) => {}
                 Some(Signal::Progress(revision)) => root.revision = root.revision.max(revision),
-                Some(Signal::Compacted(_)) => flow = ControlFlow::Break(Unfollowed::Reload),
-                None => flow = ControlFlow::Break(Unfollowed::Resume),
+                Some(Signal::Compacted(_)) => flow = ControlFlow::Break(StreamEnd::Reload),
+                None => flow = ControlFlow::Break(StreamEnd::Resume),
             }
             let is_full = batch.len() >= BATCH || flow.is_break();
             signal = if is_full {
@@ -270,7 +270,7 @@ impl<S: Store> Feeder<S> {
             };
         }
         if root.revision > before {
-            self.release(&batch, root);
+            self.publish_batch(&batch, root);
         }
         flow
     }
@@ -321,7 +321,7 @@ impl<S: Store> Feeder<S> {
             expected = ?event.old.as_ref().map(|old| old.modified),
             "an event contradicts the cache, which is reloaded"
         );
-        self.cache.found_different();
+        self.cache.report_difference();
         Err(Contradiction)
     }
 
@@ -354,7 +354,7 @@ impl<S: Store> Feeder<S> {
     }
 
     /// Drops what is too old, and measures.
-    fn keep_house(&self) {
+    fn do_housekeeping(&self) {
         let cache = &self.cache;
         let metrics = &cache.metrics;
         let now = Instant::now();

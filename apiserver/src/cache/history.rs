@@ -168,7 +168,7 @@ impl History {
         self.log.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts over behind a gap: no event up to `floor` is held. Returns the position of the next event, which no
+    /// Starts over after a gap: no event up to `floor` is held. Returns the position of the next event, which no
     /// event had before.
     pub(super) fn restart(&self, floor: Revision) -> u64 {
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);

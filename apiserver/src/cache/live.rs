@@ -21,11 +21,11 @@ const MAX_EVENTS: usize = 256;
 pub(super) enum Pulled {
     Frames(Bytes),
     /// Only events that do not match.
-    Passed,
+    NoMatch,
     /// Nothing: every event up to this applied revision has been sent.
     Head(Revision),
     /// The next event is not in memory any more.
-    Overtaken,
+    NotInMemory,
 }
 
 struct Packed {
@@ -64,7 +64,7 @@ impl Live<'_> {
             Taken::Entries(entries) => {
                 let events = self.history.at(entries.iter().map(|entry| entry.position));
                 if events.is_empty() {
-                    return Ok(Pulled::Overtaken);
+                    return Ok(Pulled::NotInMemory);
                 }
                 let kinds = entries.iter().map(|entry| entry.kind);
                 let wanted: Vec<_> = events.into_iter().zip(kinds).collect();
@@ -81,11 +81,11 @@ impl Live<'_> {
     /// Takes events from before the class log begins.
     fn pull_from_history(&mut self, covered: u64) -> Result<Pulled, WatchEnd> {
         let Some(events) = self.history.range(self.progress.next, covered, MAX_EVENTS) else {
-            return Ok(Pulled::Overtaken);
+            return Ok(Pulled::NotInMemory);
         };
         let Some(last) = events.last().map(|event| event.position) else {
             self.progress.next = covered;
-            return Ok(Pulled::Passed);
+            return Ok(Pulled::NoMatch);
         };
         let wanted: Vec<_> = events
             .into_iter()
@@ -93,7 +93,7 @@ impl Live<'_> {
             .collect();
         if wanted.is_empty() {
             self.progress.next = last + 1;
-            return Ok(Pulled::Passed);
+            return Ok(Pulled::NoMatch);
         }
         let packed = self.pack(&wanted)?;
         if packed.count == wanted.len() {
@@ -102,7 +102,7 @@ impl Live<'_> {
         Ok(Pulled::Frames(packed.bytes))
     }
 
-    /// Packs frames of events until the buffer is full, and moves the watch behind the last one. When a frame cannot
+    /// Packs frames of events until the buffer is full, and moves the watch past the last one. When a frame cannot
     /// be encoded, those before it are sent first.
     fn pack(&mut self, wanted: &[(Arc<CacheEvent>, WatchKind)]) -> Result<Packed, WatchEnd> {
         let progress = &mut *self.progress;

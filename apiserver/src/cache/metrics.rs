@@ -31,7 +31,6 @@ pub struct CacheMetrics {
     expired: Counters,
     initial_events: Counters,
     read_wait_seconds: Histograms,
-    list_bytes: Counters,
     consistency_checks: Counters<CheckLabels>,
     rebuilds: Counters,
     publish_to_socket_seconds: Histograms<WatchLabels>,
@@ -165,7 +164,6 @@ impl CacheMetrics {
                 "Time reads waited for the cache to reach a revision",
                 seconds,
             ),
-            list_bytes: register(r, "list_bytes", "Payload bytes read by lists"),
             consistency_checks: register(r, "consistency_checks", "Comparisons of the cache with the store"),
             rebuilds: register(r, "cache_rebuilds", "Reloads of the cache from the store"),
             publish_to_socket_seconds: histograms(
@@ -219,7 +217,6 @@ impl CacheMetrics {
             expired: self.expired.get_or_create(label).clone(),
             initial_events: self.initial_events.get_or_create(label).clone(),
             read_wait_seconds: self.read_wait_seconds.get_or_create(label).clone(),
-            list_bytes: self.list_bytes.get_or_create(label).clone(),
             rebuilds: self.rebuilds.get_or_create(label).clone(),
             publish_to_socket: ["ADDED", "MODIFIED", "DELETED"].map(publish),
             checks: self.consistency_checks.clone(),
@@ -256,7 +253,6 @@ pub(super) struct ResourceMetrics {
     pub(super) expired: Counter,
     pub(super) initial_events: Counter,
     pub(super) read_wait_seconds: Histogram,
-    pub(super) list_bytes: Counter,
     pub(super) rebuilds: Counter,
     /// By kind: added, modified, deleted.
     publish_to_socket: [Histogram; 3],
@@ -318,7 +314,6 @@ mod tests {
             "drydock_storage_expired_total{resource=\"things\"} 0",
             "drydock_storage_initial_events_total{resource=\"things\"} 0",
             "drydock_storage_read_wait_seconds_count{resource=\"things\"} 1",
-            "drydock_storage_list_bytes_total{resource=\"things\"} 0",
             "drydock_storage_consistency_checks_total{resource=\"things\",result=\"Equal\"} 1",
             "drydock_storage_publish_to_socket_seconds_count{resource=\"things\",kind=\"DELETED\"} 1",
         ] {

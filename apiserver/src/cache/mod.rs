@@ -18,7 +18,7 @@
 //! metrics → encode_once
 //! root → object, selection, tree
 //! class → encode_once, history, object, selection
-//! config → metrics, object, root
+//! config → metrics, object
 //! past → root
 //! progress → encode_once, error, history, metrics
 //! replays → error, lock
@@ -80,13 +80,12 @@ mod watcher;
 
 pub use crate::request::freshness::{Freshness, ListState, WatchStart};
 pub use config::{CacheConfig, CacheLimits};
-pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, EXPIRED_WITHOUT_TOKEN, PageOf, TokenError};
+pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, PageOf, TokenError};
 pub use encode_once::{EncodeError, EncoderId, EventEncoder, WatchKind};
 pub use error::{ReadError, WatchEnd};
 pub use feed::Feeder;
 pub use metrics::CacheMetrics;
 pub use object::{Attributes, CachedObject, Extract};
-pub use root::IndexedLabels;
 pub use selection::{Predicate, Scope, Selection};
 pub use snapshot::{Objects, Page, Query};
 pub use watch_cache::WatchCache;

@@ -211,22 +211,10 @@ impl CachedObject {
         &self.key
     }
 
-    /// `metadata.uid`.
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        &self.kept.uid
-    }
-
     /// The stored payload, without resourceVersion, and the offset at which that is spliced in.
     #[must_use]
     pub fn value(&self) -> &Value {
         &self.value
-    }
-
-    /// The revision at which the object was created.
-    #[must_use]
-    pub fn created(&self) -> Revision {
-        self.created
     }
 
     /// The revision of its last write: its resourceVersion.
@@ -249,14 +237,6 @@ impl CachedObject {
     #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.value_of(TermKind::Label, name)
-    }
-
-    /// The labels, ordered by name.
-    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
-        let terms = self.kept.terms.iter();
-        terms
-            .filter(|term| term.kind() == TermKind::Label)
-            .map(|term| (term.name(), term.value()))
     }
 
     /// The value of a field that selectors may name. Every object has `metadata.name` and `metadata.namespace`.
@@ -372,7 +352,6 @@ mod tests {
         assert_eq!(object.field("spec"), None);
         assert_eq!(object.field("metadata.name"), Some("n"));
         assert_eq!(object.field("metadata.namespace"), Some("ns"));
-        assert_eq!(object.labels().collect::<Vec<_>>(), [("a", ""), ("b", "2")]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) struct CacheParts<S: Store> {
     pub(super) termination: Termination,
     /// Which watches may read the store's history.
     pub(super) replays: Replays<S::Events>,
-    /// What the feeder is asked to do.
+    /// Requests to the feeder.
     pub(super) repairs: Repairs,
     pub(super) limits: CacheLimits,
     pub(super) metrics: ResourceMetrics,
@@ -65,7 +65,7 @@ impl<S: Store> CacheParts<S> {
     ///
     /// # Aborts
     /// With [`CacheLimits::abort_on_difference`].
-    pub(super) fn found_different(&self) {
+    pub(super) fn report_difference(&self) {
         self.metrics.checked(CheckResult::Different);
         if self.limits.abort_on_difference {
             tracing::error!(

@@ -54,7 +54,7 @@ impl Published {
         newest.as_ref().map(|root| (root.revision, root.position))
     }
 
-    /// The newest revision that waiting readers have been told about; 0 before the first load.
+    /// The newest revision announced to waiting readers; 0 before the first load.
     pub(super) fn applied(&self) -> Revision {
         *self.applied.borrow()
     }

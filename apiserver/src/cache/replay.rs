@@ -19,7 +19,7 @@ pub(super) struct Replay<E> {
     stream: Option<E>,
 }
 
-/// What came from the store's history, with the permit to go on reading what is available without waiting.
+/// What came from the store's history, with the permit to read on what is available without waiting.
 pub(super) enum Next {
     Signal(Option<Signal>, Option<OwnedSemaphorePermit>),
     /// Nothing came in time.

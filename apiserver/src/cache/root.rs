@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use drydock_storage::{Key, Revision, StoreError};
 
-use super::object::{CachedObject, Term, TermKind};
+use super::object::{CachedObject, Term};
 use super::selection::Selection;
 use super::tree::{Builder, Item, Tree};
 
-/// An entry of the secondary index: the object under `key` has `term`. It names the object instead of holding it, so
-/// that writes which change neither labels nor fields leave the index alone.
+/// An entry of the secondary index of labels and declared fields: the object under `key` has `term`. It names the object
+/// instead of holding it, so that writes which change neither labels nor fields leave the index alone.
 #[derive(Clone, Debug)]
 pub(super) struct Posting {
     pub(super) term: Term,
@@ -45,25 +45,6 @@ impl Item for Posting {
     }
 }
 
-/// Which labels the secondary index holds. Declared fields are always in it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum IndexedLabels {
-    /// All of them.
-    #[default]
-    All,
-    /// These.
-    Only(Vec<String>),
-}
-
-impl IndexedLabels {
-    pub(super) fn has(&self, term: &Term) -> bool {
-        match (term.kind(), self) {
-            (TermKind::Field, _) | (TermKind::Label, Self::All) => true,
-            (TermKind::Label, Self::Only(names)) => names.iter().any(|name| name == term.name()),
-        }
-    }
-}
-
 /// The objects and their index at one revision.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
@@ -72,23 +53,16 @@ pub(super) struct Root {
     pub(super) position: u64,
     pub(super) objects: Tree<Arc<CachedObject>>,
     pub(super) postings: Tree<Posting>,
-    pub(super) indexed: Arc<IndexedLabels>,
     /// Keys whose value the store cannot read. Some may be among the objects, with the value they had before.
     pub(super) damaged: Arc<BTreeSet<Key>>,
 }
 
 impl Root {
     /// A root of these objects, without damage.
-    pub(super) fn build(
-        revision: Revision,
-        position: u64,
-        objects: Tree<Arc<CachedObject>>,
-        indexed: Arc<IndexedLabels>,
-    ) -> Self {
+    pub(super) fn build(revision: Revision, position: u64, objects: Tree<Arc<CachedObject>>) -> Self {
         let mut postings = Vec::new();
         for object in objects.cursor() {
-            let terms = object.terms().iter().filter(|term| indexed.has(term));
-            postings.extend(terms.map(|term| Posting {
+            postings.extend(object.terms().iter().map(|term| Posting {
                 term: term.clone(),
                 key: object.key().clone(),
             }));
@@ -103,14 +77,13 @@ impl Root {
             position,
             objects,
             postings: builder.finish(),
-            indexed,
             damaged: Arc::default(),
         }
     }
 
     #[cfg(test)]
     pub(super) fn empty(revision: Revision) -> Self {
-        Self::build(revision, 0, Tree::default(), Arc::default())
+        Self::build(revision, 0, Tree::default())
     }
 
     /// Whether every object that may match can be read.
@@ -157,12 +130,10 @@ impl Root {
             self.postings.remove((term.as_str(), key.as_str()));
         }
         for term in new.iter().filter(|term| !old.contains(term)) {
-            if self.indexed.has(term) {
-                self.postings.insert(Posting {
-                    term: term.clone(),
-                    key: key.clone(),
-                });
-            }
+            self.postings.insert(Posting {
+                term: term.clone(),
+                key: key.clone(),
+            });
         }
     }
 

@@ -174,7 +174,7 @@ impl Snapshot {
         let in_range = self.end_rank(end).saturating_sub(self.root.objects.rank(start));
         let postings = &self.root.postings;
         let terms = selection.equalities().iter();
-        let indexed = terms.filter(|term| self.root.indexed.has(term)).map(|term| {
+        let indexed = terms.map(|term| {
             let after = postings.rank((term.as_str(), end)) - postings.rank((term.as_str(), start));
             (after, term)
         });

@@ -9,7 +9,7 @@ use drydock_storage::{
 
 use super::config::CacheConfig;
 use super::object::{CachedObject, Extract};
-use super::root::{IndexedLabels, Root};
+use super::root::Root;
 use super::tree::Builder;
 
 /// How many entries of the newest state are read from the store at a time. Each later page has to undo all that was
@@ -25,7 +25,6 @@ pub(super) struct Source<S> {
     pub(super) range: KeyRange,
     /// Reads attributes of a payload.
     pub(super) extract: Arc<Extract>,
-    indexed: Arc<IndexedLabels>,
 }
 
 impl<S: Store> Source<S> {
@@ -35,7 +34,6 @@ impl<S: Store> Source<S> {
             range: KeyRange::resource(&config.group, &config.resource),
             resource: config.resource.clone(),
             extract: Arc::clone(&config.extract),
-            indexed: Arc::new(config.indexed_labels.clone()),
         }
     }
 
@@ -67,8 +65,7 @@ impl<S: Store> Source<S> {
             };
             scan = self.next_page(at, revision, page(at, last)).await?;
         }
-        let indexed = Arc::clone(&self.indexed);
-        let mut root = Root::build(revision, position(revision), builder.finish(), indexed);
+        let mut root = Root::build(revision, position(revision), builder.finish());
         root.damaged = Arc::new(damaged);
         Ok(root)
     }

@@ -1,7 +1,7 @@
 //! When watches must end before their timeout.
 //!
 //! Two cases. With the server: all watches end, spread over a time, each with a last bookmark. After a reload of the
-//! cache behind a gap: watches that have missed events expire, spread over [`CacheLimits::stagger`], so that their
+//! cache after a gap: watches that have missed events expire, spread over [`CacheLimits::stagger`], so that their
 //! clients do not all list at once. Each watch has a random offset in these windows, its *stagger*, from 0 to 1.
 //!
 //! A cache that was found to differ from the store starts a new *generation*: what watches of an older generation
@@ -22,7 +22,7 @@ use super::lock::lock;
 pub(super) struct Termination {
     /// When the watches started to end with the server, and over how long.
     shutdown: OnceLock<(Instant, Duration)>,
-    /// When the cache was last reloaded behind a gap.
+    /// When the cache was last reloaded after a gap.
     reloaded: Mutex<Option<Instant>>,
     generation: AtomicU64,
     /// The time over which watches expire after a reload.
@@ -50,7 +50,7 @@ impl Termination {
         Some(*from + window.mul_f64(stagger))
     }
 
-    /// Notes a reload behind a gap; none for the first load, which no watch has seen.
+    /// Notes a reload after a gap; none for the first load, which no watch has seen.
     pub(super) fn note_reload(&self, at: Option<Instant>) {
         *lock(&self.reloaded) = at;
     }

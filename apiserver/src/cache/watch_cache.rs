@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::{Key, Revision, Store};
+use drydock_storage::{Key, Store};
 
 use super::config::CacheConfig;
 use super::direct;
@@ -52,12 +52,6 @@ impl<S: Store> WatchCache<S> {
         self.reads.parts()
     }
 
-    /// The store below.
-    #[must_use]
-    pub fn store(&self) -> &S {
-        &self.parts().source.store
-    }
-
     /// Whether the cache has been filled.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -69,12 +63,6 @@ impl<S: Store> WatchCache<S> {
         let mut applied = self.parts().published.subscribe();
         // The sender lives as long as the cache.
         let _closed = applied.wait_for(|revision| revision.0 > 0).await.is_err();
-    }
-
-    /// The newest revision readers can see, once there is one.
-    #[must_use]
-    pub fn revision(&self) -> Option<Revision> {
-        self.parts().published.head().map(|(revision, _)| revision)
     }
 
     /// The object under `key`; read from the store while the cache has not been filled.
@@ -143,10 +131,5 @@ impl<S: Store> WatchCache<S> {
         {
             self.parts().repairs.suspect([key]);
         }
-    }
-
-    /// Counts payload bytes that a list has read.
-    pub fn count_list_bytes(&self, bytes: u64) {
-        self.parts().metrics.list_bytes.inc_by(bytes);
     }
 }

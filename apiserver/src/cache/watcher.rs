@@ -306,12 +306,12 @@ impl<S: Store> Watcher<S> {
             loop {
                 match self.pull(encoder) {
                     Ok(Pulled::Frames(bytes)) => return Some(bytes),
-                    Ok(Pulled::Passed) => {}
+                    Ok(Pulled::NoMatch) => {}
                     Ok(Pulled::Head(applied)) => {
                         self.state = State::Ended;
                         return self.bookmark(encoder, applied);
                     }
-                    Ok(Pulled::Overtaken) | Err(_) => break,
+                    Ok(Pulled::NotInMemory) | Err(_) => break,
                 }
             }
         }
@@ -399,7 +399,7 @@ impl<S: Store> Watcher<S> {
     fn send_live(&mut self, encoder: &dyn EventEncoder) -> Step {
         match self.pull(encoder) {
             Ok(Pulled::Frames(bytes)) => Step::Frames(bytes),
-            Ok(Pulled::Passed) => Step::Again,
+            Ok(Pulled::NoMatch) => Step::Again,
             Ok(Pulled::Head(applied)) => {
                 let due = self.bookmarks.as_ref().map(Bookmarks::next_at);
                 if due.is_none_or(|due| due > Instant::now()) {
@@ -407,7 +407,7 @@ impl<S: Store> Watcher<S> {
                 }
                 self.bookmark(encoder, applied).map_or(Step::Wait, Step::Frames)
             }
-            Ok(Pulled::Overtaken) => {
+            Ok(Pulled::NotInMemory) => {
                 self.leave_memory();
                 Step::Again
             }

@@ -20,7 +20,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// The fastest level, as the reference uses.
 const LEVEL: Compression = Compression::new(1);
 
-/// Whether the client takes gzip: the token stands in any Accept-Encoding line.
+/// Whether the client accepts gzip, in any Accept-Encoding line.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT_ENCODING)

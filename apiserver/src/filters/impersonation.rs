@@ -26,7 +26,7 @@ const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 
 /// The user that the headers name.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct Requested {
     user: String,
     groups: Vec<String>,
     uid: String,
@@ -67,16 +67,16 @@ async fn impersonated(
     if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
         return Ok(None);
     }
-    let asked = take(headers)?;
-    if asked.user.is_empty() {
+    let requested = take(headers)?;
+    if requested.user.is_empty() {
         let parts = [
-            (!asked.groups.is_empty(), "groups"),
-            (!asked.uid.is_empty(), "uids"),
-            (!asked.extra.is_empty(), "userextras"),
+            (!requested.groups.is_empty(), "groups"),
+            (!requested.uid.is_empty(), "uids"),
+            (!requested.extra.is_empty(), "userextras"),
         ];
         let parts: Vec<&str> = parts
             .into_iter()
-            .filter_map(|(asked, part)| asked.then_some(part))
+            .filter_map(|(is_set, part)| is_set.then_some(part))
             .collect();
         if parts.is_empty() {
             return Ok(None);
@@ -86,7 +86,7 @@ async fn impersonated(
             parts.join(" ")
         )));
     }
-    for attributes in reviews(&asked) {
+    for attributes in reviews(&requested) {
         let review = AccessReview {
             user: Arc::clone(user),
             attributes: Attributes::Resource(attributes),
@@ -97,12 +97,12 @@ async fn impersonated(
             Err(error) => return Err(denial(&review, "").because(error)),
         }
     }
-    Ok(Some(Arc::new(become_user(asked))))
+    Ok(Some(Arc::new(become_user(requested))))
 }
 
-fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
+fn take(headers: &mut HeaderMap) -> Result<Requested, ApiError> {
     let unreadable = || ApiError::bad_request("an impersonation header is not UTF-8");
-    let mut asked = Asked::default();
+    let mut requested = Requested::default();
     let mut user = None;
     for (name, value) in headers.iter() {
         let name = name.as_str();
@@ -115,16 +115,16 @@ fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
         if name == USER {
             user.get_or_insert(value);
         } else if name == GROUP {
-            asked.groups.push(value);
+            requested.groups.push(value);
         } else if name == UID {
-            if asked.uid.is_empty() {
-                asked.uid = value;
+            if requested.uid.is_empty() {
+                requested.uid = value;
             }
         } else if let Some(key) = name.strip_prefix(EXTRA) {
-            asked.extra.entry(extra_key(key)).or_default().push(value);
+            requested.extra.entry(extra_key(key)).or_default().push(value);
         }
     }
-    asked.user = user.unwrap_or_default();
+    requested.user = user.unwrap_or_default();
     let names: Vec<HeaderName> = headers
         .keys()
         .filter(|name| name.as_str().starts_with(PREFIX))
@@ -133,7 +133,7 @@ fn take(headers: &mut HeaderMap) -> Result<Asked, ApiError> {
     for name in names {
         headers.remove(name);
     }
-    Ok(asked)
+    Ok(requested)
 }
 
 /// Namespace and name of a service account's user name.
@@ -142,7 +142,7 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
 }
 
-fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
+fn reviews(requested: &Requested) -> Vec<ResourceAttributes> {
     let part =
         |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| ResourceAttributes {
             verb: "impersonate".to_owned(),
@@ -154,15 +154,20 @@ fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
             name: name.to_owned(),
             ..ResourceAttributes::default()
         };
-    let mut parts = vec![match service_account(&asked.user) {
+    let mut parts = vec![match service_account(&requested.user) {
         Some((namespace, name)) => part("", "serviceaccounts", "", namespace, name),
-        None => part("", "users", "", "", &asked.user),
+        None => part("", "users", "", "", &requested.user),
     }];
-    parts.extend(asked.groups.iter().map(|group| part("", "groups", "", "", group)));
-    if !asked.uid.is_empty() {
-        parts.push(part(AUTHENTICATION_GROUP, "uids", "", "", &asked.uid));
+    parts.extend(
+        requested
+            .groups
+            .iter()
+            .map(|group| part("", "groups", "", "", group)),
+    );
+    if !requested.uid.is_empty() {
+        parts.push(part(AUTHENTICATION_GROUP, "uids", "", "", &requested.uid));
     }
-    for (key, values) in &asked.extra {
+    for (key, values) in &requested.extra {
         parts.extend(
             values
                 .iter()
@@ -172,12 +177,12 @@ fn reviews(asked: &Asked) -> Vec<ResourceAttributes> {
     parts
 }
 
-fn become_user(asked: Asked) -> UserInfo {
+fn become_user(requested: Requested) -> UserInfo {
     let mut user = UserInfo {
-        name: asked.user,
-        uid: asked.uid,
-        groups: asked.groups,
-        extra: asked.extra,
+        name: requested.user,
+        uid: requested.uid,
+        groups: requested.groups,
+        extra: requested.extra,
     };
     if user.groups.is_empty()
         && let Some((namespace, _)) = service_account(&user.name)
@@ -203,25 +208,25 @@ mod tests {
 
     use super::*;
 
-    fn asked(lines: &[(&'static str, &'static str)]) -> Asked {
+    fn requested(lines: &[(&'static str, &'static str)]) -> Requested {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let asked = take(&mut headers).unwrap();
+        let requested = take(&mut headers).unwrap();
         assert!(headers.is_empty());
-        asked
+        requested
     }
 
     #[test]
     fn every_part_is_reviewed() {
-        let asked = asked(&[
+        let requested = requested(&[
             ("impersonate-user", "system:serviceaccount:ns:robot"),
             ("impersonate-group", "g"),
             ("impersonate-uid", "1"),
             ("impersonate-extra-acme.com%2fa", "v"),
         ]);
-        let printed: Vec<String> = reviews(&asked)
+        let printed: Vec<String> = reviews(&requested)
             .into_iter()
             .map(|r| {
                 format!(
@@ -265,7 +270,7 @@ mod tests {
                 &["system:unauthenticated"],
             ),
         ] {
-            assert_eq!(become_user(asked(lines)).groups, groups, "{lines:?}");
+            assert_eq!(become_user(requested(lines)).groups, groups, "{lines:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::Part;
 use crate::registry::store::{ResourceStore, WriteRequest};
 use crate::request::RequestContext;
-use crate::request::negotiate::{self, Answer, Representation};
+use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::options::WriteOptions;
 use crate::request::projection::IncludeObject;
 
@@ -57,7 +57,7 @@ impl<S: Store> Call<'_, S> {
     ///
     /// # Errors
     /// 406 if there is none.
-    pub(super) fn negotiate(&self, kind: Answer) -> Result<Representation, ApiError> {
+    pub(super) fn negotiate(&self, kind: ResponseKind) -> Result<Representation, ApiError> {
         negotiate::negotiate(&self.headers, &self.context.query, kind)
     }
 

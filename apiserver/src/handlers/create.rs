@@ -8,14 +8,14 @@ use super::body;
 use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::request::negotiate::{Answer, MediaType};
+use crate::request::negotiate::{MediaType, ResponseKind};
 use crate::request::options::WriteOptions;
 
 pub(super) async fn create<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let capabilities = &call.store.resource.capabilities;
     let message = capabilities.message.filter(|_| body::is_protobuf(&call.headers));
     let media_type = match message {

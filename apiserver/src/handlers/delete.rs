@@ -10,7 +10,7 @@ use super::{body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::options::DeleteOptions;
 
 /// Parses `DeleteOptions` from the body, or from the query if there is no body.
@@ -36,7 +36,7 @@ pub(super) async fn delete<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let options = options(call, body).await?;
     let format = call.format(representation)?;
     let key = call.store.key(&call.namespace, &call.name)?;

@@ -10,7 +10,7 @@ use super::{delete, list};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::projection::IncludeObject;
 
 /// How many objects are deleted together. Bounds the memory of a request besides the snapshot.
@@ -20,7 +20,7 @@ pub(super) async fn delete_collection<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::List)?;
+    let representation = call.negotiate(ResponseKind::List)?;
     let options = delete::options(call, body).await?;
     options.check_for_collection()?;
     let include = IncludeObject::parse(&call.context.query, representation)?;

@@ -7,11 +7,11 @@ use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::store::Written;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::options::get_freshness;
 
 pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let freshness = get_freshness(&call.context.query)?;
     let key = call.store.key(&call.namespace, &call.name)?;
     let object = call.store.cache.get(&key, freshness).await?;

@@ -23,7 +23,7 @@ use crate::cache::{
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::endpoint::Endpoint;
-use crate::request::negotiate::{Answer, MediaType, Representation, Transform};
+use crate::request::negotiate::{MediaType, Representation, ResponseKind, Transform};
 use crate::request::options::{ListOptions, ListStart};
 use crate::request::projection::IncludeObject;
 
@@ -48,7 +48,7 @@ pub(super) struct Page {
 }
 
 pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::List)?;
+    let representation = call.negotiate(ResponseKind::List)?;
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let page = page(call).await?;
     Ok(render(call, representation, include, page))

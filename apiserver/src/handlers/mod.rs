@@ -36,7 +36,7 @@ use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::Part;
 use crate::registry::store::ResourceStore;
-use crate::request::negotiate::{self, Answer, Representation};
+use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};
 
 pub use self::body::{decode_protobuf, is_protobuf};
@@ -260,7 +260,8 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 
 impl<S: Store> Handler for Api<S> {
     async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
-        let representation = negotiate::negotiate(request.headers(), &context.query, Answer::Object).ok();
+        let representation =
+            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
         match self.dispatch(context, request).await {
             Ok(response) => response,
             Err(error) => response::error(error, representation),

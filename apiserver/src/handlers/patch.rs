@@ -15,7 +15,7 @@ use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::{StrategicMerge, metadata_text};
 use crate::registry::store::Change;
 use crate::request::Warnings;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
 /// The media types that a 415 lists. Apply is not supported, nor are strategic merge patches of kinds without them, as of
@@ -162,7 +162,7 @@ pub(super) async fn patch<S: Store>(
         }
         _ => return Err(ApiError::unsupported_media_type_route()),
     };
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse("PatchOptions", &call.context.query)?;
     if codec::json::decode(&bytes).is_err() {

@@ -9,7 +9,7 @@ use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Change;
-use crate::request::negotiate::Answer;
+use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
 /// The body of a PUT: the complete new object.
@@ -29,7 +29,7 @@ pub(super) async fn update<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Object)?;
+    let representation = call.negotiate(ResponseKind::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
     let media_type = body::content_type(&call.headers)?;

@@ -21,7 +21,7 @@ use crate::cache::{
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::endpoint::Endpoint;
-use crate::request::negotiate::{Answer, MetaVersion, Representation, Transform};
+use crate::request::negotiate::{MetaVersion, Representation, ResponseKind, Transform};
 use crate::request::options::WatchOptions;
 use crate::request::projection::{IncludeObject, Projection};
 
@@ -33,7 +33,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 const MAX_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
 pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
-    let representation = call.negotiate(Answer::Watch)?;
+    let representation = call.negotiate(ResponseKind::Watch)?;
     let options = WatchOptions::parse(&call.context.query)?;
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let selection = selection(call)?;

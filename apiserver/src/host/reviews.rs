@@ -282,12 +282,12 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    struct Asked {
+    struct Counted {
         cache: Arc<Cache<String, u32>>,
         calls: Arc<AtomicUsize>,
     }
 
-    impl Asked {
+    impl Counted {
         fn new(capacity: usize) -> Self {
             let cache = Cache {
                 capacity,
@@ -299,19 +299,19 @@ mod tests {
             }
         }
 
-        async fn ask(&self, key: &str, answer: Result<u32, HostError>) -> Result<u32, String> {
+        async fn review(&self, key: &str, result: Result<u32, HostError>) -> Result<u32, String> {
             let calls = Arc::clone(&self.calls);
-            let ask = async move {
+            let call = async move {
                 tokio::task::yield_now().await;
                 calls.fetch_add(1, Ordering::Relaxed);
-                answer
+                result
             };
             let key = key.to_owned();
-            let (answer, _) = self
+            let (result, _) = self
                 .cache
-                .get_or_call(&key, || key.clone(), ask, |_| Some(TTL))
+                .get_or_call(&key, || key.clone(), call, |_| Some(TTL))
                 .await;
-            answer.map_err(|error| error.to_string())
+            result.map_err(|error| error.to_string())
         }
 
         fn calls(&self) -> usize {
@@ -321,67 +321,67 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn results_are_cached_for_their_time() {
-        let asked = Asked::new(10);
-        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
-        assert_eq!(asked.ask("a", Ok(2)).await, Ok(1));
+        let reviews = Counted::new(10);
+        assert_eq!(reviews.review("a", Ok(1)).await, Ok(1));
+        assert_eq!(reviews.review("a", Ok(2)).await, Ok(1));
         tokio::time::advance(TTL).await;
-        assert_eq!(asked.ask("a", Ok(3)).await, Ok(3));
-        assert_eq!(asked.calls(), 2);
+        assert_eq!(reviews.review("a", Ok(3)).await, Ok(3));
+        assert_eq!(reviews.calls(), 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn errors_are_not_cached() {
-        let asked = Asked::new(10);
-        asked.ask("a", Err(HostError::Timeout)).await.unwrap_err();
-        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
+        let reviews = Counted::new(10);
+        reviews.review("a", Err(HostError::Timeout)).await.unwrap_err();
+        assert_eq!(reviews.review("a", Ok(1)).await, Ok(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_reviews_share_one_call() {
-        let asked = Arc::new(Asked::new(10));
+        let reviews = Arc::new(Counted::new(10));
         let all = (0..100).map(|_| {
-            let asked = Arc::clone(&asked);
-            tokio::spawn(async move { asked.ask("a", Ok(7)).await })
+            let reviews = Arc::clone(&reviews);
+            tokio::spawn(async move { reviews.review("a", Ok(7)).await })
         });
-        for answer in futures_util::future::join_all(all).await {
-            assert_eq!(answer.unwrap(), Ok(7));
+        for result in futures_util::future::join_all(all).await {
+            assert_eq!(result.unwrap(), Ok(7));
         }
-        assert_eq!(asked.calls(), 1);
+        assert_eq!(reviews.calls(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_gives_up_does_not_cancel_the_call() {
-        let asked = Asked::new(10);
+        let reviews = Counted::new(10);
         {
-            let given_up = asked.ask("a", Ok(7));
+            let given_up = reviews.review("a", Ok(7));
             tokio::pin!(given_up);
             assert!(futures_util::poll!(&mut given_up).is_pending());
         }
-        assert_eq!(asked.ask("a", Ok(8)).await, Ok(7));
-        assert_eq!(asked.calls(), 1);
+        assert_eq!(reviews.review("a", Ok(8)).await, Ok(7));
+        assert_eq!(reviews.calls(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_results_are_evicted() {
-        let asked = Asked::new(2);
+        let reviews = Counted::new(2);
         for key in ["a", "b", "c"] {
-            asked.ask(key, Ok(1)).await.unwrap();
+            reviews.review(key, Ok(1)).await.unwrap();
         }
-        assert_eq!(asked.cache.lock().entries.len(), 2);
-        assert_eq!(asked.ask("c", Ok(2)).await, Ok(1));
-        assert_eq!(asked.ask("a", Ok(2)).await, Ok(2));
+        assert_eq!(reviews.cache.lock().entries.len(), 2);
+        assert_eq!(reviews.review("c", Ok(2)).await, Ok(1));
+        assert_eq!(reviews.review("a", Ok(2)).await, Ok(2));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_panics_is_repeated() {
-        let asked = Asked::new(2);
+        let reviews = Counted::new(2);
         let key = "a".to_owned();
         let dying = async { panic!("the host client is broken") };
-        let (answer, _) = asked
+        let (result, _) = reviews
             .cache
             .get_or_call(&key, || key.clone(), dying, |_| Some(TTL))
             .await;
-        answer.unwrap_err();
-        assert_eq!(asked.ask("a", Ok(1)).await, Ok(1));
+        result.unwrap_err();
+        assert_eq!(reviews.review("a", Ok(1)).await, Ok(1));
     }
 }

@@ -101,8 +101,8 @@ impl Connection {
     }
 
     /// Whether [`Self::close`] was called.
-    #[must_use]
-    pub fn is_closing(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 }

@@ -1,4 +1,4 @@
-//! Over real sockets and real TLS, with both protocols.
+//! Tests over real sockets and TLS, with both protocols.
 
 use std::{
     net::SocketAddr,
@@ -99,11 +99,11 @@ impl Cluster {
     }
 }
 
-/// Shows `certificate` and signs with `key`, whether they belong together or not.
+/// Presents `certificate` and signs with `key`, even if they do not belong together.
 #[derive(Debug)]
-struct Shown(Option<Arc<CertifiedKey>>);
+struct Presented(Option<Arc<CertifiedKey>>);
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for Presented {
     fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.0.clone()
     }
@@ -113,19 +113,25 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-fn shown(certificate: &Identity, key: &Identity) -> Arc<Shown> {
+fn presented(certificate: &Identity, key: &Identity) -> Arc<Presented> {
     let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key.key()).unwrap();
-    Arc::new(Shown(Some(Arc::new(CertifiedKey::new(certificate.chain(), key)))))
+    Arc::new(Presented(Some(Arc::new(CertifiedKey::new(
+        certificate.chain(),
+        key,
+    )))))
 }
 
-fn resolver(identity: Option<&Identity>) -> Arc<Shown> {
-    identity.map_or_else(|| Arc::new(Shown(None)), |identity| shown(identity, identity))
+fn resolver(identity: Option<&Identity>) -> Arc<Presented> {
+    identity.map_or_else(
+        || Arc::new(Presented(None)),
+        |identity| presented(identity, identity),
+    )
 }
 
 async fn dial(
     address: SocketAddr,
     authority: &Authority,
-    certificate: Arc<Shown>,
+    certificate: Arc<Presented>,
     protocol: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
@@ -199,7 +205,7 @@ async fn text(response: Response<Incoming>) -> String {
 }
 
 #[tokio::test]
-async fn both_protocols_carry_the_front_proxys_users() {
+async fn the_front_proxy_names_users_over_both_protocols() {
     let cluster = Cluster::start().await;
     let proxy = cluster.proxy();
     for protocol in ["h2", "http/1.1", ""] {
@@ -222,13 +228,13 @@ async fn both_protocols_carry_the_front_proxys_users() {
 }
 
 #[tokio::test]
-async fn an_unknown_protocol_ends_the_handshake() {
+async fn an_unknown_protocol_fails_the_handshake() {
     let cluster = Cluster::start().await;
     assert!(cluster.dial(None, "spdy/3").await.is_err());
 }
 
 #[tokio::test]
-async fn certificates_of_strangers_pass_the_handshake_and_are_refused_after() {
+async fn untrusted_certificates_pass_the_handshake_and_get_401() {
     let cluster = Cluster::start().await;
     let stranger = Authority::new("strangers").issue(&Subject::client("front"));
     let mut client = cluster.client(Some(&stranger), "h2").await;
@@ -237,22 +243,22 @@ async fn certificates_of_strangers_pass_the_handshake_and_are_refused_after() {
 }
 
 #[tokio::test]
-async fn a_certificate_without_its_key_gets_no_answer() {
+async fn a_certificate_without_its_key_fails_the_handshake() {
     let cluster = Cluster::start().await;
     let (proxy, thief) = (cluster.proxy(), cluster.proxy());
-    let certificate = shown(&proxy, &thief);
-    // Under TLS 1.3 the client learns of it on its first read.
+    let certificate = presented(&proxy, &thief);
+    // Under TLS 1.3 the client notices on its first read.
     if let Ok(mut stream) = dial(cluster.address, &cluster.serving, certificate, "http/1.1").await {
         let head = format!("GET {PATH} HTTP/1.1\r\nHost: a\r\nX-Remote-User: admin\r\n\r\n");
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         let _refused = stream.write_all(head.as_bytes()).await;
-        let read = stream.read_to_end(&mut answer).await;
-        assert!(read.is_err() && answer.is_empty(), "{read:?}");
+        let read = stream.read_to_end(&mut response).await;
+        assert!(read.is_err() && response.is_empty(), "{read:?}");
     }
 }
 
 #[tokio::test]
-async fn strangers_get_one_answer_per_http2_connection() {
+async fn unauthenticated_clients_get_one_response_per_http2_connection() {
     let cluster = Cluster::start().await;
     let mut stranger = cluster.client(None, "h2").await;
     let response = stranger.send(request("GET", "/healthz", "")).await.unwrap();
@@ -292,7 +298,7 @@ async fn bodies_up_to_three_mebibytes_are_read() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_who_asks() {
+async fn large_responses_are_compressed_for_clients_that_accept_gzip() {
     let cluster = Cluster::start().await;
     let mut client = cluster.client(Some(&cluster.proxy()), "h2").await;
     let mut asking = request("GET", "/apis/g/v/large", "");
@@ -306,7 +312,7 @@ async fn large_answers_are_compressed_for_who_asks() {
 }
 
 #[tokio::test]
-async fn watches_have_no_length_and_end_cleanly_when_the_server_stops() {
+async fn watches_have_no_length_and_end_cleanly_on_shutdown() {
     let cluster = Cluster::start().await;
     let proxy = cluster.proxy();
     for protocol in ["h2", "http/1.1"] {
@@ -322,7 +328,7 @@ async fn watches_have_no_length_and_end_cleanly_when_the_server_stops() {
 }
 
 #[tokio::test]
-async fn a_stop_finishes_requests_then_watches_then_connections() {
+async fn a_shutdown_finishes_requests_then_watches_then_connections() {
     let cluster = Cluster::start().await;
     let proxy = cluster.proxy();
     let mut watching = cluster.client(Some(&proxy), "h2").await;
@@ -407,7 +413,7 @@ async fn a_replaced_certificate_is_used_for_new_connections() {
     reloader.run(server.metrics.clone(), clock, stop).await;
 }
 
-/// An HTTP/1.1 connection without a socket, so that time can be paused, and when its server let go of it.
+/// An HTTP/1.1 connection without a socket, so that time can be paused, and a task that returns when the server closed it.
 fn pipe() -> (DuplexStream, JoinHandle<Duration>) {
     let (client, stream) = tokio::io::duplex(64 * 1024);
     let server = Server::new(AuthenticationConfig::default());
@@ -421,7 +427,7 @@ fn pipe() -> (DuplexStream, JoinHandle<Duration>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_headers_are_cut_after_half_a_minute() {
+async fn connections_with_slow_headers_are_closed_after_half_a_minute() {
     let (mut client, ended) = pipe();
     client
         .write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
@@ -429,9 +435,9 @@ async fn slow_headers_are_cut_after_half_a_minute() {
         .unwrap();
     let seconds = ended.await.unwrap().as_secs();
     assert!((32..=36).contains(&seconds), "{seconds}");
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).await.unwrap();
-    assert!(answer.is_empty());
+    let mut response = Vec::new();
+    client.read_to_end(&mut response).await.unwrap();
+    assert!(response.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -454,28 +460,28 @@ async fn oversized_headers_are_431() {
             "x".repeat(1_100_000)
         );
         let _cut = client.write_all(flood.as_bytes()).await;
-        let mut answer = Vec::new();
-        let _reset = client.read_to_end(&mut answer).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        let _reset = client.read_to_end(&mut response).await;
+        String::from_utf8_lossy(&response).into_owned()
     });
     ended.await.unwrap();
-    let answer = writing.await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let response = writing.await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 431 "), "{response}");
 }
 
-/// Answers with as many bytes as are asked for, and says when it lost an answer's body.
+/// Responds with endless bodies, and reports when a body is dropped.
 struct Endless {
-    lost: tokio::sync::mpsc::Sender<Duration>,
+    dropped: tokio::sync::mpsc::Sender<Duration>,
     begun: Instant,
-    /// How many bytes were asked for.
+    /// Bytes that were polled from bodies.
     handed: Arc<AtomicUsize>,
 }
 
-struct Told(tokio::sync::mpsc::Sender<Duration>, Instant);
+struct OnDrop(tokio::sync::mpsc::Sender<Duration>, Instant);
 
-impl Drop for Told {
+impl Drop for OnDrop {
     fn drop(&mut self) {
-        let _nobody_listens = self.0.try_send(self.1.elapsed());
+        let _full_or_closed = self.0.try_send(self.1.elapsed());
     }
 }
 
@@ -489,27 +495,27 @@ impl Service for Endless {
             handed.fetch_add(16 * 1024, Ordering::Relaxed);
             Bytes::from_static(&[b'x'; 16 * 1024])
         });
-        Response::new(ResponseBody::stream(frames).holding(Told(self.lost.clone(), self.begun)))
+        Response::new(ResponseBody::stream(frames).holding(OnDrop(self.dropped.clone(), self.begun)))
     }
 }
 
-/// A connection that answers without an end.
-struct Answering {
+/// A connection with endless responses.
+struct EndlessConnection {
     client: DuplexStream,
-    /// When it lost a body.
-    losses: tokio::sync::mpsc::Receiver<Duration>,
+    /// When bodies were dropped.
+    drops: tokio::sync::mpsc::Receiver<Duration>,
     handed: Arc<AtomicUsize>,
     ended: JoinHandle<Duration>,
 }
 
-fn answering(http2: bool) -> Answering {
+fn endless(http2: bool) -> EndlessConnection {
     let (client, stream) = tokio::io::duplex(64 * 1024);
     let begun = Instant::now();
-    let (lost, losses) = tokio::sync::mpsc::channel(8);
+    let (dropped, drops) = tokio::sync::mpsc::channel(8);
     let handed = Arc::new(AtomicUsize::new(0));
     let connection = Connection::new(SocketAddr::from(([127, 0, 0, 1], 1)), http2, None);
     let service = Arc::new(Endless {
-        lost,
+        dropped,
         begun,
         handed: Arc::clone(&handed),
     });
@@ -517,30 +523,30 @@ fn answering(http2: bool) -> Answering {
         connection::serve(stream, connection, service, CancellationToken::new()).await;
         begun.elapsed()
     });
-    Answering {
+    EndlessConnection {
         client,
-        losses,
+        drops,
         handed,
         ended,
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_without_room_for_two_minutes_is_let_go() {
-    let mut it = answering(false);
+async fn a_connection_blocked_for_two_minutes_is_closed() {
+    let mut it = endless(false);
     let ask = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
     it.client.write_all(ask).await.unwrap();
     let seconds = it.ended.await.unwrap().as_secs();
     assert!((120..=124).contains(&seconds), "{seconds}");
-    assert!(it.losses.recv().await.unwrap().as_secs() <= seconds);
-    // Of what it did not take little was made: 64 KiB are in the pipe.
+    assert!(it.drops.recv().await.unwrap().as_secs() <= seconds);
+    // Little more was polled than the 64 KiB that are in the pipe.
     let handed = it.handed.load(Ordering::Relaxed);
     assert!(handed <= 64 * 1024 + 128 * 1024 + 64 * 1024, "{handed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_gets_all_there_is_over_http_1_too() {
-    let mut it = answering(false);
+async fn a_peer_that_reads_is_not_limited_over_http_1() {
+    let mut it = endless(false);
     let ask = b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n";
     it.client.write_all(ask).await.unwrap();
     let mut read = vec![0; 10 << 20];
@@ -549,22 +555,22 @@ async fn a_peer_that_reads_gets_all_there_is_over_http_1_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
-    let mut it = answering(true);
+async fn an_unread_stream_is_dropped_and_other_streams_continue() {
+    let mut it = endless(true);
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(it.client))
             .await
             .unwrap();
     tokio::spawn(connection);
     let get = |path: &str| request("GET", path, Bytes::new());
-    // What it does not read fills its window only.
+    // The unread body fills only its own window.
     let mut unread = sender.send_request(get("/endless")).await.unwrap().into_body();
     let mut read = sender.send_request(get("/endless")).await.unwrap().into_body();
     let seconds = loop {
         tokio::select! {
-            lost = it.losses.recv() => break lost.unwrap().as_secs(),
+            dropped = it.drops.recv() => break dropped.unwrap().as_secs(),
             () = tokio::time::sleep(Duration::from_secs(1)) => {
-                // Slowly: two windows would be more than it takes in half a minute.
+                // Slowly: less than two windows in half a minute.
                 assert!(read.frame().await.unwrap().is_ok());
             }
         }
@@ -575,7 +581,7 @@ async fn a_stream_nobody_reads_loses_its_content_and_the_others_go_on() {
         "short"
     );
     assert!(read.frame().await.unwrap().is_ok());
-    // The client reads on: what was under way, then that the rest is missing, which no client takes for the end.
+    // When the client reads on, it gets the bytes in flight and then a reset, which is not a clean end.
     let reset = loop {
         match unread.frame().await {
             Some(Ok(_)) => {}

@@ -1,8 +1,8 @@
-//! With which certificate, and under which rules, does the server shake hands?
+//! TLS: the serving certificate, and the rules for client certificates.
 //!
-//! Client certificates are asked for, never required, and never refused for issuer or dates: that is judged per
-//! request. That the client holds the key is always checked here. The certificate files are polled by content, since
-//! mounted secrets switch by symlink; a pair that does not parse leaves the old one in use.
+//! Client certificates are requested but not required, and not rejected for issuer or dates: these are verified per
+//! request. That the client holds the key is always verified here. The certificate files are polled by content, since
+//! mounted secrets change by symlink; an invalid pair leaves the old one in use.
 
 use std::{
     fmt, io,
@@ -30,13 +30,13 @@ use crate::{host::AuthenticationConfig, metrics::Metrics};
 /// How often the certificate files are read.
 const POLL: Duration = Duration::from_secs(10);
 
-/// The oldest TLS version a client may speak.
+/// The oldest TLS version that clients may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinTlsVersion {
     /// TLS 1.2 and 1.3.
     #[default]
     Tls12,
-    /// TLS 1.3 alone.
+    /// TLS 1.3 only.
     Tls13,
 }
 
@@ -64,15 +64,15 @@ pub enum TlsError {
     /// The key is unusable or belongs to another certificate.
     #[error("certificate and key do not fit together")]
     Pair(#[source] Error),
-    /// rustls refuses the set-up.
+    /// rustls rejects the configuration.
     #[error("TLS cannot be set up")]
     Setup(#[source] Error),
 }
 
-/// Where certificate and key come from.
+/// The source of certificate and key.
 #[derive(Clone, Debug)]
 pub enum CertificateSource {
-    /// PEM files, read again and again.
+    /// PEM files, which are polled.
     Files {
         /// Certificate and intermediates.
         certificate: PathBuf,
@@ -88,7 +88,7 @@ pub enum CertificateSource {
     },
 }
 
-/// The TLS side of a listener: the configuration of the moment for each new connection.
+/// The TLS side of a listener: holds the current configuration for new connections.
 pub struct Tls {
     current: ArcSwap<ServerConfig>,
     source: CertificateSource,
@@ -121,7 +121,7 @@ async fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     })
 }
 
-/// Watches the files and the hints of acceptable authorities. See [`Tls::reloader`].
+/// Follows the certificate files and the names of acceptable authorities. See [`Tls::load`].
 pub struct Reloader {
     tls: Arc<Tls>,
     pem: PemPair,
@@ -162,7 +162,7 @@ impl Tls {
 }
 
 impl Reloader {
-    /// Reads the files once; swaps when their content changed and fits together. Whether it swapped.
+    /// Reads the files once, and replaces the configuration if their content changed and is valid. Returns whether it did.
     ///
     /// # Errors
     /// [`TlsError`]; the pair in use stays.
@@ -194,7 +194,7 @@ impl Reloader {
                     Ok(false) => {}
                     Err(error) => {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
-                        tracing::error!(%error, cause, "the serving certificate in use stays");
+                        tracing::error!(%error, cause, "invalid serving certificate, keeping the old one");
                     }
                 },
                 changed = self.authentication.changed(), if watching => match changed {
@@ -209,7 +209,9 @@ impl Reloader {
         let trusted = Arc::clone(&self.authentication.borrow_and_update());
         match server_config(&self.pem, self.tls.min_version, &trusted) {
             Ok(config) => self.tls.current.store(Arc::new(config)),
-            Err(error) => tracing::error!(%error, "the TLS configuration in use stays"),
+            Err(error) => {
+                tracing::error!(%error, "updating the TLS configuration failed, keeping the old one");
+            }
         }
     }
 
@@ -260,7 +262,7 @@ fn server_config(
     Ok(config)
 }
 
-/// Names of all authorities whose certificates are of use. They are hints: others are let in as well.
+/// Names of all authorities whose certificates authenticate users. They are hints: other certificates are accepted too.
 fn hints(trusted: &AuthenticationConfig) -> Vec<DistinguishedName> {
     let front_proxy = trusted
         .request_header
@@ -277,7 +279,7 @@ fn hints(trusted: &AuthenticationConfig) -> Vec<DistinguishedName> {
     hints
 }
 
-/// Accepts whatever certificate a client shows, if the client proves to hold its key.
+/// Accepts any client certificate if the client proves that it holds the key.
 #[derive(Debug)]
 struct AnyClientCertificate {
     hints: Vec<DistinguishedName>,
@@ -293,7 +295,7 @@ impl ClientCertVerifier for AnyClientCertificate {
         false
     }
 
-    /// Issuer and dates are judged per request, with the authorities of that moment.
+    /// Issuer and dates are verified per request, with the current authorities.
     fn verify_client_cert(
         &self,
         _leaf: &CertificateDer<'_>,

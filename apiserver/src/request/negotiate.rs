@@ -70,7 +70,7 @@ pub enum Transform {
 
 /// What the response holds, to reject transforms that do not apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponseKind {
     /// One object.
     Object,
     /// A list.
@@ -177,7 +177,7 @@ impl<'a> Clause<'a> {
 ///
 /// # Errors
 /// 406 when no clause can be served, when the transform does not apply, and for a watch in YAML.
-pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<Representation, ApiError> {
+pub fn negotiate(headers: &HeaderMap, query: &Query, kind: ResponseKind) -> Result<Representation, ApiError> {
     let texts: Vec<&str> = headers
         .get_all(ACCEPT)
         .iter()
@@ -188,15 +188,15 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
         .flat_map(|text| text.split(','))
         .filter_map(|text| Clause::parse(text.trim()))
         .collect();
-    let asked = texts.iter().any(|text| !text.trim().is_empty());
+    let has_accept = texts.iter().any(|text| !text.trim().is_empty());
     clauses.sort_by(|a, b| {
         b.weight
             .total_cmp(&a.weight)
             .then_with(|| b.specificity().cmp(&a.specificity()))
     });
 
-    let mut known_type = !asked;
-    let mut chosen = (!asked).then_some((MediaType::Json, Transform::None, false));
+    let mut known_type = !has_accept;
+    let mut chosen = (!has_accept).then_some((MediaType::Json, Transform::None, false));
     for clause in &clauses {
         let Some(media_type) = clause.media_type() else {
             continue;
@@ -208,7 +208,7 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
         }
     }
     let Some((media_type, transform, pretty_clause)) = chosen else {
-        let available = if answer == Answer::Watch {
+        let available = if kind == ResponseKind::Watch {
             WATCH_TYPES
         } else {
             OBJECT_TYPES
@@ -219,14 +219,14 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
             ApiError::not_acceptable_route(available)
         });
     };
-    if answer == Answer::Watch && media_type == MediaType::Yaml {
+    if kind == ResponseKind::Watch && media_type == MediaType::Yaml {
         return Err(ApiError::not_acceptable(WATCH_TYPES));
     }
-    match (transform, answer) {
-        (Transform::PartialObject(_), Answer::List) => Err(ApiError::not_acceptable_because(
+    match (transform, kind) {
+        (Transform::PartialObject(_), ResponseKind::List) => Err(ApiError::not_acceptable_because(
             "you requested PartialObjectMetadata, but the requested object is a list",
         )),
-        (Transform::PartialObjectList(_), Answer::Object | Answer::Watch) => {
+        (Transform::PartialObjectList(_), ResponseKind::Object | ResponseKind::Watch) => {
             Err(ApiError::not_acceptable_because(
                 "you requested PartialObjectMetadataList, but the requested object is not a list",
             ))
@@ -234,7 +234,7 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, answer: Answer) -> Result<R
         _ => Ok(Representation {
             media_type,
             transform,
-            pretty: answer != Answer::Watch && is_pretty(headers, query, pretty_clause),
+            pretty: kind != ResponseKind::Watch && is_pretty(headers, query, pretty_clause),
         }),
     }
 }
@@ -257,12 +257,12 @@ mod tests {
 
     use super::*;
 
-    fn check(accept: &str, answer: Answer) -> Result<(MediaType, Transform), String> {
+    fn check(accept: &str, kind: ResponseKind) -> Result<(MediaType, Transform), String> {
         let mut headers = HeaderMap::new();
         if !accept.is_empty() {
             headers.insert(ACCEPT, accept.parse().unwrap());
         }
-        negotiate(&headers, &Query::default(), answer)
+        negotiate(&headers, &Query::default(), kind)
             .map(|chosen| (chosen.media_type, chosen.transform))
             .map_err(|error| error.to_string())
     }
@@ -297,33 +297,37 @@ mod tests {
                 (MediaType::Json, Transform::None),
             ),
         ] {
-            assert_eq!(check(accept, Answer::Object), Ok(expected), "{accept}");
+            assert_eq!(check(accept, ResponseKind::Object), Ok(expected), "{accept}");
         }
     }
 
     #[test]
     fn what_cannot_be_served_is_refused() {
-        for (accept, answer, text) in [
-            ("application/xml", Answer::Object, "406: Not Acceptable"),
+        for (accept, kind, text) in [
+            ("application/xml", ResponseKind::Object, "406: Not Acceptable"),
             (
                 "application/json;as=Unheard;g=x;v=v1",
-                Answer::Object,
+                ResponseKind::Object,
                 "only the following media types are accepted",
             ),
-            ("application/yaml", Answer::Watch, "application/json;stream=watch"),
+            (
+                "application/yaml",
+                ResponseKind::Watch,
+                "application/json;stream=watch",
+            ),
             (
                 "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-                Answer::List,
+                ResponseKind::List,
                 "the requested object is a list",
             ),
             (
                 "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
-                Answer::Object,
+                ResponseKind::Object,
                 "is not a list",
             ),
         ] {
-            let refused = check(accept, answer).unwrap_err();
-            assert!(refused.contains(text), "{accept}: {refused}");
+            let rejected = check(accept, kind).unwrap_err();
+            assert!(rejected.contains(text), "{accept}: {rejected}");
         }
     }
 
@@ -332,7 +336,7 @@ mod tests {
         let check = |agent: &str, query: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(USER_AGENT, agent.parse().unwrap());
-            negotiate(&headers, &Query::parse(query), Answer::Object)
+            negotiate(&headers, &Query::parse(query), ResponseKind::Object)
                 .unwrap()
                 .pretty
         };

@@ -27,8 +27,8 @@ impl Warnings {
     }
 
     /// The texts so far, not truncated.
-    #[must_use]
-    pub fn texts(&self) -> Vec<String> {
+    #[cfg(test)]
+    pub(crate) fn texts(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

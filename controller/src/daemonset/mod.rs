@@ -5,14 +5,14 @@ pub mod decide;
 
 use std::sync::Arc;
 
-use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, InterceptorStatus};
 use drydock_proto::kinds::nodemaintenance::Stage;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::Preconditions;
 
-use crate::api::{self, Clients, Error};
+use crate::api::{self, Error};
+use crate::context::Context;
 use crate::evictionrequest::act::RequestWriter;
 use crate::evictionrequest::status;
 use crate::informer::{Change, ObjectKey, key_of};
@@ -29,21 +29,17 @@ const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// The interceptor.
 #[derive(Debug)]
 pub struct Controller {
-    stores: Stores,
-    clients: Clients,
+    context: Arc<Context>,
     writer: RequestWriter,
-    clock: Arc<dyn Clock>,
 }
 
 impl Controller {
     /// The interceptor.
     #[must_use]
-    pub fn new(stores: Stores, clients: Clients, writer: RequestWriter, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(context: Arc<Context>) -> Self {
         Self {
-            stores,
-            clients,
-            writer,
-            clock,
+            writer: RequestWriter::new(Arc::clone(&context)),
+            context,
         }
     }
 
@@ -61,7 +57,7 @@ impl Controller {
     }
 
     async fn act(&self, key: &ObjectKey) -> Result<Outcome, Error> {
-        let Some(request) = self.stores.requests.get(&key.0, &key.1) else {
+        let Some(request) = self.context.stores.requests.get(&key.0, &key.1) else {
             return Ok(Outcome::Wait(None));
         };
         let (Some(entry), Some(pod)) = (active_entry(&request), self.pod_of(&request)) else {
@@ -72,7 +68,7 @@ impl Controller {
             is_targeted: reason.is_some(),
             is_terminating: pod.is_terminating(),
             heartbeat: entry.heartbeat_time.as_ref().map(|time| time.0),
-            now: self.clock.now(),
+            now: self.context.clock.now(),
         };
         match decide(&state) {
             DaemonPodAction::Wait(until) => return Ok(Outcome::Wait(until)),
@@ -94,19 +90,23 @@ impl Controller {
     fn pod_of(&self, request: &EvictionRequest) -> Option<Arc<Pod>> {
         let reference = request.spec.target.pod.as_ref()?;
         let namespace = request.metadata.namespace.as_deref()?;
-        let pod = self.stores.pods.get(namespace, &reference.name)?;
+        let pod = self.context.stores.pods.get(namespace, &reference.name)?;
         (pod.uid() == reference.uid && pod.is_daemon_set_pod()).then_some(pod)
     }
 
     /// The reason of the maintenance that drains the pod's node; `None` unless the drain targets match the pod.
     fn maintenance_reason(&self, pod: &Pod) -> Option<String> {
-        let node = self.stores.nodes.get("", pod.spec.node_name.as_deref()?)?;
+        let node = self
+            .context
+            .stores
+            .nodes
+            .get("", pod.spec.node_name.as_deref()?)?;
         let record = node_state::record(&node)?;
         let draining = record.maintenances.iter().find(|one| one.stage == Stage::Drain)?;
         if !observe::pod_facts(pod, 0).is_targeted(&record.targets) {
             return None;
         }
-        let maintenance = self.stores.maintenances.get("", &draining.name);
+        let maintenance = self.context.stores.maintenances.get("", &draining.name);
         let reason = maintenance.map(|maintenance| maintenance.spec.reason.clone());
         Some(
             reason
@@ -118,7 +118,7 @@ impl Controller {
     async fn write_heartbeat(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
         let owner = pod.controller_owner().map_or("the DaemonSet", |(_, name)| name);
         let message = format!("{owner} is terminating the pod due to node maintenance ({reason}).");
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         let grace = pod
             .spec
             .termination_grace_period_seconds
@@ -140,7 +140,7 @@ impl Controller {
     }
 
     async fn delete(&self, pod: &Pod) -> Result<(), Error> {
-        let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), pod.namespace());
+        let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
         let preconditions = Preconditions {
             uid: pod.metadata.uid.clone(),
             resource_version: None,

@@ -1,7 +1,6 @@
 use super::*;
-use crate::fixtures::{ReceivedRequest, api_double, clock_at, empty_stores, no_events, typed};
+use crate::fixtures::{ReceivedRequest, api_double, clock_at, context, empty_stores, typed};
 use crate::informer::Store;
-use crate::metrics::Metrics;
 use drydock_proto::kinds::nodemaintenance::STATUS_ANNOTATION;
 use serde_json::{Value, json};
 
@@ -38,14 +37,7 @@ async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
         nodes: Store::synced_with(vec![typed(node)]),
         ..empty_stores()
     };
-    let clock: Arc<dyn Clock> = clock_at(1000);
-    let writer = RequestWriter::new(
-        clients.clone(),
-        no_events(&clock),
-        Metrics::default(),
-        Arc::clone(&clock),
-    );
-    let controller = Controller::new(stores, clients, writer, clock);
+    let controller = Controller::new(context(stores, clients, &clock_at(1000)));
     let outcome = controller
         .reconcile(("shop".to_owned(), "uid-1".to_owned()))
         .await;

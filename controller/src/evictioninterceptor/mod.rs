@@ -6,16 +6,16 @@ pub mod rules;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor, EvictionInterceptorStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::api::{Clients, Error, call, merge_patch_status, status_patch};
+use crate::api::{Error, call, merge_patch_status, status_patch};
 use crate::conditions::{set_condition, whole_seconds};
+use crate::context::Context;
 use crate::informer::Change;
-use crate::stores::{Informers, Stores};
+use crate::stores::Informers;
 use crate::work_queue::{Outcome, WorkQueue};
 use rules::{Rule, Rules, complete_pods};
 
@@ -29,28 +29,21 @@ const PAGE_SIZE: u32 = 500;
 /// The evictioninterceptor controller.
 #[derive(Debug)]
 pub struct Controller {
-    stores: Stores,
-    clients: Clients,
+    context: Arc<Context>,
     rules: Arc<Rules>,
-    clock: Arc<dyn Clock>,
 }
 
 impl Controller {
     /// A controller. It shares the compiled rules with the evictionrequest controller.
     #[must_use]
-    pub fn new(stores: Stores, clients: Clients, rules: Arc<Rules>, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            stores,
-            clients,
-            rules,
-            clock,
-        }
+    pub fn new(context: Arc<Context>, rules: Arc<Rules>) -> Self {
+        Self { context, rules }
     }
 
     /// Updates the status of the EvictionInterceptor of this name.
     pub async fn reconcile(&self, name: String) -> Outcome {
         match self.update_status(&name).await {
-            Ok(next) => Outcome::Wait(next.and_then(|next| self.clock.now().checked_add(next).ok())),
+            Ok(next) => Outcome::Wait(next.and_then(|next| self.context.clock.now().checked_add(next).ok())),
             Err(error) if error.is_not_found() => Outcome::Wait(None),
             Err(error) if error.is_conflict() => Outcome::Retry,
             Err(error) => {
@@ -63,7 +56,7 @@ impl Controller {
 
     /// Returns after how long the status is updated again.
     async fn update_status(&self, name: &str) -> Result<Option<Duration>, Error> {
-        let Some(object) = self.stores.interceptors.get("", name) else {
+        let Some(object) = self.context.stores.interceptors.get("", name) else {
             return Ok(None);
         };
         let rule = self.rules.get_or_compile(&object);
@@ -79,7 +72,7 @@ impl Controller {
         self.set_accepted(&object, &mut status, error);
         let resource_version = object.metadata.resource_version.as_deref();
         if let Some(patch) = status_patch(resource_version, object.status.as_ref(), &status) {
-            let api: Api<EvictionInterceptor> = Api::all(self.clients.drydock.clone());
+            let api: Api<EvictionInterceptor> = Api::all(self.context.clients.drydock.clone());
             merge_patch_status(&api, name, &patch).await?;
         }
         Ok(Some(next))
@@ -101,7 +94,7 @@ impl Controller {
             reason: reason.to_owned(),
             message,
             observed_generation: object.metadata.generation,
-            last_transition_time: whole_seconds(self.clock.now()),
+            last_transition_time: whole_seconds(self.context.clock.now()),
         };
         set_condition(&mut status.conditions, condition);
     }
@@ -109,12 +102,13 @@ impl Controller {
     /// Counts the pods that match a rule without conditions, from the store.
     fn count(&self, rule: &Rule) -> i32 {
         let matched = self
+            .context
             .stores
             .pods
             .all()
             .iter()
             .filter(|pod| {
-                let namespace = self.stores.namespaces.get("", pod.namespace());
+                let namespace = self.context.stores.namespaces.get("", pod.namespace());
                 rule.selects(namespace.as_deref(), pod.labels())
             })
             .count();
@@ -123,7 +117,7 @@ impl Controller {
 
     /// Counts the pods that match a rule with conditions, from the API.
     async fn count_complete(&self, rule: &Rule) -> Result<i32, Error> {
-        let api = complete_pods(&self.clients.host, None);
+        let api = complete_pods(&self.context.clients.host, None);
         let mut parameters = ListParams::default()
             .labels(&rule.pod_selector())
             .limit(PAGE_SIZE);
@@ -132,7 +126,7 @@ impl Controller {
             let page = call(api.list(&parameters)).await?;
             for pod in page.items {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-                let namespace = self.stores.namespaces.get("", namespace);
+                let namespace = self.context.stores.namespaces.get("", namespace);
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 let pod = serde_json::to_value(&pod).unwrap_or_default();
                 let namespace = namespace.as_deref();

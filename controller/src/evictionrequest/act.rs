@@ -1,10 +1,9 @@
-//! Executes steps: writes of the request, evictions of its pod, and Events. Every write has the observed resource
-//! version as a precondition, so executing a step twice is harmless.
+//! Executes steps: writes of the request, evictions of its pod, and Events. Executing a step twice is harmless: status
+//! writes and deletes have the observed resource version as a precondition, evictions the UID of the pod.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStatus};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -14,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::decide::{ActivationReason, Attempt, Budget, FinishReason, RequestWarning, Step};
 use super::status;
-use crate::api::{self, Clients, Error, call, merge_patch, merge_patch_status, status_patch};
-use crate::events::{EventContent, EventRecorder, object_reference};
-use crate::metrics::Metrics;
+use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
+use crate::context::Context;
+use crate::events::{EventContent, object_reference};
 use crate::pod::Pod;
 
 /// How often a status write is retried after a write conflict.
@@ -32,29 +31,21 @@ pub enum EvictionOutcome {
 }
 
 /// Writes requests and evicts their pods.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct RequestWriter {
-    clients: Clients,
-    events: EventRecorder,
-    metrics: Metrics,
-    clock: Arc<dyn Clock>,
+    context: Arc<Context>,
 }
 
 impl RequestWriter {
-    /// A writer to these APIs.
+    /// A writer.
     #[must_use]
-    pub fn new(clients: Clients, events: EventRecorder, metrics: Metrics, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            clients,
-            events,
-            metrics,
-            clock,
-        }
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { context }
     }
 
     fn requests(&self, request: &EvictionRequest) -> Api<EvictionRequest> {
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
-        Api::namespaced(self.clients.drydock.clone(), namespace)
+        Api::namespaced(self.context.clients.drydock.clone(), namespace)
     }
 
     /// Deletes the request, if it is unchanged.
@@ -89,7 +80,7 @@ impl RequestWriter {
             let patched = merge_patch(&self.requests(request), name(request), &patch).await?;
             return Ok(Some(Arc::new(patched)));
         }
-        let Some(after) = status::after_step(request, step, self.clock.now()) else {
+        let Some(after) = status::after_step(request, step, self.context.clock.now()) else {
             return Ok(None);
         };
         let written = self.write_status(request, &after).await?;
@@ -149,7 +140,7 @@ impl RequestWriter {
         budgets: &[Budget],
     ) -> Result<EvictionOutcome, Error> {
         let mut attempt = Attempt {
-            at: self.clock.now(),
+            at: self.context.clock.now(),
             retry_after: None,
             is_blocked_by_budget: false,
         };
@@ -167,14 +158,14 @@ impl RequestWriter {
             } else {
                 "refused"
             };
-            self.metrics.count_eviction(result);
+            self.context.metrics.count_eviction(result);
             let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
             let content = EventContent::warning("EvictionBlocked", "Evict", note);
             self.publish(request, Some(pod), &content);
             let after = |request: &_| status::after_rejected(request, &rejection.why, attempt.at);
             self.update_status(request, after).await?
         } else {
-            self.metrics.count_eviction("accepted");
+            self.context.metrics.count_eviction("accepted");
             let note = format!(
                 "Evicted pod {} for eviction request {}.",
                 pod.name(),
@@ -203,7 +194,7 @@ impl RequestWriter {
                 ..DeleteOptions::default()
             }),
         };
-        let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), pod.namespace());
+        let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
         let parameters = PostParams::default();
         call::<Value>(pods.create_subresource("eviction", pod.name(), &parameters, &eviction)).await?;
         Ok(())
@@ -212,9 +203,13 @@ impl RequestWriter {
     /// Publishes an Event about the request, and about the pod where given.
     fn publish(&self, request: &EvictionRequest, pod: Option<&Pod>, content: &EventContent) {
         if let Some(pod) = pod {
-            self.events.publish(&object_reference(pod), content.clone());
+            self.context
+                .events
+                .publish(&object_reference(pod), content.clone());
         }
-        self.events.publish(&object_reference(request), content.clone());
+        self.context
+            .events
+            .publish(&object_reference(request), content.clone());
     }
 
     /// Publishes the Events of a warning.

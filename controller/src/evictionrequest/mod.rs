@@ -17,12 +17,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use drydock_machinery::clock::Clock;
+use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::evictioninterceptor::EvictionInterceptor;
 use drydock_proto::kinds::evictionrequest::{EvictionRequest, IMPERATIVE_EVICTION};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::Error;
+use crate::context::Context;
+use crate::evictioninterceptor::rules::Rules;
 use crate::informer::{Change, ObjectKey, key_of};
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
@@ -41,10 +43,9 @@ const CONFLICT_DELAY: Duration = Duration::from_secs(1);
 /// The evictionrequest controller.
 #[derive(Debug)]
 pub struct Controller {
-    stores: Stores,
+    context: Arc<Context>,
     observer: Observer,
     writer: RequestWriter,
-    clock: Arc<dyn Clock>,
     default_ttl: Duration,
     memory: Mutex<Memory>,
 }
@@ -65,20 +66,19 @@ struct Written {
 }
 
 impl Controller {
-    /// A controller. Finished requests without a TTL are deleted after `default_ttl`; zero keeps them.
+    /// A controller. `allowed` contains the reserved names that interceptors may have. Finished requests without a
+    /// TTL are deleted after `default_ttl`; zero keeps them.
     #[must_use]
     pub fn new(
-        stores: Stores,
-        observer: Observer,
-        writer: RequestWriter,
-        clock: Arc<dyn Clock>,
+        context: Arc<Context>,
+        rules: Arc<Rules>,
+        allowed: AllowedNames,
         default_ttl: Duration,
     ) -> Self {
         Self {
-            stores,
-            observer,
-            writer,
-            clock,
+            observer: Observer::new(Arc::clone(&context), rules, allowed),
+            writer: RequestWriter::new(Arc::clone(&context)),
+            context,
             default_ttl,
             memory: Mutex::default(),
         }
@@ -102,7 +102,7 @@ impl Controller {
     }
 
     fn after_conflict(&self) -> Outcome {
-        Outcome::Wait(self.clock.now().checked_add(CONFLICT_DELAY).ok())
+        Outcome::Wait(self.context.clock.now().checked_add(CONFLICT_DELAY).ok())
     }
 
     async fn take_steps(&self, key: &ObjectKey) -> Result<Outcome, Error> {
@@ -120,7 +120,7 @@ impl Controller {
                 target: &observed.target,
                 order: observed.order.as_ref(),
                 attempt: lock(&self.memory).attempts.get(key).copied(),
-                now: self.clock.now(),
+                now: self.context.clock.now(),
                 jitter: fastrand::f64(),
             };
             let decision = decide(&snapshot, self.default_ttl);
@@ -157,7 +157,7 @@ impl Controller {
 
     /// The request as this process last read or wrote it.
     fn latest(&self, key: &ObjectKey) -> Option<Arc<EvictionRequest>> {
-        let stored = self.stores.requests.get(&key.0, &key.1)?;
+        let stored = self.context.stores.requests.get(&key.0, &key.1)?;
         let version = stored.metadata.resource_version.clone().unwrap_or_default();
         let mut memory = lock(&self.memory);
         match memory.writes.get(key) {

@@ -13,14 +13,14 @@ use kube::Api;
 use super::decide::{Budget, EvictionExemption, Request, Target, TargetPod};
 use super::interceptors::{self, InterceptorOrder, TooManyInterceptors};
 use super::status;
-use crate::api::{Clients, Error, call};
+use crate::api::{Error, call};
+use crate::context::Context;
 use crate::evictioninterceptor::rules::Rules;
 use crate::pod::Pod;
-use crate::stores::Stores;
 
 /// The state of one request, for [`super::decide`].
 #[derive(Debug)]
-pub struct Observed {
+pub struct ObservedRequest {
     /// The request.
     pub request: Request,
     /// Its pod, reduced to what decisions read.
@@ -32,23 +32,21 @@ pub struct Observed {
 }
 
 /// Reads the state of requests from the stores, and from the API where the stores may be stale.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Observer {
-    stores: Stores,
-    clients: Clients,
+    context: Arc<Context>,
     rules: Arc<Rules>,
-    allowed: Arc<AllowedNames>,
+    allowed: AllowedNames,
 }
 
 impl Observer {
     /// An observer. `allowed` contains the reserved names that interceptors may have.
     #[must_use]
-    pub fn new(stores: Stores, clients: Clients, rules: Arc<Rules>, allowed: AllowedNames) -> Self {
+    pub fn new(context: Arc<Context>, rules: Arc<Rules>, allowed: AllowedNames) -> Self {
         Self {
-            stores,
-            clients,
+            context,
             rules,
-            allowed: Arc::new(allowed),
+            allowed,
         }
     }
 
@@ -57,11 +55,11 @@ impl Observer {
     /// # Errors
     ///
     /// [`Error`] of a call.
-    pub async fn observe(&self, request: &EvictionRequest) -> Result<Observed, Error> {
+    pub async fn observe(&self, request: &EvictionRequest) -> Result<ObservedRequest, Error> {
         let model = status::model(request, &self.rule_deadlines());
         let reference = request.spec.target.pod.clone().unwrap_or_default();
         let without_pod = |request, target| {
-            Ok(Observed {
+            Ok(ObservedRequest {
                 request,
                 target,
                 order: None,
@@ -72,12 +70,12 @@ impl Observer {
             return without_pod(model, Target::Absent { name: reference.name });
         }
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
-        let pod = match self.stores.pods.get(namespace, &reference.name) {
+        let pod = match self.context.stores.pods.get(namespace, &reference.name) {
             Some(pod) if pod.uid() == reference.uid => Some(pod),
             _ if reference.name.is_empty() => None,
             // The store may not contain a new pod yet, and finishing the request cannot be undone.
             _ => {
-                let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), namespace);
+                let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), namespace);
                 call(pods.get_opt(&reference.name)).await?.map(Arc::new)
             }
         };
@@ -91,13 +89,13 @@ impl Observer {
         let order = if model.interceptors.is_empty() && !pod.is_grouped() {
             let from_rules = self
                 .rules
-                .matching(&self.stores, &self.clients.host, &pod)
+                .matching(&self.context.stores, &self.context.clients.host, &pod)
                 .await?;
             Some(interceptors::order(&pod, &from_rules, &self.allowed))
         } else {
             None
         };
-        Ok(Observed {
+        Ok(ObservedRequest {
             target: Target::Present(self.target_pod(&pod)),
             request: model,
             order,
@@ -106,7 +104,7 @@ impl Observer {
     }
 
     fn target_pod(&self, pod: &Pod) -> TargetPod {
-        let budgets = self.stores.budgets.in_namespace(pod.namespace());
+        let budgets = self.context.stores.budgets.in_namespace(pod.namespace());
         let mut budgets: Vec<Budget> = budgets
             .iter()
             .filter(|budget| selects(budget, pod))
@@ -134,7 +132,7 @@ impl Observer {
     /// The shortest heartbeat deadline that rules set for each interceptor.
     fn rule_deadlines(&self) -> HashMap<String, Duration> {
         let mut deadlines = HashMap::new();
-        for object in self.stores.interceptors.all() {
+        for object in self.context.stores.interceptors.all() {
             let seconds = object
                 .spec
                 .heartbeat_deadline_seconds

@@ -1,12 +1,10 @@
 use super::*;
-use crate::evictioninterceptor::rules::Rules;
 use crate::fixtures::{
-    self, Received, ReceivedRequest, api_double, clock_at, empty_stores, failure, merge, no_events, typed,
+    self, Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, merge, typed,
 };
 use crate::informer::Store;
 use crate::metrics::Metrics;
-use drydock_machinery::clock::ManualClock;
-use drydock_machinery::names::AllowedNames;
+use drydock_machinery::clock::{Clock, ManualClock};
 use serde_json::{Value, json};
 
 /// A controller with one request and its pod, and an API that stores the request as the server does.
@@ -79,21 +77,10 @@ impl Scenario {
             ..empty_stores()
         };
         let clock = clock_at(1_000_000);
-        let shared: Arc<dyn Clock> = Arc::clone(&clock) as Arc<dyn Clock>;
-        let writer = RequestWriter::new(
-            clients.clone(),
-            no_events(&shared),
-            Metrics::default(),
-            Arc::clone(&shared),
-        );
-        let observer = Observer::new(
-            objects.clone(),
-            clients,
-            Arc::new(Rules::default()),
-            AllowedNames::default(),
-        );
+        let context = context(objects, clients, &clock);
+        let default_ttl = Duration::from_mins(1);
         Self {
-            controller: Controller::new(objects, observer, writer, shared, Duration::from_mins(1)),
+            controller: Controller::new(context, Arc::default(), AllowedNames::default(), default_ttl),
             received,
             stored,
             clock,
@@ -280,7 +267,7 @@ async fn budget_changes_that_may_unblock_queue_blocked_requests() {
         let change = change(old, new);
         assert_eq!(may_unblock(&change), expected);
         if expected {
-            queue_blocked(&queue, &scenario.controller.stores, &change);
+            queue_blocked(&queue, &scenario.controller.context.stores, &change);
             assert_eq!(queue.next().await, key());
             queue.done(&key(), Outcome::Wait(None));
         }

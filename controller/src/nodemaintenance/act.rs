@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 
 use super::model::{MaintenanceAction, MaintenanceEvent, Plan, PodFacts, RequestAction};
 use super::node_state::{self, NodeAction};
-use super::observe::Observed;
-use crate::api::{self, Clients, Error, call, merge_patch, merge_patch_status, status_patch};
-use crate::events::{EventContent, EventRecorder, node_reference, object_reference};
-use crate::metrics::Metrics;
+use super::observe::ObservedCluster;
+use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
+use crate::context::Context;
+use crate::events::{EventContent, node_reference, object_reference};
 
 /// How many calls are in flight at a time.
 const CONCURRENT_CALLS: usize = 16;
@@ -31,11 +31,9 @@ const MAX_REQUESTS_PER_PLAN: usize = 2000;
 const CONFLICT_RETRIES: usize = 5;
 
 /// Executes plans.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PlanExecutor {
-    clients: Clients,
-    events: EventRecorder,
-    metrics: Metrics,
+    context: Arc<Context>,
 }
 
 /// How far a plan was executed.
@@ -50,18 +48,14 @@ pub enum PlanOutcome {
 }
 
 impl PlanExecutor {
-    /// An executor on these APIs.
+    /// An executor.
     #[must_use]
-    pub fn new(clients: Clients, events: EventRecorder, metrics: Metrics) -> Self {
-        Self {
-            clients,
-            events,
-            metrics,
-        }
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { context }
     }
 
     /// Executes the plan.
-    pub async fn execute(&self, observed: &Observed, plan: &Plan) -> PlanOutcome {
+    pub async fn execute(&self, observed: &ObservedCluster, plan: &Plan) -> PlanOutcome {
         self.publish_events(observed, plan);
         let nodes = plan
             .nodes
@@ -111,13 +105,18 @@ impl PlanExecutor {
         outcome
     }
 
-    async fn change_node(&self, observed: &Observed, index: usize, action: &NodeAction) -> Result<(), Error> {
+    async fn change_node(
+        &self,
+        observed: &ObservedCluster,
+        index: usize,
+        action: &NodeAction,
+    ) -> Result<(), Error> {
         let Some(node) = observed.nodes.get(index) else {
             return Ok(());
         };
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let patch = node_state::patch(node, action);
-        let nodes: Api<Node> = Api::all(self.clients.host.clone());
+        let nodes: Api<Node> = Api::all(self.context.clients.host.clone());
         merge_patch(&nodes, name, &patch).await?;
         let content = match action {
             NodeAction::Hold { record, .. } if node_state::record(node).is_none() => {
@@ -142,17 +141,18 @@ impl PlanExecutor {
                 EventContent::normal("MaintenanceEnded", "Uncordon", text)
             }
         };
-        self.events.publish(&node_reference(name), content);
+        self.context.events.publish(&node_reference(name), content);
         Ok(())
     }
 
     async fn change_request(&self, pod: &PodFacts, action: RequestAction) -> Result<(), Error> {
-        let requests: Api<EvictionRequest> = Api::namespaced(self.clients.drydock.clone(), &pod.namespace);
+        let requests: Api<EvictionRequest> =
+            Api::namespaced(self.context.clients.drydock.clone(), &pod.namespace);
         match action {
             RequestAction::Create => {
                 let created = call(requests.create(&PostParams::default(), &request_for(pod))).await;
                 match created {
-                    Ok(_) => self.metrics.count_request(),
+                    Ok(_) => self.context.metrics.count_request(),
                     Err(error) if error.is_conflict() => {
                         self.change_requesters(&requests, &pod.uid, add_requester).await?;
                     }
@@ -163,7 +163,7 @@ impl PlanExecutor {
             }
             RequestAction::Join => {
                 self.change_requesters(&requests, &pod.uid, add_requester).await?;
-                self.metrics.count_request();
+                self.context.metrics.count_request();
             }
             RequestAction::Withdraw => {
                 self.change_requesters(&requests, &pod.uid, remove_requester)
@@ -216,7 +216,7 @@ impl PlanExecutor {
 
     async fn change_maintenance(
         &self,
-        observed: &Observed,
+        observed: &ObservedCluster,
         index: usize,
         action: &MaintenanceAction,
     ) -> Result<(), Error> {
@@ -224,7 +224,7 @@ impl PlanExecutor {
             return Ok(());
         };
         let name = maintenance.metadata.name.as_deref().unwrap_or_default();
-        let maintenances: Api<NodeMaintenance> = Api::all(self.clients.drydock.clone());
+        let maintenances: Api<NodeMaintenance> = Api::all(self.context.clients.drydock.clone());
         let resource_version = maintenance.metadata.resource_version.as_deref();
         let finalizers = maintenance
             .metadata
@@ -257,16 +257,18 @@ impl PlanExecutor {
         Ok(())
     }
 
-    fn publish_events(&self, observed: &Observed, plan: &Plan) {
+    fn publish_events(&self, observed: &ObservedCluster, plan: &Plan) {
         for event in &plan.events {
             let (maintenances, content) = content_of(event);
             if let MaintenanceEvent::CordonConflict { node, .. } = event {
-                self.events.publish(&node_reference(node), content.clone());
+                self.context
+                    .events
+                    .publish(&node_reference(node), content.clone());
             }
             for maintenance in maintenances {
                 if let Some(maintenance) = find_maintenance(observed, maintenance) {
                     let regarding = object_reference(&**maintenance);
-                    self.events.publish(&regarding, content.clone());
+                    self.context.events.publish(&regarding, content.clone());
                 }
             }
         }
@@ -308,7 +310,7 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
     }
 }
 
-fn find_maintenance<'a>(observed: &'a Observed, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
+fn find_maintenance<'a>(observed: &'a ObservedCluster, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
     observed
         .maintenances
         .iter()

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use drydock_proto::kinds::nodemaintenance::NodeMaintenance;
 use k8s_openapi::api::core::v1::Node;
 
+use crate::context::Context;
 use crate::informer::Change;
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
@@ -40,9 +40,8 @@ const PARTIAL_PLAN_DELAY: Duration = Duration::from_millis(500);
 /// The nodemaintenance controller.
 #[derive(Debug)]
 pub struct Controller {
-    stores: Stores,
+    context: Arc<Context>,
     executor: PlanExecutor,
-    clock: Arc<dyn Clock>,
     static_pods: StaticPods,
     /// The duration of the last reconciliation, in milliseconds.
     last_duration: AtomicU64,
@@ -51,16 +50,10 @@ pub struct Controller {
 impl Controller {
     /// A controller.
     #[must_use]
-    pub fn new(
-        stores: Stores,
-        executor: PlanExecutor,
-        clock: Arc<dyn Clock>,
-        static_pods: StaticPods,
-    ) -> Self {
+    pub fn new(context: Arc<Context>, static_pods: StaticPods) -> Self {
         Self {
-            stores,
-            executor,
-            clock,
+            executor: PlanExecutor::new(Arc::clone(&context)),
+            context,
             static_pods,
             last_duration: AtomicU64::new(0),
         }
@@ -71,16 +64,18 @@ impl Controller {
         let last = Duration::from_millis(self.last_duration.load(Ordering::Relaxed));
         let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
         tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
-        let begun = self.clock.now();
-        let observed = observe::observe(&self.stores, self.static_pods);
-        let plan = plan(&observed.state, self.clock.now());
+        let begun = self.context.clock.now();
+        let observed = observe::observe(&self.context.stores, self.static_pods);
+        let plan = plan(&observed.state, self.context.clock.now());
         let outcome = self.executor.execute(&observed, &plan).await;
-        let took = self.clock.now().duration_since(begun).as_millis();
+        let took = self.context.clock.now().duration_since(begun).as_millis();
         self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
         match outcome {
             PlanOutcome::Complete => Outcome::Wait(None),
-            PlanOutcome::Partial => Outcome::Wait(self.clock.now().checked_add(PARTIAL_PLAN_DELAY).ok()),
+            PlanOutcome::Partial => {
+                Outcome::Wait(self.context.clock.now().checked_add(PARTIAL_PLAN_DELAY).ok())
+            }
             PlanOutcome::Failed => Outcome::Retry,
         }
     }

@@ -17,7 +17,7 @@ use crate::stores::Stores;
 
 /// The input of the planner, and the API objects behind it.
 #[derive(Debug, Default)]
-pub struct Observed {
+pub struct ObservedCluster {
     /// The input of the planner.
     pub state: ClusterState,
     /// The objects of `state.maintenances`, by the same indexes.
@@ -28,11 +28,11 @@ pub struct Observed {
 
 /// Reads the current state from the stores. Idle maintenances are left out.
 #[must_use]
-pub fn observe(stores: &Stores, static_pods: StaticPods) -> Observed {
-    let mut observed = Observed {
+pub fn observe(stores: &Stores, static_pods: StaticPods) -> ObservedCluster {
+    let mut observed = ObservedCluster {
         maintenances: stores.maintenances.all(),
         nodes: stores.nodes.all(),
-        ..Observed::default()
+        ..ObservedCluster::default()
     };
     observed
         .maintenances
@@ -100,7 +100,7 @@ fn node(object: &Node) -> NodeFacts {
     }
 }
 
-fn add_pods(stores: &Stores, observed: &mut Observed) {
+fn add_pods(stores: &Stores, observed: &mut ObservedCluster) {
     let state = &mut observed.state;
     let selected: BTreeSet<usize> = state
         .maintenances

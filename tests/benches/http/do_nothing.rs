@@ -89,7 +89,7 @@ pub(crate) async fn serve(certificate: &str, key: &str) -> Result<()> {
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, body: Bytes) -> Result<()> {
     stream.set_nodelay(true)?;
     let stream = acceptor.accept(stream).await?;
-    let answer = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let body = body.clone();
         async move {
             request.into_body().collect().await?;
@@ -103,7 +103,7 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, body: Bytes) -> Re
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(100 * WINDOW_BYTES)
         .max_frame_size(WINDOW_BYTES)
-        .serve_connection(TokioIo::new(stream), answer)
+        .serve_connection(TokioIo::new(stream), service)
         .await?;
     Ok(())
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use drydock_tests::clients::{Protocol, RawClient};
 use drydock_tests::cluster::{Component, ControlPlane, Drydock, Part, SampleApiServer, Server};
 use drydock_tests::load::{Call, SENT};
+use drydock_tests::objects::filling;
 use serde_json::{Value, json};
 
 use super::do_nothing::DoNothing;
@@ -222,19 +223,7 @@ fn object(kind: Kind, number: u64) -> Bytes {
         json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec }).to_string()
     };
     let missing = OBJECT_BYTES.saturating_sub(whole("").len());
-    // Text that compresses like prose with numbers.
-    let filling: String = (0..)
-        .flat_map(|word: u64| {
-            let salt = (number + 1)
-                .wrapping_mul(word + 1)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                >> 40;
-            format!("node {salt:06x} is drained for maintenance; ").into_bytes()
-        })
-        .take(missing)
-        .map(char::from)
-        .collect();
-    whole(&filling).into()
+    whole(&filling(number, missing)).into()
 }
 
 /// A custom resource with the schema of the first version.

@@ -397,11 +397,11 @@ impl ControlPlane {
             // It has no endpoint; a node that becomes Ready proves it.
             Component::Kwok => return Ok(true),
         };
-        let answer = self
+        let response = self
             .component_client(address, Some(&self.pki.admin))?
             .get(path)
             .await?;
-        Ok(answer.status().is_success())
+        Ok(response.status().is_success())
     }
 
     /// Waits for the default service account, without which no pod is admitted.

@@ -323,8 +323,8 @@ impl<'a> Drydock<'a> {
     }
 
     async fn is_ready(&self) -> Result<bool> {
-        let answer = self.raw_client(None, Protocol::Http1)?.get("/readyz").await?;
-        Ok(answer.status().is_success())
+        let response = self.raw_client(None, Protocol::Http1)?.get("/readyz").await?;
+        Ok(response.status().is_success())
     }
 
     /// Creates the Service and the `APIService` of a server on this machine.

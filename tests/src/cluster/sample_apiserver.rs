@@ -41,8 +41,8 @@ impl<'a> SampleApiServer<'a> {
         let mut command = Command::new(control_plane.binaries().command("etcd"));
         etcd_flags(&mut command, &folder.join("sample-etcd"), client, peer);
         let mut etcd = Process::spawn(command, "sample-etcd", folder, Lifetime::WithParent)?;
-        let answers = async || Ok(tokio::net::TcpStream::connect(client).await.is_ok());
-        etcd.ready(START_DEADLINE, answers).await?;
+        let responses = async || Ok(tokio::net::TcpStream::connect(client).await.is_ok());
+        etcd.ready(START_DEADLINE, responses).await?;
 
         let mut command = Command::new(binary);
         let kubeconfig = control_plane.admin_kubeconfig();

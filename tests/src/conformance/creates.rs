@@ -57,11 +57,11 @@ pub async fn create_rejects_duplicates_and_invalid_bodies(api: &Endpoint) -> Res
     let created = api.create("a").await?;
     let (name, path) = (api.name("a"), api.maintenances());
     let message = format!("{PLURAL} \"{name}\" already exists");
-    let status =
-        api.caller
-            .post(&path, &api.maintenance("a"))
-            .await?
-            .refused(409, "AlreadyExists", &message)?;
+    let status = api
+        .caller
+        .post(&path, &api.maintenance("a"))
+        .await?
+        .expect_error(409, "AlreadyExists", &message)?;
     assert_eq!(
         status["details"],
         json!({ "name": name, "group": "coordination.k8s.io", "kind": "nodemaintenances" })
@@ -69,9 +69,9 @@ pub async fn create_rejects_duplicates_and_invalid_bodies(api: &Endpoint) -> Res
 
     let mut versioned = api.maintenance("b");
     versioned["metadata"]["resourceVersion"] = created["metadata"]["resourceVersion"].clone();
-    let answer = api.caller.post(&path, &versioned).await?.expect(500)?;
+    let response = api.caller.post(&path, &versioned).await?.expect(500)?;
     assert_eq!(
-        answer["message"],
+        response["message"],
         "resourceVersion should not be set on objects to be created"
     );
     let dry_run = format!("{path}?dryRun=All");
@@ -82,8 +82,14 @@ pub async fn create_rejects_duplicates_and_invalid_bodies(api: &Endpoint) -> Res
 
     let mut foreign = api.maintenance("b");
     foreign["apiVersion"] = json!("coordination.k8s.io/v9");
-    let answer = api.caller.post(&path, &foreign).await?.expect(400)?;
-    assert_eq!(answer["reason"], "BadRequest");
+    let response = api.caller.post(&path, &foreign).await?.expect(400)?;
+    assert_eq!(response["reason"], "BadRequest");
+    ensure!(
+        response["message"]
+            .to_string()
+            .contains("NodeMaintenance in version \\\"v9\\\""),
+        "{response}"
+    );
     let mut other = api.maintenance("b");
     other["kind"] = json!("EvictionRequest");
     api.caller.post(&path, &other).await?.expect(400)?;
@@ -93,10 +99,10 @@ pub async fn create_rejects_duplicates_and_invalid_bodies(api: &Endpoint) -> Res
         .as_object_mut()
         .context("metadata")?
         .remove("name");
-    let answer = api.caller.post(&path, &unnamed).await?.expect(422)?;
-    assert_eq!(causes(&answer), ["metadata.name: FieldValueRequired"]);
+    let response = api.caller.post(&path, &unnamed).await?.expect(422)?;
+    assert_eq!(causes(&response), ["metadata.name: FieldValueRequired"]);
     assert_eq!(
-        answer["message"],
+        response["message"],
         "NodeMaintenance.coordination.k8s.io \"\" is invalid: metadata.name: Required value: name or \
          generateName is required"
     );
@@ -122,10 +128,10 @@ pub async fn create_generates_names(api: &Endpoint) -> Result<()> {
         "{PLURAL} \"{}\" already exists, the server was not able to generate a unique name for the object",
         api.name("a")
     );
-    let answer = api.caller.post(&api.maintenances(), &wanted).await?;
-    let status = answer.refused(409, "AlreadyExists", &message)?;
+    let response = api.caller.post(&api.maintenances(), &wanted).await?;
+    let status = response.expect_error(409, "AlreadyExists", &message)?;
     assert_eq!(status["details"]["retryAfterSeconds"], 1);
-    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(response.header("retry-after"), "1");
 
     wanted["metadata"]
         .as_object_mut()
@@ -159,7 +165,7 @@ pub async fn create_checks_the_namespace(api: &Endpoint) -> Result<()> {
 
     let mut elsewhere = api.request();
     elsewhere["metadata"]["namespace"] = json!("default");
-    api.caller.post(&api.requests(), &elsewhere).await?.refused(
+    api.caller.post(&api.requests(), &elsewhere).await?.expect_error(
         400,
         "BadRequest",
         "the namespace of the provided object does not match the namespace sent on the request",
@@ -168,7 +174,7 @@ pub async fn create_checks_the_namespace(api: &Endpoint) -> Result<()> {
     let missing = format!("{}/namespaces/no-such-namespace/evictionrequests", super::ROOT);
     let mut request = api.request();
     request["metadata"]["namespace"] = json!("no-such-namespace");
-    let status = api.caller.post(&missing, &request).await?.refused(
+    let status = api.caller.post(&missing, &request).await?.expect_error(
         404,
         "NotFound",
         "namespaces \"no-such-namespace\" not found",
@@ -188,7 +194,7 @@ pub async fn create_checks_the_namespace(api: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// 400, 413, 415 and 422 for bodies that are not objects of the kind.
+/// 400 and 422 for bodies that are not objects of the kind.
 pub async fn undecodable_bodies_are_rejected(api: &Endpoint) -> Result<()> {
     let (path, json) = (api.maintenances(), "application/json");
     let post = async |media_type: &str, body: &[u8]| {
@@ -255,8 +261,18 @@ pub async fn undecodable_bodies_are_rejected(api: &Endpoint) -> Result<()> {
         );
     }
 
+    Ok(())
+}
+
+/// 413 for large bodies, 415 for unknown media types, and 400 for YAML that expands without bound.
+pub async fn large_and_unknown_bodies_are_rejected(api: &Endpoint) -> Result<()> {
+    let (path, json) = (api.maintenances(), "application/json");
+    let post = async |media_type: &str, body: &[u8]| {
+        let body = bytes::Bytes::copy_from_slice(body);
+        api.caller.call(Method::POST, &path, media_type, body).await
+    };
     let large = vec![b' '; 3 * 1024 * 1024 + 1];
-    post(json, &large).await?.refused(
+    post(json, &large).await?.expect_error(
         413,
         "RequestEntityTooLarge",
         "Request entity too large: limit is 3145728",
@@ -344,8 +360,8 @@ pub async fn metadata_is_validated(api: &Endpoint) -> Result<()> {
     ] {
         let mut object = api.maintenance("a");
         object["metadata"][member] = value;
-        let answer = api.caller.post(&api.maintenances(), &object).await?;
-        let status = answer.expect(422)?;
+        let response = api.caller.post(&api.maintenances(), &object).await?;
+        let status = response.expect(422)?;
         let causes = causes(&status);
         // Some invalid names have two causes.
         ensure!(

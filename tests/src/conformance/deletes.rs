@@ -21,11 +21,11 @@ pub async fn delete_returns_the_uid(api: &Endpoint) -> Result<()> {
     });
     assert_eq!(deleted, expected);
     let message = format!("{PLURAL} \"{}\" not found", api.name("a"));
-    for answer in [
+    for response in [
         api.caller.get(&api.path("a")).await?,
         api.caller.delete(&api.path("a")).await?,
     ] {
-        let status = answer.refused(404, "NotFound", &message)?;
+        let status = response.expect_error(404, "NotFound", &message)?;
         assert_eq!(
             status["details"],
             json!({ "name": api.name("a"), "group": "coordination.k8s.io", "kind": "nodemaintenances" })
@@ -62,18 +62,24 @@ pub async fn finalizers_hold_an_object(api: &Endpoint) -> Result<()> {
     api.caller
         .post(&api.maintenances(), &wanted)
         .await?
-        .refused(409, "AlreadyExists", &message)?;
+        .expect_error(409, "AlreadyExists", &message)?;
 
     let labelled = json!({ "metadata": { "labels": { "late": "label" } } });
-    api.merge("a", &labelled).await?.expect(200)?;
+    let before = api.merge("a", &labelled).await?.expect(200)?;
     assert_eq!(watch.type_and_name().await?.0, "MODIFIED");
     let last = api
         .merge("a", &json!({ "metadata": { "finalizers": null } }))
         .await?
         .expect(200)?;
     assert_eq!(last["metadata"]["finalizers"], Value::Null);
+    assert_eq!(
+        version(&last)?,
+        version(&before)?,
+        "not the revision of the deletion"
+    );
     let event = watch.event().await?;
     assert_eq!(event["type"], "DELETED");
+    ensure!(version(&event["object"])? > version(&before)?, "{event}");
     assert_eq!(api.caller.get(&api.path("a")).await?.status, 404);
     Ok(())
 }
@@ -168,20 +174,20 @@ pub async fn options_come_from_the_body_or_the_query(api: &Endpoint) -> Result<(
         ("", "{\"dryRun\":[\"All\"]}".to_owned()),
     ];
     for (media_type, body) in bodies {
-        let answer = api
+        let response = api
             .caller
             .call(Method::DELETE, &path, media_type, body.clone())
             .await?;
-        assert_eq!(answer.expect(200)?["status"], "Success", "{media_type} {body}");
+        assert_eq!(response.expect(200)?["status"], "Success", "{media_type} {body}");
     }
     api.read("a").await?;
-    let answer = api.caller.call(Method::DELETE, &path, "text/plain", "{}").await?;
-    assert_eq!(answer.expect(415)?["reason"], "UnsupportedMediaType");
-    let answer = api
+    let response = api.caller.call(Method::DELETE, &path, "text/plain", "{}").await?;
+    assert_eq!(response.expect(415)?["reason"], "UnsupportedMediaType");
+    let response = api
         .caller
         .call(Method::DELETE, &path, "application/json", "{")
         .await?;
-    assert_eq!(answer.expect(400)?["reason"], "BadRequest");
+    assert_eq!(response.expect(400)?["reason"], "BadRequest");
     api.read("a").await?;
     // With a body, the query's dryRun is ignored.
     api.caller
@@ -210,14 +216,14 @@ pub async fn preconditions_are_checked(api: &Endpoint) -> Result<()> {
     );
     delete(json!({ "uid": "other" }))
         .await?
-        .refused(409, "Conflict", &message)?;
+        .expect_error(409, "Conflict", &message)?;
     let message = format!(
         "Operation cannot be fulfilled on {KIND} \"{name}\": the ResourceVersion in the precondition (1) does not \
          match the ResourceVersion in record ({revision}). The object might have been modified"
     );
     delete(json!({ "resourceVersion": "1" }))
         .await?
-        .refused(409, "Conflict", &message)?;
+        .expect_error(409, "Conflict", &message)?;
     delete(json!({ "uid": uid, "resourceVersion": revision.to_string() }))
         .await?
         .expect(200)?;

@@ -6,6 +6,14 @@ use serde_json::{Value, json};
 use super::{Endpoint, ROOT};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const RESOURCES: [&str; 6] = [
+    "evictioninterceptors",
+    "evictioninterceptors/status",
+    "evictionrequests",
+    "evictionrequests/status",
+    "nodemaintenances",
+    "nodemaintenances/status",
+];
 const VERBS: [&str; 8] = [
     "create",
     "delete",
@@ -24,6 +32,11 @@ pub async fn resources_are_listed(api: &Endpoint) -> Result<()> {
         assert_eq!(list["kind"], "APIResourceList");
         assert_eq!(list["groupVersion"], super::GROUP_VERSION);
         let resources = list["resources"].as_array().context("resources")?;
+        let names: Vec<_> = resources
+            .iter()
+            .filter_map(|resource| resource["name"].as_str())
+            .collect();
+        assert_eq!(names, RESOURCES);
         let find = |name: &str| {
             let found = resources.iter().find(|resource| resource["name"] == name);
             found.cloned().with_context(|| format!("{name} is not listed"))
@@ -72,9 +85,9 @@ pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
     );
 
     let caller = api.caller.clone().with_header("accept", AGGREGATED)?;
-    let answer = caller.get("/apis").await?;
-    let aggregated = answer.expect(200)?;
-    assert_eq!(answer.header("content-type"), AGGREGATED);
+    let response = caller.get("/apis").await?;
+    let aggregated = response.expect(200)?;
+    assert_eq!(response.header("content-type"), AGGREGATED);
     assert_eq!(aggregated["kind"], "APIGroupDiscoveryList");
     let group = find(&aggregated, "items", &|group| group["metadata"]["name"].clone())?;
     let versions = group["versions"].as_array().context("versions")?;
@@ -95,9 +108,17 @@ pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
         assert_eq!(resource["subresources"][0]["subresource"], "status");
     }
 
-    let tag = answer.header("etag").to_owned();
+    // As kubectl asks.
+    let accept = format!("{AGGREGATED};profile=nopeer,application/json");
+    let kubectl = api.caller.clone().with_header("accept", &accept)?;
+    assert_eq!(
+        kubectl.get("/apis").await?.expect(200)?["kind"],
+        "APIGroupDiscoveryList"
+    );
+
+    let tag = response.header("etag").to_owned();
     ensure!(tag.len() > 2 && tag.starts_with('"'), "{tag}");
-    assert!(answer.header("vary").to_lowercase().contains("accept"));
+    assert!(response.header("vary").to_lowercase().contains("accept"));
     let again = caller.with_header("if-none-match", &tag)?.get("/apis").await?;
     assert_eq!((again.status, again.body.len()), (304, 0));
     Ok(())
@@ -220,11 +241,11 @@ pub async fn openapi_can_be_cached(api: &Endpoint) -> Result<()> {
 pub async fn every_response_has_an_audit_id_and_is_not_cached(api: &Endpoint) -> Result<()> {
     let named = api.caller.clone().with_header("audit-id", "a-chosen-id")?;
     for path in [api.maintenances(), api.path("nobody")] {
-        let answer = named.get(&path).await?;
-        assert_eq!(answer.header("audit-id"), "a-chosen-id", "{path}");
-        assert_eq!(answer.header("cache-control"), "no-cache, private", "{path}");
-        let answer = api.caller.get(&path).await?;
-        ensure!(answer.header("audit-id").len() == 36, "{:?}", answer.headers);
+        let response = named.get(&path).await?;
+        assert_eq!(response.header("audit-id"), "a-chosen-id", "{path}");
+        assert_eq!(response.header("cache-control"), "no-cache, private", "{path}");
+        let response = api.caller.get(&path).await?;
+        ensure!(response.header("audit-id").len() == 36, "{:?}", response.headers);
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub async fn pages_are_one_snapshot(api: &Endpoint) -> Result<()> {
 
     let token = first["metadata"]["continue"].as_str().context("a token")?;
     let path = format!("{}?limit=2&continue={token}&resourceVersion=5", api.requests());
-    api.caller.get(&path).await?.refused(
+    api.caller.get(&path).await?.expect_error(
         400,
         "BadRequest",
         "specifying resource version is not allowed when using continue",
@@ -132,14 +132,14 @@ pub async fn resource_version_parameters_select_the_snapshot(api: &Endpoint) -> 
         assert_eq!(status["details"]["kind"], "ListOptions");
     }
     let future = format!("&resourceVersion={}", u64::MAX / 4);
-    let answer = list(&future).await?;
-    let status = answer.expect(504)?;
+    let response = list(&future).await?;
+    let status = response.expect(504)?;
     assert_eq!(status["reason"], "Timeout");
     assert_eq!(
         status["details"]["causes"][0]["reason"],
         "ResourceVersionTooLarge"
     );
-    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(response.header("retry-after"), "1");
 
     let unreadable = api
         .caller
@@ -152,77 +152,73 @@ pub async fn resource_version_parameters_select_the_snapshot(api: &Endpoint) -> 
     Ok(())
 }
 
-/// Parameters that a list or deletecollection rejects: query, code, reason, and a part of the message.
+/// Parameters that a list or deletecollection rejects: the addition to the path, code, reason, and a part of the
+/// message.
 const REJECTED: &[(&str, u16, &str, &str)] = &[
     (
-        "limit=abc",
+        "&limit=abc",
         400,
         "BadRequest",
         "strconv.ParseInt: parsing \"abc\": invalid syntax",
     ),
     (
-        "limit=99999999999999999999",
+        "&limit=99999999999999999999",
         400,
         "BadRequest",
         "value out of range",
     ),
+    (",a+b", 400, "BadRequest", "unable to parse requirement"),
+    ("&fieldSelector=metadata.uid%3Dx", 400, "BadRequest", ""),
     (
-        "labelSelector=a+b",
-        400,
-        "BadRequest",
-        "unable to parse requirement",
-    ),
-    ("fieldSelector=metadata.uid%3Dx", 400, "BadRequest", ""),
-    (
-        "fieldSelector=nonsense",
+        "&fieldSelector=nonsense",
         400,
         "BadRequest",
         "invalid selector: 'nonsense'; can't understand 'nonsense'",
     ),
     (
-        "continue=abc",
+        "&continue=abc",
         400,
         "BadRequest",
         "invalid continue token: continue key is not valid",
     ),
     (
-        "continue=abc&resourceVersion=5",
+        "&continue=abc&resourceVersion=5",
         400,
         "BadRequest",
         "specifying resource version is not allowed when using continue",
     ),
     (
-        "resourceVersion=abc",
+        "&resourceVersion=abc",
         400,
         "BadRequest",
         "invalid resource version",
     ),
     (
-        "resourceVersion=-5",
+        "&resourceVersion=-5",
         400,
         "BadRequest",
         "invalid resource version",
     ),
     (
-        "resourceVersion=900000000000",
+        "&resourceVersion=900000000000",
         504,
         "Timeout",
         "Too large resource version: 900000000000, current: ",
     ),
     (
-        "resourceVersion=900000000000&limit=1",
+        "&resourceVersion=900000000000&limit=1",
         504,
         "Timeout",
         "Too large resource version: 900000000000, current: ",
     ),
     (
-        "resourceVersionMatch=Exact",
+        "&resourceVersionMatch=Exact",
         422,
         "Invalid",
         "resourceVersionMatch is forbidden unless resourceVersion is provided",
     ),
     (
-        "sendInitialEvents=true",
+        "&sendInitialEvents=true",
         422,
         "Invalid",
         "sendInitialEvents is forbidden for list",
@@ -231,12 +227,12 @@ const REJECTED: &[(&str, u16, &str, &str)] = &[
 
 /// Parameters that a list ignores.
 const IGNORED: &[&str] = &[
-    "limit=-1",
-    "limit=",
-    "limit=9223372036854775807",
-    "includeObject=Some",
-    "unknown=1",
-    "allowWatchBookmarks=true",
+    "&limit=-1",
+    "&limit=",
+    "&limit=9223372036854775807",
+    "&includeObject=Some",
+    "&unknown=1",
+    "&allowWatchBookmarks=true",
 ];
 
 /// Invalid parameters are rejected, and a deletecollection with them deletes nothing.
@@ -245,7 +241,7 @@ pub async fn invalid_parameters_are_rejected(api: &Endpoint) -> Result<()> {
     let own = &api.own();
     let check = async |(query, code, reason, text): &(&str, u16, &str, &str)| {
         for method in [Method::GET, Method::DELETE] {
-            let path = format!("{own}&{query}");
+            let path = format!("{own}{query}");
             let status = api.caller.call(method, &path, "", "").await?.expect(*code)?;
             assert_eq!(status["reason"], *reason, "{query}");
             let message = status["message"].as_str().unwrap_or_default();
@@ -256,7 +252,7 @@ pub async fn invalid_parameters_are_rejected(api: &Endpoint) -> Result<()> {
     // At once, since future resource versions are waited for.
     futures_util::future::try_join_all(REJECTED.iter().map(check)).await?;
     for query in IGNORED {
-        let list = api.caller.get(&format!("{own}&{query}")).await?.expect(200)?;
+        let list = api.caller.get(&format!("{own}{query}")).await?.expect(200)?;
         assert_eq!(names(&list), [api.name("a")], "{query}");
     }
     let future = format!("{}?resourceVersion=900000000000", api.path("a"));
@@ -361,7 +357,7 @@ pub async fn field_selectors_filter(api: &Endpoint) -> Result<()> {
         );
     }
     let path = format!("{}&fieldSelector=metadata.name", api.own());
-    api.caller.get(&path).await?.refused(
+    api.caller.get(&path).await?.expect_error(
         400,
         "BadRequest",
         "invalid selector: 'metadata.name'; can't understand 'metadata.name'",

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::calls::{Answer, Caller, Watch};
+use crate::calls::{Caller, Response, Watch};
+pub use crate::objects::{GROUP_VERSION, ROOT};
+use crate::objects::{eviction_request, idle_maintenance, requests_of};
 
 pub mod creates;
 pub mod deletes;
@@ -32,10 +34,6 @@ pub mod paths;
 pub mod updates;
 pub mod watches;
 
-/// The served group-version.
-pub const GROUP_VERSION: &str = "coordination.k8s.io/v1alpha3";
-/// Its path.
-pub const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
 /// The resource of most rules: cluster-scoped, and no controller acts on it while its stage is Idle.
 pub const PLURAL: &str = "nodemaintenances.coordination.k8s.io";
 
@@ -65,6 +63,7 @@ macro_rules! conformance_suite {
             creates::create_generates_names,
             creates::create_checks_the_namespace,
             creates::undecodable_bodies_are_rejected,
+            creates::large_and_unknown_bodies_are_rejected,
             creates::metadata_is_validated,
             updates::update_needs_the_current_resource_version,
             updates::update_keeps_system_metadata,
@@ -203,29 +202,15 @@ impl Endpoint {
     /// An idle maintenance with this endpoint's label.
     #[must_use]
     pub fn maintenance(&self, name: &str) -> Value {
-        json!({
-            "apiVersion": GROUP_VERSION,
-            "kind": "NodeMaintenance",
-            "metadata": { "name": self.name(name), "labels": { "endpoint": self.namespace } },
-            "spec": { "nodeSelector": { "nodeSelectorTerms": [{ "matchExpressions": [
-                { "key": "kubernetes.io/hostname", "operator": "In", "values": ["nowhere"] },
-            ] }] } },
-        })
+        let mut object = idle_maintenance(&self.name(name), "nowhere");
+        object["metadata"]["labels"] = json!({ "endpoint": self.namespace });
+        object
     }
 
     /// A request for a pod of this endpoint's namespace; the pod does not exist.
     #[must_use]
     pub fn request(&self) -> Value {
-        let uid = self.uid();
-        json!({
-            "apiVersion": GROUP_VERSION,
-            "kind": "EvictionRequest",
-            "metadata": { "name": uid, "namespace": self.namespace },
-            "spec": {
-                "target": { "pod": { "name": "pod", "uid": uid } },
-                "requesters": [{ "name": "suite.example.com" }],
-            },
-        })
+        eviction_request(&self.namespace, "pod", &self.uid())
     }
 
     /// The path of all maintenances.
@@ -253,7 +238,7 @@ impl Endpoint {
     /// The path of the requests in this endpoint's namespace.
     #[must_use]
     pub fn requests(&self) -> String {
-        format!("{ROOT}/namespaces/{}/evictionrequests", self.namespace)
+        requests_of(&self.namespace)
     }
 
     /// Creates a maintenance.
@@ -284,7 +269,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// There is no response.
-    pub async fn merge(&self, name: &str, patch: &Value) -> Result<Answer> {
+    pub async fn merge(&self, name: &str, patch: &Value) -> Result<Response> {
         self.caller
             .patch(&self.path(name), crate::calls::MERGE_PATCH, patch)
             .await

@@ -97,7 +97,7 @@ pub async fn table_options(api: &Endpoint) -> Result<()> {
         format!("{}&includeObject=Foo", api.own()),
         format!("{}?includeObject=Foo", api.path("a")),
     ] {
-        caller.get(&path).await?.refused(
+        caller.get(&path).await?.expect_error(
             400,
             "BadRequest",
             "Unable to convert to Table as requested: includeObject: Invalid value: \"Foo\": must be 'Metadata', \
@@ -142,8 +142,8 @@ pub async fn partial_metadata(api: &Endpoint) -> Result<()> {
         (PARTIAL, api.own(), a_list),
     ] {
         let caller = api.caller.clone().with_header("accept", &only(accept))?;
-        let answer = caller.get(&path).await?;
-        let status = answer.expect(406)?;
+        let response = caller.get(&path).await?;
+        let status = response.expect(406)?;
         assert_eq!(status["reason"], "NotAcceptable");
         ensure!(status["message"].to_string().contains(text), "{status}");
     }
@@ -152,15 +152,15 @@ pub async fn partial_metadata(api: &Endpoint) -> Result<()> {
     let accept = format!(
         "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{PARTIAL_LIST}"
     );
-    let answer = api
+    let response = api
         .caller
         .clone()
         .with_header("accept", &accept)?
         .get(&api.own())
         .await?;
-    assert_eq!(answer.status, 200);
-    if answer.header("content-type") == "application/json" {
-        assert_eq!(answer.json()?["kind"], "PartialObjectMetadataList");
+    assert_eq!(response.status, 200);
+    if response.header("content-type") == "application/json" {
+        assert_eq!(response.json()?["kind"], "PartialObjectMetadataList");
     }
     let accept = "application/vnd.kubernetes.protobuf,application/json";
     let deleter = api.caller.clone().with_header("accept", accept)?;
@@ -243,22 +243,22 @@ pub async fn yaml_is_read_and_written(api: &Endpoint) -> Result<()> {
         api.name("a"),
         api.namespace
     );
-    let answer = api
+    let response = api
         .caller
         .call(Method::POST, &api.maintenances(), "application/yaml", text)
         .await?;
-    let created = answer.expect(201)?;
+    let created = response.expect(201)?;
     assert_eq!(
         created["spec"]["nodeSelector"]["nodeSelectorTerms"][0]["matchExpressions"][0]["key"],
         "a"
     );
     let yaml = api.caller.clone().with_header("accept", "application/yaml")?;
-    let answer = yaml.get(&api.path("a")).await?;
+    let response = yaml.get(&api.path("a")).await?;
     assert_eq!(
-        (answer.status, answer.header("content-type")),
+        (response.status, response.header("content-type")),
         (200, "application/yaml")
     );
-    let read: Value = serde_saphyr::from_str(&answer.text()).context("read YAML")?;
+    let read: Value = serde_saphyr::from_str(&response.text()).context("read YAML")?;
     assert_eq!(read, created);
     let missing = yaml.get(&api.path("nobody")).await?;
     assert_eq!(
@@ -275,11 +275,11 @@ pub async fn unsupported_media_types_are_rejected(api: &Endpoint) -> Result<()> 
     for accept in ["application/xml", "application/json;as=Table;g=meta.k8s.io;v=v9"] {
         let caller = api.caller.clone().with_header("accept", accept)?;
         for path in [api.path("a"), api.own()] {
-            let answer = caller.get(&path).await?;
-            let status = answer.expect(406)?;
+            let response = caller.get(&path).await?;
+            let status = response.expect(406)?;
             assert_eq!(status["reason"], "NotAcceptable", "{accept}");
             ensure!(
-                answer.text().contains("\n  \""),
+                response.text().contains("\n  \""),
                 "a Status of any accepted media type is indented JSON"
             );
         }
@@ -291,9 +291,9 @@ pub async fn unsupported_media_types_are_rejected(api: &Endpoint) -> Result<()> 
         "application/json;odd=parameter",
     ] {
         let caller = api.caller.clone().with_header("accept", accept)?;
-        let answer = caller.get(&api.path("a")).await?;
+        let response = caller.get(&api.path("a")).await?;
         assert_eq!(
-            (answer.status, answer.header("content-type")),
+            (response.status, response.header("content-type")),
             (200, "application/json"),
             "{accept}"
         );
@@ -346,14 +346,14 @@ pub async fn pretty_and_compressed(api: &Endpoint) -> Result<()> {
     let large = json!({ "metadata": { "annotations": { "large": "x".repeat(140_000) } } });
     api.merge("a", &large).await?.expect(200)?;
     for path in [path, api.own()] {
-        let answer = caller.get(&path).await?;
-        assert_eq!(answer.header("content-encoding"), "gzip", "{path}");
-        assert_eq!(answer.body.get(..2), Some(&[0x1f, 0x8b][..]), "{path}");
-        ensure!(answer.body.len() < 100_000, "{path}");
+        let response = caller.get(&path).await?;
+        assert_eq!(response.header("content-encoding"), "gzip", "{path}");
+        assert_eq!(response.body.get(..2), Some(&[0x1f, 0x8b][..]), "{path}");
+        ensure!(response.body.len() < 100_000, "{path}");
         ensure!(
-            answer.header("vary").to_lowercase().contains("accept-encoding"),
+            response.header("vary").to_lowercase().contains("accept-encoding"),
             "{path}: {:?}",
-            answer.headers
+            response.headers
         );
     }
     Ok(())

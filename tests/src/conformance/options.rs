@@ -10,24 +10,24 @@ use crate::calls::MERGE_PATCH;
 /// A dry run runs every check and stores nothing.
 pub async fn dry_runs_change_nothing(api: &Endpoint) -> Result<()> {
     let dry = |path: String| format!("{path}?dryRun=All");
-    let answer = api
+    let response = api
         .caller
         .post(&dry(api.maintenances()), &api.maintenance("a"))
         .await?;
-    let pretended = answer.expect(201)?;
+    let pretended = response.expect(201)?;
     assert_eq!(pretended["metadata"]["resourceVersion"], Value::Null);
     ensure!(pretended["metadata"]["uid"].is_string());
     assert_eq!(api.caller.get(&api.path("a")).await?.status, 404);
 
     let created = api.create("a").await?;
-    let answer = api
+    let response = api
         .caller
         .post(&dry(api.maintenances()), &api.maintenance("a"))
         .await?;
-    answer.expect(409)?;
+    response.expect(409)?;
     let mut changed = created.clone();
     changed["spec"]["reason"] = json!("pretended");
-    let answers = [
+    let responses = [
         api.caller.put(&dry(api.path("a")), &changed).await?.expect(200)?,
         api.caller
             .patch(
@@ -38,10 +38,10 @@ pub async fn dry_runs_change_nothing(api: &Endpoint) -> Result<()> {
             .await?
             .expect(200)?,
     ];
-    for answer in answers {
-        assert_eq!(answer["spec"]["reason"], "pretended");
-        assert_eq!(answer["metadata"]["generation"], 2);
-        assert_eq!(version(&answer)?, version(&created)?);
+    for response in responses {
+        assert_eq!(response["spec"]["reason"], "pretended");
+        assert_eq!(response["metadata"]["generation"], 2);
+        assert_eq!(version(&response)?, version(&created)?);
     }
     api.caller.delete(&dry(api.path("a"))).await?.expect(200)?;
     let foreground = format!("{}&propagationPolicy=Foreground", dry(api.path("a")));
@@ -64,7 +64,7 @@ pub async fn dry_run_takes_only_all(api: &Endpoint) -> Result<()> {
     let body = api.maintenance("a");
     let collection = format!("{}?dryRun=Some", api.maintenances());
     let item = format!("{}?dryRun=Some", api.path("a"));
-    for (kind, answer) in [
+    for (kind, response) in [
         ("CreateOptions", api.caller.post(&collection, &body).await?),
         ("UpdateOptions", api.caller.put(&item, &body).await?),
         (
@@ -73,7 +73,7 @@ pub async fn dry_run_takes_only_all(api: &Endpoint) -> Result<()> {
         ),
         ("DeleteOptions", api.caller.delete(&item).await?),
     ] {
-        let status = answer.expect(422)?;
+        let status = response.expect(422)?;
         assert_eq!(causes(&status), ["dryRun: FieldValueNotSupported"], "{kind}");
         assert_eq!(status["details"]["kind"], kind);
         assert_eq!(status["details"]["group"], "meta.k8s.io", "{kind}");
@@ -104,11 +104,11 @@ pub async fn field_validation_controls_unknown_and_duplicate_fields(api: &Endpoi
         "{message}"
     );
     for parameters in ["", "&fieldValidation=Warn"] {
-        let answer = post(parameters).await?;
-        let object = answer.expect(201)?;
+        let response = post(parameters).await?;
+        let object = response.expect(201)?;
         assert_eq!(object["spec"]["reason"], "two");
         assert_eq!(object["spec"]["surprise"], Value::Null);
-        let mut warnings: Vec<_> = answer
+        let mut warnings: Vec<_> = response
             .headers
             .get_all("warning")
             .iter()
@@ -123,9 +123,9 @@ pub async fn field_validation_controls_unknown_and_duplicate_fields(api: &Endpoi
             ]
         );
     }
-    let answer = post("&fieldValidation=Ignore").await?;
-    answer.expect(201)?;
-    assert_eq!(answer.headers.get("warning"), None);
+    let response = post("&fieldValidation=Ignore").await?;
+    response.expect(201)?;
+    assert_eq!(response.headers.get("warning"), None);
     let status = post("&fieldValidation=Whatever").await?.expect(422)?;
     assert_eq!(causes(&status), ["fieldValidation: FieldValueNotSupported"]);
 
@@ -134,9 +134,9 @@ pub async fn field_validation_controls_unknown_and_duplicate_fields(api: &Endpoi
     let patch = json!({ "spec": { "surprise": 1 } });
     let status = api.caller.patch(&path, MERGE_PATCH, &patch).await?.expect(422)?;
     assert_eq!(causes(&status), ["patch: FieldValueInvalid"]);
-    let answer = api.merge("a", &patch).await?;
-    answer.expect(200)?;
+    let response = api.merge("a", &patch).await?;
+    response.expect(200)?;
     let warning = r#"299 - "unknown field \"spec.surprise\"""#;
-    assert_eq!(answer.header("warning"), warning);
+    assert_eq!(response.header("warning"), warning);
     Ok(())
 }

@@ -183,11 +183,13 @@ pub async fn merge_patch(api: &Endpoint) -> Result<()> {
         "Operation cannot be fulfilled on {PLURAL} \"{}\": {MODIFIED}",
         api.name("a")
     );
-    api.merge("a", &stale).await?.refused(409, "Conflict", &message)?;
+    api.merge("a", &stale)
+        .await?
+        .expect_error(409, "Conflict", &message)?;
     let message = format!("{PLURAL} \"{}\" not found", api.name("nobody"));
     api.merge("nobody", &json!({}))
         .await?
-        .refused(404, "NotFound", &message)?;
+        .expect_error(404, "NotFound", &message)?;
     Ok(())
 }
 
@@ -220,7 +222,7 @@ pub async fn json_patch(api: &Endpoint) -> Result<()> {
         .expect(200)?;
 
     let operation = json!({ "op": "test", "path": "/kind", "value": "NodeMaintenance" });
-    patch(Value::Array(vec![operation; 10_001])).await?.refused(
+    patch(Value::Array(vec![operation; 10_001])).await?.expect_error(
         413,
         "RequestEntityTooLarge",
         "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001",
@@ -236,7 +238,7 @@ pub async fn other_patch_types_are_rejected(api: &Endpoint) -> Result<()> {
         api.caller
             .patch(&path, media_type, &api.maintenance("a"))
             .await?
-            .refused(
+            .expect_error(
                 415,
                 "UnsupportedMediaType",
                 "the body of the request was in an unknown format - accepted media types include: \
@@ -244,8 +246,8 @@ pub async fn other_patch_types_are_rejected(api: &Endpoint) -> Result<()> {
             )?;
     }
     for media_type in ["application/json", "text/plain"] {
-        let answer = api.caller.patch(&api.path("a"), media_type, &json!({})).await?;
-        let status = answer.refused(415, "UnsupportedMediaType", "415: Unsupported Media Type")?;
+        let response = api.caller.patch(&api.path("a"), media_type, &json!({})).await?;
+        let status = response.expect_error(415, "UnsupportedMediaType", "415: Unsupported Media Type")?;
         assert_eq!(status["details"], json!({}));
     }
     Ok(())
@@ -268,11 +270,11 @@ pub async fn patches_without_a_resource_version_never_conflict(api: &Endpoint) -
 pub async fn failed_patches(api: &Endpoint) -> Result<()> {
     let created = api.create("a").await?;
     for (media_type, body, code, reason, text) in FAILURES {
-        let answer = api
+        let response = api
             .caller
             .call(Method::PATCH, &api.path("a"), media_type, *body)
             .await?;
-        let status = answer.expect(*code)?;
+        let status = response.expect(*code)?;
         assert_eq!(status["kind"], "Status", "{body}");
         assert_eq!(status["reason"].as_str().unwrap_or_default(), *reason, "{body}");
         let message = status["message"].as_str().unwrap_or_default();
@@ -282,11 +284,11 @@ pub async fn failed_patches(api: &Endpoint) -> Result<()> {
         }
     }
     for (media_type, body) in NO_CHANGES {
-        let answer = api
+        let response = api
             .caller
             .call(Method::PATCH, &api.path("a"), media_type, *body)
             .await?;
-        assert_eq!(answer.expect(200)?, created, "{body}");
+        assert_eq!(response.expect(200)?, created, "{body}");
     }
     Ok(())
 }

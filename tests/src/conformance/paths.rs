@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Endpoint, ROOT};
 use crate::calls::Caller;
+use crate::clients::Protocol;
 
 const NO_PATH: &str = "the server could not find the requested resource";
 const NO_METHOD: &str = "the server does not allow this method on the requested resource";
@@ -38,8 +39,8 @@ pub async fn unknown_paths_are_404(api: &Endpoint) -> Result<()> {
     for path in paths {
         let methods = [Method::GET, Method::PUT, Method::DELETE];
         for method in methods.into_iter().take(if api.through_host { 1 } else { 3 }) {
-            let answer = api.caller.call(method, &path, "", "").await?;
-            let status = answer.refused(404, "NotFound", NO_PATH)?;
+            let response = api.caller.call(method, &path, "", "").await?;
+            let status = response.expect_error(404, "NotFound", NO_PATH)?;
             assert_eq!(status["details"], json!({}), "{path}");
         }
     }
@@ -70,14 +71,14 @@ pub async fn unknown_methods_are_405(api: &Endpoint) -> Result<()> {
             calls.push((Method::DELETE, path.to_owned()));
         }
         for path in [api.maintenances(), api.path("x"), ROOT.to_owned()] {
-            let answer = api.caller.call(Method::HEAD, &path, "", "").await?;
-            assert_eq!(answer.status, 405, "HEAD {path}");
+            let response = api.caller.call(Method::HEAD, &path, "", "").await?;
+            assert_eq!(response.status, 405, "HEAD {path}");
         }
     }
     for (method, path) in calls {
-        let answer = api.caller.call(method, &path, "application/json", "{}").await?;
-        let status = answer.refused(405, "MethodNotAllowed", NO_METHOD)?;
-        assert_eq!(status["details"], json!({}), "{}", answer.what);
+        let response = api.caller.call(method, &path, "application/json", "{}").await?;
+        let status = response.expect_error(405, "MethodNotAllowed", NO_METHOD)?;
+        assert_eq!(status["details"], json!({}), "{}", response.what);
     }
     Ok(())
 }
@@ -184,6 +185,10 @@ pub async fn checks_have_an_order(api: &Endpoint) -> Result<()> {
     }
     let large = Bytes::from(vec![b' '; 3 * 1024 * 1024 + 1]);
     for (method, is_collection, query, accept, content_type, body, code) in ORDER {
+        // Over HTTP/1.1 a response that comes before the end of the body may be lost with the connection.
+        if *body == LARGE && *code != 413 && api.caller.protocol() == Protocol::Http1 {
+            continue;
+        }
         let path = if *is_collection {
             api.maintenances()
         } else {
@@ -196,21 +201,21 @@ pub async fn checks_have_an_order(api: &Endpoint) -> Result<()> {
             Bytes::from_static(body.as_bytes())
         };
         let line = format!("{path}{query}");
-        let answer = caller.call(method.clone(), &line, content_type, body).await?;
-        let status: Value = answer.expect(*code)?;
+        let response = caller.call(method.clone(), &line, content_type, body).await?;
+        let status: Value = response.expect(*code)?;
         assert_eq!(
             (&status["kind"], &status["code"]),
             (&json!("Status"), &json!(code)),
             "{}",
-            answer.what
+            response.what
         );
         // Where no offered form can be served, the Status is indented JSON.
-        let is_indented = answer.text().starts_with("{\n");
+        let is_indented = response.text().starts_with("{\n");
         ensure!(
             is_indented == (*accept == XML),
             "{}: {}",
-            answer.what,
-            answer.text()
+            response.what,
+            response.text()
         );
     }
     Ok(())

@@ -21,7 +21,7 @@ pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result
         .caller
         .put(&path, &changed)
         .await?
-        .refused(409, "Conflict", &message)?;
+        .expect_error(409, "Conflict", &message)?;
     assert_eq!(
         status["details"],
         json!({ "name": name, "group": "coordination.k8s.io", "kind": "nodemaintenances" })
@@ -35,7 +35,7 @@ pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result
     api.caller
         .put(&api.path("b"), &missing)
         .await?
-        .refused(404, "NotFound", &message)?;
+        .expect_error(404, "NotFound", &message)?;
     let message = format!(
         "the name of the object ({}) does not match the name on the URL ({name})",
         api.name("b")
@@ -43,7 +43,7 @@ pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result
     api.caller
         .put(&path, &missing)
         .await?
-        .refused(400, "BadRequest", &message)?;
+        .expect_error(400, "BadRequest", &message)?;
     let mut unnamed = api.maintenance("b");
     unnamed["metadata"]
         .as_object_mut()
@@ -54,7 +54,7 @@ pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result
     api.caller
         .put(&path, &unnamed)
         .await?
-        .refused(400, "BadRequest", &message)?;
+        .expect_error(400, "BadRequest", &message)?;
 
     let mut other = updated.clone();
     other["metadata"]["uid"] = json!("11111111-1111-4111-8111-111111111111");
@@ -161,7 +161,7 @@ pub async fn status_is_a_separate_subresource(api: &Endpoint) -> Result<()> {
     api.caller
         .put(&path, &changed)
         .await?
-        .refused(409, "Conflict", &message)?;
+        .expect_error(409, "Conflict", &message)?;
     let patch = json!({ "status": { "drainStatus": { "drainMessage": "Drained" } } });
     let patched = api.caller.patch(&path, MERGE_PATCH, &patch).await?.expect(200)?;
     assert_eq!(patched["status"]["drainStatus"]["drainMessage"], "Drained");
@@ -171,15 +171,15 @@ pub async fn status_is_a_separate_subresource(api: &Endpoint) -> Result<()> {
     api.caller
         .get(&missing)
         .await?
-        .refused(404, "NotFound", &message)?;
+        .expect_error(404, "NotFound", &message)?;
     api.caller
         .patch(&missing, MERGE_PATCH, &patch)
         .await?
-        .refused(404, "NotFound", &message)?;
+        .expect_error(404, "NotFound", &message)?;
     api.caller
         .put(&missing, &api.maintenance("nobody"))
         .await?
-        .refused(404, "NotFound", &message)?;
+        .expect_error(404, "NotFound", &message)?;
     Ok(())
 }
 

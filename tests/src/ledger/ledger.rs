@@ -34,7 +34,7 @@ pub struct Ledger {
     /// Everything up to here has been observed.
     known_to: u64,
     /// The highest revision of a response.
-    answered_to: u64,
+    acknowledged_to: u64,
     /// Acknowledged, but not observed yet.
     acknowledged: BTreeMap<u64, Event>,
     /// Observed, but not acknowledged yet.
@@ -65,7 +65,7 @@ impl Ledger {
                 .collect(),
             by_namespace,
             known_to: from,
-            answered_to: from,
+            acknowledged_to: from,
             acknowledged: BTreeMap::new(),
             early: HashMap::new(),
             removals: HashMap::new(),
@@ -89,8 +89,8 @@ impl Ledger {
 
     /// The highest revision of a response: later writes have higher ones.
     #[must_use]
-    pub fn answered_to(&self) -> u64 {
-        self.answered_to
+    pub fn acknowledged_to(&self) -> u64 {
+        self.acknowledged_to
     }
 
     /// The number of writes that were acknowledged but not observed, or the reverse.
@@ -104,7 +104,7 @@ impl Ledger {
     /// # Errors
     /// It contradicts an observed event.
     pub fn acknowledge(&mut self, event: Event) -> Result<(), Violation> {
-        self.answered_to = self.answered_to.max(event.revision);
+        self.acknowledged_to = self.acknowledged_to.max(event.revision);
         if let Some(observed) = self.early.remove(&event.revision) {
             return if observed == event {
                 Ok(())
@@ -345,31 +345,31 @@ mod tests {
 
     fn acknowledge(ledger: &mut Ledger, event: Event) -> Result<(), Violation> {
         if event.kind == Kind::Deleted {
-            ledger.acknowledge_removal(event.key, ledger.answered_to())
+            ledger.acknowledge_removal(event.key, ledger.acknowledged_to())
         } else {
             ledger.acknowledge(event)
         }
     }
 
     /// Runs the events through, each acknowledged first or observed first, and returns the broken rule.
-    fn run(answered: &[Event], observed: &[Event], observed_first: bool) -> Result<(), Rule> {
+    fn run(acknowledged: &[Event], observed: &[Event], observed_first: bool) -> Result<(), Rule> {
         let mut ledger = Ledger::new(2, 1, &[Selection::default()], 10);
-        let (mut answered, mut observed) = (answered.iter(), observed.iter());
+        let (mut acknowledged, mut observed) = (acknowledged.iter(), observed.iter());
         let mut both = || -> Result<(), Violation> {
             loop {
-                let (answer, next) = (answered.next(), observed.next());
+                let (response, next) = (acknowledged.next(), observed.next());
                 let observe =
                     |ledger: &mut Ledger| next.map_or(Ok(()), |it| ledger.observe(Frame::Event(*it)));
                 if observed_first {
                     observe(&mut ledger)?;
                 }
-                if let Some(answer) = answer {
-                    acknowledge(&mut ledger, *answer)?;
+                if let Some(response) = response {
+                    acknowledge(&mut ledger, *response)?;
                 }
                 if !observed_first {
                     observe(&mut ledger)?;
                 }
-                if (answer, next) == (None, None) {
+                if (response, next) == (None, None) {
                     return ledger.close();
                 }
             }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Digest, Event, Frame, Group, Kind, Selection, Version};
-use crate::conformance::ROOT;
 use crate::load::{Call, SENT};
+use crate::objects::{ROOT, filling};
 
 const PREFIX: &str = "5eedbeef-0000-4000-8000-";
 const GROUP: &str = "ledger.drydock.dev/group";
@@ -61,14 +61,14 @@ impl Place {
             "annotations": {
                 SENT: sent.to_string(),
                 SERIAL: version.serial.to_string(),
-                "example.com/why": filling(object, annotated),
+                "example.com/why": filling(object.into(), annotated),
             },
         });
         if missing > annotated
             && let Some(metadata) = metadata.as_object_mut()
         {
             let owner = json!([{
-                "apiVersion": "v1", "kind": "Node", "uid": name, "name": filling(object, missing - annotated),
+                "apiVersion": "v1", "kind": "Node", "uid": name, "name": filling(object.into(), missing - annotated),
             }]);
             metadata.insert("ownerReferences".to_owned(), owner);
         }
@@ -124,18 +124,6 @@ fn name(object: u32) -> String {
 
 fn group(number: u16) -> String {
     format!("g{number}")
-}
-
-/// Text that compresses like prose with numbers.
-fn filling(object: u32, bytes: usize) -> String {
-    let words = (1..).flat_map(|word: u64| {
-        let salt = (u64::from(object) + 1)
-            .wrapping_mul(word)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            >> 40;
-        format!("node {salt:06x} is drained for maintenance; ").into_bytes()
-    });
-    words.take(bytes).map(char::from).collect()
 }
 
 #[derive(Deserialize)]
@@ -248,9 +236,9 @@ pub fn frame(line: &[u8]) -> Result<(Frame, Option<u64>)> {
 ///
 /// # Errors
 /// It is another object.
-pub fn written(answer: &[u8], object: u32, version: Version) -> Result<u64> {
-    let answer: Object<'_> = serde_json::from_slice(answer).context("read the response of a write")?;
-    let metadata = answer.metadata;
+pub fn written(response: &[u8], object: u32, version: Version) -> Result<u64> {
+    let response: Object<'_> = serde_json::from_slice(response).context("read the response of a write")?;
+    let metadata = response.metadata;
     let found = (metadata.object()?, metadata.version()?);
     ensure!(
         found == (object, version),
@@ -273,7 +261,7 @@ pub struct Page {
 ///
 /// # Errors
 /// It is not a list of the ledger's objects.
-pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
+pub fn page(response: &Bytes, items: &mut Digest) -> Result<Page> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -289,7 +277,7 @@ pub fn page(answer: &Bytes, items: &mut Digest) -> Result<Page> {
         #[serde(rename = "continue", borrow, default)]
         next: Cow<'a, str>,
     }
-    let list: List<'_> = serde_json::from_slice(answer).context("read a list")?;
+    let list: List<'_> = serde_json::from_slice(response).context("read a list")?;
     for Object { metadata, .. } in &list.items {
         items.add(&metadata.object()?, &metadata.version()?, metadata.revision()?);
     }

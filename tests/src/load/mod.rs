@@ -18,7 +18,7 @@ mod usage;
 mod watchers;
 
 pub use self::histogram::Histogram;
-pub use self::pool::{Answer, Call, Pool, Sender};
+pub use self::pool::{Call, Pool, Response, Sender};
 pub use self::requests::{Bound, Measured, drive, pace};
 pub use self::usage::{Usage, forget_peak, peak_bytes, resident_bytes};
 pub use self::watchers::{SENT, Seen, Watchers};

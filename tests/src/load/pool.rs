@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
@@ -81,7 +81,7 @@ impl Call {
 
 /// A response, read to its end.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Response {
     /// The status.
     pub status: StatusCode,
     /// The size of the body in bytes.
@@ -90,7 +90,7 @@ pub struct Answer {
     pub start: Bytes,
 }
 
-impl Answer {
+impl Response {
     /// The part of a body that is kept.
     const KEPT_BYTES: usize = 64 << 10;
 
@@ -184,15 +184,15 @@ impl Sender {
     ///
     /// # Errors
     /// The connection is closed, or the response breaks off.
-    pub async fn send(&mut self, call: Call) -> Result<Answer> {
-        self.send_keeping(call, Answer::KEPT_BYTES).await
+    pub async fn send(&mut self, call: Call) -> Result<Response> {
+        self.send_keeping(call, Response::KEPT_BYTES).await
     }
 
     /// Sends a request and reads the whole response, of which the first `most` bytes are kept.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub async fn send_keeping(&mut self, call: Call, most: usize) -> Result<Answer> {
+    pub async fn send_keeping(&mut self, call: Call, most: usize) -> Result<Response> {
         let (head, mut body) = self.stream(call).await?.into_parts();
         let (mut size, mut start) = (0, BytesMut::new());
         while let Some(frame) = body.frame().await {
@@ -203,7 +203,7 @@ impl Sender {
                 start.extend_from_slice(data.get(..room).unwrap_or_default());
             }
         }
-        Ok(Answer {
+        Ok(Response {
             status: head.status,
             size,
             start: start.freeze(),
@@ -214,7 +214,7 @@ impl Sender {
     ///
     /// # Errors
     /// The connection is closed.
-    pub async fn stream(&mut self, call: Call) -> Result<Response<Incoming>> {
+    pub async fn stream(&mut self, call: Call) -> Result<http::Response<Incoming>> {
         let mut request = Request::builder()
             .method(call.method)
             .uri(format!("{}{}", self.base, call.path))

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::histogram::Histogram;
-use super::pool::{Answer, Call, Pool};
+use super::pool::{Call, Pool, Response};
 
 /// The end of a measurement: whichever comes first.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +49,11 @@ impl Measured {
         self.succeeded as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    fn record(&mut self, answer: Result<Answer>, took: Duration) {
-        match answer.and_then(Answer::succeeded) {
-            Ok(answer) => {
+    fn record(&mut self, response: Result<Response>, took: Duration) {
+        match response.and_then(Response::succeeded) {
+            Ok(response) => {
                 self.succeeded += 1;
-                self.bytes += answer.size as u64;
+                self.bytes += response.size as u64;
                 self.latencies.record(took);
             }
             Err(error) => {
@@ -97,8 +97,8 @@ where
                 }
                 let call = call(number);
                 let asked = Instant::now();
-                let answer = sender.send(call).await;
-                measured.record(answer, asked.elapsed());
+                let response = sender.send(call).await;
+                measured.record(response, asked.elapsed());
             }
             measured
         });
@@ -139,9 +139,9 @@ where
         tasks.spawn(async move {
             let _permit = permit;
             let asked = Instant::now();
-            let answer = sender.send(call).await;
+            let response = sender.send(call).await;
             let mut measured = Measured::default();
-            measured.record(answer, asked.elapsed());
+            measured.record(response, asked.elapsed());
             measured
         });
         while let Some(done) = tasks.try_join_next() {

@@ -56,17 +56,17 @@ impl Watchers {
         };
         for number in 0..count {
             let mut sender = pool.sender(number)?;
-            let answer = sender.stream(Call::get(path)).await?;
+            let response = sender.stream(Call::get(path)).await?;
             ensure!(
-                answer.status().is_success(),
+                response.status().is_success(),
                 "the watch was rejected: {}",
-                answer.status()
+                response.status()
             );
             let (epoch, count) = (watchers.epoch, Arc::clone(&watchers.events));
             let mut closing = watchers.closing.subscribe();
             watchers.tasks.spawn(async move {
                 let mut seen = Seen::default();
-                let mut body = answer.into_body();
+                let mut body = response.into_body();
                 let mut event = Event::default();
                 loop {
                     let frame = tokio::select! {

@@ -37,8 +37,8 @@ pub(super) async fn list(
     let (mut items, mut next, mut revision) = (Digest::default(), parameters.to_owned(), None);
     loop {
         let call = Call::get(format!("{path}&limit={PAGE}{next}"));
-        let answer = shared.send(sender, &call).await?;
-        let page = page(&answer.start, &mut items)?;
+        let response = shared.send(sender, &call).await?;
+        let page = page(&response.start, &mut items)?;
         if *revision.get_or_insert(page.revision) != page.revision {
             let detail = format!("pages at {revision:?} and {}", page.revision);
             return Err(Violation::new(Rule::Snapshot, detail).into());
@@ -161,10 +161,10 @@ pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
     while beats.next().await {
         let call = Call::post("/storage/backups?keep=1", Bytes::new());
         match shared.send(&mut sender, &call).await {
-            Ok(answer) if answer.status == StatusCode::CREATED => {
+            Ok(response) if response.status == StatusCode::CREATED => {
                 shared.counters.backups.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(answer) => shared.fault("a backup", &anyhow::anyhow!("answered {}", answer.status)),
+            Ok(response) => shared.fault("a backup", &anyhow::anyhow!("acknowledged {}", response.status)),
             Err(fault) => shared.fault("a backup", &fault),
         }
     }

@@ -267,11 +267,11 @@ async fn prepare(pool: &Pool, place: &Place) -> Result<u64> {
     let mut sender = pool.sender(0)?;
     for number in 0..place.namespaces {
         let body = json!({ "metadata": { "name": place.namespace(number) } }).to_string();
-        let answer = sender.send(Call::post("/api/v1/namespaces", body.into())).await?;
+        let response = sender.send(Call::post("/api/v1/namespaces", body.into())).await?;
         ensure!(
-            answer.status == StatusCode::CREATED,
+            response.status == StatusCode::CREATED,
             "a namespace: {}",
-            String::from_utf8_lossy(&answer.start)
+            String::from_utf8_lossy(&response.start)
         );
     }
     let list = Call::get(place.path(Selection::default()));

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::settings::Settings;
 use crate::ledger::wire::Place;
 use crate::ledger::{Frame, Ledger, Rule, Violation};
-use crate::load::{Answer, Call, Histogram, Sender};
+use crate::load::{Call, Histogram, Response, Sender};
 use crate::lock;
 
 /// The soak ends after so many faults.
@@ -219,11 +219,11 @@ impl Shared {
     }
 
     /// Sends a request, again after each 429; the response must be a success.
-    pub(super) async fn send(&self, sender: &mut Sender, call: &Call) -> Result<Answer> {
+    pub(super) async fn send(&self, sender: &mut Sender, call: &Call) -> Result<Response> {
         loop {
-            let answer = sender.send_keeping(call.clone(), usize::MAX).await?;
-            if answer.status != StatusCode::TOO_MANY_REQUESTS {
-                return answer.succeeded();
+            let response = sender.send_keeping(call.clone(), usize::MAX).await?;
+            if response.status != StatusCode::TOO_MANY_REQUESTS {
+                return response.succeeded();
             }
             self.back_off().await;
         }

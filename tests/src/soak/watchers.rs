@@ -69,14 +69,14 @@ pub(super) async fn open(
     parameters: &str,
 ) -> Result<Option<Lines>> {
     let path = format!("{}&watch=true{parameters}", shared.place.path(selection));
-    let answer = sender.stream(Call::get(path)).await?;
-    match answer.status() {
-        StatusCode::OK => Ok(Some(Lines::new(answer.into_body()))),
+    let response = sender.stream(Call::get(path)).await?;
+    match response.status() {
+        StatusCode::OK => Ok(Some(Lines::new(response.into_body()))),
         StatusCode::TOO_MANY_REQUESTS => Ok(None),
         status => {
-            let text = answer.into_body().collect().await.context("read a refusal")?;
+            let text = response.into_body().collect().await.context("read a refusal")?;
             let text = String::from_utf8_lossy(&text.to_bytes()).into_owned();
-            Err(Violation::new(Rule::Open, format!("the watch was refused: {status}: {text}")).into())
+            Err(Violation::new(Rule::Open, format!("the watch was rejected: {status}: {text}")).into())
         }
     }
 }

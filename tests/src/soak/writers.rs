@@ -136,22 +136,22 @@ async fn next(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()>
     own.version = Version { serial, group };
     let call = shared.place.change(own.object, own.version, shared.now());
     let asked = Instant::now();
-    let answer = shared.send(sender, &call).await?;
+    let response = shared.send(sender, &call).await?;
     shared.record_write(asked.elapsed());
-    acknowledge(shared, own, Kind::Modified, &answer.start)
+    acknowledge(shared, own, Kind::Modified, &response.start)
 }
 
 async fn create(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()> {
     let call = shared.place.create(own.object, own.version, shared.now());
     let asked = Instant::now();
-    let answer = shared.send(sender, &call).await?;
+    let response = shared.send(sender, &call).await?;
     shared.record_write(asked.elapsed());
     own.is_there = true;
-    acknowledge(shared, own, Kind::Added, &answer.start)
+    acknowledge(shared, own, Kind::Added, &response.start)
 }
 
 async fn remove(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()> {
-    let beyond = shared.ledger().answered_to();
+    let beyond = shared.ledger().acknowledged_to();
     let asked = Instant::now();
     shared.send(sender, &shared.place.remove(own.object)).await?;
     shared.record_write(asked.elapsed());
@@ -159,9 +159,9 @@ async fn remove(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<(
     Ok(shared.ledger().acknowledge_removal(own.object, beyond)?)
 }
 
-fn acknowledge(shared: &Shared, own: &Own, kind: Kind, answer: &[u8]) -> Result<()> {
+fn acknowledge(shared: &Shared, own: &Own, kind: Kind, response: &[u8]) -> Result<()> {
     let event = Event {
-        revision: written(answer, own.object, own.version)?,
+        revision: written(response, own.object, own.version)?,
         kind,
         key: own.object,
         value: own.version,

@@ -32,9 +32,9 @@ async fn kube_apiserver_authenticates_current_certificates_of_its_authority() ->
         .cluster
         .client("admin", Some("system:masters"), Validity::Expired)?;
     let check = async |identity: Option<&Credential>, status: u16, text: &str| {
-        let answer = client(cluster, identity, Protocol::Http1)?.get(PODS).await?;
-        expect_status(&answer, status)?;
-        let body = String::from_utf8_lossy(answer.body());
+        let response = client(cluster, identity, Protocol::Http1)?.get(PODS).await?;
+        expect_status(&response, status)?;
+        let body = String::from_utf8_lossy(response.body());
         assert!(body.contains(text), "{body}");
         Ok::<_, anyhow::Error>(())
     };
@@ -65,10 +65,10 @@ async fn kube_apiserver_reads_identity_headers_only_of_the_front_proxy() -> Resu
         (Some(&impostor), 401),
         (Some(&of_the_cluster), 403),
     ] {
-        let answer = client(cluster, identity, Protocol::Http1)?
+        let response = client(cluster, identity, Protocol::Http1)?
             .send(request()?)
             .await?;
-        expect_status(&answer, status)?;
+        expect_status(&response, status)?;
     }
     Ok(())
 }
@@ -86,9 +86,9 @@ async fn both_protocols_carry_many_requests_and_a_watch_on_one_connection() -> R
             .connect()
             .await?;
         for _ in 0..3 {
-            let answer = connection.send(Request::get(PODS).body("")?).await?;
-            expect_status(&answer, 200)?;
-            assert_eq!(answer.version(), version);
+            let response = connection.send(Request::get(PODS).body("")?).await?;
+            expect_status(&response, 200)?;
+            assert_eq!(response.version(), version);
         }
         let path = "/api/v1/namespaces?watch=true&fieldSelector=metadata.name%3Ddefault";
         let mut watch = connection.stream(Request::get(path).body("")?).await?;

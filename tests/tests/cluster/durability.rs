@@ -53,10 +53,10 @@ async fn write(
 ) -> Result<()> {
     for number in 0..WRITES {
         let object = idle_maintenance(&format!("r{round}-c{client}-n{number}"), "nowhere");
-        let Ok(answer) = caller.post(&collection(), &object).await else {
+        let Ok(response) = caller.post(&collection(), &object).await else {
             return Ok(());
         };
-        acknowledged.add(&answer.expect(201)?, enough)?;
+        acknowledged.add(&response.expect(201)?, enough)?;
     }
     Ok(())
 }
@@ -159,14 +159,14 @@ async fn a_stopped_server_ends_watches_and_finishes_writes() -> Result<()> {
         async move {
             for number in 0..WRITES {
                 let object = idle_maintenance(&format!("c{client}-n{number}"), "nowhere");
-                let Ok(answer) = caller.post(&collection(), &object).await else {
+                let Ok(response) = caller.post(&collection(), &object).await else {
                     return Ok(());
                 };
                 // A server that shuts down may reject requests.
-                if answer.status == 429 || answer.status == 503 {
+                if response.status == 429 || response.status == 503 {
                     return Ok(());
                 }
-                acknowledged.add(&answer.expect(201)?, 50)?;
+                acknowledged.add(&response.expect(201)?, 50)?;
             }
             Ok::<_, anyhow::Error>(())
         }

@@ -21,8 +21,8 @@ const COLLECTION: Duration = Duration::from_mins(2);
 async fn gone(stage: &Stage, path: &str) -> Result<()> {
     let host = stage.host()?;
     eventually(&format!("{path} to go"), COLLECTION, async || {
-        let answer = host.get(path).await?;
-        ensure!(answer.status == 404, "{}", answer.text());
+        let response = host.get(path).await?;
+        ensure!(response.status == 404, "{}", response.text());
         Ok(Some(()))
     })
     .await
@@ -96,14 +96,14 @@ async fn namespace_deletion_deletes_its_requests_and_nothing_else() -> Result<()
     assert_eq!(left["items"].as_array().map(Vec::len), Some(1));
     // Nothing new can be created.
     let late = uid(UIDS, 200);
-    let answer = host
+    let response = host
         .post(&path, &eviction_request(&namespace, "absent", &late))
         .await?;
     let message = format!(
         "evictionrequests.coordination.k8s.io \"{late}\" is forbidden: unable to create new content in namespace \
          {namespace} because it is being terminated"
     );
-    let status = answer.refused(403, "Forbidden", &message)?;
+    let status = response.expect_error(403, "Forbidden", &message)?;
     assert_eq!(
         status["details"]["causes"],
         json!([{
@@ -337,8 +337,8 @@ async fn the_cluster_works_while_the_server_is_down() -> Result<()> {
         .context("the server ran")?;
     ensure!(status.success(), "{status}");
 
-    let answer = host.get(&format!("{ROOT}/nodemaintenances")).await?;
-    assert_eq!(answer.status, 503, "{}", answer.text());
+    let response = host.get(&format!("{ROOT}/nodemaintenances")).await?;
+    assert_eq!(response.status, 503, "{}", response.text());
     kubectl.ok(&["get", "pods", "-A"]).await?;
     stage.pod(&namespace, "unrelated").await?;
     kubectl

@@ -38,16 +38,16 @@ async fn requests_that_need_a_review_fail_until_the_host_is_back() -> Result<()>
     admin.get(ROOT).await?.expect(200)?;
     let probe = Caller::new(drydock.raw_client(None, Protocol::Http1)?);
     for path in ["/healthz", "/livez", "/readyz"] {
-        let answer = probe.get(path).await?;
-        ensure!(answer.status == 200, "{path}: {}", answer.text());
+        let response = probe.get(path).await?;
+        ensure!(response.status == 200, "{path}: {}", response.text());
     }
     // Requests that need one fail with a retriable error.
-    let answer = stranger.get(&maintenances).await?;
-    ensure!(answer.status == 500, "{} {}", answer.status, answer.text());
+    let response = stranger.get(&maintenances).await?;
+    ensure!(response.status == 500, "{} {}", response.status, response.text());
     ensure!(
-        answer.text().starts_with("Internal Server Error: \"/apis/"),
+        response.text().starts_with("Internal Server Error: \"/apis/"),
         "{}",
-        answer.text()
+        response.text()
     );
     let token = probe.clone().with_header("authorization", "Bearer somebody's")?;
     ensure!(
@@ -57,8 +57,8 @@ async fn requests_that_need_a_review_fail_until_the_host_is_back() -> Result<()>
 
     cluster.start_component(Component::ApiServer).await?;
     drydock.available().await?;
-    let answer = stranger.get(&maintenances).await?;
-    ensure!(answer.status == 403, "{} {}", answer.status, answer.text());
+    let response = stranger.get(&maintenances).await?;
+    ensure!(response.status == 403, "{} {}", response.status, response.text());
     let host = Caller::new(cluster.raw_client(Some(&pki.admin))?);
     for name in ["before", "meanwhile"] {
         host.get(&format!("{maintenances}/{name}")).await?.expect(200)?;

@@ -86,10 +86,10 @@ fn check(
     kind: &str,
     name: &str,
     what: &str,
-    answer: &drydock_tests::calls::Answer,
+    response: &drydock_tests::calls::Response,
     causes: &[String],
 ) -> Result<()> {
-    let status = answer.expect(422).with_context(|| what.to_owned())?;
+    let status = response.expect(422).with_context(|| what.to_owned())?;
     let found: Vec<_> = status["details"]["causes"]
         .as_array()
         .context("causes")?
@@ -134,8 +134,8 @@ async fn creates(caller: &Caller, path: &str, good: &Value, rows: &[Row]) -> Res
         let mut bad = good.clone();
         merge(&mut bad, change);
         let name = bad["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let answer = caller.post(path, &bad).await?;
-        check(kind, &name, &change.to_string(), &answer, causes)?;
+        let response = caller.post(path, &bad).await?;
+        check(kind, &name, &change.to_string(), &response, causes)?;
     }
     // The object without a change is valid.
     caller
@@ -153,8 +153,8 @@ async fn patches(caller: &Caller, path: &str, kind: &str, rows: &[Row]) -> Resul
         .next()
         .context("a name")?;
     for Row { change, causes } in rows {
-        let answer = caller.patch(path, MERGE_PATCH, change).await?;
-        check(kind, name, &change.to_string(), &answer, causes)?;
+        let response = caller.patch(path, MERGE_PATCH, change).await?;
+        check(kind, name, &change.to_string(), &response, causes)?;
     }
     Ok(())
 }
@@ -195,9 +195,9 @@ async fn invalid_requests_are_rejected() -> Result<()> {
         .collect();
     let mut crowded = good;
     crowded["spec"]["requesters"] = Value::Array(names);
-    let answer = caller.post(&requests_of(&namespace), &crowded).await?;
+    let response = caller.post(&requests_of(&namespace), &crowded).await?;
     let causes = ["spec.requesters: Too many: 101: must have at most 100 items".to_owned()];
-    check("EvictionRequest", &target, "101 requesters", &answer, &causes)
+    check("EvictionRequest", &target, "101 requesters", &response, &causes)
 }
 
 #[tokio::test]
@@ -244,8 +244,8 @@ async fn invalid_changes_of_requests_are_rejected() -> Result<()> {
             "FieldValueForbidden",
         ),
     ] {
-        let answer = caller.patch(&status, MERGE_PATCH, &change).await?.expect(422)?;
-        let causes = answer["details"]["causes"]
+        let response = caller.patch(&status, MERGE_PATCH, &change).await?.expect(422)?;
+        let causes = response["details"]["causes"]
             .as_array()
             .cloned()
             .unwrap_or_default();
@@ -254,7 +254,7 @@ async fn invalid_changes_of_requests_are_rejected() -> Result<()> {
                 cause["field"].as_str().is_some_and(|it| it.starts_with(field))
                     && cause["reason"].as_str().is_some_and(|it| it.starts_with(reason))
             }),
-            "{change}: {answer}"
+            "{change}: {response}"
         );
     }
     Ok(())
@@ -349,11 +349,14 @@ async fn a_request_that_forbids_cancellation_cannot_be_deleted() -> Result<()> {
         "evictionrequests.coordination.k8s.io \"{target}\" is forbidden: status.evictionRequestCancellationPolicy is \
          Forbid and the eviction of pod \"a\" has not finished"
     );
-    caller.delete(&path).await?.refused(403, "Forbidden", &message)?;
+    caller
+        .delete(&path)
+        .await?
+        .expect_error(403, "Forbidden", &message)?;
     caller
         .delete(&requests_of(&namespace))
         .await?
-        .refused(403, "Forbidden", &message)?;
+        .expect_error(403, "Forbidden", &message)?;
     let rows = table("request without cancellation", &target)?;
     patches(&caller, &path, "EvictionRequest", &rows).await
 }

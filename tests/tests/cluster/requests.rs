@@ -6,7 +6,7 @@ use drydock_tests::clients::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{
-    PATIENCE, ROOT, Stage, condition, eviction_request, interceptor, requests_of, text, together,
+    PATIENCE, ROOT, Stage, condition, eviction_request, interceptor, is_true, requests_of, text, together,
 };
 
 /// Creates a Pod that stays pending, and a request for it; returns the path of the request.
@@ -44,10 +44,6 @@ async fn becomes(stage: &Stage, path: &str, what: &str, check: impl Fn(&Value) -
         Ok(Some(object))
     })
     .await
-}
-
-fn is_true(object: &Value, type_: &str) -> bool {
-    condition(object, type_).is_ok_and(|condition| condition["status"] == "True")
 }
 
 fn targets(request: &Value) -> Vec<String> {
@@ -186,8 +182,8 @@ async fn a_request_ends_with_its_pod_and_is_deleted_after_its_ttl() -> Result<()
         .await?
         .expect(200)?;
     eventually("the finished request to be deleted", PATIENCE, async || {
-        let answer = host.get(&path).await?;
-        ensure!(answer.status == 404, "{}", answer.text());
+        let response = host.get(&path).await?;
+        ensure!(response.status == 404, "{}", response.text());
         Ok(Some(()))
     })
     .await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use drydock_tests::calls::{Answer, Caller, MERGE_PATCH};
+use drydock_tests::calls::{Caller, MERGE_PATCH, Response};
 use drydock_tests::clients::{Protocol, eventually};
 use drydock_tests::cluster::Server;
 use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Validity};
@@ -130,23 +130,23 @@ async fn a_user_without_rights_is_forbidden_by_kube_apiserver_and_by_us() -> Res
         .host_as(Some(somebody))?
         .get(MAINTENANCES)
         .await?
-        .refused(403, "Forbidden", &cluster)?;
+        .expect_error(403, "Forbidden", &cluster)?;
     for protocol in BOTH {
         let direct = stage.direct_as(Some(somebody), protocol)?;
-        let answer = direct.get(MAINTENANCES).await?;
-        let status = answer.refused(403, "Forbidden", &cluster)?;
+        let response = direct.get(MAINTENANCES).await?;
+        let status = response.expect_error(403, "Forbidden", &cluster)?;
         assert_eq!(
             status["details"],
             json!({ "group": "coordination.k8s.io", "kind": "nodemaintenances" })
         );
-        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        assert_eq!(response.header("x-content-type-options"), "nosniff");
         for (method, path, verb, resource, name, place) in FORBIDDEN {
-            let answer = direct.call(method.clone(), path, "", "").await?;
+            let response = direct.call(method.clone(), path, "", "").await?;
             let message = may_not("somebody", verb, resource, name, place);
-            answer.refused(403, "Forbidden", &message)?;
+            response.expect_error(403, "Forbidden", &message)?;
         }
         let status = direct.get("/metrics").await?;
-        status.refused(
+        status.expect_error(
             403,
             "Forbidden",
             "forbidden: User \"somebody\" cannot get path \"/metrics\"",
@@ -184,24 +184,24 @@ async fn identity_headers_need_a_front_proxy_certificate() -> Result<()> {
         forged(None)?
             .get(MAINTENANCES)
             .await?
-            .refused(403, "Forbidden", &anonymous)?;
+            .expect_error(403, "Forbidden", &anonymous)?;
         // A certificate of the cluster's authority identifies only itself.
         forged(Some(&of_cluster))?
             .get(MAINTENANCES)
             .await?
-            .refused(403, "Forbidden", &own)?;
+            .expect_error(403, "Forbidden", &own)?;
         for identity in [&foreign, &expired, &impostor] {
-            let answer = forged(Some(identity))?.get(MAINTENANCES).await?;
-            let status = answer.refused(401, "Unauthorized", "Unauthorized")?;
+            let response = forged(Some(identity))?.get(MAINTENANCES).await?;
+            let status = response.expect_error(401, "Unauthorized", "Unauthorized")?;
             assert_eq!(status["details"], Value::Null);
-            assert_eq!(answer.header("www-authenticate"), "");
+            assert_eq!(response.header("www-authenticate"), "");
         }
         // The front proxy without a user header.
         let without_user = stage.direct_as(Some(&pki.aggregator), protocol)?;
         without_user
             .get(MAINTENANCES)
             .await?
-            .refused(401, "Unauthorized", "Unauthorized")?;
+            .expect_error(401, "Unauthorized", "Unauthorized")?;
     }
     Ok(())
 }
@@ -227,7 +227,7 @@ async fn certificates_and_tokens_are_authenticated() -> Result<()> {
             caller
                 .get(MAINTENANCES)
                 .await?
-                .refused(401, "Unauthorized", "Unauthorized")?;
+                .expect_error(401, "Unauthorized", "Unauthorized")?;
             // A failed authentication does not fall back to anonymous.
             assert_eq!(caller.get("/healthz").await?.status, 401);
         }
@@ -236,7 +236,7 @@ async fn certificates_and_tokens_are_authenticated() -> Result<()> {
             .with_header("authorization", "Bearer no-such-token")?;
         bad.get(MAINTENANCES)
             .await?
-            .refused(401, "Unauthorized", "Unauthorized")?;
+            .expect_error(401, "Unauthorized", "Unauthorized")?;
         let certified = stage
             .direct_as(Some(&pki.admin), protocol)?
             .with_header("authorization", "Bearer no-such-token")?;
@@ -248,7 +248,7 @@ async fn certificates_and_tokens_are_authenticated() -> Result<()> {
         anonymous
             .get(MAINTENANCES)
             .await?
-            .refused(403, "Forbidden", &message)?;
+            .expect_error(403, "Forbidden", &message)?;
     }
     // A service account token identifies the service account.
     let token = stage
@@ -263,7 +263,7 @@ async fn certificates_and_tokens_are_authenticated() -> Result<()> {
         caller
             .get(MAINTENANCES)
             .await?
-            .refused(403, "Forbidden", &message)?;
+            .expect_error(403, "Forbidden", &message)?;
     }
     Ok(())
 }
@@ -316,8 +316,8 @@ async fn requesting_an_eviction_needs_the_right_to_delete_the_pod() -> Result<()
     let other = uid(UIDS, 2);
     let message = may_not_delete_pod(&namespace, &other, "web-1");
     let other = eviction_request(&namespace, "web-1", &other);
-    let answer = callers[0].post(&path, &other).await?;
-    answer.refused(403, "Forbidden", &message)?;
+    let response = callers[0].post(&path, &other).await?;
+    response.expect_error(403, "Forbidden", &message)?;
     Ok(())
 }
 
@@ -328,7 +328,7 @@ async fn without_the_right(stage: &Stage, callers: &[Caller], namespace: &str) -
     let item = format!("{path}/{first}");
     let request = eviction_request(namespace, "web-0", &first);
     let message = may_not_delete_pod(namespace, &first, "web-0");
-    let forbidden = |answer: Answer| answer.refused(403, "Forbidden", &message);
+    let forbidden = |response: Response| response.expect_error(403, "Forbidden", &message);
     for caller in callers {
         forbidden(caller.post(&path, &request).await?)?;
         forbidden(caller.post(&format!("{path}?dryRun=All"), &request).await?)?;
@@ -376,8 +376,8 @@ async fn planning_a_maintenance_needs_the_right_to_delete_the_nodes() -> Result<
     .await?;
     // Without matching nodes the right on all nodes is needed.
     let maintenance = idle_maintenance("security-nodes", "no-such-node");
-    let answer = caller.post(MAINTENANCES, &maintenance).await?;
-    let status = answer.expect(403)?;
+    let response = caller.post(MAINTENANCES, &maintenance).await?;
+    let status = response.expect(403)?;
     let message = status["message"].as_str().unwrap_or_default();
     ensure!(
         message.starts_with(
@@ -404,35 +404,35 @@ async fn impersonation_is_honoured_or_rejected_but_never_ignored() -> Result<()>
     let pki = stage.control_plane().pki();
     for protocol in BOTH {
         // The admin as another user has only that user's rights.
-        let answer = stage
+        let response = stage
             .direct_as(Some(&pki.admin), protocol)?
             .with_header("impersonate-user", "somebody")?
             .get(MAINTENANCES)
             .await?;
-        assert_eq!(answer.status, 403, "{}", answer.text());
+        assert_eq!(response.status, 403, "{}", response.text());
         // A user without rights cannot gain any.
-        let answer = stage
+        let response = stage
             .direct_as(Some(&pki.somebody), protocol)?
             .with_header("impersonate-user", "admin")?
             .with_header("impersonate-group", "system:masters")?
             .get(MAINTENANCES)
             .await?;
-        assert_eq!(answer.status, 403, "{}", answer.text());
-        let answer = stage
+        assert_eq!(response.status, 403, "{}", response.text());
+        let response = stage
             .direct_as(Some(&pki.admin), protocol)?
             .with_header("impersonate-group", "system:masters")?
             .get(MAINTENANCES)
             .await?;
-        ensure!([400, 403].contains(&answer.status), "{}", answer.text());
+        ensure!([400, 403].contains(&response.status), "{}", response.text());
     }
     // kube-apiserver forwards the impersonated user.
     let message = may_not_list("somebody");
-    let answer = stage
+    let response = stage
         .host()?
         .with_header("impersonate-user", "somebody")?
         .get(MAINTENANCES)
         .await?;
-    let status = answer.expect(403)?;
+    let status = response.expect(403)?;
     ensure!(
         status["message"]
             .as_str()
@@ -460,7 +460,7 @@ async fn identity_headers_are_decoded() -> Result<()> {
             .with_header("x-remote-group", "a,system:masters")?
             .get(MAINTENANCES)
             .await?
-            .refused(403, "Forbidden", &message)?;
+            .expect_error(403, "Forbidden", &message)?;
         proxied("somebody")?
             .with_header("x-remote-group", "a")?
             .with_header("X-REMOTE-GROUP", "system:masters")?
@@ -569,19 +569,19 @@ async fn paths_are_authorized_as_they_are_served() -> Result<()> {
         (format!("{}/a%2fb", requests_of(&namespace)), [403, 404]),
         (format!("{}/a%25b", requests_of(&namespace)), [400, 404]),
     ] {
-        let answer = caller.get(&path).await?;
+        let response = caller.get(&path).await?;
         ensure!(
-            codes.contains(&answer.status),
+            codes.contains(&response.status),
             "{path}: {} {}",
-            answer.status,
-            answer.text()
+            response.status,
+            response.text()
         );
     }
     let message = may_not("reader", "list", "evictionrequests", "", "at the cluster scope");
     caller
         .get(&format!("{ROOT}/evictionrequests"))
         .await?
-        .refused(403, "Forbidden", &message)?;
+        .expect_error(403, "Forbidden", &message)?;
     caller
         .get(&format!("{}/", requests_of(&namespace)))
         .await

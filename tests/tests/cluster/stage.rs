@@ -10,13 +10,12 @@ use drydock_tests::calls::Caller;
 use drydock_tests::clients::{Kubectl, Protocol, eventually};
 use drydock_tests::cluster::pki::Credential;
 use drydock_tests::cluster::{ControlPlane, Drydock, Part, Server, shared_drydock};
+pub(crate) use drydock_tests::objects::{
+    ROOT, condition, eviction_request, idle_maintenance, interceptor, is_true, requests_of,
+};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The served group-version.
-pub(crate) const GROUP_VERSION: &str = "coordination.k8s.io/v1alpha3";
-/// Where it is served.
-pub(crate) const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
 /// The deadline of every wait: seconds on an idle machine, more on a busy one.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -143,61 +142,10 @@ pub(crate) fn uid(file: u16, number: u64) -> String {
     format!("{file:08x}-0000-4000-8000-{number:012x}")
 }
 
-/// A request for the pod `name` with that UID.
-pub(crate) fn eviction_request(namespace: &str, name: &str, uid: &str) -> Value {
-    json!({
-        "apiVersion": GROUP_VERSION,
-        "kind": "EvictionRequest",
-        "metadata": { "name": uid, "namespace": namespace },
-        "spec": {
-            "target": { "pod": { "name": name, "uid": uid } },
-            "requesters": [{ "name": "suite.example.com" }],
-        },
-    })
-}
-
-/// An idle maintenance of the nodes with this host name.
-pub(crate) fn idle_maintenance(name: &str, node: &str) -> Value {
-    json!({
-        "apiVersion": GROUP_VERSION,
-        "kind": "NodeMaintenance",
-        "metadata": { "name": name },
-        "spec": { "nodeSelector": { "nodeSelectorTerms": [{
-            "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }],
-        }] } },
-    })
-}
-
-/// An interceptor for pods with this label.
-pub(crate) fn interceptor(name: &str, app: &str) -> Value {
-    json!({
-        "apiVersion": GROUP_VERSION,
-        "kind": "EvictionInterceptor",
-        "metadata": { "name": name },
-        "spec": {
-            "interceptorName": name,
-            "podSelector": { "matchLabels": { "app": app } },
-        },
-    })
-}
-
-/// The path of a namespace's requests.
-pub(crate) fn requests_of(namespace: &str) -> String {
-    format!("{ROOT}/namespaces/{namespace}/evictionrequests")
-}
-
 /// The text of a JSON member.
 pub(crate) fn text(value: &Value) -> Result<String> {
     value
         .as_str()
         .map(str::to_owned)
         .with_context(|| format!("{value} is not a string"))
-}
-
-/// A condition of an object's status.
-pub(crate) fn condition<'a>(object: &'a Value, type_: &str) -> Result<&'a Value> {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions
-        .find(|condition| condition["type"] == type_)
-        .with_context(|| format!("no condition {type_}: {object}"))
 }

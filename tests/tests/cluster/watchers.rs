@@ -98,8 +98,8 @@ async fn a_thousand_watches_share_one_connection_with_other_requests() -> Result
         watches.push(watch.into_body());
     }
     let started = Instant::now();
-    let answer = connection.send(Request::get(collection()).body("")?).await?;
-    assert_eq!(answer.status(), 200);
+    let response = connection.send(Request::get(collection()).body("")?).await?;
+    assert_eq!(response.status(), 200);
     ensure!(
         started.elapsed() < Duration::from_secs(2),
         "{:?}",
@@ -144,10 +144,10 @@ async fn requests_beyond_the_limit_in_flight_are_429() -> Result<()> {
             let path = format!("{}/n{number}", collection());
             Caller::new(client.clone()).get(&path).await
         });
-        let answers = try_join_all(all).await?;
+        let responses = try_join_all(all).await?;
         // The group system:masters is exempt.
         admin.get(&collection()).await?.expect(200)?;
-        Ok(answers.into_iter().find(|answer| answer.status == 429))
+        Ok(responses.into_iter().find(|response| response.status == 429))
     })
     .await?;
     assert_eq!(

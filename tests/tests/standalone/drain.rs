@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::{Protocol, eventually};
-use drydock_tests::conformance::ROOT;
+use drydock_tests::objects::{ROOT, idle_maintenance, is_true};
 use drydock_tests::standalone::Standalone;
 use serde_json::{Value, json};
 
@@ -32,8 +32,8 @@ async fn item(caller: &Caller, path: &str) -> Result<Value> {
 
 async fn gone(caller: &Caller, path: &str) -> Result<()> {
     eventually(&format!("{path} to go"), PATIENCE, async || {
-        let answer = caller.get(path).await?;
-        ensure!(answer.status == 404, "{}", answer.text());
+        let response = caller.get(path).await?;
+        ensure!(response.status == 404, "{}", response.text());
         Ok(Some(()))
     })
     .await
@@ -78,10 +78,7 @@ async fn budget_is_named(caller: &Caller, request: &str) -> Result<()> {
 async fn drained(caller: &Caller, maintenance: &str) -> Result<()> {
     eventually("Drained", PATIENCE, async || {
         let maintenance = item(caller, maintenance).await?;
-        let conditions = maintenance["status"]["conditions"].as_array();
-        let mut conditions = conditions.into_iter().flatten();
-        let drained = conditions.any(|it| it["type"] == "Drained" && it["status"] == "True");
-        ensure!(drained, "{}", maintenance["status"]);
+        ensure!(is_true(&maintenance, "Drained"), "{}", maintenance["status"]);
         Ok(Some(()))
     })
     .await
@@ -94,15 +91,9 @@ async fn a_drain_continues_after_both_processes_are_killed() -> Result<()> {
     prepare(&caller).await?;
     standalone.start_controller().await?;
 
-    let maintenance = json!({
-        "metadata": { "name": "replace-disk" },
-        "spec": {
-            "stage": "Drain", "reason": "a disk is to be replaced",
-            "nodeSelector": { "nodeSelectorTerms": [{ "matchExpressions": [
-                { "key": "kubernetes.io/hostname", "operator": "In", "values": ["node-a"] },
-            ] }] },
-        },
-    });
+    let mut maintenance = idle_maintenance("replace-disk", "node-a");
+    maintenance["spec"]["stage"] = json!("Drain");
+    maintenance["spec"]["reason"] = json!("a disk is to be replaced");
     let path = format!("{ROOT}/nodemaintenances");
     caller.post(&path, &maintenance).await?.expect(201)?;
     let path = format!("{path}/replace-disk");

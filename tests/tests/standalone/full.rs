@@ -29,12 +29,12 @@ async fn a_full_disk_ends_the_server_and_acknowledged_writes_remain() -> Result<
         let name = format!("m{number}");
         let mut object = api.maintenance(&name);
         object["metadata"]["annotations"] = json!({ "example.com/noise": noise(&mut random) });
-        let answer = api.caller.post(&api.maintenances(), &object).await?;
-        if answer.status != 201 {
-            failed = Some(answer);
+        let response = api.caller.post(&api.maintenances(), &object).await?;
+        if response.status != 201 {
+            failed = Some(response);
             break;
         }
-        written.push((name, answer.json()?));
+        written.push((name, response.json()?));
     }
     // The outcome is unknown: neither a success nor a definite failure.
     let failed = failed.context("the disk was never full")?;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::clients::Protocol;
-use drydock_tests::conformance::{ROOT, version};
+use drydock_tests::conformance::version;
+use drydock_tests::objects::{eviction_request, requests_of};
 use drydock_tests::standalone::shared;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -14,20 +15,16 @@ const LIMIT: usize = 3 << 19;
 const NAMESPACE: &str = "large";
 
 fn collection() -> String {
-    format!("{ROOT}/namespaces/{NAMESPACE}/evictionrequests")
+    requests_of(NAMESPACE)
 }
 
 /// A request whose size grows with `filling`.
 fn request(number: u8, filling: usize) -> Value {
     let uid = format!("1a59e000-0000-4000-8000-0000000000{number:02x}");
-    json!({
-        "apiVersion": "coordination.k8s.io/v1alpha3",
-        "kind": "EvictionRequest",
-        "metadata": { "name": uid, "ownerReferences": [
-            { "apiVersion": "v1", "kind": "Node", "uid": uid, "name": "n".repeat(filling) },
-        ] },
-        "spec": { "target": { "pod": { "name": "pod", "uid": uid } }, "requesters": [{ "name": "suite.example.com" }] },
-    })
+    let mut request = eviction_request(NAMESPACE, "pod", &uid);
+    request["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "Node", "uid": uid, "name": "n".repeat(filling) }]);
+    request
 }
 
 /// The stored size of an object: all but its resourceVersion.

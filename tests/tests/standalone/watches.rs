@@ -13,7 +13,7 @@ use drydock_tests::clients::Protocol;
 use drydock_tests::conformance::version;
 use drydock_tests::ledger::wire::{self, Place};
 use drydock_tests::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Ledger, Rule, Selection, Version};
-use drydock_tests::load::{Answer, Call, Pool, Sender};
+use drydock_tests::load::{Call, Pool, Response, Sender};
 use drydock_tests::lock;
 use drydock_tests::standalone::Standalone;
 use futures_util::future::try_join_all;
@@ -82,7 +82,7 @@ impl Stage {
             let (kind, call) = match state {
                 None => (Kind::Added, self.place.create(*object, version, 0)),
                 Some(_) if random.u8(..5) == 0 => {
-                    let beyond = self.ledger().answered_to();
+                    let beyond = self.ledger().acknowledged_to();
                     succeed(&mut sender, self.place.remove(*object)).await?;
                     self.ledger().acknowledge_removal(*object, beyond)?;
                     *state = None;
@@ -90,9 +90,9 @@ impl Stage {
                 }
                 Some(_) => (Kind::Modified, self.place.change(*object, version, 0)),
             };
-            let answer = succeed(&mut sender, call).await?;
+            let response = succeed(&mut sender, call).await?;
             let event = Event {
-                revision: wire::written(&answer.start, *object, version)?,
+                revision: wire::written(&response.start, *object, version)?,
                 kind,
                 key: *object,
                 value: version,
@@ -238,7 +238,7 @@ struct Seen {
     bookmarks: usize,
 }
 
-async fn succeed(sender: &mut Sender, call: Call) -> Result<Answer> {
+async fn succeed(sender: &mut Sender, call: Call) -> Result<Response> {
     sender.send(call).await?.succeeded()
 }
 
@@ -384,8 +384,8 @@ async fn lost_and_repeated_frames_of_a_real_watch_are_found() -> Result<()> {
             0 => (Kind::Added, place.create(0, version, 0)),
             _ => (Kind::Modified, place.change(0, version, 0)),
         };
-        let answer = succeed(&mut sender, call).await?;
-        let revision = wire::written(&answer.start, 0, version)?;
+        let response = succeed(&mut sender, call).await?;
+        let revision = wire::written(&response.start, 0, version)?;
         ledger.acknowledge(Event {
             revision,
             kind,

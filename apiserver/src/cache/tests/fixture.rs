@@ -253,7 +253,6 @@ pub(super) fn config(limits: CacheLimits) -> CacheConfig {
         group: GROUP.to_owned(),
         resource: RESOURCE.to_owned(),
         extract: Arc::new(extract),
-        indexed_labels: IndexedLabels::All,
         limits,
         metrics: CacheMetrics::default(),
         seed: 1,

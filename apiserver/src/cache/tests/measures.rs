@@ -89,7 +89,8 @@ async fn time_to_socket_is_measured_by_kind_for_every_source_of_frames() {
         let line = text.lines().find(|line| line.starts_with("m_count")).unwrap();
         line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
     };
-    // The second takes the buffer that the first has packed; the third begins before its class log and reads the history.
+    // The second takes the buffer that the first has packed. The third begins before its class log and reads the
+    // event history.
     let mut first = fixture.watch(everything(), WatchStart::Now).await;
     let mut second = fixture.watch(everything(), WatchStart::Now).await;
     fixture.put(&key("n", "1"), &thing("a", 1)).await;

@@ -139,7 +139,9 @@ async fn watcher(fixture: Arc<Fixture<RocksStore>>, number: usize, last: Arc<Ato
             record.complete_to = Some(Revision(last.load(Ordering::Acquire)));
         }
         records.push(record);
-        if is_done {
+        // A watch that starts at the last revision would receive nothing, not even a bookmark.
+        let end = last.load(Ordering::Acquire);
+        if is_done || (end > 0 && resume.is_some_and(|revision| revision.0 >= end)) {
             return records;
         }
     }

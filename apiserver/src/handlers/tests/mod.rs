@@ -5,9 +5,6 @@ mod damaged;
 mod faces;
 mod lists;
 mod objects;
-mod routes;
-mod watches;
-mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +13,7 @@ use drydock_machinery::clock::ManualClock;
 use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::Kind;
 use drydock_storage::memory::MemoryStore;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -25,7 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::*;
 use crate::admission;
 use crate::authorization::Authorizer;
-use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, IndexedLabels, WatchCache};
+use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
@@ -33,7 +30,7 @@ use crate::metrics::{Metrics, ServedResource};
 use crate::registry::attributes;
 use crate::registry::kinds::REGISTRATIONS;
 use crate::registry::registration::Registration;
-use crate::registry::{evictioninterceptor, evictionrequest, nodemaintenance};
+use crate::registry::{evictioninterceptor, evictionrequest};
 use crate::request::{Query, RequestInfo, UserInfo, Warnings};
 
 const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
@@ -55,11 +52,6 @@ struct Sample {
 const REQUESTS: Sample = Sample::new(
     &evictionrequest::REGISTRATION,
     "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests",
-);
-
-const MAINTENANCES: Sample = Sample::new(
-    &nodemaintenance::REGISTRATION,
-    "/apis/coordination.k8s.io/v1alpha3/nodemaintenances",
 );
 
 const INTERCEPTORS: Sample = Sample::new(
@@ -112,14 +104,9 @@ impl Sample {
     fn item(&self, n: usize) -> String {
         format!("{}/{}", self.path, (self.name)(n))
     }
-
-    /// How messages name the resource.
-    fn resource(&self) -> String {
-        format!("{}.coordination.k8s.io", self.kind.plural)
-    }
 }
 
-/// A status that every kind takes.
+/// A status that every kind accepts.
 fn status(type_: &str) -> Value {
     json!({"conditions": [{"type": format!("example.com/{type_}"), "status": "True", "reason": "R", "message": "",
         "lastTransitionTime": "2026-06-01T12:00:00Z"}]})
@@ -130,7 +117,6 @@ struct Served<S: Store = MemoryStore> {
     api: Api<S>,
     store: S,
     host: Arc<FakeHost>,
-    clock: Arc<ManualClock>,
     _feeders: DropGuard,
 }
 
@@ -174,7 +160,6 @@ impl<S: Store> Served<S> {
                 group: group.to_owned(),
                 resource: plural.to_owned(),
                 extract: attributes::extract(&resource),
-                indexed_labels: IndexedLabels::All,
                 limits: CacheLimits::default(),
                 metrics: CacheMetrics::default(),
                 seed: 1,
@@ -196,7 +181,6 @@ impl<S: Store> Served<S> {
             api,
             store,
             host,
-            clock,
             _feeders: shutdown.drop_guard(),
         }
     }
@@ -220,7 +204,6 @@ impl<S: Store> Served<S> {
             let name: HeaderName = name.parse().unwrap();
             request.headers_mut().append(name, value.parse().unwrap());
         }
-        let warnings = Warnings::default();
         let context = RequestContext {
             info: RequestInfo::parse(&method, path, &query).unwrap(),
             query,
@@ -232,7 +215,7 @@ impl<S: Store> Served<S> {
             audit_id: HeaderValue::from_static("id"),
             received: tokio::time::Instant::now(),
             deadline: None,
-            warnings: warnings.clone(),
+            warnings: Warnings::default(),
             user_agent: "kubectl/v1.37.2".to_owned(),
             remote: ([127, 0, 0, 1], 1).into(),
             ending: CancellationToken::new(),
@@ -241,14 +224,12 @@ impl<S: Store> Served<S> {
         Answer {
             line: line.to_owned(),
             code: response.status().as_u16(),
-            headers: response.headers().clone(),
-            warnings: warnings.texts(),
             body: response,
             read: Vec::new(),
         }
     }
 
-    /// Sends a body as what its method takes: merge patches are patches.
+    /// Sends JSON, as a merge patch for PATCH.
     async fn send(&self, line: &str, body: &Value) -> Answer {
         let type_ = if line.starts_with("PATCH") {
             "application/merge-patch+json"
@@ -267,7 +248,7 @@ impl<S: Store> Served<S> {
         self.send(&format!("GET {path}"), &Value::Null).await
     }
 
-    /// Stores a sample; the object as answered.
+    /// Creates a sample and returns the created object.
     async fn create(&self, sample: &Sample, n: usize) -> Value {
         self.create_with(sample, n, &json!({})).await
     }
@@ -280,7 +261,7 @@ impl<S: Store> Served<S> {
             .await
     }
 
-    /// Sends a request that is refused: code, reason, and what the message contains.
+    /// Sends a request that is rejected with a code, a reason, and a part of the message.
     async fn refused(&self, line: &str, headers: &[(&str, &str)], body: &str, expected: (u16, &str, &str)) {
         let found = self.send_with(line, headers, body).await.json(expected.0).await;
         let about = format!("{line} {headers:?} {body}: {found}");
@@ -294,23 +275,21 @@ impl<S: Store> Served<S> {
     }
 }
 
-/// An answer whose body is read when it is asked for.
+/// A response whose body is read on demand.
 struct Answer {
     line: String,
     code: u16,
-    headers: HeaderMap,
-    warnings: Vec<String>,
     body: Response<ResponseBody>,
     read: Vec<u8>,
 }
 
 impl Answer {
-    /// Reads more of the body; says whether there was more. A body that says nothing for a minute hangs.
+    /// Reads more of the body; returns whether there was more. A body without data for a minute fails the test.
     async fn more(&mut self) -> bool {
         let body = self.body.body_mut();
         let next = std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context));
         let next = tokio::time::timeout(Duration::from_mins(1), next).await;
-        let Some(frame) = next.unwrap_or_else(|_| panic!("{}: nothing comes", self.line)) else {
+        let Some(frame) = next.unwrap_or_else(|_| panic!("{}: no data", self.line)) else {
             return false;
         };
         self.read.extend_from_slice(&frame.unwrap().into_data().unwrap());
@@ -331,7 +310,7 @@ impl Answer {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
     }
 
-    /// The next event of a watch; none at its end.
+    /// The next event of a watch; `None` at its end.
     async fn event(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -346,7 +325,7 @@ impl Answer {
     }
 }
 
-/// Where an object says something.
+/// A member of an object, or null.
 fn at<'a>(object: &'a Value, pointer: &str) -> &'a Value {
     object.pointer(pointer).unwrap_or(&Value::Null)
 }

@@ -4,7 +4,7 @@ use drydock_storage::Revision;
 
 use super::causes::{cause, invalid};
 use crate::{
-    error::ApiError,
+    error::{ApiError, StatusCause},
     request::{
         freshness::{Freshness, ListState, WatchStart},
         query::Query,
@@ -43,41 +43,7 @@ impl ListOptions {
         query.integer("timeoutSeconds")?;
 
         let mut causes = Vec::new();
-        if !matching.is_empty() {
-            if version.is_empty() {
-                causes.push(cause(
-                    "FieldValueForbidden",
-                    "resourceVersionMatch",
-                    "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-                ));
-            }
-            if !token.is_empty() {
-                causes.push(cause(
-                    "FieldValueForbidden",
-                    "resourceVersionMatch",
-                    "Forbidden: resourceVersionMatch is forbidden when continue is provided",
-                ));
-            }
-            match matching {
-                "NotOlderThan" => {}
-                "Exact" => {
-                    if version == "0" {
-                        causes.push(cause(
-                            "FieldValueForbidden",
-                            "resourceVersionMatch",
-                            "Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-                        ));
-                    }
-                }
-                other => causes.push(cause(
-                    "FieldValueNotSupported",
-                    "resourceVersionMatch",
-                    format!(
-                        "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
-                    ),
-                )),
-            }
-        }
+        check_list_match(matching, version, token, &mut causes);
         if query.has("sendInitialEvents") {
             causes.push(cause(
                 "FieldValueForbidden",
@@ -115,6 +81,44 @@ impl ListOptions {
             start: ListStart::State(state),
             limit,
         })
+    }
+}
+
+/// Checks the `resourceVersionMatch` of a list against its other parameters.
+fn check_list_match(matching: &str, version: &str, token: &str, causes: &mut Vec<StatusCause>) {
+    if matching.is_empty() {
+        return;
+    }
+    if version.is_empty() {
+        causes.push(cause(
+            "FieldValueForbidden",
+            "resourceVersionMatch",
+            "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ));
+    }
+    if !token.is_empty() {
+        causes.push(cause(
+            "FieldValueForbidden",
+            "resourceVersionMatch",
+            "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+        ));
+    }
+    match matching {
+        "NotOlderThan" => {}
+        "Exact" => {
+            if version == "0" {
+                causes.push(cause(
+                    "FieldValueForbidden",
+                    "resourceVersionMatch",
+                    "Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                ));
+            }
+        }
+        other => causes.push(cause(
+            "FieldValueNotSupported",
+            "resourceVersionMatch",
+            format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""),
+        )),
     }
 }
 

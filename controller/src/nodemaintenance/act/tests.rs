@@ -1,17 +1,17 @@
 use super::*;
-use crate::fixtures::{Received, ReceivedRequest, api_double, clock_at, failure, no_events, typed};
+use crate::fixtures::{
+    Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, typed,
+};
 use crate::nodemaintenance::model::{ClusterState, NodeFacts};
 use crate::nodemaintenance::node_state::NodeRecord;
-use drydock_machinery::clock::Clock;
 use std::sync::Mutex;
 
 /// An executor on an API double, with one observed node, pod and maintenance.
 fn executor(
     respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
-) -> (PlanExecutor, Observed, Received) {
+) -> (PlanExecutor, ObservedCluster, Received) {
     let (clients, received) = api_double(respond);
-    let clock: Arc<dyn Clock> = clock_at(0);
-    let observed = Observed {
+    let observed = ObservedCluster {
         state: ClusterState {
             nodes: vec![NodeFacts {
                 name: "one".to_owned(),
@@ -32,7 +32,7 @@ fn executor(
             json!({"metadata": {"name": "one", "resourceVersion": "3"}}),
         ))],
     };
-    let executor = PlanExecutor::new(clients, no_events(&clock), Metrics::default());
+    let executor = PlanExecutor::new(context(empty_stores(), clients, &clock_at(0)));
     (executor, observed, received)
 }
 
