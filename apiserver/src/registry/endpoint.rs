@@ -77,7 +77,7 @@ impl Endpoint {
     /// 400 for an object that the hub cannot represent.
     pub fn into_hub(&self, object: Value) -> Result<Value, ApiError> {
         self.face
-            .to_hub(object, self.resource.storage_face())
+            .convert_to_hub(object, self.resource.storage_face())
             .map_err(|error| {
                 ApiError::bad_request(codec::cannot_be_handled(
                     self.resource.kind,
@@ -92,7 +92,7 @@ impl Endpoint {
     /// # Errors
     /// 500 for a bug in the conversion: every stored object can be represented in every version.
     pub fn from_hub(&self, hub: Value) -> Result<Value, ApiError> {
-        self.face.from_hub(hub).map_err(|error| {
+        self.face.convert_from_hub(hub).map_err(|error| {
             ApiError::internal(format!(
                 "a stored {} cannot be converted to {}",
                 self.resource.kind, self.face.version
@@ -146,9 +146,9 @@ impl Versions for Endpoint {
         let other = self.resource.face_of(api_version)?;
         let hub = self
             .face
-            .to_hub(object.clone(), self.resource.storage_face())
+            .convert_to_hub(object.clone(), self.resource.storage_face())
             .ok()?;
-        other.from_hub(hub).ok()
+        other.convert_from_hub(hub).ok()
     }
 }
 

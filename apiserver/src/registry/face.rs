@@ -40,7 +40,7 @@ impl Face {
     }
 
     /// Converts an object of this version to the hub. `apiVersion` becomes that of `storage`, the stored version.
-    pub(super) fn to_hub(&self, mut object: Value, storage: &Self) -> Result<Value, ConversionError> {
+    pub(super) fn convert_to_hub(&self, mut object: Value, storage: &Self) -> Result<Value, ConversionError> {
         if let Conversion::Functions { to_hub, .. } = self.conversion {
             to_hub(&mut object)?;
         }
@@ -49,7 +49,7 @@ impl Face {
     }
 
     /// Converts a hub to an object of this version.
-    pub(super) fn from_hub(&self, mut hub: Value) -> Result<Value, ConversionError> {
+    pub(super) fn convert_from_hub(&self, mut hub: Value) -> Result<Value, ConversionError> {
         if let Conversion::Functions { from_hub, .. } = self.conversion {
             from_hub(&mut hub)?;
         }

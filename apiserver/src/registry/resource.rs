@@ -173,7 +173,7 @@ impl Resource {
                 kind: self.kind,
             })
         })?;
-        face.to_hub(object, storage)
+        face.convert_to_hub(object, storage)
             .map_err(|error| undecodable().because(error))
     }
 
@@ -231,7 +231,7 @@ impl Resource {
     /// The storage key of an object.
     ///
     /// # Errors
-    /// A name or namespace that no key can hold.
+    /// A name or namespace that is not valid in a key.
     pub fn key(&self, namespace: &str, name: &str) -> Result<Key, KeyError> {
         Key::new(self.key_group(), self.plural, namespace, name)
     }

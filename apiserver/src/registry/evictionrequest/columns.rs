@@ -77,7 +77,7 @@ enum State {
     Evicting,
     /// The eviction API has refused.
     Blocked,
-    /// The pod is gone.
+    /// The condition Evicted is True: the pod does not exist any more.
     Evicted,
     /// The condition Canceled is True: no requester is left, or the request cannot be carried out.
     Canceled,
