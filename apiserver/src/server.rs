@@ -39,8 +39,10 @@ use crate::http::tls::{CertificateSource, Tls, TlsError};
 use crate::metrics::{Exposition, Metrics, ServedResource};
 use crate::registry::admission::Admission;
 use crate::registry::attributes;
-use crate::registry::kinds::{self, UnusableSchema};
-use crate::registry::resource::{Catalog, Resource};
+use crate::registry::catalog::Catalog;
+use crate::registry::kinds;
+use crate::registry::registration::UnusableSchema;
+use crate::registry::resource::Resource;
 use crate::registry::store::ResourceStore;
 use crate::telemetry::{self, TelemetryError};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use drydock_apiserver::backend;
 use drydock_apiserver::host::trust::{TrustBundle, TrustError};
 use drydock_apiserver::http::tls::CertificateSource;
-use drydock_apiserver::registry::kinds::UnusableSchema;
+use drydock_apiserver::registry::registration::UnusableSchema;
 use drydock_apiserver::registry::resource::Resource;
 use drydock_apiserver::server::{self, Base, Extend, Extended, ServerParts};
 use drydock_apiserver::telemetry::{self, TelemetryError};

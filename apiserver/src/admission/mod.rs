@@ -1,11 +1,11 @@
 //! Admission: rules for writes that depend on the user or on other objects of the cluster.
 //!
-//! kube-apiserver runs no admission for resources of an aggregated server, so it has to run here. The chain runs on the
-//! final object, inside the loop that commits it, for dry runs too:
+//! kube-apiserver runs no admission for resources of an aggregated server, so this server does. The rules run on the final
+//! object, again for each attempt to commit it, and for dry runs too:
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
-//! - [`target_access`]: writing an EvictionRequest requires the right to delete its pod;
-//! - [`node_access`]: writing a NodeMaintenance requires the right to delete its nodes.
+//! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
+//! - [`node_access`]: writing a NodeMaintenance requires permission to delete its nodes.
 
 mod namespace_lifecycle;
 mod node_access;
@@ -24,16 +24,16 @@ use crate::registry::admission::{Admission, Attributes};
 use crate::registry::caller::Caller;
 use crate::registry::resource::Resource;
 
-/// The verb of the right to remove objects that cannot be read, as kube-apiserver names it.
+/// The verb that permits removing objects that cannot be read, as in kube-apiserver.
 const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
 
-/// A rule that may refuse a write.
+/// A rule that may reject a write.
 trait Rule: Send + Sync {
-    /// Allows or refuses the write. Anything that cannot be determined is a refusal.
+    /// Allows or rejects the write. The write is rejected if the decision cannot be made.
     fn admit<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
-/// The rules in order.
+/// The admission rules, in the order in which they run.
 pub struct Chain {
     host: Arc<dyn Host>,
     rules: Vec<Box<dyn Rule>>,
@@ -41,8 +41,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The chain of a server. `own_node` is the node it runs on, if it runs on one: maintenances that select it are
-    /// answered with a warning.
+    /// The rules of a server. `own_node` is the node that the server runs on, if any: maintenances that select it get a
+    /// warning.
     #[must_use]
     pub fn new(host: Arc<dyn Host>, authorizer: Arc<Authorizer>, own_node: Option<String>) -> Self {
         let access = Access {
@@ -99,7 +99,7 @@ impl Chain {
 }
 
 impl Admission for Chain {
-    fn begin_create<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_namespace<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         namespace_lifecycle::check(&*self.host, write).boxed()
     }
 
@@ -123,7 +123,7 @@ impl Admission for Chain {
         self.review_unsafe_delete(caller, resource, version, key).boxed()
     }
 
-    fn is_namespace_ending<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool> {
+    fn is_namespace_terminating<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool> {
         async move {
             !namespace.is_empty()
                 && matches!(
@@ -135,14 +135,14 @@ impl Admission for Chain {
     }
 }
 
-/// Reviews the rights of a user on objects of the host.
+/// Reviews the permissions of a user on objects of the host.
 #[derive(Clone)]
 struct Access {
     authorizer: Arc<Authorizer>,
 }
 
 impl Access {
-    /// Whether the user may delete an object of the core group; an empty name means every object.
+    /// Whether the user may delete an object of the core group; an empty name stands for all objects.
     async fn may_delete(
         &self,
         write: &Attributes<'_>,
@@ -162,7 +162,7 @@ impl Access {
             }),
         };
         self.authorizer.decide(&review).await.map_err(|error| {
-            ApiError::internal("the right to delete the target could not be reviewed").because(error)
+            ApiError::internal("the permission to delete the target could not be reviewed").because(error)
         })
     }
 }

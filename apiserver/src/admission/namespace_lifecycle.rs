@@ -1,4 +1,4 @@
-//! Nothing new in a namespace that is missing or being deleted: otherwise its deletion would never end.
+//! Rejects new objects in a namespace that is missing or being deleted: otherwise its deletion might never finish.
 
 use crate::error::ApiError;
 use crate::host::{Host, Namespace};
@@ -7,8 +7,7 @@ use crate::registry::admission::Attributes;
 /// Checks the namespace of a new object.
 ///
 /// # Errors
-/// 404 for a missing namespace, 403 with the cause clients look for when it is being deleted, 500 when it cannot be
-/// looked up.
+/// 404 for a missing namespace, 403 with the cause that clients match if it is being deleted, 500 if it cannot be looked up.
 pub(super) async fn check(host: &dyn Host, write: &Attributes<'_>) -> Result<(), ApiError> {
     if write.namespace.is_empty() {
         return Ok(());

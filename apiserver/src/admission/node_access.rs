@@ -1,7 +1,7 @@
-//! Who takes nodes out of service must be allowed to delete them.
+//! Writing a NodeMaintenance requires permission to delete the selected nodes.
 //!
-//! The right to every node is asked for first; it is also the only answer for a selector that matches no node yet.
-//! Else each selected node is asked for.
+//! Permission to delete all nodes is reviewed first. It is required if the selector matches no node yet. Otherwise permission
+//! for each selected node is sufficient.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use crate::host::{Host, NodeMetadata};
 use crate::registry::admission::{Attributes, Operation};
 use crate::registry::resource::Part;
 
-/// Above so many nodes only the right to all of them will do.
-const MOST_REVIEWS: usize = 500;
-/// How many reviews are asked at once.
-const REVIEWS_AT_ONCE: usize = 16;
-/// How many refused nodes a message names.
+/// If the selector matches more nodes, permission to delete all nodes is required.
+const MAX_REVIEWS: usize = 500;
+/// How many reviews run concurrently.
+const CONCURRENT_REVIEWS: usize = 16;
+/// How many of the denied nodes a message names.
 const NODES_NAMED: usize = 3;
 /// The label of control-plane nodes.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -43,7 +43,7 @@ fn selector(object: &Value) -> Option<NodeSelector> {
 }
 
 fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata> {
-    // A selector that cannot be read was refused by validation, and matches nothing.
+    // Validation has rejected selectors that cannot be parsed.
     let matcher = NodeMatcher::try_from(selector).unwrap_or_default();
     let is_selected =
         |node: &&NodeMetadata| matcher.matches(&node.name, |key| node.labels.get(key).map(String::as_str));
@@ -60,7 +60,7 @@ impl NodeAccess {
             .old
             .into_iter()
             .chain(write.object)
-            // What cannot be read selects nothing, and then only the right to every node will do.
+            // A selector that cannot be parsed matches no node: permission to delete all nodes is required.
             .map(|object| selector(object).unwrap_or_default())
             .collect();
         selectors.dedup();
@@ -93,12 +93,12 @@ impl NodeAccess {
         );
         if nodes.is_empty() {
             return refuse(format!(
-                "{cannot}: the selector matches no node, so the right to delete every node is needed"
+                "{cannot}: the selector matches no node, so permission to delete all nodes is required"
             ));
         }
-        if nodes.len() > MOST_REVIEWS {
+        if nodes.len() > MAX_REVIEWS {
             return refuse(format!(
-                "{cannot}: the selector matches {} nodes; for more than {MOST_REVIEWS} the right to delete every node is needed",
+                "{cannot}: the selector matches {} nodes; for more than {MAX_REVIEWS} permission to delete all nodes is required",
                 nodes.len()
             ));
         }
@@ -107,7 +107,7 @@ impl NodeAccess {
                 let decision = self.access.may_delete(write, "nodes", "", &node.name).await;
                 (node.name, decision)
             })
-            .buffered(REVIEWS_AT_ONCE)
+            .buffered(CONCURRENT_REVIEWS)
             .collect()
             .await;
         let mut denied = Vec::new();
@@ -134,7 +134,7 @@ impl NodeAccess {
         refuse(format!("{cannot}: nodes {}{rest}", named.join(", ")))
     }
 
-    /// Warns about selections people rarely mean.
+    /// Warns about selections that are probably mistakes.
     async fn warn(&self, write: &Attributes<'_>) {
         let before = write.old.and_then(selector);
         let Some(selector) = write
@@ -144,26 +144,26 @@ impl NodeAccess {
         else {
             return;
         };
-        // Warnings are a courtesy: without the nodes there are none.
+        // Warnings are optional: if the nodes cannot be listed, there are none.
         let Ok(nodes) = self.host.nodes().await else {
             return;
         };
-        let chosen = selected(&nodes, &selector);
-        if chosen.is_empty() {
+        let matching = selected(&nodes, &selector);
+        if matching.is_empty() {
             return;
         }
         let is_control_plane = |node: &NodeMetadata| node.labels.contains_key(CONTROL_PLANE);
         let warnings = write.caller.warnings;
-        let all_of_control_plane = nodes.iter().filter(|node| is_control_plane(node)).count();
-        if chosen.len() == nodes.len() {
+        let control_plane_nodes = nodes.iter().filter(|node| is_control_plane(node)).count();
+        if matching.len() == nodes.len() {
             warnings.add("spec.nodeSelector: matches every node of the cluster");
-        } else if all_of_control_plane > 0
-            && chosen.iter().filter(|node| is_control_plane(node)).count() == all_of_control_plane
+        } else if control_plane_nodes > 0
+            && matching.iter().filter(|node| is_control_plane(node)).count() == control_plane_nodes
         {
             warnings.add("spec.nodeSelector: matches every control-plane node");
         }
         if let Some(own) = &self.own_node
-            && chosen.iter().any(|node| node.name == *own)
+            && matching.iter().any(|node| node.name == *own)
         {
             warnings.add(format!(
                 "spec.nodeSelector: matches node {own:?}, which this server runs on"

@@ -1,7 +1,7 @@
-//! Who asks that a pod leaves, or withdraws that, must be allowed to delete the pod.
+//! Writing an EvictionRequest requires permission to delete its pod.
 //!
-//! The answer must not tell whether the pod exists, so it is never looked up here. Status has rights of its own, since
-//! interceptors write it.
+//! The response must not reveal whether the pod exists, so the pod is never looked up here. Updates of `status`, which
+//! interceptors send, require no such permission.
 
 use drydock_proto::kinds::{GROUP, evictionrequest};
 use futures_util::FutureExt as _;
@@ -39,7 +39,7 @@ impl TargetAccess {
             .collect();
         pods.dedup();
         for pod in pods {
-            // The right to every pod of the namespace is asked for first: one cached answer then serves thousands of requests.
+            // Permission for all pods of the namespace is reviewed first: one cached review then covers thousands of requests.
             if self.access.may_delete(write, "pods", write.namespace, "").await? == Decision::Allow {
                 return Ok(());
             }
@@ -50,14 +50,14 @@ impl TargetAccess {
             {
                 let user = &write.caller.user.name;
                 let namespace = write.namespace;
-                let tail = if reason.is_empty() {
+                let suffix = if reason.is_empty() {
                     String::new()
                 } else {
                     format!(": {reason}")
                 };
                 let why = format!(
                     "User \"{user}\" cannot delete resource \"pods\" in API group \"\" in the namespace \
-                     \"{namespace}\": pod \"{pod}\"{tail}"
+                     \"{namespace}\": pod \"{pod}\"{suffix}"
                 );
                 return Err(ApiError::forbidden(
                     write.resource.group_resource(),

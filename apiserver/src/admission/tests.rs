@@ -10,19 +10,19 @@ use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::admission::Operation;
-use crate::registry::kinds::Registration;
+use crate::registry::registration::Registration;
 use crate::registry::resource::Part;
 use crate::registry::{evictionrequest, nodemaintenance};
 use crate::request::{UserInfo, Warnings};
 
-/// A cluster in which the user may delete what is listed: `pods/NAMESPACE/NAME` or `nodes//NAME`, with an empty name for
+/// A cluster in which the user may delete the listed objects: `pods/NAMESPACE/NAME` or `nodes//NAME`; an empty name stands for
 /// all.
 #[derive(Default)]
 struct Cluster {
     allowed: Vec<&'static str>,
     is_down: bool,
     nodes: Vec<(&'static str, Vec<&'static str>)>,
-    asked: Mutex<Vec<String>>,
+    reviewed: Mutex<Vec<String>>,
 }
 
 impl Host for Cluster {
@@ -54,12 +54,12 @@ impl Host for Cluster {
                 (review.user.name.as_str(), resource.subresource.as_str()),
                 ("jane", "")
             );
-            let asked = format!("{}/{}/{}", resource.resource, resource.namespace, resource.name);
-            self.asked.lock().unwrap().push(asked.clone());
+            let reviewed = format!("{}/{}/{}", resource.resource, resource.namespace, resource.name);
+            self.reviewed.lock().unwrap().push(reviewed.clone());
             if self.is_down {
                 return Err(HostError::Timeout);
             }
-            Ok(if self.allowed.contains(&asked.as_str()) {
+            Ok(if self.allowed.contains(&reviewed.as_str()) {
                 AccessVerdict::Allowed(String::new())
             } else {
                 AccessVerdict::NoOpinion(String::new())
@@ -79,7 +79,7 @@ impl Host for Cluster {
     }
 
     fn pod<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Value>, HostError>> {
-        panic!("whether the pod exists must not matter")
+        panic!("the pod must not be looked up")
     }
 
     fn nodes(&self) -> BoxFuture<'_, Result<Arc<[NodeMetadata]>, HostError>> {
@@ -109,7 +109,7 @@ impl Host for Cluster {
     }
 }
 
-/// What is written, where; the request is by jane.
+/// A write by the user jane.
 struct Write {
     registration: &'static Registration,
     namespace: &'static str,
@@ -141,7 +141,7 @@ impl Write {
         }
     }
 
-    /// The outcome: `Ok` with the warnings, or the code and message; and the reviews that were asked.
+    /// The outcome, which is the warnings or the code and the message, and the objects that were reviewed.
     async fn outcome(&self, cluster: Cluster) -> (Result<Vec<String>, (u16, String)>, Vec<String>) {
         let cluster = Arc::new(cluster);
         let host: Arc<dyn Host> = Arc::clone(&cluster) as _;
@@ -178,15 +178,15 @@ impl Write {
         };
         let outcome = async {
             if self.operation == Operation::Create {
-                chain.begin_create(&write).await?;
+                chain.check_namespace(&write).await?;
             }
             chain.validate(&write).await
         };
         let outcome = outcome.await.map(|()| warnings.texts());
-        let asked = cluster.asked.lock().unwrap().clone();
+        let reviewed = cluster.reviewed.lock().unwrap().clone();
         (
             outcome.map_err(|error: ApiError| (error.code().as_u16(), error.to_string())),
-            asked,
+            reviewed,
         )
     }
 }
@@ -210,7 +210,7 @@ fn may(allowed: &[&'static str]) -> Cluster {
 const NO_POD: &str = "evictionrequests.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot delete resource \"pods\" in API group \"\" in the namespace \"shop\": pod \"web-0\"";
 
 #[tokio::test]
-async fn nothing_new_where_a_namespace_ends() {
+async fn creates_need_an_active_namespace() {
     for (namespace, expected) in [
         ("shop", None),
         ("absent", Some((404, "namespaces \"absent\" not found"))),
@@ -243,34 +243,34 @@ async fn nothing_new_where_a_namespace_ends() {
         assert_eq!(
             write.outcome(may(&[all])).await.0,
             Ok(Vec::new()),
-            "only creates are asked about: {namespace}"
+            "updates are not checked: {namespace}"
         );
     }
 }
 
 #[tokio::test]
-async fn whoever_touches_a_request_may_delete_the_pod() {
-    let mut touched = request("web-0");
-    touched["spec"]["requesters"] = json!([{"name": "a.example.com"}]);
+async fn writing_a_request_requires_permission_to_delete_the_pod() {
+    let mut updated = request("web-0");
+    updated["spec"]["requesters"] = json!([{"name": "a.example.com"}]);
     for (operation, object, old) in [
         (Operation::Create, Some(request("web-0")), None),
-        (Operation::Update, Some(touched), Some(request("web-0"))),
+        (Operation::Update, Some(updated), Some(request("web-0"))),
         (Operation::Delete, None, Some(request("web-0"))),
     ] {
         let write = Write::of(REQUEST, operation, object, old);
-        let (outcome, asked) = write.outcome(may(&["pods/shop/"])).await;
+        let (outcome, reviewed) = write.outcome(may(&["pods/shop/"])).await;
         assert_eq!(
-            (outcome, asked),
+            (outcome, reviewed),
             (Ok(Vec::new()), vec!["pods/shop/".to_owned()]),
             "{operation:?}"
         );
         let (outcome, _) = write.outcome(may(&["pods/shop/web-0"])).await;
         assert_eq!(outcome, Ok(Vec::new()), "{operation:?}");
-        let (outcome, asked) = write
+        let (outcome, reviewed) = write
             .outcome(may(&["pods/other/", "pods/shop/web-1", "nodes//"]))
             .await;
         assert_eq!(outcome, Err((403, NO_POD.to_owned())), "{operation:?}");
-        assert_eq!(asked, ["pods/shop/", "pods/shop/web-0"]);
+        assert_eq!(reviewed, ["pods/shop/", "pods/shop/web-0"]);
         let (outcome, _) = write
             .outcome(Cluster {
                 is_down: true,
@@ -282,7 +282,7 @@ async fn whoever_touches_a_request_may_delete_the_pod() {
 }
 
 #[tokio::test]
-async fn status_and_writes_that_change_nothing_need_no_right_to_the_target() {
+async fn status_updates_and_no_op_updates_require_no_permission_on_the_target() {
     let mut moved = request("web-0");
     moved["metadata"]["managedFields"] = json!([{"manager": "m"}]);
     moved["metadata"]["resourceVersion"] = json!("2");
@@ -299,7 +299,7 @@ async fn status_and_writes_that_change_nothing_need_no_right_to_the_target() {
 }
 
 #[tokio::test]
-async fn both_targets_count_when_they_differ() {
+async fn an_update_of_the_target_requires_permission_for_both_pods() {
     let write = Write::of(
         REQUEST,
         Operation::Update,
@@ -337,17 +337,17 @@ fn nodes(allowed: &[&'static str]) -> Cluster {
 }
 
 #[tokio::test]
-async fn whoever_drains_nodes_may_delete_each() {
+async fn writing_a_maintenance_requires_permission_to_delete_each_node() {
     let cannot = "nodemaintenances.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope";
     let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("old")), None);
     assert_eq!(
         write.outcome(nodes(&["nodes//"])).await,
         (Ok(Vec::new()), vec!["nodes//".to_owned()])
     );
-    let (outcome, mut asked) = write.outcome(nodes(&["nodes//a", "nodes//b"])).await;
-    asked.sort();
+    let (outcome, mut reviewed) = write.outcome(nodes(&["nodes//a", "nodes//b"])).await;
+    reviewed.sort();
     assert_eq!(outcome, Ok(Vec::new()));
-    assert_eq!(asked, ["nodes//", "nodes//a", "nodes//b"]);
+    assert_eq!(reviewed, ["nodes//", "nodes//a", "nodes//b"]);
     let (outcome, _) = write.outcome(nodes(&["nodes//a"])).await;
     assert_eq!(outcome, Err((403, format!("{cannot}: nodes \"b\""))));
     let (outcome, _) = write.outcome(nodes(&[])).await;
@@ -365,7 +365,7 @@ async fn whoever_drains_nodes_may_delete_each() {
     assert_eq!(
         none.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0,
         403,
-        "the right to no node is no right"
+        "permission for one node is not sufficient if none is selected"
     );
 
     let unreadable = Write::of(
@@ -384,7 +384,7 @@ async fn whoever_drains_nodes_may_delete_each() {
 }
 
 #[tokio::test]
-async fn selections_people_rarely_mean_are_warned_about() {
+async fn selections_of_all_nodes_or_the_own_node_cause_warnings() {
     let warnings = |label: &'static str| async move {
         let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance(label)), None);
         write.outcome(nodes(&["nodes//"])).await.0.unwrap()

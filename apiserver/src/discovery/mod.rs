@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
-use crate::registry::resource::{Catalog, Resource, api_version};
+use crate::registry::catalog::Catalog;
+use crate::registry::resource::{Resource, api_version};
 
 /// Verbs of a resource, sorted.
 const VERBS: &[&str] = &[

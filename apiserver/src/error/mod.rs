@@ -1,9 +1,9 @@
 //! API errors: the response for the client, and the cause for the log.
 //!
-//! [`ApiError`] carries a `metav1.Status` (or, for a few outer filters, plain text). It is the only place that chooses HTTP
-//! codes. Clients match reasons, codes and many of the messages, so every constructor is one row of Kubernetes' own
-//! vocabulary: errors about objects and rights in `objects`, about the request in `requests`, about the state of the server
-//! in `server`. The cause is never sent.
+//! [`ApiError`] contains a `metav1.Status` (or, for a few outer filters, plain text). It is the only place that chooses HTTP
+//! codes. Clients match reasons, codes and many of the messages, so there is a constructor for each error that Kubernetes
+//! knows: errors about objects and permissions in `objects`, about the request in `requests`, about the state of the server
+//! in `server`. The cause is logged and never sent.
 
 mod objects;
 mod requests;
@@ -24,7 +24,7 @@ pub use self::status::{Reason, Status, StatusCause, StatusDetails, StatusMetadat
 pub struct GroupResource<'a> {
     /// API group; empty for core.
     pub group: &'a str,
-    /// Plural resource name (or the kind, where a message speaks of kinds).
+    /// Plural resource name, or the kind in messages about kinds.
     pub resource: &'a str,
 }
 
@@ -38,9 +38,9 @@ impl fmt::Display for GroupResource<'_> {
     }
 }
 
-/// How the response is written: most as a Status, those of a few outer filters as plain text.
+/// The encoding of the response: plain text for the errors of a few outer filters, otherwise a Status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Encoding {
     Status,
     Text,
 }
@@ -52,7 +52,7 @@ pub struct ApiError(Box<Inner>);
 
 struct Inner {
     status: Status,
-    form: Form,
+    encoding: Encoding,
     nosniff: bool,
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -74,7 +74,7 @@ impl ApiError {
     fn from_status(status: Status) -> Self {
         Self(Box::new(Inner {
             status,
-            form: Form::Status,
+            encoding: Encoding::Status,
             nosniff: false,
             cause: None,
         }))
@@ -82,7 +82,7 @@ impl ApiError {
 
     fn text(code: StatusCode, reason: Option<Reason>, message: impl Into<Cow<'static, str>>) -> Self {
         let mut error = Self::from_status(Status::failure(code, reason, message));
-        error.0.form = Form::Text;
+        error.0.encoding = Encoding::Text;
         error.0.nosniff = true;
         error
     }
@@ -102,7 +102,7 @@ impl ApiError {
         self
     }
 
-    /// Sets `details.retryAfterSeconds` and so the Retry-After header.
+    /// Sets `details.retryAfterSeconds`, which is also the Retry-After header.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.0.status.details.get_or_insert_default().retry_after_seconds = seconds;
@@ -151,19 +151,19 @@ impl ApiError {
         &self.0.status
     }
 
-    /// Whether the response is plain text whatever the client accepts.
+    /// Whether the response is plain text, regardless of what the client accepts.
     #[must_use]
     pub fn is_text(&self) -> bool {
-        self.0.form == Form::Text
+        self.0.encoding == Encoding::Text
     }
 
-    /// Whether the response tells browsers not to guess its media type.
+    /// Whether the response has `X-Content-Type-Options: nosniff`.
     #[must_use]
     pub fn is_nosniff(&self) -> bool {
         self.0.nosniff
     }
 
-    /// Seconds after which the client should retry; none when it should not.
+    /// Seconds after which the client should retry; `None` if it should not.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u32> {
         let details = self.0.status.details.as_ref()?;
@@ -176,7 +176,7 @@ impl ApiError {
         self.0.cause.as_deref()
     }
 
-    /// The Status as JSON with a newline at its end; `pretty` indents by two spaces.
+    /// The Status as JSON with a final newline; `pretty` indents by two spaces.
     #[must_use]
     pub fn json(&self, pretty: bool) -> Bytes {
         let encoded = if pretty {
@@ -184,14 +184,14 @@ impl ApiError {
         } else {
             serde_json::to_vec(self.status())
         };
-        // A Status holds only text and numbers, so encoding cannot fail; an empty body is a safe response anyway.
+        // A Status contains only strings and numbers, so encoding cannot fail.
         let mut body = encoded.unwrap_or_default();
         body.push(b'\n');
         body.into()
     }
 }
 
-/// Escapes `&`, `<`, `>` as HTML entities, so that browsers that guess media types do not run the texts of 403 responses.
+/// Escapes `&`, `<`, `>` as HTML entities, so that a browser that guesses the media type does not run scripts in an error text.
 fn escape_html(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>']) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! Errors about an object, or about the rights of a user.
+//! Errors about an object, or about the permissions of a user.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use drydock_machinery::field_error::{ErrorList, quoted};
 
 use super::{ApiError, GroupResource, Reason, StatusCause};
 
-/// What a refused resource request wanted to do, for the text of its 403.
+/// The attributes of a resource request that is not permitted, for the message of its 403.
 #[derive(Clone, Copy, Debug)]
 pub struct DeniedResource<'a> {
     /// The user's name.
@@ -33,7 +33,7 @@ impl ApiError {
         Self::new(Reason::NotFound, format!("{resource} {} not found", quoted(name))).about(resource, name)
     }
 
-    /// 409: an object of that name exists.
+    /// 409: an object with this name exists.
     #[must_use]
     pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
@@ -43,7 +43,7 @@ impl ApiError {
         .about(resource, name)
     }
 
-    /// 409: an object of that name exists and is on its way out.
+    /// 409: an object with this name exists and is being deleted.
     #[must_use]
     pub fn already_exists_deleting(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
@@ -56,7 +56,7 @@ impl ApiError {
         .about(resource, name)
     }
 
-    /// 409, retry after 1 s: every generated name was taken.
+    /// 409, retry after 1 s: every name that was generated is in use.
     #[must_use]
     pub fn generated_name_taken(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
@@ -70,7 +70,7 @@ impl ApiError {
         .retry_after(1)
     }
 
-    /// 409: the object changed meanwhile or a precondition failed; `why` completes the sentence.
+    /// 409: a concurrent write changed the object, or a precondition failed; `why` completes the sentence.
     #[must_use]
     pub fn conflict(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         Self::new(
@@ -83,7 +83,8 @@ impl ApiError {
         .about(resource, name)
     }
 
-    /// 410: the revision or continue token is gone; `continue_token` lets a client go on inconsistently, or is empty.
+    /// 410: the revision or the continue token has expired. `continue_token` continues the list at the current state, without
+    /// consistency with earlier pages; it may be empty.
     #[must_use]
     pub fn expired(message: impl Into<Cow<'static, str>>, continue_token: String) -> Self {
         let mut error = Self::new(Reason::Expired, message);
@@ -91,7 +92,7 @@ impl ApiError {
         error
     }
 
-    /// 422 from faults that are already texts: `body` is `field: fault` of each. Duplicates print once.
+    /// 422 from causes. The message lists `field: message` of each, without duplicates.
     #[must_use]
     pub fn invalid(kind: GroupResource<'_>, name: &str, causes: Vec<StatusCause>) -> Self {
         let mut bodies: Vec<String> = Vec::with_capacity(causes.len());
@@ -117,20 +118,20 @@ impl ApiError {
         .causes(causes)
     }
 
-    /// 422 from the faults a validation found; `kind` carries the Kind, not the plural.
+    /// 422 from validation errors; `kind` has the kind, not the plural.
     #[must_use]
-    pub fn invalid_fields(kind: GroupResource<'_>, name: &str, faults: &ErrorList) -> Self {
-        let causes = faults.iter().map(|fault| StatusCause {
-            reason: Cow::Borrowed(fault.reason()),
-            message: fault.body().to_owned(),
-            field: fault.field().to_owned(),
+    pub fn invalid_fields(kind: GroupResource<'_>, name: &str, errors: &ErrorList) -> Self {
+        let causes = errors.iter().map(|error| StatusCause {
+            reason: Cow::Borrowed(error.reason()),
+            message: error.body().to_owned(),
+            field: error.field().to_owned(),
         });
-        Self::new(Reason::Invalid, faults.invalid_message(&kind.to_string(), name))
+        Self::new(Reason::Invalid, errors.invalid_message(&kind.to_string(), name))
             .about(kind, name)
             .causes(causes.collect())
     }
 
-    /// 403 of an admission rule: `why` is the rule's own text. `name` may be empty.
+    /// 403 of an admission rule; `why` is the rule's text. `name` may be empty.
     #[must_use]
     pub fn forbidden(resource: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = if name.is_empty() {
@@ -141,7 +142,7 @@ impl ApiError {
         Self::new(Reason::Forbidden, message).about(resource, name)
     }
 
-    /// 403: nothing new in a namespace that is being deleted. Clients match the cause.
+    /// 403: no new objects in a namespace that is being deleted. Clients match the cause.
     #[must_use]
     pub fn namespace_terminating(resource: GroupResource<'_>, name: &str, namespace: &str) -> Self {
         Self::forbidden(
@@ -170,7 +171,7 @@ impl ApiError {
         )
     }
 
-    /// 403 of the authorizer for a resource; `reason` is the authorizer's own, or empty.
+    /// 403 of the authorizer for a resource; `reason` is the authorizer's reason, or empty.
     #[must_use]
     pub fn denied(denied: DeniedResource<'_>, reason: &str) -> Self {
         let resource = GroupResource {
@@ -182,7 +183,7 @@ impl ApiError {
             .nosniff()
     }
 
-    /// 403 of the authorizer for a path, `verb` being the lower-case HTTP method.
+    /// 403 of the authorizer for a path; `verb` is the lower-case HTTP method.
     #[must_use]
     pub fn denied_path(user: &str, verb: &str, path: &str, reason: &str) -> Self {
         let mut message = format!(
@@ -198,7 +199,7 @@ impl ApiError {
     }
 }
 
-/// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` where there is one.
+/// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` if there is one.
 #[must_use]
 fn denial_text(denied: DeniedResource<'_>, reason: &str) -> String {
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Errors about the request itself: its path, method, headers and body.
+//! Errors about the request: its path, method, headers and body.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::{ApiError, Reason};
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 impl ApiError {
-    /// 401. Reveals nothing about the cause.
+    /// 401. Does not reveal the cause.
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::new(Reason::Unauthorized, "Unauthorized")
@@ -20,7 +20,7 @@ impl ApiError {
         Self::new(Reason::BadRequest, message)
     }
 
-    /// 422 of a patch whose operations do not fit the object; clients look at the code alone.
+    /// 422 for a patch whose operations cannot be applied to the object. Clients match only the code.
     #[must_use]
     pub fn unprocessable() -> Self {
         Self::new(
@@ -62,13 +62,13 @@ impl ApiError {
         )
     }
 
-    /// 406 with a free text.
+    /// 406 with the given message.
     #[must_use]
     pub fn not_acceptable_because(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::NotAcceptable, message)
     }
 
-    /// 406 of the router: no produced type fits at all.
+    /// 406 of the router: the client accepts none of the media types.
     #[must_use]
     pub fn not_acceptable_route(available: &[&str]) -> Self {
         Self::new(
@@ -105,7 +105,7 @@ impl ApiError {
         Self::too_large(format!("Request entity too large: limit is {BODY_LIMIT}"))
     }
 
-    /// 413 with a free text: too many patch operations, an object above the store's limit.
+    /// 413 with the given message: too many patch operations, an object above the store's limit.
     #[must_use]
     pub fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::RequestEntityTooLarge, message)

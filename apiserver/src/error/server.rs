@@ -9,13 +9,13 @@ use http::StatusCode;
 use super::{ApiError, Reason, Status, StatusCause, escape_html};
 
 impl ApiError {
-    /// 429 as a Status, for instance `storage is (re)initializing`.
+    /// 429 as a Status, for example `storage is (re)initializing`.
     #[must_use]
     pub fn too_many_requests(message: impl Into<Cow<'static, str>>, retry_after_seconds: u32) -> Self {
         Self::new(Reason::TooManyRequests, message).retry_after(retry_after_seconds)
     }
 
-    /// 429 as text: more requests in flight than the server takes.
+    /// 429 as text: the limit of requests in flight is reached.
     #[must_use]
     pub fn overloaded() -> Self {
         Self::text(
@@ -26,7 +26,7 @@ impl ApiError {
         .retry_after(1)
     }
 
-    /// 429 as text: the listener is closed and this connection should go elsewhere.
+    /// 429 as text: the server is shutting down, and the client should connect to another one.
     #[must_use]
     pub fn shutting_down() -> Self {
         Self::text(
@@ -37,7 +37,7 @@ impl ApiError {
         .retry_after(5)
     }
 
-    /// 503 as text: the server no longer takes requests at all.
+    /// 503 as text: the server accepts no more requests.
     #[must_use]
     pub fn shut_down() -> Self {
         Self::text(
@@ -48,26 +48,26 @@ impl ApiError {
         .retry_after(5)
     }
 
-    /// 504 of a handler whose own bound passed: [`ApiError::deadline_exceeded`] is the usual text.
+    /// 504 with the given text; see [`ApiError::deadline_exceeded`] for the usual one.
     #[must_use]
     pub fn timeout(text: impl fmt::Display) -> Self {
         Self::new(Reason::Timeout, format!("Timeout: {text}"))
     }
 
-    /// 504: the 34 s of a write are over. It may still commit.
+    /// 504: the 34 s timeout of a write has passed. The write may still commit.
     #[must_use]
     pub fn deadline_exceeded() -> Self {
         Self::timeout("request did not complete within requested timeout - context deadline exceeded")
             .empty_details()
     }
 
-    /// 504 of the outer filter: the request's whole time is over.
+    /// 504 of the outer filter: the request timeout has passed.
     #[must_use]
     pub fn request_timeout() -> Self {
         Self::timeout("request did not complete within the allotted timeout")
     }
 
-    /// 504: the asked resource version lies in the future. The reference retries after 1 s.
+    /// 504: the requested resourceVersion is in the future. Retry after 1 s, as in kube-apiserver.
     #[must_use]
     pub fn future_resource_version(requested: u64, current: u64) -> Self {
         Self::timeout(format_args!(
@@ -87,7 +87,7 @@ impl ApiError {
         Self::new(Reason::ServiceUnavailable, message).retry_after(retry_after_seconds)
     }
 
-    /// 503 in place of a 404 while not every path is installed: a false 404 would make the garbage collector delete.
+    /// 503 instead of 404 while not every path is installed: the garbage collector would delete objects after a wrong 404.
     #[must_use]
     pub fn not_ready() -> Self {
         Self::service_unavailable(
@@ -96,7 +96,7 @@ impl ApiError {
         )
     }
 
-    /// 500 `Internal error occurred: …`. The text goes to the client; see [`ApiError::because`] for the cause.
+    /// 500 `Internal error occurred: …`. The text is sent to the client; [`ApiError::because`] adds a cause for the log.
     #[must_use]
     pub fn internal(text: impl fmt::Display) -> Self {
         let text = text.to_string();
@@ -108,7 +108,7 @@ impl ApiError {
         ])
     }
 
-    /// 500 with an empty reason: what the reference answers for errors it does not classify.
+    /// 500 with an empty reason, as kube-apiserver sends for errors that have no reason.
     #[must_use]
     pub fn unclassified(message: impl Into<Cow<'static, str>>) -> Self {
         Self::from_status(Status::failure(StatusCode::INTERNAL_SERVER_ERROR, None, message))

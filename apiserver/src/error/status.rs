@@ -5,42 +5,42 @@ use std::borrow::Cow;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-/// Why a request failed, as clients' `apierrors.IsX` read it.
+/// Why a request failed. Clients match it with `apierrors.IsNotFound` and the like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The object, resource or path does not exist.
     NotFound,
-    /// An object of that name exists.
+    /// An object with this name exists.
     AlreadyExists,
-    /// The object changed meanwhile, or a precondition failed.
+    /// A concurrent write changed the object, or a precondition failed.
     Conflict,
-    /// The revision or continue token is older than what is kept.
+    /// The revision or the continue token is older than the retained history.
     Expired,
-    /// The object breaks a rule of its kind.
+    /// The object is not valid.
     Invalid,
-    /// The user may not do this.
+    /// The user does not have permission.
     Forbidden,
-    /// The user is unknown.
+    /// The client is not authenticated.
     Unauthorized,
-    /// The request makes no sense.
+    /// The request is malformed.
     BadRequest,
-    /// No handler for this method.
+    /// The path does not support the method.
     MethodNotAllowed,
-    /// No acceptable response type.
+    /// The client accepts no available media type.
     NotAcceptable,
-    /// Unknown request body type.
+    /// The media type of the body is not supported.
     UnsupportedMediaType,
     /// The body exceeds the limit.
     RequestEntityTooLarge,
-    /// Back off and retry.
+    /// The server is overloaded; retry later.
     TooManyRequests,
-    /// The time for the request is over; a write may still commit.
+    /// The request timed out; a write may still commit.
     Timeout,
-    /// The operation could not be finished in time; retry.
+    /// The operation did not finish in time; retry.
     ServerTimeout,
-    /// Not able to serve now.
+    /// The server is temporarily unavailable.
     ServiceUnavailable,
-    /// A fault of the server.
+    /// An error of the server.
     InternalError,
     /// A stored object cannot be decoded.
     StorageReadError,
@@ -95,7 +95,7 @@ impl Reason {
     }
 }
 
-/// `metav1.Status` on the wire; members in the order Kubernetes prints them, empty ones left out except `metadata`.
+/// `metav1.Status` on the wire. Members are in the order of Kubernetes; empty ones except `metadata` are omitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -103,20 +103,20 @@ pub struct Status {
     pub kind: Cow<'static, str>,
     /// Always `v1`.
     pub api_version: Cow<'static, str>,
-    /// List metadata; carries the fresh continue token of an expired page.
+    /// List metadata: the new continue token of an expired page.
     pub metadata: StatusMetadata,
     /// `Success` or `Failure`.
     pub status: Cow<'static, str>,
-    /// For people, and sadly matched by some programs.
+    /// For people. Some programs match it nevertheless.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub message: Cow<'static, str>,
-    /// For programs: a [`Reason`], or free text in the verdict of a webhook. Empty on unclassified server errors.
+    /// For programs: a [`Reason`]. Empty for unclassified server errors.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub reason: Cow<'static, str>,
-    /// What the message speaks of. `Some` of an empty value prints as `{}`.
+    /// The object and the causes. `Some` of an empty value is encoded as `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<StatusDetails>,
-    /// The HTTP status of the answer; 0 (left out) on a success.
+    /// The HTTP code; 0 (omitted) for a success.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub code: u16,
 }
@@ -124,12 +124,12 @@ pub struct Status {
 /// The list metadata of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusMetadata {
-    /// Where an expired list can go on, inconsistently.
+    /// The token with which an expired list can be continued inconsistently.
     #[serde(default, rename = "continue", skip_serializing_if = "String::is_empty")]
     pub continue_token: String,
 }
 
-/// The object a [`Status`] speaks of and the single faults found.
+/// The object of a [`Status`], and the causes of the error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusDetails {
@@ -145,35 +145,35 @@ pub struct StatusDetails {
     /// `metadata.uid` of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// One entry per fault.
+    /// One entry for each error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
-    /// Seconds to wait before a retry; 0 = not retryable by that promise.
+    /// Seconds to wait before a retry; 0 (omitted) if the client should not retry.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
 
-/// One fault.
+/// One cause of an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusCause {
-    /// Such as `FieldValueRequired`, `NamespaceTerminating`.
+    /// For programs: `FieldValueRequired`, `NamespaceTerminating`.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub reason: Cow<'static, str>,
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Path of the field in the object, `spec.requesters[1].name`.
+    /// The path of the field in the object: `spec.requesters[1].name`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
-/// Number members are left out when 0, as Go's `omitempty` does.
+/// Numbers are omitted when 0, as by Go's `omitempty`.
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
 
 impl Status {
-    /// The Status that answers a delete which removed the object.
+    /// The Status of a successful request, such as a delete that has removed the object.
     #[must_use]
     pub fn success(details: StatusDetails) -> Self {
         Self {

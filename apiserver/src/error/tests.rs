@@ -15,7 +15,7 @@ fn check(error: &ApiError, code: u16, json: &str) {
 }
 
 #[test]
-fn wire_forms_are_exact() {
+fn the_json_of_a_status_is_that_of_kubernetes() {
     check(
         &ApiError::not_found(REQUESTS, "x"),
         404,
@@ -62,13 +62,26 @@ fn wire_forms_are_exact() {
     );
 }
 
+/// The error, its code and its message.
+type Row = (ApiError, u16, &'static str);
+
+fn check_messages(rows: impl IntoIterator<Item = Row>) {
+    for (error, code, message) in rows {
+        assert_eq!(
+            (error.code().as_u16(), error.to_string().as_str()),
+            (code, message)
+        );
+        assert_eq!(error.status().code, code);
+    }
+}
+
 #[test]
-fn messages_are_those_that_clients_match() {
-    let ten = GroupResource {
+fn messages_about_objects_are_those_that_clients_match() {
+    let pods = GroupResource {
         group: "",
         resource: "pods",
     };
-    for (error, code, message) in [
+    check_messages([
         (
             ApiError::already_exists(REQUESTS, "x"),
             409,
@@ -85,7 +98,7 @@ fn messages_are_those_that_clients_match() {
             r#"evictionrequests.coordination.k8s.io "x" already exists, the server was not able to generate a unique name for the object"#,
         ),
         (
-            ApiError::conflict(ten, "x", "the object has been modified"),
+            ApiError::conflict(pods, "x", "the object has been modified"),
             409,
             r#"Operation cannot be fulfilled on pods "x": the object has been modified"#,
         ),
@@ -99,6 +112,12 @@ fn messages_are_those_that_clients_match() {
             404,
             r#"namespaces "ns" not found"#,
         ),
+    ]);
+}
+
+#[test]
+fn messages_about_requests_are_those_that_clients_match() {
+    check_messages([
         (
             ApiError::method_not_allowed(),
             405,
@@ -129,6 +148,12 @@ fn messages_are_those_that_clients_match() {
             413,
             "Request entity too large: limit is 3145728",
         ),
+    ]);
+}
+
+#[test]
+fn messages_about_the_server_are_those_that_clients_match() {
+    check_messages([
         (
             ApiError::deadline_exceeded(),
             504,
@@ -145,17 +170,11 @@ fn messages_are_those_that_clients_match() {
             503,
             "the request has been made before all known HTTP paths have been installed, please try again",
         ),
-    ] {
-        assert_eq!(
-            (error.code().as_u16(), error.to_string().as_str()),
-            (code, message)
-        );
-        assert_eq!(error.status().code, code);
-    }
+    ]);
 }
 
 #[test]
-fn several_faults_are_listed_and_repeated_texts_once() {
+fn all_causes_are_listed_without_duplicate_texts() {
     let cause = |field: &str| StatusCause {
         reason: "FieldValueRequired".into(),
         message: "Required value".to_owned(),
@@ -170,7 +189,7 @@ fn several_faults_are_listed_and_repeated_texts_once() {
 }
 
 #[test]
-fn denials_name_user_verb_and_place() {
+fn denials_name_user_verb_resource_and_scope() {
     let denied = DeniedResource {
         user: "u",
         verb: "delete",
@@ -220,7 +239,7 @@ fn denials_name_user_verb_and_place() {
 }
 
 #[tokio::test]
-async fn plain_text_answers_carry_their_headers() {
+async fn plain_text_responses_have_their_headers() {
     for (error, code, retry, text) in [
         (
             ApiError::overloaded(),
@@ -264,7 +283,7 @@ async fn plain_text_answers_carry_their_headers() {
 }
 
 #[test]
-fn retry_after_details_become_the_header() {
+fn retry_after_seconds_are_also_the_header() {
     let response = ApiError::too_many_requests("storage is (re)initializing", 3).into_response();
     assert_eq!(response.headers()["retry-after"], "3");
     assert_eq!(response.headers()["content-type"], "application/json");

@@ -1,4 +1,4 @@
-//! Decodes request bodies.
+//! Decodes and checks request bodies.
 
 use bytes::Bytes;
 use drydock_machinery::codec::protobuf::{self, Message};
@@ -8,13 +8,13 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
-use super::Call;
+use super::call::Call;
 use crate::error::ApiError;
+use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::Catalog;
 use crate::request::negotiate::MediaType;
 
-/// The media types of bodies that are named in a 415.
+/// The media types that a 415 lists.
 const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
 
 /// The encoding of the body; JSON if there is no `Content-Type`.
@@ -33,10 +33,10 @@ pub(super) fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
     }
 }
 
-/// Decodes a body.
+/// Decodes a body as JSON or YAML.
 ///
 /// # Errors
-/// Text that is not of the type.
+/// The syntax error.
 pub(super) fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, DecodeError> {
     match media_type {
         MediaType::Json => codec::json::decode(bytes),
@@ -54,10 +54,10 @@ pub fn is_protobuf(headers: &HeaderMap) -> bool {
     text.split(';').next().unwrap_or_default().trim() == protobuf::MEDIA_TYPE
 }
 
-/// A protobuf body as the JSON it stands for.
+/// Decodes a protobuf body to JSON.
 ///
 /// # Errors
-/// 400 for bytes that are not the message.
+/// 400 for bytes that are not such a message.
 pub fn decode_protobuf(bytes: &[u8], message: Message) -> Result<Value, ApiError> {
     protobuf::decode(bytes, message).map_err(|error| ApiError::bad_request(error.to_string()))
 }
@@ -66,8 +66,8 @@ pub fn decode_protobuf(bytes: &[u8], message: Message) -> Result<Value, ApiError
 /// defaults applied.
 ///
 /// # Errors
-/// 400 for a body that cannot be decoded, for another kind or version, and for strict decoding errors where the request
-/// asks for them.
+/// 400 for a body that cannot be decoded, for another kind or version, and with strict validation for unknown and duplicate
+/// fields.
 pub(super) fn decode_object<S: Store>(
     call: &Call<'_, S>,
     bytes: &Bytes,
@@ -121,7 +121,7 @@ fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &DecodeError) -> ApiEr
     ))
 }
 
-/// Checks kind and version; where the body names none, those of the endpoint are set.
+/// Checks kind and version. If the body has none, those of the endpoint are set.
 fn check_type(
     catalog: &Catalog,
     endpoint: &Endpoint,
@@ -171,7 +171,7 @@ fn check_type(
     Ok(())
 }
 
-/// The name that Go's decoder gives to the type of a JSON value.
+/// The name of the type of a JSON value in errors of Go's decoder.
 fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,10 +1,11 @@
-//! POST: creates an object.
+//! POST of a new object.
 
 use drydock_machinery::codec;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body};
+use super::body;
+use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::negotiate::{MediaType, ResponseKind};
@@ -22,17 +23,17 @@ pub(super) async fn create<S: Store>(
         None => body::content_type(&call.headers)?,
     };
     let bytes = body.read().await?;
-    // A protobuf body is decoded to the JSON it stands for.
+    // A protobuf body is converted to JSON first.
     let bytes = match message {
         Some(message) => codec::encode(&body::decode_protobuf(&bytes, message)?).into(),
         None => bytes,
     };
     let options = WriteOptions::parse("CreateOptions", &call.context.query)?;
-    let form = call.form(representation)?;
+    let format = call.format(representation)?;
     let object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
     let written = call
         .store
         .create(call.write_request(&options), &call.namespace, object)
         .await?;
-    form.object(StatusCode::CREATED, &written)
+    format.object(StatusCode::CREATED, &written)
 }

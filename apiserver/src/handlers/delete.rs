@@ -5,14 +5,15 @@ use drydock_machinery::codec::protobuf::DELETE_OPTIONS;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::{Call, body, response};
+use super::call::Call;
+use super::{body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Deleted;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::DeleteOptions;
 
-/// Reads `DeleteOptions` from the body, else from the query.
+/// Parses `DeleteOptions` from the body, or from the query if there is no body.
 pub(super) async fn options<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
@@ -37,7 +38,7 @@ pub(super) async fn delete<S: Store>(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::Object)?;
     let options = options(call, body).await?;
-    let form = call.form(representation)?;
+    let format = call.format(representation)?;
     let key = call.store.key(&call.namespace, &call.name)?;
     let deleted = if options.unsafe_delete {
         call.store
@@ -47,7 +48,7 @@ pub(super) async fn delete<S: Store>(
         call.store.delete(call.caller(), &key, &options).await?
     };
     match deleted {
-        Deleted::Gone { uid } => {
+        Deleted::Removed { uid } => {
             let resource = &call.store.resource;
             let details = StatusDetails {
                 name: call.name.clone(),
@@ -58,13 +59,13 @@ pub(super) async fn delete<S: Store>(
             };
             response::status(&Status::success(details), representation)
         }
-        Deleted::Held(written) => {
+        Deleted::Marked(written) => {
             let code = if options.explicitly_not_orphaned {
                 StatusCode::ACCEPTED
             } else {
                 StatusCode::OK
             };
-            form.object(code, &written)
+            format.object(code, &written)
         }
     }
 }

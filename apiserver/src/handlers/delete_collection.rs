@@ -1,18 +1,19 @@
-//! DELETE of a collection: removes the objects of a list.
+//! DELETE of a collection: deletes the objects of a list.
 
 use std::sync::Arc;
 
 use drydock_storage::Store;
 use http::Response;
 
-use super::{Call, delete, list};
+use super::call::Call;
+use super::{delete, list};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::request::negotiate::ResponseKind;
 use crate::request::projection::IncludeObject;
 
-/// How many objects are removed together. Bounds the memory of a request beyond the snapshot.
+/// How many objects are deleted together. Bounds the memory of a request besides the snapshot.
 const BATCH: usize = 1_000;
 
 pub(super) async fn delete_collection<S: Store>(

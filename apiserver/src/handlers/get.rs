@@ -1,9 +1,9 @@
-//! Reading one object.
+//! GET of one object.
 
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
-use super::Call;
+use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::store::Written;
@@ -21,5 +21,5 @@ pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<Respons
         value: object.value().clone(),
         revision: Some(object.modified()),
     };
-    call.form(representation)?.object(StatusCode::OK, &written)
+    call.format(representation)?.object(StatusCode::OK, &written)
 }

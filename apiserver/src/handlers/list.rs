@@ -1,7 +1,7 @@
 //! GET of a collection.
 //!
-//! A list is a cursor over a snapshot, encoded into buffers of 64 KiB as fast as the socket takes them. It holds no lock and
-//! needs the same memory for ten objects as for a hundred thousand.
+//! A list is a cursor over a snapshot. Objects are encoded into buffers of 64 KiB at the rate at which the client reads. A list
+//! holds no lock, and its memory does not depend on the number of objects.
 
 use std::sync::Arc;
 
@@ -14,8 +14,9 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::call::Call;
+use super::response;
 use super::selection::selection;
-use super::{Call, response};
 use crate::cache::{
     CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, Freshness, ListState, PageOf, Query, ReadError,
 };
@@ -29,7 +30,7 @@ use crate::request::projection::IncludeObject;
 /// The size of an encoded buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Objects in order.
+/// Objects in the order of their keys.
 pub(super) type Objects = Box<dyn Iterator<Item = Arc<CachedObject>> + Send>;
 
 /// The metadata of a list.
@@ -53,10 +54,10 @@ pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<Respon
     Ok(render(call, representation, include, page))
 }
 
-/// The page a request asks for.
+/// The page that a request selects.
 ///
 /// # Errors
-/// 400 and 422 for parameters, 410 for a compacted state, 429 and 504 for one that does not exist yet.
+/// 400 and 422 for parameters, 410 for a compacted revision, 429 and 504 for a future one.
 pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError> {
     let options = ListOptions::parse(&call.context.query)?;
     let selection = selection(call)?;
@@ -85,7 +86,7 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
         (page, _) => page?,
     };
     let continue_token = page.next.map(|start| {
-        // Once a list has become inconsistent, every later page shows the newest state.
+        // After a page of an inconsistent list, all later pages are inconsistent too: they read the current state.
         let of = if inconsistent {
             PageOf::Latest
         } else {
@@ -103,32 +104,32 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
     })
 }
 
-/// Writes a page in the representation the client asked for.
+/// Writes a page in the negotiated representation.
 pub(super) fn render<S: Store>(
     call: &Call<'_, S>,
     representation: Representation,
     include: IncludeObject,
     page: Page,
 ) -> Response<ResponseBody> {
-    let items = Items {
+    let encoder = ListEncoder {
         endpoint: call.endpoint.clone(),
         representation,
         include,
         now: call.store.clock().now(),
     };
-    stream_page(items, page)
+    stream_page(encoder, page)
 }
 
-/// How the objects of a list are written.
-struct Items {
+/// Encodes the objects of a list.
+struct ListEncoder {
     endpoint: Endpoint,
     representation: Representation,
     include: IncludeObject,
     now: Timestamp,
 }
 
-impl Items {
-    /// The member that holds the objects. It is the last one of the document.
+impl ListEncoder {
+    /// The member that contains the objects. It is the last one of the document.
     fn member(&self) -> &'static str {
         if matches!(self.representation.transform, Transform::Table(_)) {
             "rows"
@@ -196,12 +197,12 @@ impl Items {
             .strip_suffix(b"}")
             .unwrap_or(&envelope)
             .trim_ascii_end();
-        let (begun, member) = match self.layout() {
+        let (start, member) = match self.layout() {
             Layout::Compact => (open, format!(",\"{member}\":[")),
             Layout::Indented => (open, format!(",\n  \"{member}\": [")),
             Layout::Yaml => (&*envelope, format!("{member}:")),
         };
-        out.extend_from_slice(begun);
+        out.extend_from_slice(start);
         out.extend_from_slice(member.as_bytes());
         Ok(())
     }
@@ -272,20 +273,20 @@ fn write_indented(out: &mut BytesMut, text: &[u8], indent: &str) {
     }
 }
 
-/// The page as a body that is encoded while it is read. The objects come last, as from kube-apiserver.
-fn stream_page(items: Items, page: Page) -> Response<ResponseBody> {
-    let media_type = items.representation.media_type;
+/// A response with a page. The body is encoded while it is read. The objects come last, as in kube-apiserver.
+fn stream_page(encoder: ListEncoder, page: Page) -> Response<ResponseBody> {
+    let media_type = encoder.representation.media_type;
     let mut start = BytesMut::new();
-    if let Err(error) = items.write_start(&mut start, &page.head) {
+    if let Err(error) = encoder.write_start(&mut start, &page.head) {
         return error.into_response();
     }
-    let mut state = Rest {
-        items,
+    let mut state = PageStream {
+        encoder,
         objects: Some(page.objects),
         buffer: start,
         first: true,
     };
-    // A small page is one buffer with a known length; only larger ones are streams.
+    // A page that fits into one buffer is sent with a Content-Length. Only larger ones are streamed.
     let first = match state.fill() {
         Ok(bytes) => bytes,
         Err(error) => return error.into_response(),
@@ -319,25 +320,25 @@ fn stream_page(items: Items, page: Page) -> Response<ResponseBody> {
     response
 }
 
-/// The part of a page that is not yet written.
-struct Rest {
-    items: Items,
-    /// None once the last object is written.
+/// The part of a page that has not been encoded yet.
+struct PageStream {
+    encoder: ListEncoder,
+    /// `None` once the last object has been encoded.
     objects: Option<Objects>,
     buffer: BytesMut,
     first: bool,
 }
 
-impl Rest {
+impl PageStream {
     fn fill(&mut self) -> Result<Bytes, ApiError> {
         while self.buffer.len() < BUFFER_BYTES {
             let Some(object) = self.objects.as_mut().and_then(Iterator::next) else {
                 self.objects = None;
-                self.items.write_end(&mut self.buffer, self.first);
+                self.encoder.write_end(&mut self.buffer, self.first);
                 break;
             };
             let first = std::mem::take(&mut self.first);
-            self.items.write(&mut self.buffer, &object, first)?;
+            self.encoder.write(&mut self.buffer, &object, first)?;
         }
         Ok(self.buffer.split().freeze())
     }

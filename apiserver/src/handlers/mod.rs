@@ -4,6 +4,7 @@
 //! documents that are built at startup.
 
 mod body;
+mod call;
 mod create;
 mod delete;
 mod delete_collection;
@@ -25,18 +26,17 @@ use drydock_machinery::field_error::quoted;
 use drydock_storage::Store;
 use http::{HeaderMap, Method, Request, Response};
 
+use self::call::Call;
 use crate::discovery::Discovery;
 use crate::error::ApiError;
 use crate::filters::Handler;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::openapi::OpenApi;
-use crate::registry::caller::Caller;
+use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::{Catalog, Part};
-use crate::registry::store::{ResourceStore, WriteRequest};
+use crate::registry::resource::Part;
+use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
-use crate::request::options::WriteOptions;
-use crate::request::projection::IncludeObject;
 use crate::request::{RequestContext, ResourceRequest, Verb};
 
 pub use self::body::{decode_protobuf, is_protobuf};
@@ -65,56 +65,6 @@ pub trait Extension: Send + Sync {
 
     /// Handles a request that the extension has claimed.
     fn handle(&self, context: RequestContext, headers: HeaderMap, body: RequestBody) -> ResponseFuture<'_>;
-}
-
-impl<'a> From<&'a RequestContext> for Caller<'a> {
-    fn from(context: &'a RequestContext) -> Self {
-        Self {
-            user: &context.user,
-            user_agent: &context.user_agent,
-            warnings: &context.warnings,
-        }
-    }
-}
-
-/// A resource request with everything a verb needs.
-struct Call<'a, S: Store> {
-    catalog: &'a Catalog,
-    store: Arc<ResourceStore<S>>,
-    endpoint: Endpoint,
-    part: Part,
-    context: RequestContext,
-    headers: HeaderMap,
-    namespace: String,
-    name: String,
-}
-
-impl<S: Store> Call<'_, S> {
-    fn caller(&self) -> Caller<'_> {
-        (&self.context).into()
-    }
-
-    fn write_request<'a>(&'a self, options: &'a WriteOptions) -> WriteRequest<'a> {
-        WriteRequest {
-            caller: self.caller(),
-            options,
-            endpoint: &self.endpoint,
-            part: self.part,
-        }
-    }
-
-    fn negotiate(&self, kind: ResponseKind) -> Result<Representation, ApiError> {
-        negotiate::negotiate(&self.headers, &self.context.query, kind)
-    }
-
-    fn form(&self, representation: Representation) -> Result<response::Form<'_>, ApiError> {
-        Ok(response::Form {
-            endpoint: &self.endpoint,
-            representation,
-            include: IncludeObject::parse(&self.context.query, representation)?,
-            now: self.store.clock().now(),
-        })
-    }
 }
 
 impl<S: Store> Api<S> {
@@ -281,7 +231,7 @@ impl<S: Store> Api<S> {
                     ..Representation::JSON
                 },
             )?;
-            return Ok(response::respond(
+            return Ok(response::with_body(
                 http::StatusCode::OK,
                 negotiate::MediaType::Json,
                 body,
@@ -314,7 +264,7 @@ impl<S: Store> Handler for Api<S> {
             negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
         match self.dispatch(context, request).await {
             Ok(response) => response,
-            Err(error) => response::refusal(error, representation),
+            Err(error) => response::error(error, representation),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! PATCH: changes an object by a JSON patch, a merge patch, or a strategic merge patch.
+//! PATCH of an object or its status, by a JSON patch, a merge patch, or a strategic merge patch.
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_decoding_error, strict_errors};
@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::{Call, response};
+use super::call::Call;
 use crate::error::{ApiError, GroupResource, StatusCause};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::endpoint::Endpoint;
@@ -18,8 +18,8 @@ use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
-/// The media types of patches that are named in a 415. Apply is refused, and so is strategic merge for kinds without it, as
-/// for custom resources.
+/// The media types that a 415 lists. Apply is not supported, nor are strategic merge patches of kinds without them, as of
+/// custom resources.
 const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
 
 #[derive(Debug, Clone, Copy)]
@@ -29,16 +29,18 @@ enum PatchType {
     Strategic(StrategicMerge),
 }
 
+/// The patch of a request, as a change that the registry applies to the current object.
 struct Patch<'a> {
     type_: PatchType,
     bytes: Bytes,
     endpoint: &'a Endpoint,
     validation: FieldValidation,
     warnings: &'a Warnings,
+    /// Whether the warnings were added: the patch is applied again after a conflict.
     warned: bool,
 }
 
-/// A patched object that cannot be decoded: 422 with the field `patch`.
+/// 422 with the field `patch`, for a patched object that cannot be decoded.
 fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
     let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
     ApiError::invalid(
@@ -75,7 +77,7 @@ impl Change for Patch<'_> {
         let (kind, api_version) = (self.endpoint.resource().kind, &*self.endpoint.face().api_version);
         let type_meta = [("kind", kind), ("apiVersion", api_version)];
         for (member, expected) in type_meta {
-            // If the patch removes them, those of the URL count, as in the body of an update.
+            // A patch may remove them. Then those of the URL are set, as for the body of an update.
             if let Some(members) = object.as_object_mut() {
                 members.entry(member).or_insert_with(|| expected.into());
             }
@@ -166,7 +168,7 @@ pub(super) async fn patch<S: Store>(
     if codec::json::decode(&bytes).is_err() {
         return Err(patch_error(PatchError::NotJson));
     }
-    let form: response::Form<'_> = call.form(representation)?;
+    let format = call.format(representation)?;
     let mut change = Patch {
         type_,
         bytes,
@@ -184,5 +186,5 @@ pub(super) async fn patch<S: Store>(
             &mut change,
         )
         .await?;
-    form.object(StatusCode::OK, &written)
+    format.object(StatusCode::OK, &written)
 }

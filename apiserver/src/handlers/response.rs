@@ -1,4 +1,4 @@
-//! Writes objects in the representation the client asked for: as they are, as tables, or as their metadata.
+//! Responses in the negotiated representation: whole objects, tables, metadata, and errors.
 
 use bytes::{Bytes, BytesMut};
 use drydock_machinery::codec;
@@ -15,16 +15,16 @@ use crate::registry::store::Written;
 use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transform};
 use crate::request::projection::IncludeObject;
 
-/// Everything that decides how an object is written.
+/// The format of a response with one object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form<'a> {
-    /// The version the object is shown in.
+pub(super) struct Format<'a> {
+    /// The version of the object.
     pub(super) endpoint: &'a Endpoint,
-    /// The representation the client asked for.
+    /// The negotiated representation.
     pub(super) representation: Representation,
-    /// What table rows carry.
+    /// What the rows of a table contain besides cells.
     pub(super) include: IncludeObject,
-    /// The time ages are computed from.
+    /// The current time, for columns with an age.
     pub(super) now: Timestamp,
 }
 
@@ -66,30 +66,30 @@ pub(super) fn table(
     })
 }
 
-impl Form<'_> {
-    /// Converts the object to the shape the client asked for.
+impl Format<'_> {
+    /// Converts an object to a table or to its metadata, if the client asked for that.
     #[must_use]
-    pub(super) fn shape(&self, object: Value) -> Value {
+    fn transform(&self, object: Value) -> Value {
         match self.representation.transform {
             Transform::Table(version) => {
-                let printed = &self.endpoint.face().table;
+                let columns = &self.endpoint.face().table;
                 let revision = object.pointer("/metadata/resourceVersion").cloned();
                 let metadata =
                     revision.map_or_else(|| json!({}), |revision| json!({ "resourceVersion": revision }));
                 let row = row(
                     &object,
-                    &(printed.cells)(&object, self.now),
+                    &(columns.cells)(&object, self.now),
                     self.include,
                     version,
                 );
-                table(version, &metadata, Some(printed.columns), &[row])
+                table(version, &metadata, Some(columns.columns), &[row])
             }
             Transform::PartialObject(version) => partial(&object, version),
             Transform::None | Transform::PartialObjectList(_) => object,
         }
     }
 
-    /// The response with an object.
+    /// A response with an object.
     ///
     /// # Errors
     /// 500 for a stored value that cannot be decoded or converted.
@@ -106,18 +106,18 @@ impl Form<'_> {
             out.freeze()
         } else {
             encode(
-                &self.shape(self.endpoint.served(&written.value, written.revision)?),
+                &self.transform(self.endpoint.served(&written.value, written.revision)?),
                 self.representation,
             )?
         };
-        Ok(respond(code, self.representation.media_type, body))
+        Ok(with_body(code, self.representation.media_type, body))
     }
 }
 
 /// Encodes a value.
 ///
 /// # Errors
-/// 500 for a value YAML cannot hold.
+/// 500 for a value that YAML cannot represent.
 pub(super) fn encode(value: &Value, representation: Representation) -> Result<Bytes, ApiError> {
     Ok(match (representation.media_type, representation.pretty) {
         (MediaType::Json, false) => {
@@ -134,7 +134,7 @@ pub(super) fn encode(value: &Value, representation: Representation) -> Result<By
 
 /// A response with a body.
 #[must_use]
-pub(super) fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
+pub(super) fn with_body(code: StatusCode, media_type: MediaType, body: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = code;
     response
@@ -143,26 +143,26 @@ pub(super) fn respond(code: StatusCode, media_type: MediaType, body: Bytes) -> R
     response
 }
 
-/// The response to a delete that removed the object.
+/// The response to a delete that has removed the object.
 ///
 /// # Errors
-/// 500 for a value YAML cannot hold.
+/// 500 for a value that YAML cannot represent.
 pub(super) fn status(
     status: &Status,
     representation: Representation,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let value = serde_json::to_value(status)
         .map_err(|error| ApiError::internal("the status cannot be written").because(error))?;
-    Ok(respond(
+    Ok(with_body(
         StatusCode::OK,
         representation.media_type,
         encode(&value, representation)?,
     ))
 }
 
-/// The response for an error, in the client's encoding; indented JSON if there is no acceptable representation.
+/// The response for an error, in the negotiated encoding; indented JSON if the client accepts none.
 #[must_use]
-pub(super) fn refusal(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
+pub(super) fn error(error: ApiError, representation: Option<Representation>) -> Response<ResponseBody> {
     let encoded = match representation {
         Some(representation) if !error.is_text() && representation != Representation::JSON => {
             let value = serde_json::to_value(error.status()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which objects do the path and the selectors of a list or watch name?
+//! The objects that the path and the selectors of a list or watch select.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use drydock_machinery::selector::label::Operator;
 use drydock_machinery::selector::{FieldSelector, Selector};
 use drydock_storage::Store;
 
-use super::Call;
+use super::call::Call;
 use crate::cache::{Predicate, Scope, Selection};
 use crate::error::ApiError;
 
-/// The selection of a request: its namespace, its name (of a single-object watch), and its selectors.
+/// The selection of a request: its namespace, its name (for a watch of one object), and its selectors.
 ///
 /// # Errors
-/// 400 for selectors that cannot be parsed or name a field that cannot be selected by.
+/// 400 for selectors that cannot be parsed or that use a field that is not selectable.
 pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiError> {
     let query = &call.context.query;
     let labels = Selector::parse(query.first("labelSelector").unwrap_or_default())
@@ -54,7 +54,7 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
     ))
 }
 
-/// A label selector as the cache asks it.
+/// A label selector, as a predicate of the cache.
 struct Labels(Selector);
 
 impl fmt::Display for Labels {
@@ -89,7 +89,7 @@ impl Predicate for Labels {
     }
 }
 
-/// A field selector as the cache asks it, and the fields of the kind it may name.
+/// A field selector, as a predicate of the cache, and the selectable fields of the kind.
 struct Fields(FieldSelector, &'static [&'static str]);
 
 impl fmt::Display for Fields {

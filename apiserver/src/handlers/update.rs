@@ -1,10 +1,11 @@
-//! PUT: replaces an object, or its status.
+//! PUT of an object or its status.
 
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::{Call, body};
+use super::body;
+use super::call::Call;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::store::Change;
@@ -32,11 +33,11 @@ pub(super) async fn update<S: Store>(
     let bytes = body.read().await?;
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
     let media_type = body::content_type(&call.headers)?;
-    let form = call.form(representation)?;
+    let format = call.format(representation)?;
     let mut object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
-    // Checked before the object is looked up: the response must not depend on whether it exists.
+    // Checked before the object is looked up, so that the error does not depend on whether the object exists.
     call.store
-        .settle_identity(&call.namespace, &call.name, &mut object)?;
+        .check_identity(&call.namespace, &call.name, &mut object)?;
     let written = call
         .store
         .update(
@@ -46,5 +47,5 @@ pub(super) async fn update<S: Store>(
             &mut Replacement(object),
         )
         .await?;
-    form.object(StatusCode::OK, &written)
+    format.object(StatusCode::OK, &written)
 }

@@ -12,8 +12,9 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
+use super::call::Call;
+use super::response;
 use super::selection::selection;
-use super::{Call, response};
 use crate::cache::{
     CachedObject, EncodeError, EncoderId, EventEncoder, WatchEnd, WatchKind, WatchRequest, Watcher,
 };
@@ -24,12 +25,12 @@ use crate::request::negotiate::{MetaVersion, Representation, ResponseKind, Trans
 use crate::request::options::WatchOptions;
 use crate::request::projection::{IncludeObject, Projection};
 
-/// If the client sets no timeout, a watch lasts this long up to twice as long, chosen at random, so that watches do not all end
-/// at once.
-const SHORTEST: Duration = Duration::from_mins(30);
+/// The shortest duration of a watch whose client sets no timeout. The duration is random, up to twice this one, so that not all
+/// watches end at the same time.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// No watch lasts longer, so that its end is always a representable time.
-const LONGEST: Duration = Duration::from_hours(24 * 365);
+/// The longest duration of a watch, so that its end is a representable time.
+const MAX_TIMEOUT: Duration = Duration::from_hours(24 * 365);
 
 pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::Watch)?;
@@ -59,12 +60,12 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
 
 fn timeout(seconds: Option<i64>) -> Duration {
     match seconds {
-        None | Some(0) => SHORTEST.mul_f64(1.0 + fastrand::f64()),
-        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LONGEST),
+        None | Some(0) => DEFAULT_TIMEOUT.mul_f64(1.0 + fastrand::f64()),
+        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(MAX_TIMEOUT),
     }
 }
 
-/// The frames of a watch until it ends. An error is the last frame.
+/// The frames of a watch until it ends. If it ends with an error, that is the last frame.
 fn frames<S: Store>(
     watcher: Watcher<S>,
     encoder: Box<dyn EventEncoder>,
@@ -170,7 +171,7 @@ fn served(endpoint: &Endpoint, object: &CachedObject, revision: Revision) -> Res
         .map_err(|error| encode_error(object, error))
 }
 
-/// Whole objects. Bytes that are stored in the version of the endpoint are copied.
+/// Encodes whole objects. Bytes that are stored in the version of the endpoint are copied.
 struct ObjectEncoder {
     endpoint: Endpoint,
 }
@@ -210,7 +211,7 @@ impl EventEncoder for ObjectEncoder {
     }
 }
 
-/// Metadata only.
+/// Encodes the metadata of objects.
 struct PartialEncoder {
     endpoint: Endpoint,
     version: MetaVersion,
@@ -245,8 +246,8 @@ impl EventEncoder for PartialEncoder {
     }
 }
 
-/// Tables of one row. Only the first event of a stream has column definitions: it comes from the encoder that has a
-/// `following` one.
+/// Encodes tables of one row. Only the first event of a stream has column definitions: its encoder has a `following` one for
+/// the other events.
 struct TableEncoder {
     endpoint: Endpoint,
     version: MetaVersion,
@@ -323,7 +324,7 @@ impl EventEncoder for TableEncoder {
     }
 }
 
-/// The cell of a row that shows no object.
+/// The cell of a row without an object, as in a bookmark.
 fn zero_cell(column: &drydock_machinery::table::Column) -> Value {
     use drydock_machinery::table::ColumnType::{Boolean, Date, Integer, Number, String};
     match column.type_ {

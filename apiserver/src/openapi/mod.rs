@@ -24,7 +24,8 @@ use serde_json::{Map, Value, json};
 use crate::discovery::{entity_tag, hex_upper};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
-use crate::registry::resource::{Catalog, Resource};
+use crate::registry::catalog::Catalog;
+use crate::registry::resource::Resource;
 use crate::request::Query;
 
 /// How long clients may cache a document that they request by its hash.

@@ -4,7 +4,8 @@ use drydock_machinery::schema::openapi::{Dialect, META_V1};
 use serde_json::{Map, Value, json};
 
 use super::{definition_name, group_version_kind, root};
-use crate::registry::resource::{Catalog, Resource};
+use crate::registry::catalog::Catalog;
+use crate::registry::resource::Resource;
 
 /// Media types of request bodies.
 const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];

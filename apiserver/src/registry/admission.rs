@@ -1,4 +1,5 @@
-//! What the registry asks of admission: whether a write is allowed, beyond the rules of the kind itself.
+//! The interface between the registry and admission control, which decides whether a write is allowed beyond the rules of
+//! the kind itself.
 
 use drydock_storage::Key;
 use futures_util::future::BoxFuture;
@@ -32,19 +33,19 @@ pub struct Attributes<'a> {
     pub part: Part,
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: &'a str,
-    /// The name; empty before one is generated.
+    /// The name; may be empty for a create with `generateName` before the name is generated.
     pub name: &'a str,
     /// The object as it will be stored; `None` for a delete.
     pub object: Option<&'a Value>,
     /// The stored object; `None` for a create.
     pub old: Option<&'a Value>,
-    /// Whether nothing will be stored.
+    /// Whether the write is a dry run.
     pub dry_run: bool,
 }
 
 impl Attributes<'_> {
-    /// Whether an update changes nothing but managed fields and the resourceVersion. Storage migrations write like that,
-    /// with identities that have no right to the target.
+    /// Whether an update changes only managed fields and the resourceVersion. Storage migrations send such updates, and their
+    /// users have no rights on the target.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
         let (Some(new), Some(old)) = (self.object, self.old) else {
@@ -65,25 +66,25 @@ fn without<'a>(
     members.filter(|(name, _)| !names.contains(&name.as_str()))
 }
 
-/// Decides whether a write is allowed. It runs inside the loop that commits the object, for dry runs too, and never
-/// changes the object. Anything that cannot be determined is a refusal.
+/// Decides whether a write is allowed. It runs again for each attempt to commit, for dry runs too, and never changes the
+/// object. A write is rejected if the decision cannot be made.
 pub trait Admission: Send + Sync {
-    /// Runs before a new object is prepared; `object` is not yet set.
+    /// Checks that the namespace accepts a new object. Runs before the strategy prepares the object; `object` is `None`.
     ///
     /// # Errors
-    /// 403 and 404 for the namespace, 500 when the host does not answer.
-    fn begin_create<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
+    /// 403 and 404 for the namespace, 500 if the host cannot be reached.
+    fn check_namespace<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Runs on the final object, after validation.
+    /// Checks a write after validation, on the final object.
     ///
     /// # Errors
-    /// 403, or 500 when the host does not answer.
+    /// 403, or 500 if the host cannot be reached.
     fn validate<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Whether the caller may remove an object that cannot be read. No other rule can look at it.
+    /// Checks that the caller may remove an object that cannot be read. No other rule can be checked for it.
     ///
     /// # Errors
-    /// 403, also when the host does not answer.
+    /// 403, also if the host cannot be reached.
     fn check_unsafe_delete<'a>(
         &'a self,
         caller: Caller<'a>,
@@ -92,6 +93,6 @@ pub trait Admission: Send + Sync {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Whether a namespace is being deleted, or gone with objects left behind; false if that cannot be determined.
-    fn is_namespace_ending<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool>;
+    /// Whether a namespace is being deleted or does not exist; false if it cannot be looked up.
+    fn is_namespace_terminating<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool>;
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::resource::Resource;
 use crate::cache::{Attributes, Extract};
 
-/// The part of an object that every kind has.
+/// The members that every kind has.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Head {
@@ -23,13 +23,13 @@ struct HeadMetadata {
     labels: BTreeMap<String, String>,
 }
 
-/// Reads the attributes of a resource's objects from their stored values. A value that cannot be decoded has none.
+/// A function that reads the attributes of an object from its stored value. A value that cannot be decoded has none.
 #[must_use]
 pub fn extract(resource: &Arc<Resource>) -> Arc<Extract> {
     let resource = Arc::clone(resource);
     Arc::new(move |_, value| {
         let declared = resource.capabilities.selectable_fields;
-        // Only the head is decoded where that is enough: most kinds have no selectable fields.
+        // Most kinds have no selectable fields: then only the metadata of the stored bytes is decoded.
         let is_hub = value.form == resource.storage_face().api_version;
         let (head, fields) = if declared.is_empty() && is_hub {
             let head = serde_json::from_slice(&value.bytes).unwrap_or_default();
@@ -56,7 +56,7 @@ fn fields(object: &Value, declared: &[&str]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The scalar at a path, as text.
+/// The scalar at a path, as a string.
 fn scalar(object: &Value, path: &str) -> Option<String> {
     match path
         .split('.')
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declared_fields_are_read_as_text() {
+    fn declared_fields_are_read_as_strings() {
         let object = json!({"spec": {"nodeName": "a", "unschedulable": true, "list": []}, "reason": "R"});
         let declared = [
             "spec.nodeName",

@@ -1,10 +1,10 @@
-//! The client on whose behalf the registry acts.
+//! The client that a write comes from.
 
 use std::sync::Arc;
 
 use crate::request::{UserInfo, Warnings};
 
-/// The identity of a client, and the collector of the warnings it is sent. The registry knows nothing else of a request.
+/// The identity of a client, and the warnings for its response. The registry knows nothing else about a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The user, after impersonation.

@@ -1,4 +1,4 @@
-//! What is a well-formed condition?
+//! Validation of `metav1.Condition`.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) fn is_true(conditions: &[Condition], type_: &str) -> bool {
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// All faults of a list of conditions, one a type.
+/// All errors of a list of conditions. A type may occur once.
 pub(super) fn validate_conditions(conditions: &[Condition], path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut types = BTreeSet::new();
@@ -39,7 +39,7 @@ fn validate_condition(condition: &Condition, path: &FieldPath) -> ErrorList {
         errors.extend(
             label_key_errors(type_)
                 .iter()
-                .map(|fault| FieldError::invalid(&path.child("type"), type_, fault)),
+                .map(|detail| FieldError::invalid(&path.child("type"), type_, detail)),
         );
     }
     let status = condition.status.as_str();
@@ -72,14 +72,14 @@ fn reason_error(reason: &str, path: &FieldPath) -> Option<FieldError> {
     if reason.len() > MAX_REASON_BYTES {
         return Some(FieldError::too_long(path, MAX_REASON_BYTES));
     }
-    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let bytes = reason.as_bytes();
-    let fits = bytes.first().is_some_and(u8::is_ascii_alphabetic)
-        && bytes.last().is_some_and(|&byte| word(byte))
+    let is_valid = bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().is_some_and(|&byte| is_word(byte))
         && bytes
             .iter()
-            .all(|&byte| word(byte) || matches!(byte, b',' | b':'));
-    (!fits).then(|| {
+            .all(|&byte| is_word(byte) || matches!(byte, b',' | b':'));
+    (!is_valid).then(|| {
         FieldError::invalid(
             path,
             reason,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_complete_and_one_a_type() {
+    fn conditions_have_all_fields_and_unique_types() {
         let good = json!({"type": "example.com/Ready", "status": "True", "reason": "A_b,c:D", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         check(&json!([good]), &[]);

@@ -1,9 +1,9 @@
-//! What does a delete do to an object: remove it, mark it, or nothing more?
+//! Decides the effect of a delete on an object: remove it, set its deletion timestamp, or change nothing.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::metadata::{generation, is_terminating, metadata_mut, texts, time_text};
+use super::metadata::{generation, is_terminating, metadata_mut, strings, time_text};
 use crate::request::options::{DeleteOptions, Propagation};
 
 const ORPHAN: &str = "orphan";
@@ -12,23 +12,22 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// The effect of a delete on an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Deletion {
-    /// No finalizer holds it: it goes.
+    /// The object is removed: it has no finalizers and no grace period is left.
     Remove,
-    /// Finalizers hold it: this is what is stored.
+    /// The object stays, with a deletion timestamp: the object to store.
     Mark(Value),
-    /// It is already marked, and nothing changes.
+    /// The object has its deletion timestamp already, and nothing changes.
     Unchanged,
 }
 
-/// Decides by the object and the options. `grace` is how long the kind lets the object end, in seconds; none for kinds
-/// that end at once.
+/// Decides what a delete does. `grace` is the grace period in seconds, `None` for kinds without graceful deletion.
 #[must_use]
 pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: Timestamp) -> Deletion {
     let pending = is_terminating(object)
-        .then(|| grace_left(object))
+        .then(|| grace_period(object))
         .filter(|pending| *pending > 0);
     match (grace, pending) {
-        (Some(_), Some(pending)) => return shorten(object, options, pending),
+        (Some(_), Some(pending)) => return shorten_grace_period(object, options, pending),
         (Some(period), None) if period > 0 && !is_terminating(object) => {
             let mut marked = object.clone();
             mark(
@@ -45,7 +44,7 @@ pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: 
         }
         _ => {}
     }
-    let before = texts(object, "finalizers");
+    let before = strings(object, "finalizers");
     let finalizers = finalizers_after(object, options);
     if finalizers.is_empty() {
         return Deletion::Remove;
@@ -61,9 +60,9 @@ pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: 
     Deletion::Mark(marked)
 }
 
-/// The finalizers that the policy of a delete leaves.
+/// The finalizers after a delete with this propagation policy.
 fn finalizers_after(object: &Value, options: &DeleteOptions) -> Vec<String> {
-    let mut finalizers = texts(object, "finalizers");
+    let mut finalizers = strings(object, "finalizers");
     let wanted = match options.propagation {
         None => return finalizers,
         Some(Propagation::Background) => "",
@@ -77,23 +76,23 @@ fn finalizers_after(object: &Value, options: &DeleteOptions) -> Vec<String> {
     finalizers
 }
 
-/// Marks an object as being deleted: it is to be gone at `gone_at`.
-fn mark(object: &mut Value, gone_at: Timestamp, grace: i64) {
+/// Sets the deletion timestamp: the time at which the grace period ends.
+fn mark(object: &mut Value, deletion_time: Timestamp, grace: i64) {
     let next = generation(object).saturating_add(1);
     let metadata = metadata_mut(object);
-    metadata.insert("deletionTimestamp".to_owned(), json!(time_text(gone_at)));
+    metadata.insert("deletionTimestamp".to_owned(), json!(time_text(deletion_time)));
     metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
     if next > 1 {
         metadata.insert("generation".to_owned(), json!(next));
     }
 }
 
-/// While an object ends in its own time, a delete can only shorten that time.
-fn shorten(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
-    let asked = options
+/// A delete during the grace period can only shorten it.
+fn shorten_grace_period(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
+    let requested = options
         .grace_period_seconds
         .map(|period| if period < 0 { 1 } else { period });
-    let Some(period) = asked.filter(|period| *period < pending) else {
+    let Some(period) = requested.filter(|period| *period < pending) else {
         return Deletion::Unchanged;
     };
     let finalizers = finalizers_after(object, options);
@@ -101,11 +100,12 @@ fn shorten(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
         return Deletion::Remove;
     }
     let mut marked = object.clone();
-    let gone_at = object
+    let deletion_time = object
         .pointer("/metadata/deletionTimestamp")
-        .and_then(Value::as_str);
-    let gone_at = gone_at.and_then(|text| text.parse::<Timestamp>().ok());
-    let sooner = gone_at.and_then(|at| at.checked_sub(SignedDuration::from_secs(pending - period)).ok());
+        .and_then(Value::as_str)
+        .and_then(|text| text.parse::<Timestamp>().ok());
+    let sooner =
+        deletion_time.and_then(|at| at.checked_sub(SignedDuration::from_secs(pending - period)).ok());
     let metadata = metadata_mut(&mut marked);
     if let Some(sooner) = sooner {
         metadata.insert("deletionTimestamp".to_owned(), json!(time_text(sooner)));
@@ -117,18 +117,18 @@ fn shorten(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
     Deletion::Mark(marked)
 }
 
-/// The grace period a deletion was marked with.
-fn grace_left(object: &Value) -> i64 {
+/// `deletionGracePeriodSeconds`; 0 when absent.
+fn grace_period(object: &Value) -> i64 {
     object
         .pointer("/metadata/deletionGracePeriodSeconds")
         .and_then(Value::as_i64)
         .unwrap_or(0)
 }
 
-/// Whether an update has taken the last finalizer off an object that is being deleted.
+/// Whether an update completes a deletion: the object is being deleted and has no finalizer and no grace period left.
 #[must_use]
-pub fn is_finished_by(new: &Value) -> bool {
-    is_terminating(new) && grace_left(new) == 0 && texts(new, "finalizers").is_empty()
+pub fn is_complete(new: &Value) -> bool {
+    is_terminating(new) && grace_period(new) == 0 && strings(new, "finalizers").is_empty()
 }
 
 #[cfg(test)]
@@ -149,13 +149,13 @@ mod tests {
 
     fn kept(deletion: Deletion) -> Vec<String> {
         match deletion {
-            Deletion::Mark(object) => texts(&object, "finalizers"),
+            Deletion::Mark(object) => strings(&object, "finalizers"),
             other => panic!("not marked: {other:?}"),
         }
     }
 
     #[test]
-    fn an_object_without_finalizers_goes() {
+    fn an_object_without_finalizers_is_removed() {
         assert_eq!(check(&[], false, None), Deletion::Remove);
         assert_eq!(
             check(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_decides_the_finalizers_of_garbage_collection() {
+    fn the_propagation_policy_decides_the_finalizers_of_garbage_collection() {
         assert_eq!(kept(check(&[], false, Some(Propagation::Orphan))), ["orphan"]);
         assert_eq!(
             kept(check(&["orphan"], false, Some(Propagation::Foreground))),
@@ -185,7 +185,8 @@ mod tests {
         );
     }
 
-    /// Deletes an object twice, within these periods: what its metadata says then, or nothing when it is gone.
+    /// Deletes an object twice, with these grace periods. Expects its deletion timestamp and grace period; `None` if it is
+    /// removed.
     #[track_caller]
     fn check_grace(first: i64, second: Option<i64>, finalizers: &[&str], expected: Option<(&str, i64)>) {
         let object = json!({"metadata": {"name": "a", "generation": 1, "finalizers": finalizers}});
@@ -198,7 +199,7 @@ mod tests {
             panic!("not marked")
         };
         assert_eq!(marked["metadata"]["generation"], json!(2));
-        assert!(!is_finished_by(&marked) || first == 0);
+        assert!(!is_complete(&marked) || first == 0);
         let options = DeleteOptions {
             grace_period_seconds: second,
             ..DeleteOptions::default()
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_outlast_the_grace_period() {
+    fn finalizers_keep_an_object_after_its_grace_period() {
         check_grace(30, Some(0), &["a/b"], Some(("1970-01-01T00:00:00Z", 0)));
         check_grace(0, Some(0), &["a/b"], Some(("1970-01-01T00:00:00Z", 0)));
         let object = json!({"metadata": {"name": "a"}});
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_set_once() {
+    fn the_deletion_timestamp_is_set_once() {
         let Deletion::Mark(marked) = check(&["a/b"], false, None) else {
             panic!("not marked")
         };

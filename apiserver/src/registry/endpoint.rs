@@ -14,7 +14,6 @@ use bytes::BytesMut;
 use drydock_machinery::apply::managed_fields::Versions;
 use drydock_machinery::codec::{self, DecodeError, StrictError};
 use drydock_machinery::schema::Structural;
-use drydock_proto::kinds::{Conversion, ConversionError};
 use drydock_storage::Revision;
 use serde_json::Value;
 
@@ -31,7 +30,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint of a version; `None` when the resource is not served in it.
+    /// The endpoint of a version; `None` if the resource is not served in it.
     #[must_use]
     pub fn of(resource: &Arc<Resource>, version: &str) -> Option<Self> {
         let face = resource.face(version)?;
@@ -62,10 +61,10 @@ impl Endpoint {
         &self.face
     }
 
-    /// Drops fields the schema does not have and sets defaults. Returns the dropped fields.
+    /// Drops the fields that the schema does not have, and sets defaults. Returns the dropped fields.
     ///
     /// # Errors
-    /// A member whose type is not the schema's.
+    /// A member whose type differs from the schema.
     pub fn conform(&self, object: &mut Value) -> Result<Vec<StrictError>, DecodeError> {
         let unknown = self.face.schema.conform(object)?;
         self.face.schema.default(object);
@@ -75,23 +74,25 @@ impl Endpoint {
     /// Converts an object of this version to the hub.
     ///
     /// # Errors
-    /// 400 for an object the hub cannot express.
+    /// 400 for an object that the hub cannot represent.
     pub fn into_hub(&self, object: Value) -> Result<Value, ApiError> {
-        to_hub(&self.face, object, self.resource.storage_face()).map_err(|error| {
-            ApiError::bad_request(codec::cannot_be_handled(
-                self.resource.kind,
-                self.face.version,
-                &error,
-            ))
-        })
+        self.face
+            .convert_to_hub(object, self.resource.storage_face())
+            .map_err(|error| {
+                ApiError::bad_request(codec::cannot_be_handled(
+                    self.resource.kind,
+                    self.face.version,
+                    &error,
+                ))
+            })
     }
 
     /// Converts a hub to an object of this version.
     ///
     /// # Errors
-    /// 500: everything that was stored can be shown in every version, unless a conversion is wrong.
+    /// 500 for a bug in the conversion: every stored object can be represented in every version.
     pub fn from_hub(&self, hub: Value) -> Result<Value, ApiError> {
-        from_hub(&self.face, hub).map_err(|error| {
+        self.face.convert_from_hub(hub).map_err(|error| {
             ApiError::internal(format!(
                 "a stored {} cannot be converted to {}",
                 self.resource.kind, self.face.version
@@ -100,7 +101,7 @@ impl Endpoint {
         })
     }
 
-    /// The object of this version for a stored value, with its resourceVersion if it has one.
+    /// Decodes a stored value to an object of this version, with its resourceVersion if it has one.
     ///
     /// # Errors
     /// 500 for a stored value that cannot be decoded or converted.
@@ -143,35 +144,11 @@ impl Versions for Endpoint {
 
     fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
         let other = self.resource.face_of(api_version)?;
-        let hub = to_hub(&self.face, object.clone(), self.resource.storage_face()).ok()?;
-        from_hub(other, hub).ok()
-    }
-}
-
-/// An object of a face in the shape of the hub, with the `apiVersion` it is stored with.
-pub(super) fn to_hub(face: &Face, mut object: Value, storage: &Face) -> Result<Value, ConversionError> {
-    if let Conversion::Functions { to_hub, .. } = face.conversion {
-        to_hub(&mut object)?;
-    }
-    set_api_version(&mut object, &storage.api_version);
-    Ok(object)
-}
-
-/// A hub in the shape of a face, with the `apiVersion` of the face.
-fn from_hub(face: &Face, mut hub: Value) -> Result<Value, ConversionError> {
-    if let Conversion::Functions { from_hub, .. } = face.conversion {
-        from_hub(&mut hub)?;
-    }
-    set_api_version(&mut hub, &face.api_version);
-    Ok(hub)
-}
-
-/// Sets `apiVersion`, unless it is right already: the common case writes nothing.
-fn set_api_version(object: &mut Value, api_version: &str) {
-    if let Some(members) = object.as_object_mut()
-        && members.get("apiVersion").and_then(Value::as_str) != Some(api_version)
-    {
-        members.insert("apiVersion".to_owned(), api_version.into());
+        let hub = self
+            .face
+            .convert_to_hub(object.clone(), self.resource.storage_face())
+            .ok()?;
+        other.convert_from_hub(hub).ok()
     }
 }
 
@@ -221,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_beyond_the_payload_does_not_panic() {
+    fn a_splice_offset_beyond_the_payload_does_not_panic() {
         assert!(written("{}", 99, Some(Revision(7))).starts_with("{}"));
     }
 }

@@ -1,19 +1,19 @@
-//! A served version of a resource.
+//! A served version of a resource, and its conversion to and from the stored form (the hub).
 
 use std::sync::Arc;
 
 use drydock_machinery::schema::Structural;
 use drydock_machinery::table::{Cell, Column};
-use drydock_proto::kinds::Conversion;
+use drydock_proto::kinds::{Conversion, ConversionError};
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// How `kubectl get` prints objects of a version.
+/// What `kubectl get` prints for objects of a version.
 #[derive(Debug, Clone, Copy)]
 pub struct Table {
     /// The columns, in order.
     pub columns: &'static [Column],
-    /// The cells of an object in this version, one for each column. The time is the one ages are computed from.
+    /// The cells of an object in this version, one for each column. Ages are computed from the given time.
     pub cells: fn(&Value, Timestamp) -> Vec<Cell>,
 }
 
@@ -33,9 +33,36 @@ pub struct Face {
 }
 
 impl Face {
-    /// Whether objects of this version have the shape of the hub.
+    /// Whether this version has the shape of the hub.
     #[must_use]
     pub const fn is_hub(&self) -> bool {
         matches!(self.conversion, Conversion::Identity)
+    }
+
+    /// Converts an object of this version to the hub. `apiVersion` becomes that of `storage`, the stored version.
+    pub(super) fn convert_to_hub(&self, mut object: Value, storage: &Self) -> Result<Value, ConversionError> {
+        if let Conversion::Functions { to_hub, .. } = self.conversion {
+            to_hub(&mut object)?;
+        }
+        set_api_version(&mut object, &storage.api_version);
+        Ok(object)
+    }
+
+    /// Converts a hub to an object of this version.
+    pub(super) fn convert_from_hub(&self, mut hub: Value) -> Result<Value, ConversionError> {
+        if let Conversion::Functions { from_hub, .. } = self.conversion {
+            from_hub(&mut hub)?;
+        }
+        set_api_version(&mut hub, &self.api_version);
+        Ok(hub)
+    }
+}
+
+/// Sets `apiVersion`, unless it has that value already: the common case allocates nothing.
+fn set_api_version(object: &mut Value, api_version: &str) {
+    if let Some(members) = object.as_object_mut()
+        && members.get("apiVersion").and_then(Value::as_str) != Some(api_version)
+    {
+        members.insert("apiVersion".to_owned(), api_version.into());
     }
 }

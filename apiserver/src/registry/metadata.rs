@@ -1,4 +1,4 @@
-//! What of an object's metadata is the server's, and what becomes of what a client says about it?
+//! System metadata: the members of `metadata` that the server sets, and what an update may not change.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::resource::Resource;
 use crate::error::ApiError;
 
-/// The members of an object; an empty map where it is none.
+/// The members of an object. A value that is not an object becomes an empty one.
 fn members(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -15,7 +15,7 @@ fn members(object: &mut Value) -> &mut Map<String, Value> {
     object.as_object_mut().expect("an object")
 }
 
-/// The object's metadata, made where it is missing.
+/// The object's metadata. It is created if it is missing.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     let metadata = members(object)
         .entry("metadata")
@@ -23,8 +23,8 @@ pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     members(metadata)
 }
 
-/// A member of the metadata as a list of texts.
-pub fn texts(object: &Value, member: &str) -> Vec<String> {
+/// A member of the metadata as a list of strings; empty when absent.
+pub fn strings(object: &Value, member: &str) -> Vec<String> {
     object
         .get("metadata")
         .and_then(|metadata| metadata.get(member))
@@ -35,10 +35,10 @@ pub fn texts(object: &Value, member: &str) -> Vec<String> {
         .collect()
 }
 
-/// The moment as metadata spells it: RFC 3339, whole seconds.
+/// The format of timestamps in metadata: RFC 3339 with whole seconds.
 #[must_use]
-pub fn time_text(moment: Timestamp) -> String {
-    moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+pub fn time_text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Whether the object is being deleted.
@@ -58,13 +58,13 @@ pub fn generation(object: &Value) -> i64 {
         .unwrap_or(0)
 }
 
-/// Checks that the body does not name another namespace than the URL, and fills it in.
+/// Sets the namespace of the URL.
 ///
 /// # Errors
-/// 400 when it does.
-pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str) -> Result<(), ApiError> {
+/// 400 if the body names another namespace.
+pub fn set_namespace(resource: &Resource, object: &mut Value, namespace: &str) -> Result<(), ApiError> {
     let metadata = metadata_mut(object);
-    let said = metadata
+    let sent = metadata
         .get("namespace")
         .and_then(Value::as_str)
         .unwrap_or_default();
@@ -72,7 +72,7 @@ pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str
         metadata.remove("namespace");
         return Ok(());
     }
-    if !said.is_empty() && said != namespace {
+    if !sent.is_empty() && sent != namespace {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
@@ -81,8 +81,8 @@ pub fn settle_namespace(resource: &Resource, object: &mut Value, namespace: &str
     Ok(())
 }
 
-/// Makes the metadata of a new object: what only the server may say is dropped and set anew.
-pub fn begin(object: &mut Value, uid: &str, now: Timestamp) {
+/// Sets the system metadata of a new object, and drops what the client sent for it.
+pub fn set_on_create(object: &mut Value, uid: &str, now: Timestamp) {
     let metadata = metadata_mut(object);
     for member in [
         "deletionTimestamp",
@@ -97,8 +97,8 @@ pub fn begin(object: &mut Value, uid: &str, now: Timestamp) {
     metadata.insert("generation".to_owned(), json!(1));
 }
 
-/// Puts back what an update cannot change, and removes what is not stored.
-pub fn restore(new: &mut Value, old: &Value) {
+/// Restores the system metadata that an update cannot change, and removes what is not stored.
+pub fn restore_immutable(new: &mut Value, old: &Value) {
     let empty = Map::new();
     let stored = old.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     let metadata = metadata_mut(new);
@@ -141,8 +141,8 @@ fn copy_member(to: &mut Map<String, Value>, from: &Map<String, Value>, member: &
     };
 }
 
-/// For a write through `status`: everything but status is the stored object's. The managed fields of the request
-/// stay out of it too: they cannot be edited through a subresource.
+/// For a write through `status`: restores everything except status from the stored object, managed fields included: they
+/// cannot be edited through a subresource.
 pub fn keep_all_but_status(new: &mut Value, old: &Value) {
     let status = new.get_mut("status").map(Value::take);
     *new = old.clone();
@@ -153,7 +153,7 @@ pub fn keep_all_but_status(new: &mut Value, old: &Value) {
     };
 }
 
-/// For a write through the main resource of a kind with a status subresource: status is the stored object's.
+/// For a write through the main resource of a kind with a status subresource: restores status from the stored object.
 pub fn keep_status(new: &mut Value, old: Option<&Value>) {
     let members = members(new);
     match old.and_then(|old| old.get("status")) {
@@ -162,15 +162,15 @@ pub fn keep_status(new: &mut Value, old: Option<&Value>) {
     };
 }
 
-/// The members beside metadata and status, in order.
-fn beside(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// The members except metadata and status, in order. A change of one of them is a new generation.
+fn desired_state(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let members = object.as_object().into_iter().flatten();
     members.filter(|(member, _)| !matches!(member.as_str(), "metadata" | "status"))
 }
 
-/// Raises the generation when something beside metadata and status has changed.
+/// Increments the generation if anything except metadata and status has changed.
 pub fn advance_generation(new: &mut Value, old: &Value) {
-    if !beside(new).eq(beside(old)) {
+    if !desired_state(new).eq(desired_state(old)) {
         let next = generation(old).saturating_add(1);
         metadata_mut(new).insert("generation".to_owned(), json!(next));
     }
@@ -181,10 +181,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_cannot_say_what_the_server_says() {
+    fn a_client_cannot_set_system_metadata() {
         let mut object = json!({"metadata": {"name": "a", "uid": "mine", "generation": 9, "selfLink": "/x",
             "creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z"}});
-        begin(&mut object, "u", "2026-01-02T03:04:05.9Z".parse().unwrap());
+        set_on_create(&mut object, "u", "2026-01-02T03:04:05.9Z".parse().unwrap());
         assert_eq!(
             object,
             json!({"metadata": {"name": "a", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-02T03:04:05Z"}})
@@ -192,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_what_it_cannot_change() {
+    fn an_update_cannot_change_system_metadata() {
         let old = json!({"metadata": {"name": "a", "uid": "u", "generation": 3, "creationTimestamp": "t"}, "spec": {"x": 1}});
         let mut new = json!({"metadata": {"name": "a", "generation": 7, "creationTimestamp": "other"}, "spec": {"x": 1}});
-        restore(&mut new, &old);
+        restore_immutable(&mut new, &old);
         advance_generation(&mut new, &old);
         assert_eq!(new, old);
         new["spec"]["x"] = json!(2);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn status_and_the_rest_are_written_apart() {
+    fn a_write_changes_either_status_or_the_rest() {
         let old =
             json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 1}, "status": {"s": 1}});
         let body =

@@ -1,23 +1,25 @@
-//! The registry creates, changes and removes objects by the rules of their kind. It knows storage and kinds, but nothing
-//! of HTTP. Start at [`store`].
+//! The registry creates, updates and deletes objects by the rules of their kind. It knows storage and kinds, but not HTTP.
+//! Start at [`store`].
 //!
-//! - [`resource`], [`face`], [`endpoint`]: what is served: names, versions with their schemas, and the conversion between
-//!   a version and the stored form.
-//! - [`kinds`]: the list of our kinds with their rules. [`evictionrequest`], [`nodemaintenance`] and
-//!   [`evictioninterceptor`] have the same files: `strategy` (which rules run when), `validation` (what a valid object
-//!   is, field by field), `transitions` (which change is allowed), `columns` (what `kubectl get` prints).
-//! - [`strategy`]: the hooks a kind implements.
-//! - [`admission`]: what the registry asks before it writes; the module `crate::admission` answers.
-//! - [`store`]: create, update and delete, the same for every kind.
+//! - [`resource`], [`face`], [`endpoint`], [`catalog`]: what is served: names, versions with their schemas, and the
+//!   conversion between a version and the stored form.
+//! - [`kinds`]: the list of our kinds, each with a [`registration`]. [`evictionrequest`], [`nodemaintenance`] and
+//!   [`evictioninterceptor`] have the same files: `strategy` (which rules run in which hook), `validation` (field by
+//!   field), `transitions` (which changes are allowed), `columns` (what `kubectl get` prints).
+//! - [`strategy`]: the hooks that a kind implements.
+//! - [`admission`]: what the registry requires of admission control, which is in `crate::admission`.
+//! - [`store`]: create, update and delete, the same for every kind. `backoff` spaces retries after write conflicts.
 //! - [`metadata`], [`deletion`]: system metadata, finalizers and graceful deletion. Pure.
+//! - `conditions`, `view`: validation of conditions, and typed access to parts of an object. Pure.
 //! - [`attributes`]: the labels and fields by which an object can be selected. Pure.
-//! - `refusal`: the API error for each error of the storage and the cache.
+//! - `storage_errors`: the API error for each error of the storage and the cache.
 
 pub mod admission;
 pub mod attributes;
+mod backoff;
 pub mod caller;
+pub mod catalog;
 mod conditions;
-mod contention;
 pub mod deletion;
 pub mod endpoint;
 pub mod evictioninterceptor;
@@ -26,8 +28,12 @@ pub mod face;
 pub mod kinds;
 pub mod metadata;
 pub mod nodemaintenance;
-mod refusal;
+pub mod registration;
 pub mod resource;
+mod storage_errors;
 pub mod store;
 pub mod strategy;
 mod view;
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,6 @@ use drydock_proto::kinds::Scope;
 use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
-use super::endpoint::{Endpoint, to_hub};
 use super::face::Face;
 use super::strategy::Strategy;
 use crate::error::{ApiError, GroupResource};
@@ -29,32 +28,32 @@ pub enum Part {
     Status,
 }
 
-static NOTHING: FieldSet = FieldSet::new();
+static NO_FIELDS: FieldSet = FieldSet::new();
 
-/// How long an object may take to terminate, in seconds, when a delete asks for a grace period. `None`: the object is
-/// removed at once. Used by kinds such as pods; the process that ends the object deletes it with a grace period of 0.
+/// The grace period of a delete, in seconds, given the requested one. `None`: the object is removed at once. Used by kinds
+/// such as pods, where the kubelet deletes the object with a grace period of 0 once it has stopped.
 pub type GracePeriod = fn(object: &Value, requested: Option<i64>) -> Option<i64>;
 
 /// Applies a strategic merge patch to an object of a kind.
 pub type StrategicMerge = fn(document: &Value, patch: &[u8]) -> Result<Patched, PatchError>;
 
-/// What a resource can do beyond what every resource does.
+/// The optional features of a resource.
 #[derive(Debug, Clone, Copy)]
 pub struct Capabilities {
-    /// Fields that field selectors may name besides `metadata.name` and `metadata.namespace`: paths of scalars in the hub.
+    /// The fields that field selectors may use besides `metadata.name` and `metadata.namespace`: paths of scalars in the hub.
     pub selectable_fields: &'static [&'static str],
     /// Subresources besides `status`.
     pub more_subresources: &'static [Subresource],
     /// Graceful deletion.
     pub grace_period: Option<GracePeriod>,
-    /// Strategic merge patches; without it they are refused with 415.
+    /// Strategic merge patches; if `None`, they are rejected with 415.
     pub strategic_merge: Option<StrategicMerge>,
-    /// The protobuf message in which objects may be sent; without it such bodies are refused with 415.
+    /// The protobuf message of the kind; if `None`, protobuf bodies are rejected with 415.
     pub message: Option<Message>,
 }
 
 impl Capabilities {
-    /// What a custom resource can do.
+    /// The features of a custom resource.
     pub const NONE: Self = Self {
         selectable_fields: &[],
         more_subresources: &[],
@@ -71,7 +70,7 @@ pub struct Subresource {
     pub name: &'static str,
     /// The kind it is read and written as.
     pub kind: &'static str,
-    /// Group and version of that kind where they are not the resource's.
+    /// Group and version of that kind, if they differ from the resource's.
     pub foreign_kind: Option<(&'static str, &'static str)>,
     /// Its verbs, sorted.
     pub verbs: &'static [&'static str],
@@ -99,7 +98,7 @@ pub struct Resource {
     pub has_status: bool,
     /// The rules of the kind.
     pub strategy: Box<dyn Strategy>,
-    /// What the resource can do beyond what every resource does.
+    /// The optional features.
     pub capabilities: Capabilities,
 }
 
@@ -113,7 +112,7 @@ impl std::fmt::Debug for Resource {
 }
 
 impl Resource {
-    /// The subresources, the status first.
+    /// The subresources, `status` first.
     #[must_use]
     pub fn subresources(&self) -> Vec<Subresource> {
         let status = self.has_status.then_some(Subresource {
@@ -134,13 +133,13 @@ impl Resource {
         matches!(self.scope, Scope::Namespaced)
     }
 
-    /// The served version of that name.
+    /// The served version with this name.
     #[must_use]
     pub fn face(&self, version: &str) -> Option<&Arc<Face>> {
         self.faces.iter().find(|face| face.version == version)
     }
 
-    /// The served version with that `apiVersion`.
+    /// The served version with this `apiVersion`.
     #[must_use]
     pub fn face_of(&self, api_version: &str) -> Option<&Arc<Face>> {
         self.faces.iter().find(|face| *face.api_version == *api_version)
@@ -159,7 +158,7 @@ impl Resource {
     /// Decodes a stored value to the hub. A value stored in another served version is converted.
     ///
     /// # Errors
-    /// 500 for bytes that are not JSON, a form that is not served here, and a value that cannot be converted.
+    /// 500 for bytes that are not JSON, for a stored version that is not served, and for a value that cannot be converted.
     pub fn decode(&self, value: &drydock_storage::Value) -> Result<Value, ApiError> {
         let storage = self.storage_face();
         let undecodable = || ApiError::storage_read("a stored object cannot be decoded");
@@ -174,13 +173,14 @@ impl Resource {
                 kind: self.kind,
             })
         })?;
-        to_hub(face, object, storage).map_err(|error| undecodable().because(error))
+        face.convert_to_hub(object, storage)
+            .map_err(|error| undecodable().because(error))
     }
 
     /// Encodes a hub as a stored value.
     ///
     /// # Errors
-    /// 500 for an object without a uid, 413 for one that is too large to be addressed.
+    /// 500 for an object without a uid, 413 for one of 4 GiB or more.
     pub fn encode(&self, hub: &Value) -> Result<drydock_storage::Value, ApiError> {
         let stored = encode_stored(hub)
             .ok_or_else(|| ApiError::internal("an object without a uid cannot be stored"))?;
@@ -218,12 +218,12 @@ impl Resource {
         }
     }
 
-    /// What a write through that part resets, whatever it says; nobody comes to own it there.
+    /// The fields that a write through this part cannot change. Managed fields never list them for such a write.
     #[must_use]
     pub fn reset_fields(&self, part: Part) -> &'static FieldSet {
         match part {
             Part::Main if self.has_status => reset_by_object(),
-            Part::Main => &NOTHING,
+            Part::Main => &NO_FIELDS,
             Part::Status => reset_by_status(),
         }
     }
@@ -231,7 +231,7 @@ impl Resource {
     /// The storage key of an object.
     ///
     /// # Errors
-    /// A name or namespace that no key can hold.
+    /// A name or namespace that is not valid in a key.
     pub fn key(&self, namespace: &str, name: &str) -> Result<Key, KeyError> {
         Key::new(self.key_group(), self.plural, namespace, name)
     }
@@ -245,7 +245,7 @@ impl Resource {
         }
     }
 
-    /// Group and plural as keys spell them.
+    /// The group and the plural as they are spelled in keys.
     #[must_use]
     pub const fn key_prefix(&self) -> (&'static str, &'static str) {
         (self.key_group(), self.plural)
@@ -260,51 +260,6 @@ struct UnknownForm {
     kind: &'static str,
 }
 
-/// Every resource a server serves.
-#[derive(Debug, Clone, Default)]
-pub struct Catalog {
-    resources: Vec<Arc<Resource>>,
-}
-
-impl Catalog {
-    /// A catalog of these resources, in the order of discovery.
-    #[must_use]
-    pub fn new(resources: Vec<Arc<Resource>>) -> Self {
-        Self { resources }
-    }
-
-    /// All resources.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.resources.iter()
-    }
-
-    /// Group-versions in the order of preference: groups as they first appear, versions as their resources list them.
-    #[must_use]
-    pub fn group_versions(&self) -> Vec<(&'static str, &'static str)> {
-        let mut found: Vec<(&'static str, &'static str)> = Vec::new();
-        for resource in &self.resources {
-            for face in &resource.faces {
-                if !found.contains(&(resource.group, face.version)) {
-                    found.push((resource.group, face.version));
-                }
-            }
-        }
-        found
-    }
-
-    /// The endpoints of a group-version.
-    pub fn of_group_version<'a>(
-        &'a self,
-        group: &'a str,
-        version: &'a str,
-    ) -> impl Iterator<Item = Endpoint> + 'a {
-        self.resources
-            .iter()
-            .filter(move |resource| resource.group == group)
-            .filter_map(move |resource| Endpoint::of(resource, version))
-    }
-}
-
 /// `group/version`, or the version alone for core.
 #[must_use]
 pub fn api_version(group: &str, version: &str) -> String {
@@ -315,7 +270,7 @@ pub fn api_version(group: &str, version: &str) -> String {
     }
 }
 
-/// A member of `metadata` as text; empty when absent.
+/// A string member of `metadata`; empty when absent.
 #[must_use]
 pub fn metadata_text<'a>(object: &'a Value, member: &str) -> &'a str {
     object

@@ -16,12 +16,12 @@ use drydock_machinery::field_error::ErrorList;
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// The circumstances of a write that a strategy may depend on.
+/// What a strategy may depend on besides the objects.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteContext {
     /// The server's clock when the request arrived.
     pub now: Timestamp,
-    /// Whether the object's namespace is being deleted or gone. Looked up only if a delete would be refused otherwise.
+    /// Whether the object's namespace is being deleted or missing. Looked up only if a delete would be refused otherwise.
     pub namespace_terminating: bool,
 }
 

@@ -1,14 +1,14 @@
-//! How do rules read an object? As the types of its kind, one part at a time, borrowed from the JSON that is stored.
+//! Typed access to an object: `spec` or `status` as the Rust type of its kind, borrowed from the JSON.
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A part of an object, such as `spec`; an absent one is empty.
+/// A member of an object, such as `spec`, as a Rust type; the default if it is absent or null.
 ///
 /// # Errors
-/// One fault when the part does not fit its type. The schema was checked before, so only what a schema cannot say is
-/// left, such as a time that is none.
+/// One error if the value does not fit the type. The schema has been checked before, so this is a value that a schema
+/// does not constrain, such as a malformed timestamp.
 pub(super) fn part<'a, T: Deserialize<'a> + Default>(object: &'a Value, name: &str) -> Result<T, ErrorList> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(T::default()),
@@ -18,7 +18,7 @@ pub(super) fn part<'a, T: Deserialize<'a> + Default>(object: &'a Value, name: &s
     }
 }
 
-/// A text below the object, empty when it is absent.
+/// The string at a JSON pointer; empty if it is absent.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object
         .pointer(pointer)

@@ -1,4 +1,4 @@
-//! One kind in two versions: what is written in one is read, listed, watched and owned in both.
+//! A kind in two versions: objects written in one version are read, listed, watched and owned in both.
 
 use drydock_storage::{Key, Outcome, Transaction};
 
@@ -56,7 +56,7 @@ async fn an_object_written_in_one_version_is_read_in_both() {
 }
 
 #[tokio::test]
-async fn each_version_has_its_own_defaults_and_unknown_fields() {
+async fn each_version_has_its_own_defaults_and_rejects_fields_of_the_other() {
     let served = served().await;
     for (sample, n, field, default) in [(V1, 1, "size", 1), (V1ALPHA1, 2, "magnitude", 5)] {
         let mut object = sample.object(n);
@@ -67,10 +67,10 @@ async fn each_version_has_its_own_defaults_and_unknown_fields() {
             .json(201)
             .await;
         assert_eq!(created["spec"], json!({field: default}));
-        let strange = if field == "size" { "magnitude" } else { "size" };
+        let foreign = if field == "size" { "magnitude" } else { "size" };
         let mut object = sample.object(n + 2);
-        object["spec"] = json!({strange: 1});
-        let message = format!("unknown field \"spec.{strange}\"");
+        object["spec"] = json!({foreign: 1});
+        let message = format!("unknown field \"spec.{foreign}\"");
         let line = format!("POST {}?fieldValidation=Strict", sample.path);
         served
             .refused(&line, &[], &object.to_string(), (400, "BadRequest", &message))
@@ -155,7 +155,7 @@ async fn tables_have_the_columns_of_their_version() {
     }
 }
 
-/// The entries of an object: manager, version, fields of the spec.
+/// The managed fields of an object: manager, version, and fields of the spec.
 fn owners(object: &Value) -> Vec<(String, String, Vec<String>)> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let text = |entry: &Value, member: &str| entry[member].as_str().unwrap().to_owned();
@@ -170,7 +170,7 @@ fn owners(object: &Value) -> Vec<(String, String, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn ownership_is_recorded_in_the_version_of_the_writer_and_taken_across_versions() {
+async fn managed_fields_have_the_version_of_the_writer_and_change_owner_across_versions() {
     let served = served().await;
     let line = format!("POST {}?fieldManager=first", V1ALPHA1.path);
     let created = served.send(&line, &V1ALPHA1.object(1)).await.json(201).await;
@@ -187,7 +187,7 @@ async fn ownership_is_recorded_in_the_version_of_the_writer_and_taken_across_ver
         [entry("first", "v1alpha1", &["magnitude", "steps"])]
     );
 
-    // The second manager takes the size through the other version.
+    // The second manager becomes the owner of the size through the other version.
     let line = format!("PATCH {}?fieldManager=second", V1.item(1));
     served
         .send(&line, &json!({"spec": {"size": 9}}))
@@ -229,7 +229,7 @@ async fn status_is_converted_too() {
 }
 
 #[tokio::test]
-async fn an_object_the_hub_cannot_express_is_refused() {
+async fn an_object_that_the_hub_cannot_represent_is_rejected() {
     let served = served().await;
     let mut object = V1ALPHA1.object(1);
     object["spec"]["magnitude"] = json!(1_001);
@@ -238,7 +238,7 @@ async fn an_object_the_hub_cannot_express_is_refused() {
     served.refused(&line, &[], &object.to_string(), expected).await;
 }
 
-/// Stores bytes in a form of their own choice, as an older or newer server would have.
+/// Stores an object in the given version, as an older or newer server would have.
 async fn store_as(served: &Served, n: usize, form: &str, mut object: Value) {
     object["apiVersion"] = json!(form);
     object["metadata"] = json!({"name": (V1.name)(n), "namespace": "shop", "uid": format!("uid-{n}"),
@@ -259,7 +259,7 @@ async fn store_as(served: &Served, n: usize, form: &str, mut object: Value) {
 }
 
 #[tokio::test]
-async fn values_stored_in_another_served_version_are_converted_when_read_and_rewritten_when_written() {
+async fn values_stored_in_another_served_version_are_converted_on_read_and_rewritten_on_write() {
     let served = served().await;
     store_as(&served, 1, "coordination.k8s.io/v1alpha1", V1ALPHA1.object(1)).await;
     let before = get(&served, &V1.item(1)).await;
@@ -267,7 +267,7 @@ async fn values_stored_in_another_served_version_are_converted_when_read_and_rew
     assert_eq!(get(&served, V1.path).await["items"][0], before);
     assert_eq!(get(&served, &V1ALPHA1.item(1)).await["spec"], (V1ALPHA1.spec)(1));
 
-    // A write that changes nothing stores the object anew: in the storage version.
+    // An update without changes rewrites the object in the storage version.
     let written = served
         .send(&format!("PUT {}", V1.item(1)), &before)
         .await
@@ -287,7 +287,7 @@ async fn values_stored_in_another_served_version_are_converted_when_read_and_rew
 }
 
 #[tokio::test]
-async fn a_value_in_a_version_that_is_not_served_fails_its_own_reads_only() {
+async fn a_value_in_a_version_that_is_not_served_fails_only_requests_for_it() {
     let served = served().await;
     served.create(&V1, 1).await;
     store_as(&served, 2, "coordination.k8s.io/v2", V1.object(2)).await;

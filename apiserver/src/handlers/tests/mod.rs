@@ -28,7 +28,8 @@ use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::attributes;
-use crate::registry::kinds::{REGISTRATIONS, Registration};
+use crate::registry::kinds::REGISTRATIONS;
+use crate::registry::registration::Registration;
 use crate::registry::{evictioninterceptor, evictionrequest};
 use crate::request::{Query, RequestInfo, UserInfo, Warnings};
 

@@ -1,4 +1,4 @@
-//! What does `kubectl get evictioninterceptors` show?
+//! The columns of `kubectl get evictioninterceptors`.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, UNKNOWN, age_of, name_of};
 use drydock_proto::kinds::evictioninterceptor::{
@@ -11,16 +11,21 @@ use crate::registry::view::part;
 
 pub(super) const COLUMNS: [Column; 7] = [
     Column::NAME,
+    Column::new("Interceptor", ColumnType::String, "The name of the interceptor."),
     Column::new(
-        "Interceptor",
-        ColumnType::String,
-        "The interceptor that is asked.",
+        "Priority",
+        ColumnType::Integer,
+        "The interceptor with the highest priority is activated first.",
     ),
-    Column::new("Priority", ColumnType::Integer, "The highest is asked first."),
-    Column::new("Pods", ColumnType::Integer, "How many pods match."),
-    Column::new("Accepted", ColumnType::String, "Whether the rule is in force."),
+    Column::new("Pods", ColumnType::Integer, "The number of pods that match."),
+    Column::new("Accepted", ColumnType::String, "Whether the rule is in effect."),
     Column::AGE,
-    Column::new("Role", ColumnType::String, "What the interceptor is to its pods.").wide(),
+    Column::new(
+        "Role",
+        ColumnType::String,
+        "The role of the interceptor for its pods.",
+    )
+    .wide(),
 ];
 
 pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {

@@ -1,4 +1,4 @@
-//! EvictionInterceptor in the registry: [`REGISTRATION`], and the rules in [`EvictionInterceptorStrategy`].
+//! EvictionInterceptor: its [`REGISTRATION`], and its rules in [`EvictionInterceptorStrategy`].
 
 mod columns;
 mod strategy;
@@ -10,11 +10,11 @@ use drydock_proto::kinds::evictioninterceptor::KIND;
 use serde_json::json;
 
 use super::face::Table;
-use super::kinds::{Registration, Sample};
+use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::EvictionInterceptorStrategy;
 
-/// The kind with its rules.
+/// The kind as the server serves it.
 pub static REGISTRATION: Registration = Registration::new(
     KIND,
     |names| Box::new(EvictionInterceptorStrategy::new(Arc::clone(names))),

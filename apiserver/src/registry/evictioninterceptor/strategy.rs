@@ -1,4 +1,4 @@
-//! The strategy of eviction interceptor: which rules run in which hook.
+//! The strategy of EvictionInterceptor: which rules run in which hook.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::registry::conditions::validate_conditions;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
 
-/// The rules of an eviction interceptor.
+/// The rules of EvictionInterceptor.
 #[derive(Debug, Clone, Default)]
 pub struct EvictionInterceptorStrategy {
     names: Arc<AllowedNames>,
 }
 
 impl EvictionInterceptorStrategy {
-    /// A strategy that allows these reserved names for interceptors.
+    /// Interceptors may use these reserved names.
     #[must_use]
     pub const fn new(names: Arc<AllowedNames>) -> Self {
         Self { names }

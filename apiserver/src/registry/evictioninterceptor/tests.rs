@@ -1,32 +1,9 @@
-use drydock_machinery::field_error::ErrorList;
 use serde_json::{Value, json};
 
 use super::EvictionInterceptorStrategy;
 use super::columns;
-use crate::registry::strategy::{Strategy, WriteContext};
-
-type Causes<'a> = &'a [(&'a str, &'a str, &'a str)];
-
-fn context() -> WriteContext {
-    WriteContext {
-        now: "2026-01-01T12:00:00Z".parse().unwrap(),
-        namespace_terminating: false,
-    }
-}
-
-fn assert_causes(errors: &ErrorList, expected: Causes<'_>, about: &Value) {
-    let found: Vec<_> = errors
-        .iter()
-        .map(|error| {
-            (
-                error.field(),
-                error.reason(),
-                error.body().split(" (e.g.").next().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(found, expected, "{about}");
-}
+use crate::registry::strategy::Strategy;
+use crate::registry::tests::{Cause, assert_causes, context};
 
 fn interceptor(name: &str, spec: &Value) -> Value {
     let mut object = json!({"metadata": {"name": name}, "spec": {"interceptorName": "a.example.com"}});
@@ -37,7 +14,7 @@ fn interceptor(name: &str, spec: &Value) -> Value {
     object
 }
 
-fn create_named(name: &str, spec: &Value, expected: Causes<'_>) {
+fn create_named(name: &str, spec: &Value, expected: &[Cause<'_>]) {
     let strategy = EvictionInterceptorStrategy::default();
     assert_causes(
         &strategy.validate(&interceptor(name, spec), &context()),
@@ -46,11 +23,11 @@ fn create_named(name: &str, spec: &Value, expected: Causes<'_>) {
     );
 }
 
-fn create(spec: &Value, expected: Causes<'_>) {
+fn create(spec: &Value, expected: &[Cause<'_>]) {
     create_named("a.example.com", spec, expected);
 }
 
-fn update(old: &Value, new: &Value, expected: Causes<'_>) {
+fn update(old: &Value, new: &Value, expected: &[Cause<'_>]) {
     let strategy = EvictionInterceptorStrategy::default();
     let (old, new) = (
         interceptor("a.example.com", old),
@@ -69,7 +46,7 @@ fn update(old: &Value, new: &Value, expected: Causes<'_>) {
 }
 
 #[test]
-fn ordinary_interceptors_are_valid() {
+fn well_formed_interceptors_are_valid() {
     create(&json!({}), &[]);
     create(
         &json!({
@@ -95,7 +72,7 @@ fn ordinary_interceptors_are_valid() {
 }
 
 #[test]
-fn the_name_is_the_interceptors() {
+fn the_object_is_named_after_the_interceptor() {
     create_named(
         "other",
         &json!({"interceptorName": "acme.io/foo"}),
@@ -137,7 +114,7 @@ fn the_name_is_the_interceptors() {
 }
 
 #[test]
-fn ten_thousand_is_the_controllers_priority() {
+fn priority_10000_is_reserved_for_the_role_controller() {
     let priority = "spec.priority";
     for (spec, body) in [
         (
@@ -178,7 +155,7 @@ fn ten_thousand_is_the_controllers_priority() {
 }
 
 #[test]
-fn selectors_and_conditions_are_checked() {
+fn selectors_and_match_conditions_are_validated() {
     create(
         &json!({
             "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]},
@@ -247,7 +224,7 @@ fn selectors_and_conditions_are_checked() {
 }
 
 #[test]
-fn expressions_that_stand_are_not_judged_again() {
+fn stored_expressions_are_not_compiled_again() {
     let strategy = EvictionInterceptorStrategy::default();
     let spec = json!({"matchConditions": [{"name": "a", "expression": "from.another.release()"}]});
     let old = interceptor("a.example.com", &spec);
@@ -256,7 +233,7 @@ fn expressions_that_stand_are_not_judged_again() {
 }
 
 #[test]
-fn the_status_counts_pods() {
+fn status_conditions_and_pod_count_are_validated() {
     let strategy = EvictionInterceptorStrategy::default();
     let mut object = interceptor("a.example.com", &json!({}));
     object["status"] = json!({"matchedPods": -1, "conditions": [{"type": "Accepted", "status": "Maybe", "reason": "R",
@@ -280,7 +257,7 @@ fn the_status_counts_pods() {
 }
 
 #[test]
-fn columns_show_the_effective_priority() {
+fn columns_show_the_effective_priority_and_the_status() {
     let cells = |spec: Value, status: Value| {
         let mut object = interceptor("a.example.com", &spec);
         object["status"] = status;

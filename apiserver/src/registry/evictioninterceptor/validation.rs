@@ -1,4 +1,4 @@
-//! What is a valid eviction interceptor, field by field?
+//! Validation of an eviction interceptor, field by field.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use drydock_proto::kinds::evictionrequest::HEARTBEAT_DEADLINE_SECONDS;
 
 use crate::registry::evictionrequest::range_error;
 
-/// The faults of the interceptor's name, and of the object's, which is the same with `/` written as `.`.
+/// All errors of the interceptor's name and of the object's name, which must be the same with `/` replaced by `.`.
 pub(super) fn validate_names(name: &str, spec: &EvictionInterceptorSpec, names: &AllowedNames) -> ErrorList {
     let mut errors = names.validate(
         &FieldPath::new("spec").child("interceptorName"),
@@ -35,7 +35,7 @@ pub(super) fn validate_names(name: &str, spec: &EvictionInterceptorSpec, names: 
     errors
 }
 
-/// All faults of a change of the rule.
+/// All errors of a change of the spec.
 pub(super) fn validate_change(new: &EvictionInterceptorSpec, old: &EvictionInterceptorSpec) -> ErrorList {
     let mut errors = ErrorList::new();
     if new.interceptor_name != old.interceptor_name {
@@ -50,8 +50,8 @@ pub(super) fn validate_change(new: &EvictionInterceptorSpec, old: &EvictionInter
     errors
 }
 
-/// All faults of the rule. Expressions that stood there before are not compiled again: what this release refuses, an
-/// older one may have taken.
+/// All errors of the spec except those of the name. Expressions that `old` has are not compiled again: another release may
+/// have accepted what this one rejects.
 pub(super) fn validate_rule(
     spec: &EvictionInterceptorSpec,
     old: Option<&EvictionInterceptorSpec>,
@@ -136,6 +136,6 @@ fn condition_name_errors<'a>(name: &'a str, seen: &mut BTreeSet<&'a str>, path: 
     }
     label_key_errors(name)
         .iter()
-        .map(|fault| FieldError::invalid(path, name, fault))
+        .map(|detail| FieldError::invalid(path, name, detail))
         .collect()
 }

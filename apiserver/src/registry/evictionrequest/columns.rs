@@ -1,4 +1,4 @@
-//! What does `kubectl get evictionrequests` show?
+//! The columns of `kubectl get evictionrequests`.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of, time_until};
 use drydock_proto::kinds::evictionrequest::{
@@ -10,39 +10,35 @@ use serde_json::{Value, json};
 use crate::registry::conditions::is_true;
 use crate::registry::view::{part, text};
 
-/// How long an interceptor may be silent after its activation before people should know.
+/// How long after its activation an interceptor may send no heartbeat before it is shown as unresponsive.
 const UNRESPONSIVE_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
 pub(super) const COLUMNS: [Column; 10] = [
     Column::NAME,
-    Column::new("Pod", ColumnType::String, "The pod that is asked to leave."),
-    Column::new("Active", ColumnType::String, "The interceptor whose turn it is."),
+    Column::new("Pod", ColumnType::String, "The pod to evict."),
+    Column::new("Active", ColumnType::String, "The active interceptor."),
     Column::new(
         "State",
         ColumnType::String,
         "Pending, Intercepted, Unresponsive, Evicting, Blocked, Evicted or Canceled.",
     ),
-    Column::new(
-        "Requesters",
-        ColumnType::Integer,
-        "How many ask for the eviction.",
-    ),
+    Column::new("Requesters", ColumnType::Integer, "The number of requesters."),
     Column::new(
         "Retries",
         ColumnType::Integer,
-        "How many calls of the pod's eviction API were refused.",
+        "How many calls of the eviction API failed.",
     ),
     Column::new(
         "ETA",
         ColumnType::String,
-        "When the active interceptor expects to be done.",
+        "When the active interceptor expects to finish.",
     ),
     Column::AGE,
     Column::new("UID", ColumnType::String, "The UID of the pod.").wide(),
     Column::new(
         "Message",
         ColumnType::String,
-        "What the interceptor or the outcome says.",
+        "The message of the outcome or of the interceptor.",
     )
     .wide(),
 ];
@@ -68,22 +64,22 @@ pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {
     ]
 }
 
-/// How far a request is, in one word.
+/// The value of the column State.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// No interceptor is active yet.
     Pending,
     /// An interceptor is active.
     Intercepted,
-    /// The active interceptor has not shown up.
+    /// The active interceptor has sent no heartbeat for [`UNRESPONSIVE_AFTER`].
     Unresponsive,
     /// The pod's eviction API is called.
     Evicting,
-    /// The eviction API refused.
+    /// The eviction API has refused.
     Blocked,
-    /// The pod is gone.
+    /// The condition Evicted is True: the pod does not exist any more.
     Evicted,
-    /// Nobody asks any more, or the request made no sense.
+    /// The condition Canceled is True: no requester is left, or the request cannot be carried out.
     Canceled,
 }
 
@@ -112,16 +108,18 @@ fn state(status: &EvictionRequestStatus, now: Timestamp) -> State {
         None => State::Pending,
         Some(active) if active == IMPERATIVE_EVICTION && retries(status) > 0 => State::Blocked,
         Some(active) if active == IMPERATIVE_EVICTION => State::Evicting,
-        Some(_) if active_report(status).is_some_and(|report| is_silent(report, now)) => State::Unresponsive,
+        Some(_) if active_report(status).is_some_and(|report| is_unresponsive(report, now)) => {
+            State::Unresponsive
+        }
         Some(_) => State::Intercepted,
     }
 }
 
-/// Whether the interceptor did not say anything since it became active, for too long.
-fn is_silent(report: &InterceptorStatus, now: Timestamp) -> bool {
-    let has_spoken = report.heartbeat_time.is_some() || report.completion_time.is_some();
+/// Whether the interceptor has reported nothing for [`UNRESPONSIVE_AFTER`] since its activation.
+fn is_unresponsive(report: &InterceptorStatus, now: Timestamp) -> bool {
+    let has_reported = report.heartbeat_time.is_some() || report.completion_time.is_some();
     let activated = report.activation_time.as_ref();
-    !has_spoken && activated.is_some_and(|activated| now.duration_since(activated.0) > UNRESPONSIVE_AFTER)
+    !has_reported && activated.is_some_and(|activated| now.duration_since(activated.0) > UNRESPONSIVE_AFTER)
 }
 
 fn active_report(status: &EvictionRequestStatus) -> Option<&InterceptorStatus> {
@@ -136,13 +134,13 @@ fn retries(status: &EvictionRequestStatus) -> i32 {
         .map_or(0, |status| status.failed_api_eviction_counter)
 }
 
-/// Counts down to zero and stays there: an interceptor that is late is not an error of the table.
+/// The time until the expected end. It stays at 0s when that time has passed.
 fn expected_finish(status: &EvictionRequestStatus, now: Timestamp) -> String {
     let expected = active_report(status).and_then(|report| report.expected_finish_time.as_ref());
     time_until(expected.map(|expected| expected.0.max(now)), now)
 }
 
-/// What the outcome says, or the active interceptor, or the last one.
+/// The message of the outcome, else of the active interceptor, else of the last processed one.
 fn message(status: &EvictionRequestStatus) -> &str {
     let outcome = status.conditions.iter().find(|condition| {
         condition.status == "True" && [EVICTED, CANCELED].contains(&condition.type_.as_str())

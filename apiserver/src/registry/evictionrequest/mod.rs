@@ -1,4 +1,4 @@
-//! EvictionRequest in the registry: [`REGISTRATION`], and the rules in [`EvictionRequestStrategy`].
+//! EvictionRequest: its [`REGISTRATION`], and its rules in [`EvictionRequestStrategy`].
 
 mod columns;
 mod strategy;
@@ -11,12 +11,12 @@ use drydock_proto::kinds::evictionrequest::KIND;
 use serde_json::json;
 
 use super::face::Table;
-use super::kinds::{Registration, Sample};
+use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::EvictionRequestStrategy;
 pub(in crate::registry) use validation::range_error;
 
-/// The kind with its rules.
+/// The kind as the server serves it.
 pub static REGISTRATION: Registration = Registration::new(
     KIND,
     |names| Box::new(EvictionRequestStrategy::new(Arc::clone(names))),

@@ -1,29 +1,27 @@
-//! The strategy of eviction request: which rules run in which hook.
+//! The strategy of EvictionRequest: which rules run in which hook.
 
 use std::sync::Arc;
 
 use drydock_machinery::field_error::{ErrorList, quoted};
 use drydock_machinery::names::AllowedNames;
-use drydock_proto::kinds::evictionrequest::{
-    CancellationPolicy, EVICTED, EvictionRequestSpec, EvictionRequestStatus,
-};
+use drydock_proto::kinds::evictionrequest::{EVICTED, EvictionRequestSpec, EvictionRequestStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::transitions::{StatusRules, validate_spec_change, validate_status_change};
+use super::transitions::{StatusRules, forbids_cancellation, validate_spec_change, validate_status_change};
 use super::validation;
 use crate::registry::conditions::is_true;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
 
-/// The rules of an eviction request.
+/// The rules of EvictionRequest.
 #[derive(Debug, Clone, Default)]
 pub struct EvictionRequestStrategy {
     names: Arc<AllowedNames>,
 }
 
 impl EvictionRequestStrategy {
-    /// A strategy that allows these reserved names for requesters and interceptors.
+    /// Requesters and interceptors may use these reserved names.
     #[must_use]
     pub const fn new(names: Arc<AllowedNames>) -> Self {
         Self { names }
@@ -72,10 +70,10 @@ impl Strategy for EvictionRequestStrategy {
     }
 
     fn refuse_delete(&self, object: &Value, context: &WriteContext) -> Option<String> {
-        // A status that cannot be read forbids nothing, so that the object can be removed.
+        // An object whose status cannot be parsed can be deleted.
         let status = part::<EvictionRequestStatus>(object, "status").ok()?;
         let is_evicted = is_true(&status.conditions, EVICTED);
-        if !is_forbidden(&status) || is_evicted || context.namespace_terminating {
+        if !forbids_cancellation(&status) || is_evicted || context.namespace_terminating {
             return None;
         }
         Some(format!(
@@ -83,9 +81,4 @@ impl Strategy for EvictionRequestStrategy {
             quoted(text(object, "/spec/target/pod/name"))
         ))
     }
-}
-
-/// Whether the cancellation policy forbids removing requesters.
-pub(super) fn is_forbidden(status: &EvictionRequestStatus) -> bool {
-    status.eviction_request_cancellation_policy == Some(CancellationPolicy::Forbid)
 }

@@ -11,36 +11,12 @@ use serde_json::{Value, json};
 use super::EvictionRequestStrategy;
 use super::columns;
 use crate::registry::strategy::{Strategy, WriteContext};
+use crate::registry::tests::{Cause, assert_causes, context};
 
 mod status;
 
 const UID: &str = "2f0e3f1c-6a0b-4f7e-9d5b-0d6c1f0a7b11";
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
-
-type Causes<'a> = &'a [(&'a str, &'a str, &'a str)];
-
-fn context() -> WriteContext {
-    WriteContext {
-        now: "2026-01-01T12:00:00Z".parse().unwrap(),
-        namespace_terminating: false,
-    }
-}
-
-/// Compares field, reason and message; explanations of patterns are cut off.
-fn assert_causes(errors: impl IntoIterator<Item = FieldError>, expected: Causes<'_>, about: &Value) {
-    let errors: Vec<FieldError> = errors.into_iter().collect();
-    let found: Vec<_> = errors
-        .iter()
-        .map(|error| {
-            (
-                error.field(),
-                error.reason(),
-                error.body().split(" (e.g.").next().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(found, expected, "{about}");
-}
 
 fn request() -> Value {
     json!({
@@ -73,13 +49,13 @@ fn requesters(names: &[&str]) -> Value {
     json!(names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>())
 }
 
-fn create(changes: Value, expected: Causes<'_>) {
+fn create(changes: Value, expected: &[Cause<'_>]) {
     let errors = EvictionRequestStrategy::default().validate(&request_with(&changes), &context());
-    assert_causes(errors, expected, &changes);
+    assert_causes(&errors, expected, &changes);
 }
 
 #[test]
-fn ordinary_requests_are_valid() {
+fn well_formed_requests_are_valid() {
     create(json!({}), &[]);
     create(
         json!({"/spec/type": null, "/spec/heartbeatDeadlineSeconds": null}),
@@ -151,7 +127,7 @@ fn the_target_is_one_pod() {
 }
 
 #[test]
-fn requesters_are_there_unique_and_named() {
+fn requesters_are_required_unique_and_allowed() {
     for none in [json!([]), Value::Null] {
         create(
             json!({"/spec/requesters": none}),
@@ -200,7 +176,7 @@ fn requesters_are_there_unique_and_named() {
 }
 
 #[test]
-fn numbers_and_types_are_in_range() {
+fn type_and_numbers_are_validated() {
     create(
         json!({"/spec/type": "Hard"}),
         &[(
@@ -236,19 +212,19 @@ fn numbers_and_types_are_in_range() {
 }
 
 #[test]
-fn every_fault_is_a_cause() {
+fn every_error_is_reported() {
     let errors = EvictionRequestStrategy::default().validate(&json!({"metadata": {"name": "n"}}), &context());
     let fields: Vec<_> = errors.iter().map(FieldError::field).collect();
     assert_eq!(fields, ["spec.target", "spec.requesters"]);
 }
 
-/// `status` is the stored one.
-fn update(changes: Value, status: Value, expected: Causes<'_>) {
+/// Updates a request with this stored status.
+fn update(changes: Value, status: Value, expected: &[Cause<'_>]) {
     let old = request_with(&json!({"/status": status}));
     let mut new = request_with(&changes);
     new["status"] = status;
     let errors = EvictionRequestStrategy::default().validate_update(&new, &old, &context());
-    assert_causes(errors, expected, &changes);
+    assert_causes(&errors, expected, &changes);
 }
 
 fn condition(type_: &str) -> Value {
@@ -256,7 +232,7 @@ fn condition(type_: &str) -> Value {
 }
 
 #[test]
-fn what_was_asked_does_not_change() {
+fn type_target_and_heartbeat_deadline_are_immutable() {
     update(json!({}), json!({}), &[]);
     update(json!({"/spec/ttlSecondsAfterFinished": 60}), json!({}), &[]);
     update(json!({"/spec/heartbeatDeadlineSeconds": null}), json!({}), &[]);
@@ -296,7 +272,7 @@ fn what_was_asked_does_not_change() {
 }
 
 #[test]
-fn requesters_come_and_go_until_the_end() {
+fn requesters_may_change_until_the_request_is_final() {
     let two = requesters(&["a.example.com", "b.example.com"]);
     let other = requesters(&["b.example.com"]);
     let forbid = json!({"evictionRequestCancellationPolicy": "Forbid"});
@@ -343,7 +319,7 @@ fn requesters_come_and_go_until_the_end() {
 }
 
 #[test]
-fn names_that_were_allowed_once_may_stay() {
+fn stored_names_are_not_validated_again() {
     let mut names = AllowedNames::default();
     names.extend(["x.k8s.io".to_owned()]);
     let old = request_with(&json!({"/spec/requesters": requesters(&["x.k8s.io"])}));
@@ -357,7 +333,7 @@ fn names_that_were_allowed_once_may_stay() {
 }
 
 #[test]
-fn deletion_waits_while_cancellation_is_forbidden() {
+fn delete_is_refused_while_cancellation_is_forbidden() {
     let refusal = |status: Value, namespace_terminating: bool| {
         let object = request_with(&json!({"/status": status}));
         EvictionRequestStrategy::default().refuse_delete(
@@ -390,7 +366,7 @@ fn deletion_waits_while_cancellation_is_forbidden() {
 }
 
 #[test]
-fn columns_tell_how_far_the_eviction_is() {
+fn columns_show_the_state_of_the_eviction() {
     fn check(status: &Value, state: &str, active: &str, retries: i64, eta: &str, message: &str) {
         let mut object = request_with(&json!({"/status": status}));
         object["metadata"]["creationTimestamp"] = json!("2026-01-01T10:00:00Z");
@@ -459,7 +435,7 @@ fn columns_tell_how_far_the_eviction_is() {
 }
 
 #[test]
-fn a_status_that_is_no_status_is_one_fault() {
+fn a_status_that_does_not_fit_its_type_is_one_error() {
     let strategy = EvictionRequestStrategy::default();
     let mut new = request();
     new["status"] = json!({"interceptors": [{"name": "a.example.com", "startTime": "yesterday"}]});

@@ -1,11 +1,12 @@
-//! What may follow what in an eviction request, old and new side by side?
+//! Which changes of an eviction request are allowed, given the old and the new object.
 //!
-//! Writes through the main resource change requesters and little else. Writes through `status` come from the
-//! controller and from every interceptor, so the server holds each to its part: [`turns`] says whose turn it may be,
-//! [`reports`] what the one whose turn it is may say.
+//! Updates of the main resource may change the requesters and little else. Updates of `status` come from the controller
+//! and from every interceptor, so the server checks the parts separately: [`activation`] which interceptor may be
+//! declared, active and processed, [`reports`] what an interceptor may report.
 
+mod activation;
 mod reports;
-mod turns;
+mod status_rules;
 
 use std::collections::BTreeSet;
 
@@ -14,17 +15,15 @@ use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::evictionrequest::{
     CANCELED, CancellationPolicy, EVICTED, EvictionRequestSpec, EvictionRequestStatus, Requester,
 };
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
-use super::strategy::is_forbidden;
+use self::status_rules::IMMUTABLE;
+pub(super) use self::status_rules::StatusRules;
 use super::validation::{heartbeat_deadline_seconds, validate_requesters, validate_ttl};
 use crate::registry::conditions::{is_true, validate_conditions};
 
-const IMMUTABLE: &str = "field is immutable";
-
-/// All faults of a change of the spec. `status` is the stored one.
+/// All errors of a change of the spec. `status` is the stored one.
 pub(super) fn validate_spec_change(
     new: &EvictionRequestSpec,
     old: &EvictionRequestSpec,
@@ -77,7 +76,7 @@ fn validate_requesters_change(
     let before: BTreeSet<&str> = old.iter().map(|requester| requester.name.as_str()).collect();
     let after: BTreeSet<&str> = new.iter().map(|requester| requester.name.as_str()).collect();
     let mut errors = validate_requesters(new, &before, names);
-    if is_forbidden(status) && !is_true(&status.conditions, EVICTED) {
+    if forbids_cancellation(status) && !is_true(&status.conditions, EVICTED) {
         if before != after {
             let detail = "may not change while status.evictionRequestCancellationPolicy is Forbid and the target is not \
                           evicted";
@@ -100,23 +99,12 @@ fn validate_requesters_change(
     errors
 }
 
-/// What the transitions of a status depend on beside old and new.
-#[derive(Debug)]
-pub(super) struct StatusRules<'a> {
-    names: &'a AllowedNames,
-    deadline: SignedDuration,
-    now: Timestamp,
+/// Whether the cancellation policy forbids removing requesters.
+pub(super) fn forbids_cancellation(status: &EvictionRequestStatus) -> bool {
+    status.eviction_request_cancellation_policy == Some(CancellationPolicy::Forbid)
 }
 
-impl<'a> StatusRules<'a> {
-    /// The rules for a request with that spec, at that time.
-    pub(super) fn new(spec: &EvictionRequestSpec, names: &'a AllowedNames, now: Timestamp) -> Self {
-        let deadline = SignedDuration::from_secs(heartbeat_deadline_seconds(spec).into());
-        Self { names, deadline, now }
-    }
-}
-
-/// All faults of a change of the status.
+/// All errors of a change of the status.
 pub(super) fn validate_status_change(
     new: &EvictionRequestStatus,
     old: &EvictionRequestStatus,
@@ -129,7 +117,7 @@ pub(super) fn validate_status_change(
         &FieldPath::new("status").child("conditions"),
     ));
     errors.extend(final_condition_errors(&new.conditions, &old.conditions));
-    errors.extend(turns::validate(new, old, rules));
+    errors.extend(activation::validate(new, old, rules));
     errors.extend(reports::validate(new, old, rules));
     errors.extend(policy_errors(new, old));
     errors.extend(counter_error(new, old));
@@ -152,7 +140,7 @@ fn generation_error(new: Option<i64>, old: Option<i64>) -> Option<FieldError> {
     ))
 }
 
-/// Evicted and Canceled never go back and exclude each other.
+/// Evicted and Canceled stay True once they are, and exclude each other.
 fn final_condition_errors(new: &[Condition], old: &[Condition]) -> ErrorList {
     let path = FieldPath::new("status").child("conditions");
     let mut errors = ErrorList::new();
@@ -174,7 +162,7 @@ fn final_condition_errors(new: &[Condition], old: &[Condition]) -> ErrorList {
         });
     }
     if is_true(new, EVICTED) && is_true(new, CANCELED) {
-        // The fault is the one that came later.
+        // The error is reported for the condition that was set later.
         let late = if is_true(old, CANCELED) { EVICTED } else { CANCELED };
         let index = new
             .iter()
@@ -184,10 +172,6 @@ fn final_condition_errors(new: &[Condition], old: &[Condition]) -> ErrorList {
         errors.push(FieldError::forbidden(&path.index(index).child("status"), detail));
     }
     errors
-}
-
-fn is_final(status: &EvictionRequestStatus) -> bool {
-    is_true(&status.conditions, EVICTED) || is_true(&status.conditions, CANCELED)
 }
 
 fn policy_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> ErrorList {

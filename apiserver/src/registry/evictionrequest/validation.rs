@@ -1,4 +1,4 @@
-//! What is a valid eviction request, field by field?
+//! Validation of an eviction request, field by field.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::registry::view::text;
 
-/// The name is the UID of the target, so that there is one request for a pod.
+/// The name must be the UID of the target, so that a pod has at most one request.
 pub(super) fn validate_name(object: &Value, spec: &EvictionRequestSpec) -> ErrorList {
     let path = FieldPath::new("metadata");
     let mut errors = ErrorList::new();
@@ -29,7 +29,7 @@ pub(super) fn validate_name(object: &Value, spec: &EvictionRequestSpec) -> Error
     errors
 }
 
-/// All faults of the spec of a new request.
+/// All errors of the spec of a new request.
 pub(super) fn validate_spec(spec: &EvictionRequestSpec, names: &AllowedNames) -> ErrorList {
     let path = FieldPath::new("spec");
     let mut errors = ErrorList::new();
@@ -66,12 +66,11 @@ fn validate_target(target: &EvictionTarget, path: &FieldPath) -> ErrorList {
     if pod.name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
     } else {
-        let faults = dns_subdomain_errors(&pod.name);
         let path = path.child("name");
         errors.extend(
-            faults
+            dns_subdomain_errors(&pod.name)
                 .iter()
-                .map(|fault| FieldError::invalid(&path, pod.name.as_str(), fault)),
+                .map(|detail| FieldError::invalid(&path, pod.name.as_str(), detail)),
         );
     }
     if pod.uid.is_empty() {
@@ -80,8 +79,8 @@ fn validate_target(target: &EvictionTarget, path: &FieldPath) -> ErrorList {
     errors
 }
 
-/// All faults of a list of requesters. Names that stood in the list before are not judged again: what is allowed may
-/// change with a flag.
+/// All errors of a list of requesters. The names in `known`, those of the stored object, are not validated again: a flag of
+/// the server decides which reserved names are allowed, so a stored name may no longer be.
 pub(super) fn validate_requesters(
     requesters: &[Requester],
     known: &BTreeSet<&str>,
@@ -95,7 +94,7 @@ pub(super) fn validate_requesters(
     validate_names(all, known, names, |index| path.index(index).child("name"))
 }
 
-/// All faults of names that must be unique and allowed, unless they were known before.
+/// All errors of names that must be unique and, unless they are in `known`, allowed.
 pub(super) fn validate_names<'a>(
     all: impl Iterator<Item = &'a str>,
     known: &BTreeSet<&str>,
@@ -114,7 +113,7 @@ pub(super) fn validate_names<'a>(
     errors
 }
 
-/// The fault of the time a finished request is kept.
+/// The error of ttlSecondsAfterFinished.
 pub(super) fn validate_ttl(spec: &EvictionRequestSpec) -> Option<FieldError> {
     let ttl = spec.ttl_seconds_after_finished.filter(|ttl| *ttl < 0)?;
     let path = FieldPath::new("spec").child("ttlSecondsAfterFinished");
@@ -125,13 +124,13 @@ pub(super) fn validate_ttl(spec: &EvictionRequestSpec) -> Option<FieldError> {
     ))
 }
 
-/// The deadline in force, in seconds.
+/// The effective heartbeat deadline, in seconds.
 pub(super) fn heartbeat_deadline_seconds(spec: &EvictionRequestSpec) -> i32 {
     spec.heartbeat_deadline_seconds
         .unwrap_or(DEFAULT_HEARTBEAT_DEADLINE_SECONDS)
 }
 
-/// The fault of a number outside of a range.
+/// The error of a number outside a range.
 pub(in crate::registry) fn range_error(
     path: &FieldPath,
     value: i32,

@@ -1,4 +1,4 @@
-//! What does `kubectl get nodemaintenances` show?
+//! The columns of `kubectl get nodemaintenances`.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of};
 use drydock_proto::kinds::nodemaintenance::NodeMaintenanceStatus;
@@ -9,19 +9,27 @@ use crate::registry::view::{part, text};
 
 pub(super) const COLUMNS: [Column; 8] = [
     Column::NAME,
-    Column::new("Stage", ColumnType::String, "How far the maintenance is to go."),
-    Column::new("Nodes", ColumnType::Integer, "How many nodes are selected."),
+    Column::new(
+        "Stage",
+        ColumnType::String,
+        "The stage that the maintenance is to reach.",
+    ),
+    Column::new("Nodes", ColumnType::Integer, "The number of selected nodes."),
     Column::new(
         "Drained",
         ColumnType::String,
-        "How many of the selected nodes are drained.",
+        "The number of drained nodes, of those selected.",
     ),
     Column::new(
         "Pods Left",
         ColumnType::Integer,
-        "How many targeted pods are still there.",
+        "The number of pods that are still to be evicted.",
     ),
-    Column::new("Message", ColumnType::String, "What the drain does or waits for."),
+    Column::new(
+        "Message",
+        ColumnType::String,
+        "What the drain is doing or waiting for.",
+    ),
     Column::AGE,
     Column::new(
         "Reason",
@@ -37,7 +45,7 @@ pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {
     let pods_left = drain.map(|drain| {
         i64::from(drain.pods_pending_eviction_request) + i64::from(drain.active_eviction_requests)
     });
-    // Counts that nobody has made yet are empty rather than zero.
+    // A count that the controller has not set yet is shown as empty, not as zero.
     let drained = status
         .selected_nodes
         .map(|nodes| format!("{}/{nodes}", status.drained_nodes.unwrap_or_default()));

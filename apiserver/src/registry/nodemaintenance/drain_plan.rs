@@ -1,8 +1,9 @@
-//! How does a drain plan become complete and ordered?
+//! Completes, orders and validates drain plans.
 //!
-//! A plan names steps: pods of a type, up to a priority, maybe narrowed by a selector. Steps are taken by type
-//! (Default, `DaemonSet`, Static), then by ascending priority, those with a selector before the one without. Every plan
-//! ends with all pods of a type, so the default steps are added where they are missing. [`complete`] is idempotent.
+//! A plan is a list of steps. A step selects the pods of a type up to a priority, optionally narrowed by a label selector.
+//! Steps are ordered by type (Default, `DaemonSet`, Static), then by ascending priority, those with a selector before
+//! those without. Missing default steps are added, so that every plan covers all pods of each type. [`complete`] is
+//! idempotent.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -13,15 +14,15 @@ use drydock_proto::kinds::nodemaintenance::{DEFAULT_PLAN_PRIORITIES, DrainPlanEn
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Adds the default steps that are missing, and orders all. A plan with faults stays as it is, so that the paths of its
-/// faults are those of what was written.
+/// Adds the missing default steps and sorts the plan. A plan with errors stays as it is, so that the paths of the errors
+/// match what the client sent.
 pub(super) fn complete(plan: &mut Vec<Value>) {
     if !validate(plan, &FieldPath::root()).is_empty() {
         return;
     }
     let mut steps: Vec<(DrainPlanEntry, Value)> = Vec::with_capacity(plan.len());
     for value in plan.iter() {
-        // A plan without faults holds nothing else.
+        // Cannot fail: the plan is valid.
         if let Ok(entry) = DrainPlanEntry::deserialize(value) {
             steps.push((entry, value.clone()));
         }
@@ -36,7 +37,7 @@ pub(super) fn complete(plan: &mut Vec<Value>) {
     *plan = steps.into_iter().map(|(_, value)| value).collect();
 }
 
-/// All pods of each type, in four steps.
+/// The default steps: four for each type, which cover all pods of the type.
 fn defaults() -> impl Iterator<Item = DrainPlanEntry> {
     let types = [PodType::Default, PodType::DaemonSet, PodType::Static];
     types.into_iter().flat_map(|pod_type| {
@@ -50,7 +51,7 @@ fn defaults() -> impl Iterator<Item = DrainPlanEntry> {
     })
 }
 
-/// The order in which two steps are taken; steps that only differ in their selectors keep the order they have.
+/// The order of two steps. Steps that differ only in their selectors are equal.
 pub(super) fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
     let key = |entry: &DrainPlanEntry| {
         (
@@ -62,7 +63,7 @@ pub(super) fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
     key(a).cmp(&key(b))
 }
 
-/// All faults of a plan, complete or not.
+/// All errors of a plan, complete or not.
 pub(super) fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut seen = HashSet::new();
@@ -85,7 +86,7 @@ pub(super) fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
         if let Some(selector) = &entry.pod_selector {
             errors.extend(validate_label_selector(selector, &path.child("podSelector")));
         }
-        // As text, since selectors are not hashed; a plan may be long.
+        // Compared as text: selectors have no hash, and a plan may be too long to compare all pairs.
         if !seen.insert(json!(entry).to_string()) {
             errors.push(FieldError::duplicate(&path, value.clone()));
         }

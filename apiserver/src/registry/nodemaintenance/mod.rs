@@ -1,4 +1,4 @@
-//! NodeMaintenance in the registry: [`REGISTRATION`], and the rules in [`NodeMaintenanceStrategy`].
+//! NodeMaintenance: its [`REGISTRATION`], and its rules in [`NodeMaintenanceStrategy`].
 
 mod columns;
 mod drain_plan;
@@ -11,11 +11,11 @@ use drydock_proto::kinds::nodemaintenance::KIND;
 use serde_json::json;
 
 use super::face::Table;
-use super::kinds::{Registration, Sample};
+use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::NodeMaintenanceStrategy;
 
-/// The kind with its rules.
+/// The kind as the server serves it.
 pub static REGISTRATION: Registration = Registration::new(
     KIND,
     |_| Box::new(NodeMaintenanceStrategy),

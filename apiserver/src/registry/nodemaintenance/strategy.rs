@@ -1,4 +1,4 @@
-//! The strategy of node maintenance: which rules run in which hook.
+//! The strategy of NodeMaintenance: which rules run in which hook.
 
 use drydock_machinery::field_error::ErrorList;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{drain_plan, validation, warnings};
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::part;
 
-/// The rules of a node maintenance.
+/// The rules of NodeMaintenance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeMaintenanceStrategy;
 
@@ -29,7 +29,7 @@ impl Strategy for NodeMaintenanceStrategy {
     }
 
     fn prepare_for_update(&self, new: &mut Value, _: &Value, _: &WriteContext) {
-        // A client that sends its own, incomplete plan again must end with the stored plan.
+        // A client may send the incomplete plan of its manifest again: completed, it equals the stored plan.
         complete_plan(new);
     }
 

@@ -1,36 +1,14 @@
-use drydock_machinery::field_error::{ErrorList, FieldPath};
+use drydock_machinery::field_error::FieldPath;
 use drydock_proto::kinds::nodemaintenance::DrainPlanEntry;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::columns;
 use super::{NodeMaintenanceStrategy, drain_plan};
-use crate::registry::strategy::{Strategy as _, WriteContext};
-
-type Causes<'a> = &'a [(&'a str, &'a str, &'a str)];
+use crate::registry::strategy::Strategy as _;
+use crate::registry::tests::{Cause, assert_causes, context};
 
 const STRATEGY: NodeMaintenanceStrategy = NodeMaintenanceStrategy;
-
-fn context() -> WriteContext {
-    WriteContext {
-        now: "2026-01-01T12:00:00Z".parse().unwrap(),
-        namespace_terminating: false,
-    }
-}
-
-fn assert_causes(errors: &ErrorList, expected: Causes<'_>, about: &Value) {
-    let found: Vec<_> = errors
-        .iter()
-        .map(|error| {
-            (
-                error.field(),
-                error.reason(),
-                error.body().split(" (e.g.").next().unwrap(),
-            )
-        })
-        .collect();
-    assert_eq!(found, expected, "{about}");
-}
 
 fn maintenance(spec: &Value) -> Value {
     let mut object = json!({"metadata": {"name": "n"}, "spec": {
@@ -44,14 +22,14 @@ fn maintenance(spec: &Value) -> Value {
     object
 }
 
-/// As the registry does it: prepare, then validate.
-fn create(spec: &Value, expected: Causes<'_>) {
+/// Runs the hooks of a create as the registry does: `prepare_for_create`, then `validate`.
+fn create(spec: &Value, expected: &[Cause<'_>]) {
     let mut object = maintenance(spec);
     STRATEGY.prepare_for_create(&mut object, &context());
     assert_causes(&STRATEGY.validate(&object, &context()), expected, spec);
 }
 
-fn update(old: &Value, new: &Value, expected: Causes<'_>) {
+fn update(old: &Value, new: &Value, expected: &[Cause<'_>]) {
     let (mut old, mut new) = (maintenance(old), maintenance(new));
     STRATEGY.prepare_for_create(&mut old, &context());
     STRATEGY.prepare_for_update(&mut new, &old, &context());
@@ -76,7 +54,7 @@ fn selecting(pod_type: &str, priority: i64, app: &str) -> Value {
 }
 
 #[test]
-fn ordinary_maintenances_are_valid() {
+fn well_formed_maintenances_are_valid() {
     create(&json!({}), &[]);
     create(&json!({"stage": "Drain", "reason": "kernel"}), &[]);
     create(
@@ -87,7 +65,7 @@ fn ordinary_maintenances_are_valid() {
 }
 
 #[test]
-fn every_fault_of_the_spec_is_a_cause() {
+fn every_error_of_the_spec_is_reported() {
     create(
         &json!({"nodeSelector": null}),
         &[("spec.nodeSelector", "FieldValueRequired", "Required value")],
@@ -148,7 +126,7 @@ fn every_fault_of_the_spec_is_a_cause() {
 }
 
 #[test]
-fn a_plan_is_completed_and_ordered() {
+fn the_drain_plan_is_completed_and_ordered_on_create() {
     let mut object = maintenance(&json!({"drainPlan": [
         step("Static", 2_147_483_647),
         step("DaemonSet", 7),
@@ -186,7 +164,7 @@ fn a_plan_is_completed_and_ordered() {
 }
 
 #[test]
-fn stages_move_forward() {
+fn the_stage_only_moves_forward() {
     let stages = ["Idle", "Cordon", "Drain", "Complete"];
     for (before, old) in stages.iter().enumerate() {
         for (after, new) in stages.iter().enumerate() {
@@ -208,7 +186,7 @@ fn stages_move_forward() {
 }
 
 #[test]
-fn nodes_are_fixed_once_the_stage_is_not_idle() {
+fn the_node_selector_is_immutable_once_the_stage_is_not_idle() {
     let other = |stage: &str| json!({"stage": stage, "nodeSelector": {"nodeSelectorTerms": [{}]}});
     update(&json!({}), &other("Idle"), &[]);
     update(&json!({}), &other("Drain"), &[]);
@@ -234,7 +212,7 @@ fn nodes_are_fixed_once_the_stage_is_not_idle() {
 }
 
 #[test]
-fn the_plan_is_fixed_and_applying_it_again_changes_nothing() {
+fn the_drain_plan_is_immutable_and_the_incomplete_plan_may_be_sent_again() {
     let plan = json!({"drainPlan": [step("DaemonSet", 7), selecting("Default", 5, "web")]});
     update(&plan, &plan, &[]);
     update(
@@ -255,7 +233,7 @@ fn the_plan_is_fixed_and_applying_it_again_changes_nothing() {
     assert!(error.body().ends_with(": field is immutable"));
 }
 
-fn status(old: &Value, new: &Value, expected: Causes<'_>) {
+fn status(old: &Value, new: &Value, expected: &[Cause<'_>]) {
     let object = |status: &Value| {
         let mut object = maintenance(&json!({}));
         object["status"] = status.clone();
@@ -269,7 +247,7 @@ fn status(old: &Value, new: &Value, expected: Causes<'_>) {
 }
 
 #[test]
-fn the_status_keeps_what_has_started() {
+fn started_stages_stay_with_their_start_time() {
     let started = |name: &str, time: &str| json!({"name": name, "startTimestamp": time});
     let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
     let cordoned = json!({"stageStatuses": [started("Cordon", first)]});
@@ -307,7 +285,11 @@ fn the_status_keeps_what_has_started() {
             ),
         ],
     );
-    let less = "Invalid value: -1: must be greater than or equal to 0";
+}
+
+#[test]
+fn status_counts_nodes_and_conditions_are_validated() {
+    let negative = "Invalid value: -1: must be greater than or equal to 0";
     status(
         &json!({}),
         &json!({
@@ -321,12 +303,12 @@ fn the_status_keeps_what_has_started() {
             (
                 "status.drainStatus.podsPendingEvictionRequest",
                 "FieldValueInvalid",
-                less,
+                negative,
             ),
             (
                 "status.drainStatus.activeEvictionRequests",
                 "FieldValueInvalid",
-                less,
+                negative,
             ),
             (
                 "status.nodeStatuses[1].nodeRef.name",
@@ -336,10 +318,10 @@ fn the_status_keeps_what_has_started() {
             (
                 "status.nodeStatuses[1].podsPendingEvictionRequest",
                 "FieldValueInvalid",
-                less,
+                negative,
             ),
-            ("status.selectedNodes", "FieldValueInvalid", less),
-            ("status.drainedNodes", "FieldValueInvalid", less),
+            ("status.selectedNodes", "FieldValueInvalid", negative),
+            ("status.drainedNodes", "FieldValueInvalid", negative),
             (
                 "status.conditions[0].status",
                 "FieldValueNotSupported",
@@ -355,7 +337,7 @@ fn the_status_keeps_what_has_started() {
 }
 
 #[test]
-fn columns_count_nodes_and_pods() {
+fn columns_show_nodes_and_pods_left() {
     let mut object = maintenance(&json!({"stage": "Drain", "reason": "kernel"}));
     object["metadata"]["creationTimestamp"] = json!("2026-01-01T11:59:00Z");
     assert_eq!(
@@ -372,7 +354,7 @@ fn columns_count_nodes_and_pods() {
 }
 
 #[test]
-fn terms_that_choose_nothing_are_warned_about() {
+fn empty_selector_terms_cause_a_warning() {
     let object = maintenance(&json!({"nodeSelector": {"nodeSelectorTerms": [{}]}}));
     assert_eq!(
         STRATEGY.warnings_on_create(&object),
@@ -381,7 +363,7 @@ fn terms_that_choose_nothing_are_warned_about() {
     assert!(STRATEGY.warnings_on_create(&maintenance(&json!({}))).is_empty());
 }
 
-fn a_plan() -> impl Strategy<Value = Vec<Value>> {
+fn any_plan() -> impl Strategy<Value = Vec<Value>> {
     let pod_type = prop::sample::select(vec!["Default", "DaemonSet", "Static"]);
     let priority = prop::sample::select(vec![
         -5,
@@ -410,7 +392,7 @@ fn a_plan() -> impl Strategy<Value = Vec<Value>> {
 
 proptest! {
     #[test]
-    fn completing_a_plan_orders_it_keeps_its_steps_and_is_idempotent(plan in a_plan()) {
+    fn completing_a_plan_orders_it_keeps_its_steps_and_is_idempotent(plan in any_plan()) {
         let mut complete = plan.clone();
         drain_plan::complete(&mut complete);
         prop_assert!(drain_plan::validate(&complete, &FieldPath::root()).is_empty());

@@ -1,5 +1,5 @@
-//! What may follow what in a node maintenance, old and new side by side? The stage moves forward, the nodes are fixed
-//! once anything happens to them, and the plan is fixed from the start.
+//! Which changes of a node maintenance are allowed, given the old and the new object. The stage only moves forward. The
+//! node selector is immutable once the stage is no longer Idle, and the drain plan always.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::registry::conditions::validate_conditions;
 
 const IMMUTABLE: &str = "field is immutable";
 
-/// All faults of a change of the spec. Plans are complete.
+/// All errors of a change of the spec. Both drain plans are complete.
 pub(super) fn validate_spec_change(
     new: &NodeMaintenanceSpec,
     old: &NodeMaintenanceSpec,
@@ -49,7 +49,7 @@ fn stage_error(new: &Stage, old: &Stage, path: &FieldPath) -> Option<FieldError>
     })
 }
 
-/// All faults of a change of the status.
+/// All errors of a change of the status.
 pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMaintenanceStatus) -> ErrorList {
     let path = FieldPath::new("status");
     let mut errors = stage_status_errors(
@@ -59,12 +59,12 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
     );
     if let Some(drain) = &new.drain_status {
         let path = path.child("drainStatus");
-        errors.extend(negative(
+        errors.extend(negative_error(
             &path,
             "podsPendingEvictionRequest",
             drain.pods_pending_eviction_request,
         ));
-        errors.extend(negative(
+        errors.extend(negative_error(
             &path,
             "activeEvictionRequests",
             drain.active_eviction_requests,
@@ -75,23 +75,23 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
         if node.node_ref.name.is_empty() {
             errors.push(FieldError::required(&path.child("nodeRef").child("name"), ""));
         }
-        errors.extend(negative(
+        errors.extend(negative_error(
             &path,
             "podsPendingEvictionRequest",
             node.pods_pending_eviction_request,
         ));
-        errors.extend(negative(
+        errors.extend(negative_error(
             &path,
             "activeEvictionRequests",
             node.active_eviction_requests,
         ));
     }
-    errors.extend(negative(
+    errors.extend(negative_error(
         &path,
         "selectedNodes",
         new.selected_nodes.unwrap_or_default(),
     ));
-    errors.extend(negative(
+    errors.extend(negative_error(
         &path,
         "drainedNodes",
         new.drained_nodes.unwrap_or_default(),
@@ -100,7 +100,7 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
     errors
 }
 
-/// Stages that have started stay in the list, with the time they started.
+/// Stages that have started stay in the list, and their start time is immutable.
 fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut seen = BTreeSet::new();
@@ -126,16 +126,16 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
             ));
         }
     }
-    for gone in old.iter().filter(|before| !seen.contains(before.name.as_str())) {
+    for removed in old.iter().filter(|before| !seen.contains(before.name.as_str())) {
         let detail = format!(
             "must keep the stage {}, which has started",
-            quoted(gone.name.as_str())
+            quoted(removed.name.as_str())
         );
         errors.push(FieldError::required(path, &detail));
     }
     errors
 }
 
-fn negative(path: &FieldPath, field: &str, count: i32) -> Option<FieldError> {
+fn negative_error(path: &FieldPath, field: &str, count: i32) -> Option<FieldError> {
     (count < 0).then(|| FieldError::invalid(&path.child(field), count, "must be greater than or equal to 0"))
 }

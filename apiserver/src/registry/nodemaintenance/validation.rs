@@ -1,4 +1,4 @@
-//! What is a valid node maintenance, field by field?
+//! Validation of a node maintenance, field by field.
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::selector::node::validate_node_selector;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::drain_plan;
 
-/// All faults of the spec of a new maintenance, whose plan was completed.
+/// All errors of the spec of a new maintenance. The plan is complete.
 pub(super) fn validate_spec(spec: &NodeMaintenanceSpec, plan: &[Value]) -> ErrorList {
     let mut errors = validate_selector(spec);
     errors.extend(validate_stage(&spec.stage));
@@ -18,7 +18,7 @@ pub(super) fn validate_spec(spec: &NodeMaintenanceSpec, plan: &[Value]) -> Error
     errors
 }
 
-/// All faults of the selector.
+/// All errors of the node selector.
 pub(super) fn validate_selector(spec: &NodeMaintenanceSpec) -> ErrorList {
     let path = FieldPath::new("spec").child("nodeSelector");
     match &spec.node_selector {
@@ -27,7 +27,7 @@ pub(super) fn validate_selector(spec: &NodeMaintenanceSpec) -> ErrorList {
     }
 }
 
-/// The fault of a stage that is none.
+/// The error of an unknown stage.
 pub(super) fn validate_stage(stage: &Stage) -> Option<FieldError> {
     let Stage::Other(other) = stage else { return None };
     Some(FieldError::not_supported(

@@ -1,8 +1,9 @@
-//! Which maintenances are allowed, and still surprising? What depends on the nodes there are is admission's to say.
+//! Warnings about valid maintenances that are probably mistakes. Warnings that depend on the nodes of the cluster come from
+//! admission.
 
 use drydock_proto::kinds::nodemaintenance::NodeMaintenanceSpec;
 
-/// Warnings about terms that choose nothing.
+/// Warnings about selector terms that match no node.
 pub(super) fn about_empty_terms(spec: &NodeMaintenanceSpec) -> Vec<String> {
     let terms = spec
         .node_selector

@@ -1,4 +1,4 @@
-//! Creates.
+//! Creates of objects.
 
 use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Outcome, Store, Transaction};
@@ -13,14 +13,14 @@ use crate::registry::resource::metadata_text;
 use crate::registry::strategy::WriteContext;
 use crate::request::options::parse_revision;
 
-/// How often a generated name is tried before giving up.
+/// How many generated names are tried.
 const GENERATED_NAME_TRIES: usize = 8;
 
 impl<S: Store> ResourceStore<S> {
-    /// Stores a new object, which is in the version of the endpoint and fits its schema.
+    /// Stores a new object. `object` is in the version of the endpoint and fits its schema.
     ///
     /// # Errors
-    /// Every refusal of a create: 400, 403, 404 for the namespace, 409, 413, 422, 5xx.
+    /// Every error of a create: 400, 403, 404 for the namespace, 409, 413, 422, 5xx.
     pub async fn create(
         &self,
         request: WriteRequest<'_>,
@@ -28,12 +28,13 @@ impl<S: Store> ResourceStore<S> {
         object: Value,
     ) -> Result<Written, ApiError> {
         let mut object = request.endpoint.into_hub(object)?;
-        metadata::settle_namespace(&self.resource, &mut object, namespace)?;
-        let claimed_revision = parse_revision(metadata_text(&object, "resourceVersion")).unwrap_or_default();
+        metadata::set_namespace(&self.resource, &mut object, namespace)?;
+        let sent_revision = parse_revision(metadata_text(&object, "resourceVersion")).unwrap_or_default();
         let generate =
             metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
-        self.make_valid(request, namespace, &mut object, generate).await?;
-        if claimed_revision.is_some_and(|revision| revision > 0) && !request.options.dry_run {
+        self.before_create(request, namespace, &mut object, generate)
+            .await?;
+        if sent_revision.is_some_and(|revision| revision > 0) && !request.options.dry_run {
             return Err(ApiError::unclassified(
                 "resourceVersion should not be set on objects to be created",
             ));
@@ -41,9 +42,9 @@ impl<S: Store> ResourceStore<S> {
         self.insert(request, namespace, object, generate).await
     }
 
-    /// Everything between the body and the transaction: system metadata, preparation, managed fields, validation,
-    /// warnings, admission.
-    async fn make_valid(
+    /// Everything before the transaction: system metadata, the strategy's hooks, managed fields, validation, warnings and
+    /// admission.
+    async fn before_create(
         &self,
         request: WriteRequest<'_>,
         namespace: &str,
@@ -51,7 +52,7 @@ impl<S: Store> ResourceStore<S> {
         generate: bool,
     ) -> Result<(), ApiError> {
         let now = self.clock.now();
-        metadata::begin(object, &uuid::Uuid::new_v4().to_string(), now);
+        metadata::set_on_create(object, &uuid::Uuid::new_v4().to_string(), now);
         if self.resource.has_status {
             metadata::keep_status(object, None);
         }
@@ -60,7 +61,7 @@ impl<S: Store> ResourceStore<S> {
             generate_name(object);
         }
         self.admission
-            .begin_create(&self.attributes(&request, Operation::Create, namespace, object))
+            .check_namespace(&self.attributes(&request, Operation::Create, namespace, object))
             .await?;
         let context = WriteContext {
             now,
@@ -68,13 +69,13 @@ impl<S: Store> ResourceStore<S> {
         };
         let strategy = &self.resource.strategy;
         strategy.prepare_for_create(object, &context);
-        self.record_owner(request, None, object)?;
+        self.record_managed_fields(request, None, object)?;
 
         let mut errors = strategy.validate(object, &context);
         if errors.is_empty() {
             errors = object_meta::validate_create(object, self.resource.is_namespaced());
         }
-        self.refuse_invalid(object, &errors)?;
+        self.reject_invalid(object, &errors)?;
         for warning in strategy.warnings_on_create(object) {
             request.caller.warnings.add(warning);
         }
@@ -85,7 +86,7 @@ impl<S: Store> ResourceStore<S> {
         self.admission.validate(&attributes).await
     }
 
-    /// Stores the object if its name is free; a generated name that is taken is generated again.
+    /// Stores the object if no other has its name. If a generated name is taken, generates another.
     async fn insert(
         &self,
         request: WriteRequest<'_>,
@@ -119,7 +120,7 @@ impl<S: Store> ResourceStore<S> {
                     }
                     Outcome::Conflict { current, .. } => match current {
                         Some(existing) => existing,
-                        // The other object was removed between the check and the reply: the name is free again.
+                        // The other object was deleted after the conflict was detected: the name is free again.
                         None => continue,
                     },
                 }

@@ -1,4 +1,4 @@
-//! Deletes: one object, many objects, and objects that cannot be read.
+//! Deletes of one object, of many objects, and of objects that cannot be read.
 
 use std::sync::Arc;
 
@@ -10,32 +10,33 @@ use super::{ResourceStore, Written};
 use crate::cache::CachedObject;
 use crate::error::{ApiError, Reason, StatusCause};
 use crate::registry::admission::{Attributes, Operation};
+use crate::registry::backoff::Backoff;
 use crate::registry::caller::Caller;
-use crate::registry::contention::Contention;
 use crate::registry::deletion::{self, Deletion};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
 
-/// How many objects of a collection are passed to the store at once: one batch of its commit thread.
-const DELETED_AT_ONCE: usize = 1024;
+/// How many deletes of a collection are passed to the store together: one batch of its commit thread.
+const DELETE_BATCH: usize = 1024;
 
 /// The outcome of a delete.
 #[derive(Debug, Clone)]
 pub enum Deleted {
-    /// The object is gone.
-    Gone {
+    /// The object has been removed.
+    Removed {
         /// Its `metadata.uid`; empty if the object could not be read.
         uid: String,
     },
-    /// The object remains until its finalizers are removed and its grace period is over.
-    Held(Written),
+    /// The object stays until its finalizers are removed and its grace period has ended.
+    Marked(Written),
 }
 
+/// What is left to do for a delete.
 enum DeleteStep {
-    /// Nothing is to be stored.
+    /// Nothing has to be stored.
     Done(Deleted),
-    /// This transaction carries the delete out.
+    /// The transaction to commit.
     Commit(Transaction),
 }
 
@@ -43,7 +44,7 @@ impl<S: Store> ResourceStore<S> {
     /// Removes an object, or sets its deletion timestamp if finalizers or a grace period hold it.
     ///
     /// # Errors
-    /// Every refusal of a delete: 403, 404, 409, 5xx.
+    /// Every error of a delete: 403, 404, 409, 5xx.
     pub async fn delete(
         &self,
         caller: Caller<'_>,
@@ -51,7 +52,7 @@ impl<S: Store> ResourceStore<S> {
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
         let mut entry = self.get(key).await?.entry();
-        let mut contention = Contention::default();
+        let mut backoff = Backoff::default();
         loop {
             let step = self.plan_delete(caller, key, &entry, options).await?;
             let transaction = match step {
@@ -63,15 +64,15 @@ impl<S: Store> ResourceStore<S> {
                 Err(Some(newer)) => entry = newer,
                 Err(None) => return Err(ApiError::not_found(self.resource.group_resource(), key.name())),
             }
-            contention.pause().await;
+            backoff.wait().await;
         }
     }
 
-    /// Removes an object whose stored value cannot be read, and no other. Preconditions, finalizers and admission rules
-    /// cannot be checked, so the user needs a right of its own.
+    /// Removes an object only if its stored value cannot be read. Preconditions, finalizers and admission context cannot be
+    /// checked, so the user needs a separate permission.
     ///
     /// # Errors
-    /// 403, 404, 409 when it changed meanwhile, 422 for an object that can be read, 5xx.
+    /// 403, 404, 409 for a concurrent change, 422 for an object that can be read, 5xx.
     pub async fn delete_unreadable(
         &self,
         caller: Caller<'_>,
@@ -100,29 +101,29 @@ impl<S: Store> ResourceStore<S> {
         }
         tracing::warn!(%key, user = caller.user.name, "removing an object that cannot be read");
         match self.store.remove_damaged(key).await {
-            Ok(Outcome::Committed { .. }) => Ok(Deleted::Gone { uid: String::new() }),
+            Ok(Outcome::Committed { .. }) => Ok(Deleted::Removed { uid: String::new() }),
             Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
                 Err(self.conflict(key.name(), "the object has been modified"))
             }
-            Err(error) => Err(self.refused(error)),
+            Err(error) => Err(self.store_error(error)),
         }
     }
 
-    /// Removes many objects, each at its own revision, so that a watch can resume between two removals. Objects that have
-    /// been removed by others meanwhile are skipped.
+    /// Deletes many objects, each in a transaction of its own, so that a watch can resume between two of them. Objects that
+    /// have been removed concurrently are skipped.
     ///
     /// # Errors
-    /// The first refusal. The objects before it have been removed.
+    /// The first error. The objects before it have been deleted.
     pub async fn delete_many(
         &self,
         caller: Caller<'_>,
         objects: &[Arc<CachedObject>],
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
-        for batch in objects.chunks(DELETED_AT_ONCE) {
+        for batch in objects.chunks(DELETE_BATCH) {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
-            let mut refused = None;
+            let mut first_error = None;
             for object in batch {
                 match self
                     .plan_delete(caller, object.key(), &object.entry(), options)
@@ -134,7 +135,7 @@ impl<S: Store> ResourceStore<S> {
                     }
                     Ok(DeleteStep::Done(_)) => {}
                     Err(error) => {
-                        refused = Some(error);
+                        first_error = Some(error);
                         break;
                     }
                 }
@@ -142,7 +143,7 @@ impl<S: Store> ResourceStore<S> {
             let outcomes = self.store.transact_many(transactions).await;
             let mut conflicted = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
-                if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.refused(error))?
+                if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.store_error(error))?
                     && current.is_some()
                 {
                     conflicted.push(key);
@@ -160,13 +161,14 @@ impl<S: Store> ResourceStore<S> {
                     _ => {}
                 }
             }
-            if let Some(refused) = refused {
-                return Err(refused);
+            if let Some(error) = first_error {
+                return Err(error);
             }
         }
         Ok(())
     }
 
+    /// Checks preconditions, admission and the kind's context, and decides what the delete does.
     async fn plan_delete(
         &self,
         caller: Caller<'_>,
@@ -176,7 +178,7 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<DeleteStep, ApiError> {
         let object = self.decode(key, &entry.value)?;
         self.check_preconditions(key, &object, entry, options)?;
-        let mut rules = WriteContext {
+        let mut context = WriteContext {
             now: self.clock.now(),
             namespace_terminating: false,
         };
@@ -193,11 +195,11 @@ impl<S: Store> ResourceStore<S> {
         };
         self.admission.validate(&attributes).await?;
         let strategy = &self.resource.strategy;
-        if strategy.refuse_delete(&object, &rules).is_some() {
-            // Looked up only if it decides: for a namespace that is gone this asks the host.
-            rules.namespace_terminating = self.admission.is_namespace_ending(key.namespace()).await;
+        if strategy.refuse_delete(&object, &context).is_some() {
+            // Looked up only if the result matters: the lookup of a missing namespace is a request to the host.
+            context.namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
         }
-        if let Some(why) = strategy.refuse_delete(&object, &rules) {
+        if let Some(why) = strategy.refuse_delete(&object, &context) {
             return Err(ApiError::forbidden(
                 self.resource.group_resource(),
                 key.name(),
@@ -209,28 +211,28 @@ impl<S: Store> ResourceStore<S> {
             .capabilities
             .grace_period
             .and_then(|grace_period| grace_period(&object, options.grace_period_seconds));
-        Ok(match deletion::decide(&object, options, grace, rules.now) {
-            Deletion::Unchanged => DeleteStep::Done(Deleted::Held(Written::from_entry(entry.clone()))),
-            Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Gone {
+        Ok(match deletion::decide(&object, options, grace, context.now) {
+            Deletion::Unchanged => DeleteStep::Done(Deleted::Marked(Written::from_entry(entry.clone()))),
+            Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Removed {
                 uid: metadata_text(&object, "uid").to_owned(),
             }),
             Deletion::Remove => DeleteStep::Commit(Transaction::delete(key.clone(), entry.modified)),
             Deletion::Mark(marked) => {
                 let value = self.resource.encode(&marked)?;
                 if options.dry_run {
-                    DeleteStep::Done(Deleted::Held(Written {
+                    DeleteStep::Done(Deleted::Marked(Written {
                         value,
                         revision: Some(entry.modified),
                     }))
                 } else {
-                    let marks = Transaction::update(key.clone(), entry.modified, value);
-                    DeleteStep::Commit(marks.growing(true))
+                    let transaction = Transaction::update(key.clone(), entry.modified, value);
+                    DeleteStep::Commit(transaction.growing(true))
                 }
             }
         })
     }
 
-    /// The inner `Err` is a conflict with a concurrent write: it holds the entry the key has now.
+    /// The inner `Err` is a conflict with a concurrent write, with the current entry; `None` if the object was removed.
     async fn commit_delete(
         &self,
         transaction: Transaction,
@@ -240,13 +242,13 @@ impl<S: Store> ResourceStore<S> {
         Ok(match self.transact(transaction).await? {
             Outcome::Conflict { current, .. } => Err(current),
             Outcome::Committed { revision } => Ok(if let Some(value) = put {
-                Deleted::Held(Written {
+                Deleted::Marked(Written {
                     value,
                     revision: Some(revision),
                 })
             } else {
                 let object = self.resource.decode(&entry.value).unwrap_or_default();
-                Deleted::Gone {
+                Deleted::Removed {
                     uid: metadata_text(&object, "uid").to_owned(),
                 }
             }),

@@ -1,8 +1,8 @@
-//! Creates, updates and deletes objects, whatever their kind.
+//! Creates, updates and deletes objects of every kind.
 //!
 //! ```text
-//! create   into_hub ─ metadata ─ prepare ─ managed fields ─ validate ─ admission ─ encode ─ transact(absent)
-//! update   decode ─ change ─ into_hub ─ restore ─ prepare ─ managed fields ─ validate ─ admission ─ encode ─ transact(revision)
+//! create   into_hub ─ metadata ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(absent)
+//! update   decode ─ change ─ into_hub ─ restore ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(revision)
 //!            ▲                                                                                              │
 //!            └──────────────────────────── conflict with a concurrent write ◄───────────────────────────────┘
 //! delete   decode ─ preconditions ─ admission ─ finalizers ─ transact(revision)
@@ -36,7 +36,7 @@ use crate::cache::{CachedObject, Freshness, WatchCache};
 use crate::error::ApiError;
 use crate::request::options::WriteOptions;
 
-/// A write: by whom, through which version, and with which options.
+/// The circumstances of a write: the client, the version, the part and the options.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteRequest<'a> {
     /// The client.
@@ -49,12 +49,12 @@ pub struct WriteRequest<'a> {
     pub part: Part,
 }
 
-/// An object as it is after a write.
+/// The object after a write.
 #[derive(Debug, Clone)]
 pub struct Written {
     /// The stored form.
     pub value: drydock_storage::Value,
-    /// Its revision; none for an object that a dry run only pretended to create.
+    /// Its revision; `None` for a create in a dry run.
     pub revision: Option<Revision>,
 }
 
@@ -67,11 +67,11 @@ impl Written {
     }
 }
 
-/// All objects of one resource.
+/// The objects of one resource: reads from the cache, writes to the store.
 pub struct ResourceStore<S: Store> {
     /// The resource.
     pub resource: Arc<Resource>,
-    /// The current objects and their recent past.
+    /// The current objects and their recent history.
     pub cache: WatchCache<S>,
     store: S,
     admission: Arc<dyn Admission>,
@@ -109,7 +109,7 @@ impl<S: Store> ResourceStore<S> {
         Arc::clone(&self.clock)
     }
 
-    /// The key of an object. An object whose name no key can hold does not exist.
+    /// The key of an object. A name that is not a valid key names no object.
     ///
     /// # Errors
     /// 404.
@@ -122,7 +122,7 @@ impl<S: Store> ResourceStore<S> {
     /// The most recent state of an object.
     ///
     /// # Errors
-    /// 404, and what the cache refuses.
+    /// 404, and the errors of the cache.
     pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
         self.cache
             .get(key, Freshness::MostRecent)
@@ -130,11 +130,11 @@ impl<S: Store> ResourceStore<S> {
             .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
     }
 
-    /// Checks that an object is the one the URL names, and fills in its namespace.
+    /// Checks that the object has the name and namespace of the URL, and sets its namespace.
     ///
     /// # Errors
     /// 400 for another name or namespace.
-    pub fn settle_identity(&self, namespace: &str, name: &str, object: &mut Value) -> Result<(), ApiError> {
+    pub fn check_identity(&self, namespace: &str, name: &str, object: &mut Value) -> Result<(), ApiError> {
         let sent = metadata_text(object, "name");
         if sent.is_empty() {
             return Err(ApiError::bad_request(format!(
@@ -146,14 +146,14 @@ impl<S: Store> ResourceStore<S> {
                 "the name of the object ({sent}) does not match the name on the URL ({name})"
             )));
         }
-        metadata::settle_namespace(&self.resource, object, namespace)
+        metadata::set_namespace(&self.resource, object, namespace)
     }
 
     fn conflict(&self, name: &str, why: impl std::fmt::Display) -> ApiError {
         ApiError::conflict(self.resource.group_resource(), name, why)
     }
 
-    fn refuse_invalid(&self, object: &Value, errors: &ErrorList) -> Result<(), ApiError> {
+    fn reject_invalid(&self, object: &Value, errors: &ErrorList) -> Result<(), ApiError> {
         if errors.is_empty() {
             return Ok(());
         }
@@ -184,9 +184,9 @@ impl<S: Store> ResourceStore<S> {
         }
     }
 
-    /// Records the owner of the fields this write sets in `metadata.managedFields`. Fields are compared, and entries
-    /// written, in the version of the request.
-    fn record_owner(
+    /// Updates `metadata.managedFields`: the client becomes the owner of the fields that this write changes. Fields are compared
+    /// and recorded in the version of the request.
+    fn record_managed_fields(
         &self,
         request: WriteRequest<'_>,
         old: Option<&Value>,
@@ -211,9 +211,9 @@ impl<S: Store> ResourceStore<S> {
             record_update(&target, old, new, &writer);
         } else {
             let old = old.map(|old| endpoint.from_hub(old.clone())).transpose()?;
-            let mut sent = endpoint.from_hub(new.clone())?;
-            record_update(&target, old.as_ref(), &mut sent, &writer);
-            let entries = metadata_mut(&mut sent).remove("managedFields");
+            let mut converted = endpoint.from_hub(new.clone())?;
+            record_update(&target, old.as_ref(), &mut converted, &writer);
+            let entries = metadata_mut(&mut converted).remove("managedFields");
             let metadata = metadata_mut(new);
             match entries {
                 Some(entries) => metadata.insert("managedFields".to_owned(), entries),
@@ -226,15 +226,15 @@ impl<S: Store> ResourceStore<S> {
         Ok(())
     }
 
-    /// The hub of a stored value, for writes.
+    /// Decodes a stored value to the hub. The error names the key.
     fn decode(&self, key: &Key, value: &drydock_storage::Value) -> Result<Value, ApiError> {
         self.resource.decode(value).map_err(|error| {
             ApiError::storage_read(format!("the stored object {key} cannot be decoded")).because(error)
         })
     }
 
-    /// The API error for an error of the store. A value that cannot be read is quarantined in the cache as well.
-    fn refused(&self, error: StoreError) -> ApiError {
+    /// The API error for an error of the store. The cache checks a value that the store could not read.
+    fn store_error(&self, error: StoreError) -> ApiError {
         if let StoreError::Corrupt { key, .. } = &error {
             self.cache.suspect(key);
         }
@@ -245,11 +245,11 @@ impl<S: Store> ResourceStore<S> {
         self.store
             .transact(transaction)
             .await
-            .map_err(|error| self.refused(error))
+            .map_err(|error| self.store_error(error))
     }
 }
 
-/// Keeps repeated owner references once, with a warning to the client.
+/// Removes duplicate owner references, with a warning to the client.
 fn drop_duplicate_owners(request: WriteRequest<'_>, object: &mut Value) {
     if let Some(warning) = object_meta::drop_duplicate_owners(object) {
         request.caller.warnings.add(warning);

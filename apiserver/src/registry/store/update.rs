@@ -1,4 +1,4 @@
-//! Updates of an object or its status, by PUT and by patches.
+//! Updates of an object or its status, by PUT and by PATCH.
 
 use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
 use crate::error::ApiError;
 use crate::registry::admission::{Attributes, Operation};
-use crate::registry::contention::Contention;
+use crate::registry::backoff::Backoff;
 use crate::registry::deletion;
 use crate::registry::metadata::{self, is_terminating, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
@@ -20,26 +20,26 @@ pub trait Change: Send {
     /// its resourceVersion. Called again with the newer object after a conflict with a concurrent write.
     ///
     /// # Errors
-    /// What the client is to be sent.
+    /// The error for the client.
     fn apply(&mut self, current: &Value) -> Result<Value, ApiError>;
 
-    /// Whether another uid is a failed precondition (409, as for PUT) or an invalid field (422).
+    /// Whether a different uid is a failed precondition (409, as for PUT) or an invalid field (422).
     fn uid_is_precondition(&self) -> bool;
 }
 
 /// The outcome of one attempt.
 enum Attempt {
     Done(Written),
-    /// A concurrent write was committed first: the entry the key has now, `None` if the object was removed.
+    /// A concurrent write was committed first. The current entry; `None` if the object was removed.
     Conflict(Option<Entry>),
 }
 
 impl<S: Store> ResourceStore<S> {
-    /// Changes an object. After a conflict with a concurrent write it tries again with the newer object, unless the
-    /// change names the resourceVersion it is based on.
+    /// Updates an object. After a conflict with a concurrent write it retries with the newer object. The retry fails with 409 if
+    /// the change names the resourceVersion it is based on.
     ///
     /// # Errors
-    /// Every refusal of an update: 400, 403, 404, 409, 413, 422, 5xx.
+    /// Every error of an update: 400, 403, 404, 409, 413, 422, 5xx.
     pub async fn update(
         &self,
         request: WriteRequest<'_>,
@@ -49,7 +49,7 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<Written, ApiError> {
         let key = self.key(namespace, name)?;
         let mut entry = self.get(&key).await?.entry();
-        let mut contention = Contention::default();
+        let mut backoff = Backoff::default();
         loop {
             match self.try_update(request, &key, entry, change).await? {
                 Attempt::Done(written) => return Ok(written),
@@ -58,7 +58,7 @@ impl<S: Store> ResourceStore<S> {
                     return Err(ApiError::not_found(self.resource.group_resource(), name));
                 }
             }
-            contention.pause().await;
+            backoff.wait().await;
         }
     }
 
@@ -70,12 +70,12 @@ impl<S: Store> ResourceStore<S> {
         change: &mut dyn Change,
     ) -> Result<Attempt, ApiError> {
         let mut old = self.decode(key, &entry.value)?;
-        let mut new = self.changed(request, key, &entry, &mut old, change)?;
+        let mut new = self.apply_change(request, key, &entry, &mut old, change)?;
         let context = WriteContext {
             now: self.clock.now(),
             namespace_terminating: false,
         };
-        self.prepare_update(request, &mut new, &old, &context)?;
+        self.set_server_fields(request, &mut new, &old, &context)?;
         self.validate_update(request, &new, &old, &context)?;
 
         let value = self.resource.encode(&new)?;
@@ -95,13 +95,13 @@ impl<S: Store> ResourceStore<S> {
                 revision: Some(entry.modified),
             }));
         }
-        let removes = deletion::is_finished_by(&new);
+        let removes = deletion::is_complete(&new);
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
-            // A full store still takes writes that lead to deletions: status reports, and objects being deleted.
-            let leads_to_less = request.part == Part::Status || is_terminating(&old);
-            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_less)
+            // A full store still accepts writes that lead to deletions: status updates, and updates of terminating objects.
+            let leads_to_deletion = request.part == Part::Status || is_terminating(&old);
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_deletion)
         };
         Ok(match self.transact(transaction).await? {
             Outcome::Committed { revision } => Attempt::Done(Written {
@@ -112,8 +112,8 @@ impl<S: Store> ResourceStore<S> {
         })
     }
 
-    /// The hub of the object that the change asks for, with its identity and resourceVersion checked.
-    fn changed(
+    /// Applies the change, converts the result to the hub, and checks its identity and resourceVersion.
+    fn apply_change(
         &self,
         request: WriteRequest<'_>,
         key: &Key,
@@ -122,7 +122,7 @@ impl<S: Store> ResourceStore<S> {
         change: &mut dyn Change,
     ) -> Result<Value, ApiError> {
         let name = key.name();
-        // Clients see a resourceVersion; stored objects have none.
+        // The change expects a resourceVersion, which stored objects do not have.
         let set_revision = |object: &mut Value| {
             metadata_mut(object).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
         };
@@ -138,7 +138,7 @@ impl<S: Store> ResourceStore<S> {
         };
         let mut new = request.endpoint.into_hub(changed)?;
 
-        self.settle_identity(key.namespace(), name, &mut new)?;
+        self.check_identity(key.namespace(), name, &mut new)?;
         let sent_uid = metadata_text(&new, "uid");
         let uid = metadata_text(old, "uid");
         if change.uid_is_precondition() && !sent_uid.is_empty() && sent_uid != uid {
@@ -154,9 +154,9 @@ impl<S: Store> ResourceStore<S> {
         Ok(new)
     }
 
-    /// Restores what this part of the object may not change, runs the strategy's preparation, advances the generation and
+    /// Restores what the update may not change, runs the strategy's `prepare_for_update`, increments the generation and
     /// records managed fields.
-    fn prepare_update(
+    fn set_server_fields(
         &self,
         request: WriteRequest<'_>,
         new: &mut Value,
@@ -166,7 +166,7 @@ impl<S: Store> ResourceStore<S> {
         match request.part {
             Part::Status => metadata::keep_all_but_status(new, old),
             Part::Main => {
-                metadata::restore(new, old);
+                metadata::restore_immutable(new, old);
                 drop_duplicate_owners(request, new);
                 if self.resource.has_status {
                     metadata::keep_status(new, Some(old));
@@ -175,7 +175,7 @@ impl<S: Store> ResourceStore<S> {
                 metadata::advance_generation(new, old);
             }
         }
-        self.record_owner(request, Some(old), new)
+        self.record_managed_fields(request, Some(old), new)
     }
 
     fn validate_update(
@@ -187,13 +187,13 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<(), ApiError> {
         let strategy = &self.resource.strategy;
         if request.part == Part::Status {
-            return self.refuse_invalid(new, &strategy.validate_status_update(new, old, context));
+            return self.reject_invalid(new, &strategy.validate_status_update(new, old, context));
         }
         let mut errors = strategy.validate_update(new, old, context);
         if errors.is_empty() {
             errors = object_meta::validate_update(new, old);
         }
-        self.refuse_invalid(new, &errors)?;
+        self.reject_invalid(new, &errors)?;
         for warning in strategy.warnings_on_update(new, old) {
             request.caller.warnings.add(warning);
         }

@@ -1,5 +1,5 @@
-//! What may an interceptor say, and when? Only the entry of the active interceptor changes, and its times are held
-//! against the server's clock.
+//! What interceptors may report, and when. Only the entry of the active interceptor may change, and its times are
+//! compared with the server's clock.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use drydock_proto::kinds::evictionrequest::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{IMMUTABLE, StatusRules};
+use super::status_rules::{IMMUTABLE, StatusRules};
 
-/// How far an interceptor's clock may be from ours.
+/// The largest accepted difference between an interceptor's clock and ours.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(10);
-/// How far a heartbeat is from the one before, at least: signs of life must not flood the store.
-const HEARTBEAT_STEP: SignedDuration = SignedDuration::from_secs(60);
+/// The shortest interval between two heartbeats. Each one is a write.
+const HEARTBEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
-/// All faults of status.interceptors.
+/// All errors of status.interceptors.
 pub(super) fn validate(
     new: &EvictionRequestStatus,
     old: &EvictionRequestStatus,
@@ -35,16 +35,16 @@ pub(super) fn validate(
             .iter()
             .find(|before| before.name == report.name)
             .unwrap_or(&none);
-        let turn = Turn {
+        let activity = Activity {
             was_active: old.active_interceptors.contains(&report.name),
             is_active: new.active_interceptors.contains(&report.name),
         };
-        errors.extend(report_errors(report, before, turn, rules, &path.index(index)));
+        errors.extend(report_errors(report, before, activity, rules, &path.index(index)));
     }
     errors
 }
 
-/// The entries are those of the declared interceptors, one each.
+/// There is one entry for each declared interceptor, and no other.
 fn name_errors(status: &EvictionRequestStatus, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut names = BTreeSet::new();
@@ -73,8 +73,9 @@ fn name_errors(status: &EvictionRequestStatus, path: &FieldPath) -> ErrorList {
     errors
 }
 
+/// Whether the interceptor was active before the update, and is after it.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct Activity {
     was_active: bool,
     is_active: bool,
 }
@@ -82,7 +83,7 @@ struct Turn {
 fn report_errors(
     new: &InterceptorStatus,
     old: &InterceptorStatus,
-    turn: Turn,
+    activity: Activity,
     rules: &StatusRules<'_>,
     path: &FieldPath,
 ) -> ErrorList {
@@ -90,22 +91,22 @@ fn report_errors(
         name: new.name.clone(),
         ..old.clone()
     };
-    let begins = turn.is_active && !turn.was_active;
-    if *new == unchanged && !begins {
+    let is_activated = activity.is_active && !activity.was_active;
+    if *new == unchanged && !is_activated {
         return ErrorList::new();
     }
-    if !turn.is_active && !turn.was_active {
+    if !activity.is_active && !activity.was_active {
         return FieldError::forbidden(path, "may change only while the interceptor is active").into();
     }
     let mut errors = ErrorList::new();
     errors.extend(activation_error(
         new,
         old,
-        begins,
+        is_activated,
         rules.now,
         &path.child("activationTime"),
     ));
-    errors.extend(present_error(
+    errors.extend(stamp_error(
         new.start_time.as_ref(),
         old.start_time.as_ref(),
         rules.now,
@@ -119,7 +120,7 @@ fn report_errors(
         rules.now,
         &path.child("expectedFinishTime"),
     ));
-    errors.extend(present_error(
+    errors.extend(stamp_error(
         new.completion_time.as_ref(),
         old.completion_time.as_ref(),
         rules.now,
@@ -131,20 +132,21 @@ fn report_errors(
     errors
 }
 
-/// The first deadline counts from the activation, so it is set with it, and never moved.
+/// activationTime is set by the update that activates the interceptor and is immutable: the first heartbeat deadline counts
+/// from it.
 fn activation_error(
     new: &InterceptorStatus,
     old: &InterceptorStatus,
-    begins: bool,
+    is_activated: bool,
     now: Timestamp,
     path: &FieldPath,
 ) -> Option<FieldError> {
     match &new.activation_time {
-        None if begins => Some(FieldError::required(
+        None if is_activated => Some(FieldError::required(
             path,
             "must be set when the interceptor becomes active",
         )),
-        _ => present_error(
+        _ => stamp_error(
             new.activation_time.as_ref(),
             old.activation_time.as_ref(),
             now,
@@ -153,8 +155,8 @@ fn activation_error(
     }
 }
 
-/// A time that says "now" once and stays.
-fn present_error(
+/// A time that must be the current time when it is set, and is immutable afterwards.
+fn stamp_error(
     new: Option<&Time>,
     old: Option<&Time>,
     now: Timestamp,
@@ -193,15 +195,15 @@ fn heartbeat_error(
         "must not be more than 10 seconds in the future"
     } else if step.is_some_and(|step| step.is_negative()) {
         "must not go back"
-    } else if step.is_some_and(|step| step < HEARTBEAT_STEP) {
-        "must be at least 60 seconds after the heartbeat before"
+    } else if step.is_some_and(|step| step < HEARTBEAT_INTERVAL) {
+        "must be at least 60 seconds after the previous heartbeat"
     } else {
         return None;
     };
     Some(FieldError::invalid(path, time.0.to_string(), detail))
 }
 
-/// The start and the first heartbeat come together.
+/// startTime and the first heartbeatTime are set by the same update.
 fn start_without_heartbeat_error(
     new: &InterceptorStatus,
     old: &InterceptorStatus,
@@ -233,7 +235,7 @@ fn expected_finish_error(
         .expected_finish_time
         .as_ref()
         .filter(|_| new.expected_finish_time != old.expected_finish_time)?;
-    // The wire has whole seconds.
+    // Times have whole seconds on the wire.
     (time.0.as_second() < now.as_second())
         .then(|| FieldError::invalid(path, time.0.to_string(), "must not be in the past"))
 }

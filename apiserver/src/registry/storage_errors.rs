@@ -1,14 +1,15 @@
-//! What is a client told when the storage or the cache refuses?
+//! The API error for each error of the storage and the cache.
 
 use drydock_storage::StoreError;
 
 use crate::cache::ReadError;
 use crate::error::ApiError;
 
-/// The message of an exact list whose state is gone.
+/// The message for a list at a revision that has been compacted.
 const LIST_TOO_OLD: &str = "The resourceVersion for the provided list is too old.";
 
-fn seconds(wait: std::time::Duration) -> u32 {
+/// Whole seconds for `Retry-After`, at least 1.
+fn retry_seconds(wait: std::time::Duration) -> u32 {
     u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
@@ -21,7 +22,7 @@ impl From<StoreError> for ApiError {
             }
             StoreError::Busy { retry_after } => Self::too_many_requests(
                 "the storage is busy, please try again later",
-                seconds(*retry_after),
+                retry_seconds(*retry_after),
             ),
             StoreError::Unknown { .. } => {
                 Self::internal("the outcome of the write is unknown: it may or may not have been stored")
@@ -36,7 +37,7 @@ impl From<StoreError> for ApiError {
                 Self::too_large(format!("Request entity too large: limit is {limit}"))
             }
             StoreError::NotDamaged | StoreError::Key(_) => {
-                Self::internal("the storage refused a malformed write")
+                Self::internal("the storage rejected a malformed write")
             }
             StoreError::Corrupt { key, .. } => {
                 Self::storage_read(format!("the stored data of {key} is damaged"))
@@ -55,7 +56,7 @@ impl From<ReadError> for ApiError {
         match error {
             ReadError::Store(error) => error.into(),
             ReadError::NotReady { retry_after } | ReadError::Busy { retry_after } => {
-                Self::too_many_requests(error.to_string(), seconds(retry_after))
+                Self::too_many_requests(error.to_string(), retry_seconds(retry_after))
             }
             ReadError::TooLargeResourceVersion { requested, current } => {
                 Self::future_resource_version(requested.0, current.0)
@@ -84,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn a_write_whose_outcome_is_unknown_is_not_repeated_by_clients() {
-        // Clients repeat what comes with a time to wait.
+    fn a_write_with_an_unknown_outcome_has_no_retry_after() {
+        // Clients repeat a request whose error has a Retry-After.
         let unknown = StoreError::Unknown { source: None };
         check(
             unknown,
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_of_the_storage_has_its_answer() {
+    fn each_storage_error_has_its_code_reason_and_retry_after() {
         let busy = |wait| StoreError::Busy {
             retry_after: Duration::from_millis(wait),
         };

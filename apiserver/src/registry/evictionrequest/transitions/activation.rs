@@ -1,5 +1,5 @@
-//! Whose turn may it be? Interceptors are declared once, are active one at a time in their order, and are processed
-//! for good when their turn is over.
+//! Which interceptors may be declared, active and processed. They are declared once and become active one at a time, in
+//! order. One that stops being active is processed and never becomes active again.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
 use drydock_proto::kinds::evictionrequest::{EvictionRequestStatus, InterceptorStatus, MAX_INTERCEPTORS};
 use serde_json::json;
 
-use super::{IMMUTABLE, StatusRules, is_final};
+use super::status_rules::{IMMUTABLE, StatusRules, is_final};
 use crate::registry::evictionrequest::validation::validate_names;
 
-/// All faults of targetInterceptors, activeInterceptors and processedInterceptors.
+/// All errors of targetInterceptors, activeInterceptors and processedInterceptors.
 pub(super) fn validate(
     new: &EvictionRequestStatus,
     old: &EvictionRequestStatus,
@@ -53,41 +53,43 @@ fn active_errors(
     if new.active_interceptors.len() > 1 {
         return FieldError::too_many(&path, new.active_interceptors.len(), 1).into();
     }
-    let (entering, leaving) = (new.active_interceptors.first(), old.active_interceptors.first());
-    if entering == leaving {
+    let (activated, deactivated) = (new.active_interceptors.first(), old.active_interceptors.first());
+    if activated == deactivated {
         return ErrorList::new();
     }
     let mut errors = ErrorList::new();
-    if let Some(leaving) = leaving {
-        errors.extend(leaving_error(leaving, new, rules, &path));
+    if let Some(deactivated) = deactivated {
+        errors.extend(deactivation_error(deactivated, new, rules, &path));
     }
-    if let Some(entering) = entering {
-        errors.extend(entering_errors(entering, leaving.is_some(), new, old, &path));
+    if let Some(activated) = activated {
+        let position = old.processed_interceptors.len() + usize::from(deactivated.is_some());
+        errors.extend(activation_errors(activated, position, new, &path));
     }
     errors
 }
 
-/// A turn ends when its interceptor is done, when it was silent for too long, or with the request.
-fn leaving_error(
-    leaving: &str,
+/// An interceptor may stop being active when it has completed, when it missed the heartbeat deadline, or when the request
+/// is final.
+fn deactivation_error(
+    name: &str,
     status: &EvictionRequestStatus,
     rules: &StatusRules<'_>,
     path: &FieldPath,
 ) -> Option<FieldError> {
-    let report = status.interceptors.iter().find(|report| report.name == leaving);
-    let ends = is_final(status)
+    let report = status.interceptors.iter().find(|report| report.name == name);
+    let is_allowed = is_final(status)
         || report.is_some_and(|report| report.completion_time.is_some() || is_overdue(report, rules));
-    (!ends).then(|| {
+    (!is_allowed).then(|| {
         let detail = format!(
-            "{} must stay: its completionTime is not set, and it is not silent for {} seconds yet",
-            quoted(leaving),
+            "{} must stay active: its completionTime is not set and its heartbeat deadline of {} seconds has not passed",
+            quoted(name),
             rules.deadline.as_secs()
         );
         FieldError::forbidden(path, &detail)
     })
 }
 
-/// Whether the interceptor was silent for the whole deadline since its activation and its last heartbeat.
+/// Whether more than the deadline has passed since both the activation and the last heartbeat.
 fn is_overdue(report: &InterceptorStatus, rules: &StatusRules<'_>) -> bool {
     let since = [&report.activation_time, &report.heartbeat_time]
         .into_iter()
@@ -97,34 +99,33 @@ fn is_overdue(report: &InterceptorStatus, rules: &StatusRules<'_>) -> bool {
     since.is_some_and(|since| rules.now.duration_since(since) > rules.deadline)
 }
 
-fn entering_errors(
-    entering: &str,
-    follows: bool,
-    new: &EvictionRequestStatus,
-    old: &EvictionRequestStatus,
+/// `position` is the index in targetInterceptors of the interceptor that comes next.
+fn activation_errors(
+    activated: &str,
+    position: usize,
+    status: &EvictionRequestStatus,
     path: &FieldPath,
 ) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = path.index(0);
-    if is_final(new) {
+    if is_final(status) {
         errors.push(FieldError::forbidden(
             &path,
             "no interceptor may become active: the request is final",
         ));
     }
-    let turn = old.processed_interceptors.len() + usize::from(follows);
-    match new.target_interceptors.get(turn) {
-        Some(next) if next.name == entering => {}
+    match status.target_interceptors.get(position) {
+        Some(next) if next.name == activated => {}
         Some(next) => {
             let detail = format!(
                 "must be the next of status.targetInterceptors: {}",
                 quoted(&next.name)
             );
-            errors.push(FieldError::invalid(&path, entering, &detail));
+            errors.push(FieldError::invalid(&path, activated, &detail));
         }
         None => {
             let detail = "must be the next of status.targetInterceptors, and none is left";
-            errors.push(FieldError::invalid(&path, entering, detail));
+            errors.push(FieldError::invalid(&path, activated, detail));
         }
     }
     errors
@@ -136,12 +137,11 @@ fn processed_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) ->
     let Some(added) = new_names.strip_prefix(old_names.as_slice()) else {
         return FieldError::invalid(&path, new_names.clone(), "may only be appended to").into();
     };
-    let left = old
+    let mut expected = old
         .active_interceptors
         .iter()
         .find(|name| !new.active_interceptors.contains(name));
     let mut errors = ErrorList::new();
-    let mut expected = left;
     for (index, name) in added.iter().enumerate() {
         if expected.take_if(|expected| *expected == name).is_none() {
             let detail = "only an interceptor that stops being active may be appended";
