@@ -260,7 +260,7 @@ pub async fn invalid_parameters_are_rejected(api: &Endpoint) -> Result<()> {
     ensure!(
         status["message"]
             .as_str()
-            .is_some_and(|it| it.starts_with("Too large resource version")),
+            .is_some_and(|it| it.contains("Too large resource version: 900000000000, current: ")),
         "{status}"
     );
     Ok(())
