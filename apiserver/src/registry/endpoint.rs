@@ -150,6 +150,14 @@ impl Versions for Endpoint {
             .ok()?;
         other.convert_from_hub(hub).ok()
     }
+
+    fn revert(&self, object: &Value, api_version: &str) -> Option<Value> {
+        let other = self.resource.face_of(api_version)?;
+        let hub = other
+            .convert_to_hub(object.clone(), self.resource.storage_face())
+            .ok()?;
+        self.face.convert_from_hub(hub).ok()
+    }
 }
 
 /// Room for `"resourceVersion":"<20 digits>",`.
