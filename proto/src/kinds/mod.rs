@@ -1,8 +1,8 @@
 //! The kinds Drydock serves, and the one list of them: [`for_each_kind`].
 //!
 //! A kind has one stored form, the *hub*, and one or more served versions, its *faces*. The hub has the shape of the
-//! face `v1alpha3`, so that face needs no conversion. Every other face brings a pair of functions that convert a
-//! whole object to the hub and back without loss ([`Conversion`]).
+//! first face, so that face needs no conversion. Every other face has a pair of functions that convert a whole object to
+//! the hub and back without loss ([`Conversion`]).
 
 pub mod evictioninterceptor;
 pub mod evictionrequest;
@@ -13,15 +13,12 @@ use serde_json::Value;
 /// The API group of every kind.
 pub const GROUP: &str = "coordination.k8s.io";
 
-/// The version of the hub: what is stored, and what is preferred.
-pub const STORAGE_VERSION: &str = "v1alpha3";
-
-/// Where objects of a kind live.
+/// Whether objects of a kind are in a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// In a namespace.
     Namespaced,
-    /// In the cluster.
+    /// Cluster-scoped.
     Cluster,
 }
 
@@ -44,8 +41,8 @@ pub struct ConversionError {
 pub enum Conversion {
     /// The face has the shape of the hub: stored bytes are served as they are.
     Identity,
-    /// The face has a shape of its own. `from_hub` after `to_hub` yields the same object, and so does `to_hub` after
-    /// `from_hub`: what one shape cannot express is kept in an annotation.
+    /// The face has another shape. `from_hub` after `to_hub` yields the same object, and so does `to_hub` after `from_hub`:
+    /// what one shape cannot represent is kept in an annotation.
     Functions {
         /// From the face to the hub. The input fits the schema of the face, with defaults applied.
         to_hub: Convert,
@@ -63,7 +60,7 @@ pub struct Face {
     pub spec: fn() -> Value,
     /// The JSON schema of `status` with its defaults, inlined.
     pub status: fn() -> Value,
-    /// How objects of this version become the stored form, and back.
+    /// The conversion between this version and the stored form.
     pub conversion: Conversion,
 }
 
@@ -80,7 +77,7 @@ pub struct Kind {
     pub short_names: &'static [&'static str],
     /// Categories, for commands such as `kubectl get drydock`.
     pub categories: &'static [&'static str],
-    /// Where objects live.
+    /// Whether objects are in a namespace.
     pub scope: Scope,
     /// What the kind is, for `kubectl explain`.
     pub description: &'static str,
@@ -102,10 +99,10 @@ impl Kind {
     }
 }
 
-/// The one list of kinds, in the order of discovery. Calls the macro `$table` with the module name of every kind.
+/// The list of kinds, in the order of discovery. Calls the macro `$table` with the module name of every kind.
 ///
-/// Each crate that holds something for every kind builds its table through this macro: [`KINDS`] here, the rules and
-/// columns in the server. A kind for which a module is missing there does not compile.
+/// Each crate that has something for every kind builds its table with this macro: [`KINDS`] here, the rules and columns
+/// in the server. If the module of a kind is missing there, the crate does not compile.
 #[macro_export]
 macro_rules! for_each_kind {
     ($table:ident) => {
@@ -122,14 +119,14 @@ macro_rules! kinds {
 
 for_each_kind!(kinds);
 
-/// Makes a kind usable with `kube`'s typed clients.
+/// Makes the Rust type of a kind usable with `kube`'s typed clients, in this version.
 macro_rules! kubernetes_resource {
-    ($kind:ident, $scope:ident, $info:ident) => {
+    ($kind:ident, $scope:ident, $info:ident, $version:literal) => {
         impl k8s_openapi::Resource for $kind {
-            const API_VERSION: &'static str = "coordination.k8s.io/v1alpha3";
+            const API_VERSION: &'static str = concat!("coordination.k8s.io/", $version);
             const GROUP: &'static str = $crate::kinds::GROUP;
             const KIND: &'static str = $info.kind;
-            const VERSION: &'static str = $crate::kinds::STORAGE_VERSION;
+            const VERSION: &'static str = $version;
             const URL_PATH_SEGMENT: &'static str = $info.plural;
             type Scope = k8s_openapi::$scope;
         }
@@ -170,13 +167,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_storage_face_and_names_of_its_own() {
+    fn every_kind_has_unique_names_and_a_first_face_with_the_shape_of_the_hub() {
         let mut names = std::collections::BTreeSet::new();
         for kind in KINDS {
-            assert!(kind.face(STORAGE_VERSION).is_some(), "{}", kind.kind);
+            let first = kind.faces.first().map(|face| face.conversion);
+            assert!(matches!(first, Some(Conversion::Identity)), "{}", kind.kind);
             assert_eq!(kind.singular, kind.kind.to_lowercase());
             for name in kind.short_names.iter().chain([&kind.plural, &kind.singular]) {
-                assert!(names.insert(*name), "{name} stands twice");
+                assert!(names.insert(*name), "{name} is used twice");
             }
         }
     }

@@ -33,8 +33,6 @@ use crate::registry::registration::Registration;
 use crate::registry::{evictioninterceptor, evictionrequest};
 use crate::request::{Query, RequestInfo, UserInfo, Warnings};
 
-const ROOT: &str = "/apis/coordination.k8s.io/v1alpha3";
-
 /// A registered kind, and where its objects are.
 #[derive(Clone, Copy)]
 struct Sample {
@@ -59,7 +57,7 @@ const INTERCEPTORS: Sample = Sample::new(
     "/apis/coordination.k8s.io/v1alpha3/evictioninterceptors",
 );
 
-/// Every registered kind.
+/// Every registered kind, in its stored version.
 fn kinds() -> Vec<Sample> {
     let sample = |registration: &&'static Registration| {
         let kind = registration.kind();
@@ -68,7 +66,9 @@ fn kinds() -> Vec<Sample> {
         } else {
             ""
         };
-        Sample::new(registration, format!("{ROOT}/{namespace}{}", kind.plural).leak())
+        let version = kind.faces[0].version;
+        let path = format!("/apis/coordination.k8s.io/{version}/{namespace}{}", kind.plural);
+        Sample::new(registration, path.leak())
     };
     REGISTRATIONS.iter().map(sample).collect()
 }
@@ -79,7 +79,7 @@ impl Sample {
         Self {
             registration,
             kind: registration.kind(),
-            version: "v1alpha3",
+            version: registration.kind().faces[0].version,
             path,
             name: sample.name,
             spec: sample.spec,

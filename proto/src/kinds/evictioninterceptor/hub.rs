@@ -35,7 +35,7 @@ pub struct EvictionInterceptor {
     pub status: Option<EvictionInterceptorStatus>,
 }
 
-kubernetes_resource!(EvictionInterceptor, ClusterResourceScope, KIND);
+kubernetes_resource!(EvictionInterceptor, ClusterResourceScope, KIND, "v1alpha3");
 
 string_enum! {
     /// The role of an interceptor for its pods.

@@ -45,7 +45,7 @@ pub struct EvictionRequest {
     pub status: Option<EvictionRequestStatus>,
 }
 
-kubernetes_resource!(EvictionRequest, NamespaceResourceScope, KIND);
+kubernetes_resource!(EvictionRequest, NamespaceResourceScope, KIND, "v1alpha3");
 
 string_enum! {
     /// How a pod is evicted.

@@ -36,7 +36,7 @@ pub struct NodeMaintenance {
     pub status: Option<NodeMaintenanceStatus>,
 }
 
-kubernetes_resource!(NodeMaintenance, ClusterResourceScope, KIND);
+kubernetes_resource!(NodeMaintenance, ClusterResourceScope, KIND, "v1alpha3");
 
 string_enum! {
     /// The stage that a maintenance should reach. May only move forward.
