@@ -312,18 +312,37 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Strategic merge and server-side apply are rejected, the former as for custom resources.
-    async fn other_patches_fail(&self) -> Result<()> {
-        let strategic = self.fails("patch", &["-p", "{\"spec\":{}}"]).await?;
-        let arguments = ["apply", "--server-side", "-f", "-"];
+    /// A field that another command has changed is a conflict, which `--force-conflicts` takes.
+    async fn apply_server_side(&self) -> Result<()> {
+        let (field, first, second) = &self.subject.field;
+        let pointer = format!("/spec/{field}");
         let object = self.subject.object.to_string();
-        let apply = self.stage.kubectl_fails(&arguments, &object).await?;
-        for error in [strategic, apply] {
-            ensure!(
-                error.contains("UnsupportedMediaType") || error.contains("unknown format"),
-                "{error}"
-            );
+        let arguments = ["apply", "--server-side", "-f", "-"];
+        let error = self.stage.kubectl_fails(&arguments, &object).await?;
+        ensure!(
+            error.contains("Apply failed with 1 conflict") && error.contains(&format!(".spec.{field}")),
+            "{error}"
+        );
+        assert_eq!(&self.read(&pointer).await?, second);
+        let forced = [&arguments[..], &["--force-conflicts"]].concat();
+        for arguments in [&forced[..], &arguments] {
+            let output = self.kubectl.run_with_input(arguments, &object).await?;
+            let (stdout, stderr) = (text_of(&output.stdout), text_of(&output.stderr));
+            ensure!(stdout.contains("serverside-applied"), "{stdout}{stderr}");
+            assert_eq!(&self.read(&pointer).await?, first);
         }
+        let managers = self.read("/metadata/managedFields").await?.to_string();
+        ensure!(managers.contains("\"operation\":\"Apply\""), "{managers}");
+        Ok(())
+    }
+
+    /// Strategic merge patches are rejected, as for custom resources.
+    async fn strategic_merge_fails(&self) -> Result<()> {
+        let error = self.fails("patch", &["-p", "{\"spec\":{}}"]).await?;
+        ensure!(
+            error.contains("UnsupportedMediaType") || error.contains("unknown format"),
+            "{error}"
+        );
         Ok(())
     }
 
@@ -334,6 +353,10 @@ impl Live<'_> {
         ensure!(error.contains("NotFound"), "{error}");
         Ok(())
     }
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[tokio::test]
@@ -352,7 +375,8 @@ async fn objects_are_changed() -> Result<()> {
         live.apply_and_patch().await?;
         live.label_and_annotate().await?;
         live.edit_and_replace().await?;
-        live.other_patches_fail().await?;
+        live.apply_server_side().await?;
+        live.strategic_merge_fails().await?;
         live.delete().await?;
     }
     Ok(())
