@@ -9,7 +9,7 @@ use drydock_apiserver::error::ApiError;
 use drydock_apiserver::registry::caller::Caller;
 use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::resource::{Part, Resource};
-use drydock_apiserver::registry::store::{Change, ResourceStore, WriteRequest};
+use drydock_apiserver::registry::store::{Change, Ownership, ResourceStore, WriteRequest};
 use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use drydock_apiserver::request::user::MASTERS;
 use drydock_apiserver::request::{UserInfo, Warnings};
@@ -190,6 +190,7 @@ impl<S: Store> Objects<S> {
             options: &self.options,
             endpoint: &endpoint,
             part: Part::Main,
+            ownership: Ownership::Recorded,
         };
         own.create(request, namespace, object).await.map(drop)
     }
@@ -208,6 +209,7 @@ impl<S: Store> Objects<S> {
             options: &self.options,
             endpoint: &endpoint,
             part,
+            ownership: Ownership::Recorded,
         };
         own.update(request, at.namespace, at.name, &mut Edit(edit))
             .await

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the RocksDB that the crate `librocksdb-sys` ships, once a machine, as a unity build, and
+# Builds the RocksDB that the crate `librocksdb-sys` ships, once per machine, as a unity build, and
 # prints the folder that holds librocksdb.a: the value of ROCKSDB_LIB_DIR.
 #
 # The crate's own build script compiles the same sources one file at a time and takes more than twice
@@ -20,7 +20,7 @@ for p in json.load(sys.stdin)["packages"]:
 source_dir=$(dirname "${manifest% *}")/rocksdb
 version=${manifest##* }
 
-# Compression is off: payloads arrive compressed, so that the engine never decides about codecs.
+# Compression is off: payloads are already compressed.
 # PORTABLE=1: the archive runs on any x86-64 or arm64 machine, not only on the one that built it.
 options=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=24
   -DWITH_TESTS=OFF -DWITH_TOOLS=OFF -DWITH_CORE_TOOLS=OFF -DWITH_BENCHMARK_TOOLS=OFF

@@ -1,18 +1,17 @@
-//! What time is it, for records and windows?
+//! Clocks.
 //!
-//! Time is an argument: tests advance it. Wall time may be set forward and back, so it only labels what is written;
-//! how old something is, is a matter of [`Clock::uptime`]. Durations that only feed metrics come from [`Stopwatch`].
+//! Time is an argument: tests advance it. Wall time may be set forward and back, so it only labels what is written; ages are
+//! measured with [`Clock::uptime`]. Durations for metrics come from [`Stopwatch`].
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Wall time, and time that only goes forward.
+/// Wall time, and monotonic time.
 pub trait Clock: Send + Sync + 'static {
     /// Wall time: milliseconds since 1970.
     fn now_ms(&self) -> u64;
 
-    /// Time since some moment of this process; setting the wall clock does not move it. As told by the wall clock
-    /// unless a clock knows better.
+    /// Monotonic time since some moment of this process. By default wall time.
     fn uptime(&self) -> Duration {
         Duration::from_millis(self.now_ms())
     }
@@ -32,7 +31,7 @@ impl Clock for SystemClock {
     fn now_ms(&self) -> u64 {
         #[expect(
             clippy::disallowed_methods,
-            reason = "this is the one place where wall time enters storage"
+            reason = "the only place where the storage reads the wall clock"
         )]
         let now = SystemTime::now();
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -45,7 +44,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Milliseconds that begin as wall time and then only go forward, at the pace of [`Clock::uptime`].
+/// Monotonic milliseconds that begin as wall time and advance with [`Clock::uptime`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steady {
     began_ms: u64,
@@ -53,7 +52,7 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// Begins now.
+    /// Starts at the current wall time.
     pub(crate) fn start(clock: &dyn Clock) -> Self {
         Self {
             began_ms: clock.now_ms(),
@@ -61,7 +60,7 @@ impl Steady {
         }
     }
 
-    /// Now.
+    /// The current time.
     pub(crate) fn now_ms(&self, clock: &dyn Clock) -> u64 {
         let passed = clock.uptime().saturating_sub(self.began).as_millis();
         self.began_ms
@@ -78,7 +77,7 @@ impl Stopwatch {
     pub(crate) fn start() -> Self {
         #[expect(
             clippy::disallowed_methods,
-            reason = "measures real durations: metrics, and the pace of what runs in the background"
+            reason = "measures real durations, for metrics and the rate of background work"
         )]
         let now = Instant::now();
         Self(now)

@@ -1,4 +1,4 @@
-//! What may go wrong, said as what the caller does next.
+//! Errors of a store. Each variant tells the caller what to do next.
 
 use std::time::Duration;
 
@@ -6,51 +6,51 @@ use thiserror::Error;
 
 use crate::{KeyError, Revision};
 
-/// A refusal of the store. Each variant says what to do; what broke is in `source`.
+/// An error of a store. The cause is in `source`.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The revision lies before what is kept: start over from the newest state.
+    /// The revision is older than what is kept: start over from the newest state.
     #[error("revision {requested} is compacted, the oldest kept is {floor}")]
     Compacted {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
         /// The oldest revision that can be served.
         floor: Revision,
     },
-    /// The revision has not been reached.
-    #[error("revision {requested} lies in the future, current is {current}")]
+    /// The revision has not been assigned yet.
+    #[error("revision {requested} is in the future, current is {current}")]
     Future {
-        /// What was asked for.
+        /// The requested revision.
         requested: Revision,
         /// The newest committed revision.
         current: Revision,
     },
-    /// Queues are full or the disk cannot keep up: nothing happened, try again later.
+    /// The queue is full or the disk cannot keep up: nothing was written, retry later.
     #[error("the store is busy, retry after {retry_after:?}")]
     Busy {
-        /// How long to wait before another try.
+        /// How long to wait before the retry.
         retry_after: Duration,
     },
-    /// The outcome of a write is not known: it may or may not have happened.
+    /// The outcome of a write is unknown: it may or may not have happened.
     #[error("the outcome of the write is unknown")]
     Unknown {
         /// Why.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// Writes are refused, reads go on.
+    /// Writes are refused, reads are served.
     #[error("the store is read-only: {reason}")]
     ReadOnly {
         /// Why, for people.
         reason: String,
     },
-    /// There is no room for more: reads, deletes and writes that do not grow go on.
+    /// The store may not grow: reads, deletes and writes that do not make a value longer are served.
     #[error("the store is full: {reason}")]
     Full {
         /// Why, for people.
         reason: String,
     },
-    /// A value is larger than the store takes.
+    /// A value is larger than the store accepts.
     #[error("the value has {found} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
@@ -61,19 +61,19 @@ pub enum StoreError {
     /// [`Store::remove_damaged`](crate::Store::remove_damaged) of a key that is absent or whose value can be read.
     #[error("the value of the key is not damaged")]
     NotDamaged,
-    /// A key that was read or given is not well formed.
+    /// A key is malformed.
     #[error("malformed key")]
     Key(#[from] KeyError),
-    /// A stored value failed its checks. Its key is named so that it can be removed or restored.
+    /// A stored value failed its checks. It is named so that it can be removed or restored.
     #[error("stored data of {key} is damaged: {reason}")]
     Corrupt {
         /// The key, or the file, that is damaged.
         key: String,
-        /// What was found, for people.
+        /// What is wrong, for people.
         reason: String,
     },
-    /// The engine does not do its work at the moment (no room, no file handle, a disk that does not answer), which says
-    /// nothing about the data: try again.
+    /// The engine does not work now (no space, no file handles, a disk that does not respond), which says nothing about the
+    /// data: retry.
     #[error("the storage engine is not available: {reason}")]
     Unavailable {
         /// Why, for people.

@@ -1,8 +1,7 @@
-//! What is a well-formed key, and which keys does a range hold?
+//! Keys and ranges of keys.
 //!
-//! Keys are text and equal on every backend: `<group>/<resource>/<namespace or nothing>/<name>`. No part
-//! holds `/` or NUL, so the prefix of a namespace, which ends with `/`, never matches another namespace
-//! that merely begins alike (`a` and `ab`).
+//! Keys are text, the same on every backend: `<group>/<resource>/<namespace or nothing>/<name>`. No part contains `/` or
+//! NUL, so the prefix of a namespace, which ends with `/`, never matches a longer namespace (`a` and `ab`).
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -17,14 +16,14 @@ pub const MAX_KEY_BYTES: usize = 1024;
 /// Why a key was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// A part that must name something is empty.
+    /// A required part is empty.
     #[error("the {part} of a key is empty")]
     Empty {
         /// Which part: `group`, `resource` or `name`.
         part: &'static str,
     },
-    /// A part holds `/` or NUL, which would let it reach into another range.
-    #[error("the {part} of a key holds '/' or NUL")]
+    /// A part contains `/` or NUL, which would put it into another range.
+    #[error("the {part} of a key contains '/' or NUL")]
     Separator {
         /// Which part: `group`, `resource`, `namespace` or `name`.
         part: &'static str,
@@ -43,7 +42,7 @@ pub enum KeyError {
     },
 }
 
-/// The address of one object. Cloning is a reference count; order is that of the bytes.
+/// The key of one object. Cloning increments a reference count; keys are ordered by their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -51,7 +50,7 @@ impl Key {
     /// The key of an object; `namespace` is empty for cluster-scoped resources.
     ///
     /// # Errors
-    /// A part that is empty (but for the namespace), or that holds `/` or NUL; a key that is too long.
+    /// An empty part (other than the namespace), a part with `/` or NUL, a key that is too long.
     pub fn new(group: &str, resource: &str, namespace: &str, name: &str) -> Result<Self, KeyError> {
         for (part, text, may_be_empty) in [
             ("group", group, false),
@@ -76,7 +75,7 @@ impl Key {
     /// Reads a key as written by [`Key::as_str`].
     ///
     /// # Errors
-    /// As [`Key::new`], and for a text that has not four parts.
+    /// As [`Key::new`], and for a text without exactly four parts.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let parts: Vec<&str> = text.split('/').collect();
         let [group, resource, namespace, name] = parts.as_slice() else {
@@ -120,7 +119,7 @@ impl Key {
     }
 }
 
-/// Equality, order and hash of a key are those of its text, so maps of keys can be asked by text.
+/// Equality, order and hash of a key are those of its text, so maps of keys can be searched by text.
 impl Borrow<str> for Key {
     fn borrow(&self) -> &str {
         &self.0
@@ -139,12 +138,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// A half-open range of keys, `start <= key < end`, as text. An empty `end` means no upper bound.
+/// A half-open range of keys, `start <= key < end`, as text. An empty `end` is unbounded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyRange {
-    /// The first text that may be a key of the range.
+    /// The inclusive lower bound.
     pub start: String,
-    /// The first text beyond the range; empty = unbounded.
+    /// The exclusive upper bound; empty: unbounded.
     pub end: String,
 }
 
@@ -187,13 +186,13 @@ impl KeyRange {
         Self { start: prefix, end }
     }
 
-    /// Whether the key lies within.
+    /// Whether the key is in the range.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         key >= self.start.as_str() && (self.end.is_empty() || key < self.end.as_str())
     }
 
-    /// The bounds of the part of the range beyond the text `after`, or none if nothing can lie there.
+    /// The bounds of the part of the range after the text `after`; none if it is empty.
     #[must_use]
     pub fn bounds_after<'a>(&'a self, after: &'a str) -> Option<(Bound<&'a str>, Bound<&'a str>)> {
         let is_whole = after.is_empty() || after < self.start.as_str();

@@ -1,7 +1,7 @@
-//! Durable, ordered bytes: keys, values, revisions, history and watches. Knows no kinds.
+//! The storage: keys, opaque values, revisions, history and watches. It knows nothing about Kubernetes kinds.
 //!
-//! Start at [`Store`], the contract every backend keeps, then [`memory`] (the model: one `BTreeMap` a
-//! revision, the oracle of tests) and `rocks` (the embedded engine).
+//! Start at [`Store`], the contract every backend keeps, then [`rocks`] (the embedded engine) and [`memory`] (the reference
+//! implementation for tests).
 
 pub mod clock;
 #[cfg(feature = "conformance")]

@@ -11,88 +11,25 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// The label of a step of a commit: `queue`, `prepare`, `sync`, `publish`.
+/// Label: the stage of a commit, `queue`, `prepare`, `sync` or `publish`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Stage {
-    /// The step.
+    /// The stage.
     pub stage: &'static str,
 }
 
-/// The label of how transactions ended: `committed`, `conflict`, `refused`, `unknown`, `busy`, `full`.
+/// Label: the outcome of a transaction, `committed`, `conflict`, `refused`, `unknown`, `busy`, `full`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndedAs {
-    /// The end.
+    /// The outcome.
     pub outcome: &'static str,
 }
 
-/// The label of a measure: `writes`, `bytes`.
+/// Label: a unit, `writes` or `bytes`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct Unit {
-    /// The measure.
+    /// The unit.
     pub unit: &'static str,
-}
-
-/// The metrics of one store.
-#[derive(Debug, Clone)]
-pub struct Metrics {
-    /// Newest committed revision.
-    pub revision: Gauge,
-    /// Oldest revision that can be listed.
-    pub listable_from: Gauge,
-    /// Oldest revision that can be watched from.
-    pub watchable_from: Gauge,
-    /// How far back exact lists really reach, in seconds.
-    pub window_seconds: Gauge,
-    /// Keys that hold a value.
-    pub objects: Gauge,
-    /// Bytes of all values, uncompressed.
-    pub object_bytes: Gauge,
-    /// Bytes of all values at which nothing larger is taken; 0 = no limit.
-    pub object_bytes_limit: Gauge,
-    /// Writes per synced batch.
-    pub commit_batch_size: Histogram,
-    /// Where a commit's time goes, in seconds.
-    pub commit_seconds: Family<Stage, Histogram, fn() -> Histogram>,
-    /// What waits for the commit thread.
-    pub commit_queue: Family<Unit, Gauge>,
-    /// Transactions by how they ended.
-    pub commits: Family<EndedAs, Counter>,
-    /// Transactions whose conditions did not hold.
-    pub conflicts: Counter,
-    /// Time of one sync of the log, with the write it covers, in seconds.
-    pub sync_seconds: Histogram,
-    /// Time spent waiting for the engine to take writes again, in seconds.
-    pub stalls_seconds: Counter<f64, AtomicU64>,
-    /// Bytes written to the log.
-    pub wal_bytes: Counter,
-    /// Starts that found a torn, unacknowledged end of the log.
-    pub recovered_tail: Counter,
-    /// Records that failed their checksum.
-    pub checksum_failures: Counter,
-    /// Those of them that the check of all values found.
-    pub value_check_failures: Counter,
-    /// When all values were last checked by this process, in seconds since 1970; 0 = not yet.
-    pub values_checked_seconds: Gauge,
-    /// Bytes that wait for compaction of the engine.
-    pub pending_compaction_bytes: Gauge,
-    /// Bytes a second the engine slows writes down to; 0 = it does not.
-    pub delayed_write_rate: Gauge,
-    /// 1 while the engine takes no writes.
-    pub write_stopped: Gauge,
-    /// Time to let go of history, from the wish to its end, in seconds. Rounds that found nothing do not count.
-    pub compaction_seconds: Histogram,
-    /// Rounds that wanted to let go of history and could not.
-    pub compactions_skipped: Counter,
-    /// Free bytes of the file system.
-    pub disk_free_bytes: Gauge,
-    /// 0 = ready, 1 = read-only, 2 = failed.
-    pub health: Gauge,
-    /// 0 = strict, 1 = relaxed.
-    pub durability: Gauge,
-    /// Watches that are open.
-    pub watches: Gauge,
-    /// Reads of history from disk for watches that fell behind.
-    pub replays: Counter,
 }
 
 /// 10 us to 10 s.
@@ -100,187 +37,72 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.000_01, 2.0, 20))
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            revision: Gauge::default(),
-            listable_from: Gauge::default(),
-            watchable_from: Gauge::default(),
-            window_seconds: Gauge::default(),
-            objects: Gauge::default(),
-            object_bytes: Gauge::default(),
-            object_bytes_limit: Gauge::default(),
-            commit_batch_size: Histogram::new(exponential_buckets(1.0, 2.0, 11)),
-            commit_seconds: Family::new_with_constructor(seconds),
-            commit_queue: Family::default(),
-            commits: Family::default(),
-            conflicts: Counter::default(),
-            sync_seconds: seconds(),
-            stalls_seconds: Counter::default(),
-            wal_bytes: Counter::default(),
-            recovered_tail: Counter::default(),
-            checksum_failures: Counter::default(),
-            value_check_failures: Counter::default(),
-            values_checked_seconds: Gauge::default(),
-            pending_compaction_bytes: Gauge::default(),
-            delayed_write_rate: Gauge::default(),
-            write_stopped: Gauge::default(),
-            compaction_seconds: seconds(),
-            compactions_skipped: Counter::default(),
-            disk_free_bytes: Gauge::default(),
-            health: Gauge::default(),
-            durability: Gauge::default(),
-            watches: Gauge::default(),
-            replays: Counter::default(),
+/// Declares the metrics, one row each: field, type, initial value, name and help text.
+macro_rules! metrics {
+    ($($field:ident: $type:ty = $new:expr, $name:literal, $help:literal;)+) => {
+        /// The metrics of one store.
+        #[derive(Debug, Clone)]
+        pub struct Metrics {
+            $(#[doc = $help] pub $field: $type,)+
         }
-    }
+
+        impl Default for Metrics {
+            fn default() -> Self {
+                Self { $($field: $new,)+ }
+            }
+        }
+
+        impl Metrics {
+            /// Registers the metrics with the prefix `drydock_storage_`.
+            pub fn register(&self, registry: &mut Registry) {
+                let registry = registry.sub_registry_with_prefix("drydock_storage");
+                $(registry.register($name, $help, self.$field.clone());)+
+            }
+        }
+    };
 }
 
-impl Metrics {
-    /// Makes the metrics readable under `drydock_storage_`.
-    pub fn register(&self, registry: &mut Registry) {
-        let registry = registry.sub_registry_with_prefix("drydock_storage");
-        self.register_gauges(registry);
-        self.register_counters(registry);
-        self.register_times(registry);
-    }
-
-    fn register_gauges(&self, registry: &mut Registry) {
-        let gauges = [
-            ("revision", "Newest committed revision", &self.revision),
-            (
-                "listable_from",
-                "Oldest revision that can be listed",
-                &self.listable_from,
-            ),
-            (
-                "watchable_from",
-                "Oldest revision that can be watched from",
-                &self.watchable_from,
-            ),
-            (
-                "window_seconds",
-                "How far back exact lists reach",
-                &self.window_seconds,
-            ),
-            ("objects", "Keys that hold a value", &self.objects),
-            (
-                "object_bytes",
-                "Bytes of all values, uncompressed",
-                &self.object_bytes,
-            ),
-            (
-                "object_bytes_limit",
-                "Bytes of all values at which nothing larger is taken, 0 if there is no limit",
-                &self.object_bytes_limit,
-            ),
-            (
-                "disk_free_bytes",
-                "Free bytes of the file system",
-                &self.disk_free_bytes,
-            ),
-            (
-                "pending_compaction_bytes",
-                "Bytes that wait for compaction of the engine",
-                &self.pending_compaction_bytes,
-            ),
-            (
-                "delayed_write_rate",
-                "Bytes a second the engine slows writes down to, 0 if it does not",
-                &self.delayed_write_rate,
-            ),
-            (
-                "write_stopped",
-                "1 while the engine takes no writes",
-                &self.write_stopped,
-            ),
-            ("health", "0 ready, 1 read-only, 2 failed", &self.health),
-            ("durability", "0 strict, 1 relaxed", &self.durability),
-            ("watches", "Open watches", &self.watches),
-            (
-                "values_checked_timestamp_seconds",
-                "When all values were last checked, 0 if not since the start",
-                &self.values_checked_seconds,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
-        registry.register(
-            "commit_queue",
-            "What waits for the commit thread",
-            self.commit_queue.clone(),
-        );
-    }
-
-    fn register_counters(&self, registry: &mut Registry) {
-        let counters = [
-            (
-                "conflicts",
-                "Transactions whose conditions did not hold",
-                &self.conflicts,
-            ),
-            ("wal_bytes", "Bytes written to the log", &self.wal_bytes),
-            (
-                "recovered_tail",
-                "Starts that found a torn end of the log",
-                &self.recovered_tail,
-            ),
-            (
-                "checksum_failures",
-                "Records that failed their checksum",
-                &self.checksum_failures,
-            ),
-            (
-                "value_check_failures",
-                "Records that the check of all values found to fail their checksum",
-                &self.value_check_failures,
-            ),
-            ("replays", "Reads of history from disk for watches", &self.replays),
-            (
-                "compactions_skipped",
-                "Rounds that wanted to let go of history and could not",
-                &self.compactions_skipped,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            registry.register(name, help, counter.clone());
-        }
-        registry.register(
-            "stalls_seconds",
-            "Time spent waiting for the engine",
-            self.stalls_seconds.clone(),
-        );
-        registry.register("commits", "Transactions by how they ended", self.commits.clone());
-    }
-
-    fn register_times(&self, registry: &mut Registry) {
-        let histograms = [
-            (
-                "commit_batch_size",
-                "Writes per synced batch",
-                &self.commit_batch_size,
-            ),
-            (
-                "sync_seconds",
-                "Time of one sync of the log, with the write it covers",
-                &self.sync_seconds,
-            ),
-            (
-                "compaction_seconds",
-                "Time to let go of history",
-                &self.compaction_seconds,
-            ),
-        ];
-        for (name, help, histogram) in histograms {
-            registry.register(name, help, histogram.clone());
-        }
-        registry.register(
-            "commit_seconds",
-            "Where a commit's time goes",
-            self.commit_seconds.clone(),
-        );
-    }
+metrics! {
+    revision: Gauge = Gauge::default(), "revision", "Newest committed revision";
+    listable_from: Gauge = Gauge::default(), "listable_from", "Oldest revision that can be listed";
+    watchable_from: Gauge = Gauge::default(), "watchable_from", "Oldest revision that can be watched from";
+    window_seconds: Gauge = Gauge::default(), "window_seconds", "How far back exact lists reach";
+    objects: Gauge = Gauge::default(), "objects", "Keys that hold a value";
+    object_bytes: Gauge = Gauge::default(), "object_bytes", "Bytes of all values, uncompressed";
+    object_bytes_limit: Gauge = Gauge::default(), "object_bytes_limit",
+        "Limit for the bytes of all values, 0 if there is none";
+    disk_free_bytes: Gauge = Gauge::default(), "disk_free_bytes", "Free bytes of the file system";
+    pending_compaction_bytes: Gauge = Gauge::default(), "pending_compaction_bytes",
+        "Bytes that wait for compaction of the engine";
+    delayed_write_rate: Gauge = Gauge::default(), "delayed_write_rate",
+        "Bytes per second to which the engine slows writes down, 0 if it does not";
+    write_stopped: Gauge = Gauge::default(), "write_stopped", "1 while the engine accepts no writes";
+    health: Gauge = Gauge::default(), "health", "0 ready, 1 read-only, 2 failed";
+    durability: Gauge = Gauge::default(), "durability", "0 strict, 1 relaxed";
+    watches: Gauge = Gauge::default(), "watches", "Open watches";
+    values_checked_seconds: Gauge = Gauge::default(), "values_checked_timestamp_seconds",
+        "When all values were last checked, 0 if not since the start";
+    commit_queue: Family<Unit, Gauge> = Family::default(), "commit_queue", "What is queued for the commit thread";
+    conflicts: Counter = Counter::default(), "conflicts", "Transactions whose condition did not hold";
+    wal_bytes: Counter = Counter::default(), "wal_bytes", "Bytes written to the log";
+    recovered_tail: Counter = Counter::default(), "recovered_tail", "Starts that found a torn end of the log";
+    checksum_failures: Counter = Counter::default(), "checksum_failures", "Records that failed their checksum";
+    value_check_failures: Counter = Counter::default(), "value_check_failures",
+        "Records that failed their checksum in the check of all values";
+    replays: Counter = Counter::default(), "replays", "Reads of history from disk by watches";
+    compactions_skipped: Counter = Counter::default(), "compactions_skipped",
+        "Compactions of history that were due and failed";
+    stalls_seconds: Counter<f64, AtomicU64> = Counter::default(), "stalls_seconds",
+        "Time spent waiting for a stalled engine";
+    commits: Family<EndedAs, Counter> = Family::default(), "commits", "Transactions by outcome";
+    commit_batch_size: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 11)), "commit_batch_size",
+        "Writes per synced batch";
+    sync_seconds: Histogram = seconds(), "sync_seconds",
+        "Duration of a sync of the log, with the write it covers";
+    compaction_seconds: Histogram = seconds(), "compaction_seconds",
+        "Duration of a compaction that dropped history";
+    commit_seconds: Family<Stage, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds),
+        "commit_seconds", "Durations of the stages of a commit";
 }
 
 /// Counts how transactions end. Handles for the frequent outcomes, so that no write looks them up.
@@ -325,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dashboards_find_the_names_they_know() {
+    fn metrics_keep_their_names() {
         let (metrics, mut registry) = (Metrics::default(), Registry::default());
         metrics.register(&mut registry);
         drop(metrics.commit_queue.get_or_create(&Unit { unit: "writes" }));

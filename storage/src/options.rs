@@ -1,4 +1,4 @@
-//! How is a store on disk to behave?
+//! Options of a store on disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use uuid::Uuid;
 use crate::clock::{Clock, SystemClock};
 use crate::seal::{Seal, Unsealed};
 
-/// What an answered write means.
+/// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// It survives a kill of the process and a loss of power.
+    /// A kill of the process and a loss of power.
     #[default]
     Strict,
-    /// It survives a kill of the process; a loss of power may take what was written within the last interval.
+    /// A kill of the process; a loss of power may lose the writes of the last interval.
     Relaxed {
         /// How often the log is synced.
         interval: Duration,
     },
 }
 
-/// Room on a disk, in bytes.
+/// Space on a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// Free for this process.
+    /// Available to this process.
     pub free: u64,
-    /// Free or not.
+    /// The size of the file system.
     pub total: u64,
 }
 
-/// How room is measured.
+/// Measures the space of the disk that holds a folder.
 pub type MeasureDisk = dyn Fn(&Path) -> io::Result<FreeSpace> + Send + Sync;
 
 fn free_space(folder: &Path) -> io::Result<FreeSpace> {
@@ -44,46 +44,46 @@ fn free_space(folder: &Path) -> io::Result<FreeSpace> {
     })
 }
 
-/// Everything that can be chosen about a store on disk. [`Options::new`] gives what a server wants.
+/// Options of a store on disk. [`Options::new`] returns the defaults of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// The folder of the store; made when missing.
+    /// The folder of the store; created if missing.
     pub path: PathBuf,
-    /// What an answered write means.
+    /// What an acknowledged write survives.
     pub durability: Durability,
     /// How far back exact lists reach. Default 5 min.
     pub window: Duration,
-    /// What the window shrinks to when history outgrows [`Options::history_bytes`] or the disk fills. Default 75 s.
+    /// What the window shrinks to if history exceeds [`Options::history_bytes`] or the disk fills. Default 75 s.
     pub minimum_window: Duration,
     /// How many revisions stay watchable beyond the window. Default 10,000.
     pub watchable_revisions: u64,
     /// How large history may grow before the window shrinks. Default 2 GiB.
     pub history_bytes: u64,
-    /// How large all values together may grow, uncompressed; 0 = no limit. Above it, nothing that makes the store
-    /// larger is taken: each value is kept in memory. Default 1.5 GiB.
+    /// Limit for the uncompressed bytes of all values; 0: none. At the limit, writes that make the store larger are
+    /// refused: all values are kept in memory. Default 1.5 GiB.
     pub object_bytes: u64,
-    /// How many writes may wait. Default 4,096.
+    /// How many writes may be queued. Default 4,096.
     pub queue_writes: usize,
-    /// How many bytes of writes may wait. Default 64 MiB.
+    /// How many bytes of writes may be queued. Default 64 MiB.
     pub queue_bytes: usize,
-    /// How long to wait for another process to let go of the folder. Default 30 s.
+    /// How long to wait for another process to release the folder. Default 30 s.
     pub lock_wait: Duration,
-    /// Take file systems that cannot keep the promises: network mounts, overlays, memory. Default false.
+    /// Accept file systems that cannot guarantee durability: network mounts, overlays, memory. Default false.
     pub any_file_system: bool,
-    /// How many syncs to time at the start, to warn of slow disks; 0 = none. Default 50.
+    /// How many syncs to time at the start, to warn about slow disks; 0: none. Default 50.
     pub probe_syncs: u32,
-    /// Size of a file to be removed by hand when the disk is full; 0 = none. Default 256 MiB.
+    /// Size of a file to be removed by hand if the disk is full; 0: none. Default 256 MiB.
     pub ballast_bytes: u64,
-    /// Run the periodic work (syncing the mark, compaction, watching the disk) on a thread. Default true; tests
-    /// that advance time call [`RocksStore::run_housekeeping`](crate::rocks::RocksStore::keep_house) themselves.
+    /// Run the periodic work (syncing the mark, compaction, measuring the disk) on threads. Default true; tests that
+    /// advance time call [`RocksStore::run_housekeeping`](crate::rocks::RocksStore::keep_house) themselves.
     pub background_work: bool,
-    /// How often every value is read and compared with its checksums; zero = never. Default 7 days. Needs
+    /// How often every value is read and compared with its checksums; zero: never. Default 7 days. Needs
     /// [`Options::background_work`].
     pub check_every: Duration,
-    /// Tells the free bytes of the disk under a folder. Default: what the file system says.
+    /// Measures the disk of the folder. Default: what the file system reports.
     pub measure_disk: Arc<MeasureDisk>,
-    /// Names this boot of the machine: what one boot wrote without a sync, the next one may not find. Default: what
-    /// the system says; nil, where it says nothing, is taken for another boot each time.
+    /// The id of this boot of the machine: after another boot, writes that were not synced may be lost. Default: the id of
+    /// the system; nil, if it has none, counts as another boot each time.
     pub boot_id: Uuid,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
@@ -118,8 +118,8 @@ impl Options {
         }
     }
 
-    /// The defaults for a throw-away store: any file system, no probe, no ballast, no
-    /// waiting for the lock, and a disk that never fills up.
+    /// The defaults for tests: any file system, no timed syncs, no ballast, no waiting for the lock, and a disk that never
+    /// fills up.
     #[must_use]
     pub fn for_tests(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Options {
     }
 }
 
-/// The id of this boot of the machine; all zero where the system has none.
+/// The id of this boot of the machine; nil if the system has none.
 fn boot_id() -> Uuid {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     Uuid::parse_str(text.trim()).unwrap_or(Uuid::nil())

@@ -1,9 +1,9 @@
-//! How does a change look on disk?
+//! The records of `state` and `history` on disk.
 //!
-//! An envelope byte, then a protobuf message in two parts that protobuf merges: the *body* (value, compressed,
-//! sealed, with its checksum) is made in the task of the request; the *place* (revisions, time, with its own
-//! checksum) is appended by the commit thread, which alone knows it. Checksums cover the value from the task
-//! that wrote it to the one that reads it.
+//! A record is an envelope byte and a protobuf message in two parts that protobuf merges. The *body* (the value, compressed
+//! and sealed, with its checksum) is encoded in the task of the request. The *place* (revisions and time, with a checksum of
+//! its own) is appended by the commit thread, which alone knows it. Checksums cover the value from the task that wrote it to
+//! the one that reads it.
 
 use std::sync::{Arc, RwLock};
 
@@ -20,9 +20,9 @@ use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value, sync};
 const ENVELOPE: u8 = 1;
 /// Payloads shorter than this are not worth compressing.
 const COMPRESS_FROM: usize = 64;
-/// How many names of forms are shared between values; there are as many as stored API versions.
+/// How many names of forms are interned; there are as many as stored API versions.
 const MAX_FORMS: usize = 64;
-/// No payload of a record decompresses to more: two values.
+/// The largest decompressed payload: two values.
 const MAX_PLAIN: usize = 2 * Value::MAX_BYTES;
 
 /// Why a record cannot be read.
@@ -38,7 +38,7 @@ pub(crate) enum RecordError {
     Key(#[from] KeyError),
     #[error("its revisions fail their checksum")]
     Place,
-    #[error("its revision lies beyond that of the store")]
+    #[error("its revision is above that of the store")]
     Future,
     #[error("its value fails its checksum")]
     Content,
@@ -48,7 +48,7 @@ pub(crate) enum RecordError {
     Length,
     #[error("its value does not decompress")]
     Compression,
-    #[error("its codec is not known")]
+    #[error("its codec is unknown")]
     Codec,
     #[error("its kind of change does not fit its values")]
     Kind,
@@ -57,19 +57,19 @@ pub(crate) enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the record is not what was written, rather than closed to us at the moment.
+    /// Whether the record is damaged, rather than sealed with a key that is not available.
     pub(crate) fn is_damage(&self) -> bool {
         !matches!(self, Self::Seal(SealError::Unavailable { .. }))
     }
 }
 
-/// Encodes records, and opens their values.
+/// Encodes records, and decodes their values.
 pub(crate) struct Records {
     seal: Arc<dyn Seal>,
     forms: RwLock<Vec<Arc<str>>>,
 }
 
-/// A key's place in history, read without its value.
+/// The revisions of an entry, read without its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) created: Revision,
@@ -83,13 +83,13 @@ pub(crate) struct Committed {
     pub(crate) at_ms: u64,
 }
 
-/// A state record whose place has been checked; the value is still closed.
+/// A state record whose place has been checked; its value is not decoded.
 #[derive(Debug)]
 pub(crate) struct StoredState {
     record: StateRecord,
 }
 
-/// A history record whose place has been checked; its values are still closed.
+/// A history record whose place has been checked; its values are not decoded.
 #[derive(Debug)]
 pub(crate) struct StoredChange {
     pub(crate) key: Key,
@@ -102,7 +102,7 @@ pub(crate) struct StoredChange {
 }
 
 impl StoredChange {
-    /// Reads a history record up to its place.
+    /// Decodes a history record without its values.
     pub(crate) fn decode(revision: Revision, bytes: &[u8]) -> Result<Self, RecordError> {
         let record = HistoryRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
         let key = Key::parse(&record.key)?;
@@ -131,7 +131,7 @@ impl StoredChange {
         })
     }
 
-    /// Bytes of both values, before compression, as the record tells them.
+    /// The uncompressed bytes of both values, according to the record.
     pub(crate) fn plain_bytes(&self) -> usize {
         let sides = [&self.record.old, &self.record.new];
         let lengths = sides.map(|side| side.as_ref().map_or(0, |side| side.plain_length));
@@ -141,7 +141,7 @@ impl StoredChange {
             .fold(0, usize::saturating_add)
     }
 
-    /// The place of the key after the change; of a deletion, where the key would be.
+    /// The place of the key after the change; for a deletion, with the revision of the deletion.
     pub(crate) fn place(&self) -> Place {
         Place {
             created: self.created,
@@ -151,7 +151,7 @@ impl StoredChange {
 }
 
 impl StoredState {
-    /// Reads a state record up to its place.
+    /// Decodes a state record without its value.
     pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Self, RecordError> {
         let record = StateRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
         let stored = Self { record };
@@ -177,7 +177,7 @@ impl Records {
         }
     }
 
-    /// One shared text per form: values by the hundred thousand name a handful of them.
+    /// Interns the name of a form: hundreds of thousands of values have a few different ones.
     fn form(&self, name: &str) -> Arc<str> {
         let forms = sync::read(&self.forms);
         if let Some(form) = forms.iter().find(|form| form.as_ref() == name) {
@@ -236,7 +236,7 @@ impl Records {
         Ok(enveloped(&record))
     }
 
-    /// Opens a state record's value and checks it.
+    /// Decodes and checks the value of a state record.
     pub(crate) fn value(&self, key: &Key, stored: StoredState) -> Result<Value, RecordError> {
         let record = stored.record;
         let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
@@ -253,7 +253,7 @@ impl Records {
         Ok(value)
     }
 
-    /// Reads a state record whole.
+    /// Decodes a state record with its value.
     #[cfg(test)]
     pub(crate) fn entry(&self, key: &Key, bytes: &[u8]) -> Result<Entry, RecordError> {
         let stored = StoredState::decode(key, bytes)?;
@@ -266,7 +266,7 @@ impl Records {
         })
     }
 
-    /// Opens a history record's values and checks them.
+    /// Decodes and checks the values of a history record.
     pub(crate) fn event(&self, stored: StoredChange) -> Result<Event, RecordError> {
         let StoredChange {
             key,
@@ -304,7 +304,7 @@ impl Records {
         })
     }
 
-    /// Opens a payload. What changed on the disk is told before its key is asked for.
+    /// Opens a payload. Damage on disk is reported before the encryption key is requested.
     fn open(
         &self,
         key: &Key,
@@ -374,7 +374,7 @@ pub(crate) fn finish_change(
 }
 
 fn enveloped(record: &impl Message) -> Vec<u8> {
-    // Room for the place, so that appending it does not move the body.
+    // With room for the place, so that appending it does not reallocate.
     let mut bytes = Vec::with_capacity(1 + record.encoded_len() + 64);
     bytes.push(ENVELOPE);
     append(record, &mut bytes);
@@ -384,9 +384,9 @@ fn enveloped(record: &impl Message) -> Vec<u8> {
 fn append(record: &impl Message, bytes: &mut Vec<u8>) {
     #[expect(
         clippy::expect_used,
-        reason = "a vector grows as needed, which is all that can fail"
+        reason = "only a lack of capacity can fail, and a vector grows"
     )]
-    record.encode(bytes).expect("a vector has room");
+    record.encode(bytes).expect("a vector grows");
 }
 
 fn body(bytes: &[u8]) -> Result<&[u8], RecordError> {
@@ -434,7 +434,7 @@ fn decompress(codec: Codec, bytes: Vec<u8>, expected: usize) -> Result<Vec<u8>, 
     Ok(plain)
 }
 
-/// The checksum of a payload that is sealed; what is not is covered by that of its content.
+/// The checksum of a sealed payload; one that is not sealed is covered by the checksum of its content.
 fn sealed_crc(sealed: &Sealed) -> Option<u32> {
     (!sealed.key_id.is_empty()).then(|| crc32fast::hash(&sealed.bytes))
 }
@@ -489,7 +489,7 @@ mod tests {
     use super::*;
     use crate::seal::Unsealed;
 
-    /// Stands for an AEAD: adds the key's length to every byte.
+    /// In place of an AEAD: adds the key's length to every byte.
     struct Shift;
     impl Seal for Shift {
         fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
@@ -576,7 +576,7 @@ mod tests {
             let index = at.index(bad.len());
             bad[index] ^= 1_u8 << bit;
             if let Ok(entry) = records.entry(&key(), &bad) {
-                // A bit of an unknown or repeated field may not matter; then nothing else may differ.
+                // A bit of an unknown or repeated field may have no effect; then the entry must be equal.
                 prop_assert_eq!(entry, records.entry(&key(), &good).unwrap());
             }
         }
@@ -617,7 +617,7 @@ mod tests {
         assert_eq!(records.entry(&key(), &bytes[0]).unwrap().value, secret);
         let stored = StoredChange::decode(Revision(9), &bytes[1]).unwrap();
         assert_eq!(records.event(stored).unwrap().old.unwrap().value, secret);
-        // Without the key: what is whole is not to be had, what is not whole is damaged all the same.
+        // Without the encryption key: an intact payload is unavailable, a changed one is damaged.
         let plain = Records::new(Arc::new(Unsealed));
         let refused = plain.entry(&key(), &bytes[0]).unwrap_err();
         assert!(
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_that_rejects_whole_bytes_makes_the_value_damaged() {
+    fn a_payload_that_the_seal_rejects_is_damaged() {
         struct Rejects;
         impl Seal for Rejects {
             fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {

@@ -1,25 +1,25 @@
-//! The store's clock: one number that every committed transaction moves forward.
+//! Revisions: the logical clock of a store.
 
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// A position in the history of a store. The empty store is at [`Revision::INITIAL`]; every committed
-/// transaction takes the next number, and no revision is ever handed out twice.
+/// A position in the history of a store. The empty store is at [`Revision::INITIAL`]; every committed transaction takes the
+/// next number, and no revision is assigned twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision of a store that has never been written to.
+    /// The revision of an empty store.
     pub const INITIAL: Self = Self(1);
 
-    /// The position that follows this one.
+    /// The next revision.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The position before this one; that of zero is zero.
+    /// The previous revision; zero for zero.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))

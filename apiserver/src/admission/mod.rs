@@ -19,7 +19,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use self::rule::{Access, Rule};
-use crate::authorization::{Authorizer, Decision};
+use crate::authorization::{Authorizer, Decision, denial};
 use crate::error::ApiError;
 use crate::host::{AccessReview, Attributes, Host, Namespace, ResourceAttributes};
 use crate::registry::admission::{Admission, WriteAttributes};
@@ -66,18 +66,14 @@ impl Chain {
         version: &str,
         key: &Key,
     ) -> Result<(), ApiError> {
-        let review = AccessReview {
-            user: Arc::clone(caller.user),
-            attributes: Attributes::Resource(ResourceAttributes {
-                verb: UNSAFE_DELETE_VERB.to_owned(),
-                group: resource.group.to_owned(),
-                version: version.to_owned(),
-                resource: resource.plural.to_owned(),
-                namespace: key.namespace().to_owned(),
-                name: key.name().to_owned(),
-                ..ResourceAttributes::default()
-            }),
-        };
+        let review = review(
+            caller,
+            UNSAFE_DELETE_VERB,
+            resource,
+            version,
+            key.namespace(),
+            key.name(),
+        );
         let forbid = |why: String| ApiError::forbidden(resource.group_resource(), key.name(), why);
         match self.authorizer.decide(&review).await {
             Ok(Decision::Allow) => Ok(()),
@@ -92,6 +88,29 @@ impl Chain {
     }
 }
 
+/// A review of a verb on an object of ours.
+fn review(
+    caller: Caller<'_>,
+    verb: &str,
+    resource: &Resource,
+    version: &str,
+    namespace: &str,
+    name: &str,
+) -> AccessReview {
+    AccessReview {
+        user: Arc::clone(caller.user),
+        attributes: Attributes::Resource(ResourceAttributes {
+            verb: verb.to_owned(),
+            group: resource.group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.plural.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            ..ResourceAttributes::default()
+        }),
+    }
+}
+
 impl Admission for Chain {
     fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         namespace_lifecycle::check(&*self.host, write).boxed()
@@ -103,6 +122,27 @@ impl Admission for Chain {
                 rule.admit(write).await?;
             }
             Ok(())
+        }
+        .boxed()
+    }
+
+    fn check_create<'a>(
+        &'a self,
+        caller: Caller<'a>,
+        resource: &'a Resource,
+        version: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let review = review(caller, "create", resource, version, namespace, name);
+        async move {
+            match self.authorizer.decide(&review).await {
+                Ok(Decision::Allow) => Ok(()),
+                Ok(Decision::Forbid(reason)) => Err(denial(&review, &reason)),
+                Err(error) => {
+                    Err(ApiError::internal("the permission to create could not be reviewed").because(error))
+                }
+            }
         }
         .boxed()
     }

@@ -83,6 +83,31 @@ impl ApiError {
         .about(resource, name)
     }
 
+    /// 422: a patch changes `metadata.uid`.
+    #[must_use]
+    pub fn immutable_uid(kind: GroupResource<'_>, name: &str, sent: &str) -> Self {
+        let cause = StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: format!("Invalid value: {sent:?}: field is immutable"),
+            field: "metadata.uid".to_owned(),
+        };
+        Self::invalid(kind, name, vec![cause])
+    }
+
+    /// 409: an apply would change fields of other managers. Causes are (message, field).
+    #[must_use]
+    pub fn apply_conflict(
+        message: impl fmt::Display,
+        causes: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
+        let causes = causes.into_iter().map(|(message, field)| StatusCause {
+            reason: "FieldManagerConflict".into(),
+            message,
+            field,
+        });
+        Self::new(Reason::Conflict, message.to_string()).causes(causes.collect())
+    }
+
     /// 410: the revision or the continue token has expired. `continue_token` continues the list at the current state, without
     /// consistency with earlier pages; it may be empty.
     #[must_use]

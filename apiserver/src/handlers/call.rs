@@ -11,7 +11,7 @@ use crate::registry::caller::Caller;
 use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::Part;
-use crate::registry::store::{ResourceStore, WriteRequest};
+use crate::registry::store::{Ownership, ResourceStore, WriteRequest};
 use crate::request::RequestContext;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::options::WriteOptions;
@@ -50,6 +50,7 @@ impl<S: Store> Call<'_, S> {
             options,
             endpoint: &self.endpoint,
             part: self.part,
+            ownership: Ownership::Recorded,
         }
     }
 

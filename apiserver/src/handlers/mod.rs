@@ -3,6 +3,7 @@
 //! [`Api`] finds the resource and the verb; each verb has a file of its own. Discovery and OpenAPI are served from
 //! documents that are built at startup.
 
+mod apply;
 mod body;
 mod call;
 mod create;

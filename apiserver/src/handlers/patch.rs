@@ -1,4 +1,5 @@
-//! PATCH of an object or its status, by a JSON patch, a merge patch, or a strategic merge patch.
+//! PATCH of an object or its status, by a JSON patch, a merge patch, or a strategic merge patch. An apply goes on in
+//! [`apply`].
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_decoding_error, strict_errors};
@@ -8,6 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::{Response, StatusCode};
 use serde_json::Value;
 
+use super::apply;
 use super::call::Call;
 use crate::error::{ApiError, GroupResource, StatusCause};
 use crate::http::body::{RequestBody, ResponseBody};
@@ -18,9 +20,12 @@ use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
-/// The media types that a 415 lists. Apply is not supported, nor are strategic merge patches of kinds without them, as of
-/// custom resources.
-const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
+/// The media types that a 415 lists. Strategic merge patches are not supported by kinds without them, as by custom resources.
+const PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
 
 #[derive(Debug, Clone, Copy)]
 enum PatchType {
@@ -108,20 +113,11 @@ impl Change for Patch<'_> {
             }
             _ => {}
         }
-        let uid = metadata_text(current, "uid");
-        if metadata_text(&object, "uid") != uid && !metadata_text(&object, "uid").is_empty() {
-            return Err(ApiError::invalid(
-                self.endpoint.resource().group_kind(),
-                metadata_text(current, "name"),
-                vec![StatusCause {
-                    reason: "FieldValueInvalid".into(),
-                    message: format!(
-                        "Invalid value: {:?}: field is immutable",
-                        metadata_text(&object, "uid")
-                    ),
-                    field: "metadata.uid".to_owned(),
-                }],
-            ));
+        let (sent, uid) = (metadata_text(&object, "uid"), metadata_text(current, "uid"));
+        if !sent.is_empty() && sent != uid {
+            let name = metadata_text(current, "name");
+            let kind = self.endpoint.resource().group_kind();
+            return Err(ApiError::immutable_uid(kind, name, sent));
         }
         Ok(object)
     }
@@ -157,9 +153,7 @@ pub(super) async fn patch<S: Store>(
             Some(apply) => PatchType::Strategic(apply),
             None => return Err(ApiError::unsupported_media_type(PATCH_TYPES)),
         },
-        "application/apply-patch+yaml" => {
-            return Err(ApiError::unsupported_media_type(PATCH_TYPES));
-        }
+        "application/apply-patch+yaml" => return Box::pin(apply::apply(call, body)).await,
         _ => return Err(ApiError::unsupported_media_type_route()),
     };
     let representation = call.negotiate(ResponseKind::Object)?;

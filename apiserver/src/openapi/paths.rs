@@ -10,7 +10,11 @@ use crate::registry::resource::Resource;
 /// Media types of request bodies.
 const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
 /// Media types of patches.
-const PATCH_TYPES: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
+const PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
 
 struct Writer<'a> {
     dialect: Dialect,

@@ -81,6 +81,19 @@ pub trait Admission: Send + Sync {
     /// 403, or 500 if the host cannot be reached.
     fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
+    /// Whether the caller may create an object: an apply that creates one was authorized as a patch only.
+    ///
+    /// # Errors
+    /// 403, or 500 when the host does not answer.
+    fn check_create<'a>(
+        &'a self,
+        caller: Caller<'a>,
+        resource: &'a Resource,
+        version: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+
     /// Checks that the caller may remove an object that cannot be read. No other rule can be checked for it.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ pub fn reset_by_status() -> &'static FieldSet {
 }
 
 /// The other versions of a kind, relative to the version of a request.
-pub trait Versions {
+pub trait Versions: Sync {
     /// The schema of another version, or `None` if it is not served. Entries in versions that are not served are dropped.
     fn schema(&self, api_version: &str) -> Option<&Structural>;
 

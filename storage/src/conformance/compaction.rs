@@ -1,9 +1,9 @@
-//! Letting go of history.
+//! Compaction of history.
 
 use super::{Backend, change_summary, create, delete, entry, key, next, scan_all, things, update};
 use crate::{At, EventKind, Page, Revision, Signal, Store, StoreError};
 
-/// Compacting what is compacted changes nothing.
+/// A repeated compaction changes nothing.
 pub async fn floors_rise_and_never_fall<B: Backend>(backend: &B) {
     let store = backend.open().await;
     for name in ["one", "two", "three"] {
@@ -19,7 +19,7 @@ pub async fn floors_rise_and_never_fall<B: Backend>(backend: &B) {
     }
 }
 
-/// With the floor in the answer.
+/// The error names the floor.
 pub async fn the_past_below_the_floor_is_gone<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -41,7 +41,7 @@ pub async fn the_past_below_the_floor_is_gone<B: Backend>(backend: &B) {
     assert_eq!(scan.entries, [(one, entry("3", r2, r4))]);
 }
 
-/// A watch opened exactly there gets it (etcd#19179).
+/// A watch opened exactly there delivers it (etcd#19179).
 pub async fn the_record_at_the_floor_is_watched<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -60,7 +60,7 @@ pub async fn the_record_at_the_floor_is_watched<B: Backend>(backend: &B) {
     );
 }
 
-/// Compaction that meets a delete does not swallow it (etcd#18089, etcd#19179).
+/// Compaction does not drop a deletion at the floor (etcd#18089, etcd#19179).
 pub async fn a_deletion_at_the_floor_is_watched<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -79,7 +79,7 @@ pub async fn a_deletion_at_the_floor_is_watched<B: Backend>(backend: &B) {
     );
 }
 
-/// A key that was last written long ago is as present as before.
+/// Including a key that was last written long ago.
 pub async fn compaction_keeps_live_keys<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let (old, gone) = (key("a", "old"), key("a", "gone"));
@@ -105,7 +105,7 @@ pub async fn compaction_takes_no_revision<B: Backend>(backend: &B) {
     assert_eq!(create(&store, &key("a", "two"), "1").await, r2.next());
 }
 
-/// Even if the newest record of all was a deletion (etcd#17780).
+/// Even if the newest record was a deletion (etcd#17780).
 pub async fn compaction_of_a_deletion_keeps_the_revision<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -121,7 +121,7 @@ pub async fn compaction_of_a_deletion_keeps_the_revision<B: Backend>(backend: &B
     );
 }
 
-/// With both numbers.
+/// The error names both revisions.
 pub async fn compaction_of_the_future_is_refused<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let current = create(&store, &key("a", "one"), "1").await;
@@ -129,7 +129,7 @@ pub async fn compaction_of_the_future_is_refused<B: Backend>(backend: &B) {
     assert!(matches!(refused, Err(StoreError::Future { .. })), "{refused:?}");
 }
 
-/// With the floor as its last signal, never with a gap.
+/// With the floor as its last signal, and without a gap.
 pub async fn a_watch_left_behind_ends<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut events = store.watch(&things(), Revision(2)).await.unwrap();

@@ -110,7 +110,7 @@ impl Recorder {
         Ok(found)
     }
 
-    /// Reads a range, whole.
+    /// Reads a whole range.
     ///
     /// # Errors
     /// The store's.

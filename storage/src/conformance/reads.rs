@@ -1,9 +1,9 @@
-//! Gets and scans, now and in the past.
+//! Gets and scans of the newest and of past states.
 
 use super::{Backend, create, delete, entry, key, names, scan_all, things, update};
 use crate::{At, Key, KeyRange, Page, Revision, Scan, Store, StoreError};
 
-/// Where the page after this one starts.
+/// The start of the next page.
 fn last_key(scan: &Scan) -> String {
     scan.entries
         .last()
@@ -11,7 +11,7 @@ fn last_key(scan: &Scan) -> String {
         .unwrap_or_default()
 }
 
-/// And holds nothing, now and then.
+/// It has no keys, now and at its first revision.
 pub async fn an_empty_store_is_at_the_initial_revision<B: Backend>(backend: &B) {
     let store = backend.open().await;
     assert_eq!(store.current_revision().await.unwrap(), Revision::INITIAL);
@@ -26,7 +26,7 @@ pub async fn an_empty_store_is_at_the_initial_revision<B: Backend>(backend: &B) 
     }
 }
 
-/// `a` is not `ab`, and cluster-scoped is not a namespace.
+/// `a` is not `ab`, and cluster-scoped keys are in no namespace.
 pub async fn namespaces_do_not_leak<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let other = Key::new(super::GROUP, "thingsandmore", "a", "other").unwrap();
@@ -59,7 +59,7 @@ pub async fn namespaces_do_not_leak<B: Backend>(backend: &B) {
     }
 }
 
-/// Each page starts after the last key of the one before.
+/// Each page starts after the last key of the previous one.
 pub async fn pages_cover_a_range_once<B: Backend>(backend: &B) {
     let store = backend.open().await;
     for index in 0..25 {
@@ -83,7 +83,7 @@ pub async fn pages_cover_a_range_once<B: Backend>(backend: &B) {
     assert_eq!((scan.entries.len(), scan.more), (0, false));
 }
 
-/// The last page says so even if it is full.
+/// Even if the last page is full.
 pub async fn a_limit_that_fits_has_no_more<B: Backend>(backend: &B) {
     let store = backend.open().await;
     for name in ["one", "two"] {
@@ -130,7 +130,7 @@ pub async fn a_past_is_exact<B: Backend>(backend: &B) {
     }
 }
 
-/// Writes between two pages of one revision are not seen.
+/// Writes between two pages of a revision do not affect it.
 pub async fn pages_of_the_past_ignore_the_present<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let mut last = Revision::INITIAL;
@@ -164,7 +164,7 @@ pub async fn pages_of_the_past_ignore_the_present<B: Backend>(backend: &B) {
     assert_eq!(found, expected.collect::<Vec<_>>());
 }
 
-/// Though the newest state knows nothing of it.
+/// Although it is absent from the newest state.
 pub async fn a_past_before_a_deletion_shows_the_key<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -175,7 +175,7 @@ pub async fn a_past_before_a_deletion_shows_the_key<B: Backend>(backend: &B) {
     assert!(scan_all(&store, &things(), At::Latest).await.entries.is_empty());
 }
 
-/// With both numbers.
+/// The error names both revisions.
 pub async fn the_future_is_refused<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let current = create(&store, &key("a", "one"), "x").await;
@@ -192,7 +192,7 @@ pub async fn the_future_is_refused<B: Backend>(backend: &B) {
     assert_eq!((requested, at), (current.next(), current));
 }
 
-/// Only recreation starts anew.
+/// Only recreation changes it.
 pub async fn an_update_keeps_the_creation_revision<B: Backend>(backend: &B) {
     let store = backend.open().await;
     let one = key("a", "one");
@@ -209,7 +209,7 @@ pub async fn an_update_keeps_the_creation_revision<B: Backend>(backend: &B) {
     assert_eq!(scan.entries, [(one, entry("3", created, last))]);
 }
 
-/// A range that is upside down, and a page that starts beyond it.
+/// A range with reversed bounds, and a page that starts after the range.
 pub async fn ranges_may_be_empty<B: Backend>(backend: &B) {
     let store = backend.open().await;
     create(&store, &key("a", "one"), "x").await;

@@ -1,4 +1,4 @@
-//! Which bytes lie where?
+//! The layout of the store in RocksDB's column families.
 //!
 //! | family | key | value |
 //! | --- | --- | --- |
@@ -7,7 +7,7 @@
 //! | `meta` | short names | numbers, big-endian; the store's uuid |
 //! | `default` | | kept empty |
 //!
-//! Everything that names RocksDB's own types in a commit or an open stands here.
+//! The types of RocksDB that commits and opens need are used here only.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -34,26 +34,27 @@ pub(crate) const META: &str = "meta";
 pub(crate) const FAMILIES: [&str; 3] = [STATE, HISTORY, META];
 
 const MIB: usize = 1 << 20;
-/// How much nicer flushes and compactions are than the thread that opens: a ninth of its share of a core.
+/// How much the nice value of flushes and compactions exceeds that of the thread that opens: they get a ninth of its share
+/// of a core.
 const BACKGROUND_YIELDS: i32 = 10;
-/// Options that have no setter. A start fails when the engine refuses one.
+/// Options without a setter. A start fails if the engine refuses one.
 const OPTIONS_WITHOUT_SETTER: &str =
     "paranoid_file_checks=true;memtable_protection_bytes_per_key=8;max_bgerror_resume_count=0";
 
 /// A number kept in `meta`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meta {
-    /// The last committed revision, written in every batch that takes one.
+    /// The newest committed revision, written in every batch that assigns one.
     Revision,
     /// Oldest revision that can be listed.
     ListableFrom,
     /// Oldest revision that can be watched from.
     WatchableFrom,
-    /// The revision the store began or was restored at; no history record belongs to it.
+    /// The revision at which the store was created or restored; no history record belongs to it.
     Origin,
-    /// Relaxed mode: no revision beyond it has been handed out; 0 = not in use.
+    /// Relaxed mode: no revision above it has been assigned; 0: not in use.
     Ceiling,
-    /// The newest format that records may have; never above what the file `format` says.
+    /// The newest format that records may have; never above that of the file `format`.
     Format,
     /// The format that is written; never above [`Meta::Format`].
     FeatureLevel,
@@ -101,18 +102,18 @@ pub(crate) fn parse_history_key(key: &[u8]) -> Option<Revision> {
     (index == [0, 0]).then_some(Revision(u64::from_be_bytes(*revision)))
 }
 
-/// How the engine treats the end of its log.
+/// How the engine treats damage of its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// Refuse doubt; only a record cut short at the very end is passed over.
+    /// Refuse it, except for an incomplete record at the very end.
     Strict,
-    /// Take everything up to the first doubt.
+    /// Recover everything before it.
     PointInTime,
 }
 
-/// The open engine, the lock of its folder, and a signal that it is gone.
+/// The open engine, the lock of its folder, and a signal of its close.
 pub(crate) struct Engine {
-    // Fields are dropped in this order: the engine first, the signal last.
+    // Dropped in this order: the engine first, the signal last.
     db: DB,
     _lock: Option<FolderLock>,
     _gone: Option<oneshot::Sender<()>>,
@@ -146,7 +147,7 @@ impl Engine {
                 DB::open_cf_with_opts(&options, folder, families)
             }
         };
-        let db = nicely(open).map_err(|error| OpenError::io(folder, error))?;
+        let db = at_lower_priority(open).map_err(|error| OpenError::io(folder, error))?;
         Ok(Self {
             db: db.map_err(EngineError::from)?,
             _lock: None,
@@ -154,7 +155,7 @@ impl Engine {
         })
     }
 
-    /// Keeps the lock for as long as the engine is open, and tells `gone` when it is not any more.
+    /// Holds the lock while the engine is open; `gone` is dropped after the close.
     pub(crate) fn guarded(self, lock: FolderLock, gone: oneshot::Sender<()>) -> Self {
         Self {
             _lock: Some(lock),
@@ -167,7 +168,7 @@ impl Engine {
         self.db.cf_handle(name).ok_or(EngineError::MissingFamily(name))
     }
 
-    /// Writes all steps or none, in the log and in memory; durable when `sync`. Answers the size of the batch.
+    /// Writes all steps or none, to the log and to memory; durably if `sync`. Returns the size of the batch.
     pub(crate) fn write(&self, steps: &[Step], sync: bool) -> Result<usize, EngineError> {
         fail::fail_point!("engine-write", |reason| {
             Err(match reason.as_deref() {
@@ -208,7 +209,7 @@ impl Engine {
         Ok(self.db.flush_wal(true)?)
     }
 
-    /// Writes the memtables out, so that the next start has no log to replay.
+    /// Flushes the memtables, so that the next start has no log to replay.
     pub(crate) fn flush(&self) -> Result<(), EngineError> {
         for name in FAMILIES {
             fail::fail_point!("engine-flush", |_| Err(injected()));
@@ -225,7 +226,7 @@ impl Engine {
         Ok(self.db.delete_file_in_range_cf(history, from, to)?)
     }
 
-    /// Moves what was flushed of a family to the level where it rests, and whose files can be removed whole.
+    /// Flushes and compacts a family to the level whose files can be removed whole.
     #[cfg(test)]
     pub(crate) fn settle(&self, family: &'static str) {
         self.flush().unwrap();
@@ -233,13 +234,13 @@ impl Engine {
         self.db.compact_range_cf(family, None::<&[u8]>, None::<&[u8]>);
     }
 
-    /// Puts a row that no step would put.
+    /// Puts a raw row.
     #[cfg(test)]
     pub(crate) fn put_raw(&self, family: &'static str, key: &[u8], record: &[u8]) {
         self.db.put_cf(self.family(family).unwrap(), key, record).unwrap();
     }
 
-    /// A consistent view of now.
+    /// A consistent view of the current content.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             engine: self,
@@ -247,18 +248,18 @@ impl Engine {
         }
     }
 
-    /// Hard links of everything, in a new folder.
+    /// Creates a checkpoint of hard links in a new folder.
     pub(crate) fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
         let checkpoint = rocksdb::checkpoint::Checkpoint::new(&self.db)?;
         Ok(checkpoint.create_checkpoint(folder)?)
     }
 
-    /// Copies what is not there yet into a folder of incremental backups.
+    /// Copies new files into a folder of incremental backups.
     pub(crate) fn copy_into(&self, backups: &mut rocksdb::backup::BackupEngine) -> Result<(), EngineError> {
         Ok(backups.create_new_backup_flush(&self.db, true)?)
     }
 
-    /// How hard compaction presses on writes.
+    /// How far compaction is behind.
     pub(crate) fn pressure(&self) -> Result<Pressure, EngineError> {
         let of_all = |name: &str| self.db.property_int_value(name);
         let mut pending_bytes: u64 = 0;
@@ -276,14 +277,14 @@ impl Engine {
     }
 }
 
-/// How hard compaction presses on writes.
+/// How far compaction is behind, and its effect on writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pressure {
-    /// The engine takes no writes at all.
+    /// The engine accepts no writes.
     pub(crate) is_stopped: bool,
-    /// Bytes a second the engine wants to slow writes down to; 0 = it does not.
+    /// Bytes per second to which the engine slows writes down; 0: it does not.
     pub(crate) delayed_write_rate: u64,
-    /// Bytes that wait for compaction, over all families.
+    /// Bytes that wait for compaction, in all families.
     pub(crate) pending_bytes: u64,
 }
 
@@ -318,7 +319,7 @@ impl View<'_> {
             .transpose()
     }
 
-    /// Walks `state` from the text `start` up to, not including, `end`; an empty `end` is unbounded.
+    /// Iterates over `state` from `start` to `end`, exclusive; an empty `end` is unbounded.
     pub(crate) fn state(&self, start: &str, end: &str) -> Result<Rows<'_>, EngineError> {
         let mut options = ReadOptions::default();
         if !end.is_empty() {
@@ -335,7 +336,7 @@ impl View<'_> {
         Ok(self.snapshot.get_cf(self.engine.family(STATE)?, key)?)
     }
 
-    /// Walks a family from a key on to compare its blocks with their checksums; leaves nothing of it in the cache.
+    /// Iterates over a family from a key on, verifying block checksums and without filling the cache.
     pub(crate) fn check(&self, family: &'static str, from: &[u8]) -> Result<Rows<'_>, EngineError> {
         let mut options = ReadOptions::default();
         options.set_verify_checksums(true);
@@ -346,7 +347,7 @@ impl View<'_> {
         Ok(Rows::from(rows, from))
     }
 
-    /// Walks `history` from the first record of a revision through the last one of another.
+    /// Iterates over `history` from one revision through another.
     pub(crate) fn history(&self, from: Revision, through: Revision) -> Result<Rows<'_>, EngineError> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(history_key(through.next()));
@@ -369,7 +370,7 @@ impl View<'_> {
 /// Key and value.
 pub(crate) type Row<'a> = (&'a [u8], &'a [u8]);
 
-/// A walk over a family, row by row, without copying.
+/// An iterator over the rows of a family, without copying.
 pub(crate) struct Rows<'a> {
     rows: DBRawIterator<'a>,
     is_fresh: bool,
@@ -381,7 +382,7 @@ impl<'a> Rows<'a> {
         Self { rows, is_fresh: true }
     }
 
-    /// The next row, or none at the end.
+    /// The next row; none at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Row<'_>>, EngineError> {
         if !self.is_fresh && self.rows.valid() {
             self.rows.next();
@@ -395,7 +396,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What a failpoint answers.
+/// The error that a failpoint injects.
 #[cfg(feature = "failpoints")]
 fn injected() -> EngineError {
     EngineError::Failed("injected by a failpoint".to_owned())
@@ -420,22 +421,22 @@ fn database_options(recovery: Recovery, create: bool) -> Result<Options, OpenErr
     });
     options.set_paranoid_checks(true);
     options.set_track_and_verify_wals_in_manifest(true);
-    // Strict recovery and recycled logs exclude each other.
+    // Recycled logs are incompatible with strict recovery.
     options.set_recycle_log_file_num(0);
     options.set_manual_wal_flush(false);
     options.set_unordered_write(false);
     options.set_enable_pipelined_write(false);
-    // One writer: nothing to run in parallel, and no spinning on two cores.
+    // A single writer: nothing to parallelize, and no spinning on two cores.
     options.set_allow_concurrent_memtable_write(false);
     options.set_enable_write_thread_adaptive_yield(false);
-    // Bounds the replay of the log to about a second.
+    // Limits the replay of the log to about a second.
     options.set_max_total_wal_size(128 << 20);
     options.set_db_write_buffer_size(128 * MIB);
     options.set_max_background_jobs(2);
     options.set_max_subcompactions(1);
-    // Opens every file, so that each footer is checked at the start.
+    // Opens every file at the start, which checks each footer.
     options.set_max_open_files(-1);
-    // Charges flushes and compactions, never the log: they must not starve it.
+    // Applies to flushes and compactions, not to the log, which they must not starve.
     options.set_auto_tuned_ratelimiter(64 << 20, 100_000, 10);
     options.set_keep_log_file_num(4);
     options.set_max_log_file_size(4 * MIB);
@@ -443,14 +444,14 @@ fn database_options(recovery: Recovery, create: bool) -> Result<Options, OpenErr
     Ok(options)
 }
 
-/// Runs what starts threads so that they yield to the threads of the caller: they inherit their niceness. The engine's
-/// own way gives the least there is, at which flushes starve beside busy cores.
-fn nicely<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+/// Runs work whose threads get a lower priority than the caller: they inherit it. The engine's own setting is the lowest
+/// priority, at which flushes starve beside busy cores.
+fn at_lower_priority<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("storage-open".to_owned());
         let running = thread.spawn_scoped(scope, || {
             if let Err(error) = rustix::process::nice(BACKGROUND_YIELDS) {
-                tracing::warn!(%error, "background work of the engine does not yield to commits");
+                tracing::warn!(%error, "the engine's background threads have normal priority");
             }
             work()
         })?;
@@ -467,7 +468,7 @@ fn family_options(name: &str, cache: &Cache) -> Result<Options, OpenError> {
     options.set_write_buffer_size(if name == META { MIB } else { 32 * MIB });
     options.set_max_write_buffer_number(buffers);
     options.set_level_compaction_dynamic_level_bytes(true);
-    // Values are compressed by us, before they are sealed.
+    // Values are compressed before they are sealed, not by the engine.
     options.set_compression_type(rocksdb::DBCompressionType::None);
     options.set_bottommost_compression_type(rocksdb::DBCompressionType::None);
     options.set_level_zero_slowdown_writes_trigger(20);
@@ -478,7 +479,7 @@ fn family_options(name: &str, cache: &Cache) -> Result<Options, OpenError> {
     table.set_block_size(16 << 10);
     table.set_block_cache(cache);
     table.set_checksum_type(ChecksumType::XXH3);
-    // Pinned, so that older binaries can open what newer ones wrote.
+    // Pinned, so that older binaries can read files of newer ones.
     table.set_format_version(6);
     options.set_block_based_table_factory(&table);
     Ok(options)
@@ -505,9 +506,9 @@ mod tests {
         assert_eq!(parse_history_key(b"much too long"), None);
     }
 
-    /// A file of history that ended with the record at the floor was removed with it, and the store did not open again.
+    /// A file of history that ends with the record at the floor must not be removed.
     #[test]
-    fn the_record_at_the_floor_outlives_the_files_below_it() {
+    fn a_file_with_the_record_at_the_floor_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
         let write = |revisions: std::ops::RangeInclusive<u64>| {
@@ -537,16 +538,19 @@ mod tests {
             Some(Revision(2)),
             "the file holds a record that is needed"
         );
-        // A file that is being compacted, as after the end of a snapshot, stays until the next time.
-        let goes = || {
+        // A file that is being compacted, as after the end of a snapshot, is removed the next time.
+        let is_removed = || {
             engine.drop_history_files(Revision(6)).unwrap();
             first_from(2) == Some(Revision(6))
         };
-        assert!((0..1000).any(|_| goes()), "nothing of the file is needed");
+        assert!(
+            (0..1000).any(|_| is_removed()),
+            "the file holds only records below the floor"
+        );
     }
 
     #[test]
-    fn the_engine_takes_every_option() {
+    fn the_engine_accepts_every_option() {
         database_options(Recovery::Strict, true).unwrap();
         assert!(
             Options::default()
@@ -555,10 +559,10 @@ mod tests {
         );
     }
 
-    /// What RocksDB says it runs with, by section: a setting that it renames, drops or overrides fails here, as does one
-    /// that is changed without a reason. The block cache and the rate limiter are not written there.
+    /// The settings that RocksDB writes to its OPTIONS file: one that it renames, drops or overrides fails here. The file
+    /// does not contain the block cache and the rate limiter.
     #[test]
-    fn the_engine_runs_with_the_settings_that_were_decided() {
+    fn the_engine_runs_with_the_chosen_settings() {
         const DATABASE: &[(&str, &str)] = &[
             ("manual_wal_flush", "false"),
             ("unordered_write", "false"),
@@ -577,7 +581,7 @@ mod tests {
             ("paranoid_checks", "true"),
             ("max_open_files", "-1"),
             ("max_bgerror_resume_count", "0"),
-            // What is recovered from the log is in files before the first write: floors found at a start are durable.
+            // What is recovered from the log is flushed before the first write: floors found by a start are durable.
             ("avoid_flush_during_recovery", "false"),
             ("use_fsync", "false"),
         ];
@@ -634,10 +638,10 @@ mod tests {
     }
 
     #[test]
-    fn pending_compaction_is_asked_of_every_family() {
+    fn pending_compaction_counts_every_family() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
-        // Twice as many files in the first level as begin a compaction, but none may run.
+        // Twice as many files in the first level as trigger a compaction, and compaction is off.
         let off = [("disable_auto_compactions", "true")];
         let history = engine.family(HISTORY).unwrap();
         engine.db.set_options_cf(history, &off).unwrap();

@@ -1,4 +1,4 @@
-//! Why did the store not open, and what is the way on?
+//! Errors of the engine and of opening a store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ pub(crate) enum EngineError {
     /// Data failed the engine's checks.
     #[error("the engine found damage: {0}")]
     Corruption(String),
-    /// A file or a family that belongs to the store is not there.
-    #[error("the engine misses a part: {0}")]
+    /// A file or a family of the store is missing.
+    #[error("a part of the engine is missing: {0}")]
     Missing(String),
     /// The disk is full: for a write, the outcome is unknown.
-    #[error("the engine found no room: {0}")]
+    #[error("the disk is full: {0}")]
     NoSpace(String),
     /// Anything else, which says nothing about the data: for a write, the outcome is unknown.
     #[error("the engine failed: {0}")]
     Failed(String),
-    /// A column family that the layout asks for is not there.
+    /// A column family of the layout is missing.
     #[error("the column family {0} is missing")]
     MissingFamily(&'static str),
 }
@@ -43,8 +43,8 @@ impl From<rocksdb::Error> for EngineError {
 }
 
 impl EngineError {
-    /// The binding hands out the engine's text alone; what kind of I/O error it was stands at its start, and where the
-    /// engine has no kind for it, the system's own words stand at its end.
+    /// The binding passes on only the engine's text. It begins with the kind of I/O error; for errors without a kind it ends
+    /// with the text of the system.
     fn from_io(text: String) -> Self {
         if text.starts_with("IO error: No space left on device") || text.ends_with("Disk quota exceeded") {
             Self::NoSpace(text)
@@ -55,7 +55,7 @@ impl EngineError {
         }
     }
 
-    /// The engine calls it an argument of ours when a store lacks its first file or one of its families.
+    /// The engine reports a missing first file or a missing family as an invalid argument.
     fn from_argument(text: String) -> Self {
         if text.contains("does not exist (create_if_missing is false)")
             || text.contains("olumn family not found")
@@ -66,7 +66,7 @@ impl EngineError {
         }
     }
 
-    /// Whether the data is not what was written, rather than not to be had at the moment.
+    /// Whether the data is damaged, rather than not accessible now.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -75,19 +75,19 @@ impl EngineError {
     }
 }
 
-/// The store refuses to start. Each message names the remedy.
+/// Why a store does not open. Each message names the remedy.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// Another process has it open.
     #[error("another process holds the store ({holder}): stop it first")]
     Locked {
-        /// What the other process wrote about itself.
+        /// How the other process describes itself.
         holder: String,
     },
-    /// The file system cannot keep the promises of a store.
+    /// The file system cannot guarantee durability.
     #[error(
-        "{path} lies on {kind}, which cannot keep a sync's promise: use a local disk, or allow any file system to \
-         take the risk"
+        "{path} is on {kind}, which cannot guarantee durability: use a local disk, or allow any file system at your own \
+         risk"
     )]
     FileSystem {
         /// The folder.
@@ -106,22 +106,22 @@ pub enum OpenError {
     },
     /// The disk is full.
     #[error(
-        "there is no room on the disk ({what}): free some, or remove the file `ballast` in the folder of the store, \
-         which is kept for this, and start again"
+        "the disk is full ({what}): free some space, or remove the file `ballast` in the folder of the store, which \
+         exists for this, and start again"
     )]
     NoSpace {
-        /// What found no room.
+        /// The operation or the file that failed.
         what: String,
     },
-    /// The engine cannot work with its files at the moment, which says nothing about what they hold.
-    #[error("{reason}: nothing was changed. Mend what it names, and start again")]
+    /// The engine cannot access its files now, which says nothing about their content.
+    #[error("{reason}: nothing was changed. Resolve the cause, and start again")]
     Engine {
         /// Why, in the engine's words.
         reason: String,
     },
-    /// Values are sealed with a key that cannot be had at the moment.
+    /// Values are sealed with an encryption key that is not available now.
     #[error(
-        "the value of {key} cannot be opened: {reason}. Nothing is lost: make the key available, and start again"
+        "the value of {key} cannot be opened: {reason}. Nothing is lost: make the encryption key available, and start again"
     )]
     Sealed {
         /// Whose value.
@@ -141,7 +141,7 @@ pub enum OpenError {
         /// The version of this binary.
         supported: u32,
     },
-    /// The engine does not take the options this binary needs.
+    /// The engine refuses the options this binary needs.
     #[error("the engine refuses its options: {reason}")]
     Options {
         /// Why.
@@ -150,7 +150,7 @@ pub enum OpenError {
     /// Writes that were acknowledged are missing.
     #[error(
         "acknowledged writes are missing: the log of {path} ends at revision {recovered}, but revision {acknowledged} \
-         was durable once (files of the log: {logs}). Restore a backup, or accept the loss with `drydock-apiserver \
+         was durable (files of the log: {logs}). Restore a backup, or accept the loss with `drydock-apiserver \
          storage recover --accept-loss`"
     )]
     AcknowledgedLost {
@@ -163,17 +163,17 @@ pub enum OpenError {
         /// The files of the log and their sizes.
         logs: String,
     },
-    /// Something contradicts itself.
+    /// The store is damaged.
     #[error(
-        "the store is damaged: {what}. Restore a backup, or take what can be read with `drydock-apiserver storage \
+        "the store is damaged: {what}. Restore a backup, or recover what can be read with `drydock-apiserver storage \
          recover --accept-loss`"
     )]
     Damaged {
         /// What was found.
         what: String,
     },
-    /// An operation needs a folder without a store.
-    #[error("{path} is not empty: name a new folder")]
+    /// An operation needs an empty folder.
+    #[error("{path} is not empty: use a new folder")]
     NotEmpty {
         /// The folder.
         path: PathBuf,
@@ -204,7 +204,7 @@ impl OpenError {
     }
 }
 
-/// Whether an error says that the disk, or the share of it, is full.
+/// Whether the disk, or the quota, is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_speaks_of_the_data_is_damage() {
+    fn only_errors_about_the_data_are_damage() {
         let classify = |kind: &str, text: &str| match OpenError::from(match kind {
             "argument" => EngineError::from_argument(text.to_owned()),
             _ => EngineError::from_io(text.to_owned()),

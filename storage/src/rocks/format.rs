@@ -1,10 +1,9 @@
-//! Can this binary read the folder?
+//! Format versions, and durable changes of files and folders.
 //!
-//! The file `format` names the version on disk and the oldest versions that may read and write it, so that a
-//! binary that is too old refuses with both numbers. The engine holds two numbers of its own: the newest format that a
-//! record may have, and the feature level, which is the format that is written. A step up raises them in that order, the
-//! file first, so that no binary ever meets records that it was not warned of. Records carry an envelope byte of their
-//! own.
+//! The file `format` names the version on disk and the oldest versions that may read and write it, so that a binary that is
+//! too old refuses with both numbers. The engine stores two more numbers: the newest format a record may have, and the
+//! feature level, which is the format that is written. An upgrade raises the file first and the feature level last, so that
+//! no binary meets records it does not know. Records have an envelope byte of their own. See decision 0016.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,7 +17,7 @@ use super::error::OpenError;
 /// The format this binary writes.
 pub(crate) const CURRENT: u32 = 1;
 
-/// What the file `format` says.
+/// The content of the file `format`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Format {
@@ -32,23 +31,22 @@ pub(crate) struct Format {
     pub(crate) store: Uuid,
 }
 
-/// What the engine says about formats.
+/// The format numbers stored in the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Levels {
     /// The newest format that a record may have.
     pub(crate) format: u64,
-    /// The format that is written; none in stores from before there was a choice.
+    /// The format that is written; none in stores older than the feature level.
     pub(crate) feature_level: Option<u64>,
 }
 
 impl Format {
-    /// Refuses an engine whose numbers do not fit the file, or that is written to in a format that this binary does not
-    /// write.
+    /// Refuses numbers that contradict the file, and a feature level above the format this binary writes.
     pub(crate) fn check(&self, levels: Levels) -> Result<(), OpenError> {
         let feature_level = levels.feature_level.unwrap_or(levels.format);
         if levels.format > u64::from(self.version) || feature_level > levels.format || feature_level == 0 {
             return Err(OpenError::damaged(format!(
-                "the file format says {}, the engine {} with feature level {feature_level}",
+                "the file format has version {}, the engine {} with feature level {feature_level}",
                 self.version, levels.format
             )));
         }
@@ -72,7 +70,7 @@ impl Format {
         }
     }
 
-    /// Reads the file and refuses what this binary cannot work with. None when there is no such file.
+    /// Reads the file; refuses a format this binary cannot read or write. None if there is no file.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, OpenError> {
         let path = folder.join("format");
         let text = match std::fs::read(&path) {
@@ -100,7 +98,7 @@ impl Format {
     }
 }
 
-/// Replaces a file so that after any crash it holds the old bytes or the new ones.
+/// Replaces a file atomically and durably.
 pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;
@@ -112,7 +110,7 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_name(path)
 }
 
-/// Makes a folder whose name outlives a loss of power, and those above it.
+/// Creates a folder and its parents durably.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
@@ -123,7 +121,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     if !made.is_empty() {
         return Ok(());
     }
-    // It may have been made a moment before a kill. Where its parent cannot be opened, others made it.
+    // It may have been created just before a kill. If its parent cannot be opened, another user created it.
     match sync_name(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced,
@@ -175,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_the_engine_stay_below_those_of_the_file() {
+    fn engine_numbers_above_those_of_the_file_are_damage() {
         for (file, format, feature_level, expected) in [
             (1, 1, Some(1), "opens"),
             (1, 1, None, "opens"),
-            // A newer binary was here, and left what an older one may go on with.
+            // A newer binary has opened the store and left the feature level.
             (2, 2, Some(1), "opens"),
-            // A step up was cut short after the file.
+            // An upgrade was interrupted after the file.
             (2, 1, Some(1), "opens"),
             (2, 2, Some(2), "too new"),
             (2, 2, None, "too new"),

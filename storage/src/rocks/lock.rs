@@ -1,7 +1,7 @@
-//! Is this process the only one, on a disk that can keep promises?
+//! The lock of a store's folder, and the check of its file system.
 //!
-//! An advisory lock on the file `lock`, taken before anything is read and held until the engine is closed. The
-//! file says who holds it. File systems that cannot keep a sync's promise are refused by their kind.
+//! An advisory lock on the file `lock`, taken before anything is read and held until the engine is closed. The file
+//! describes the holder. File systems that cannot guarantee durability are refused by their type.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -16,10 +16,10 @@ use uuid::Uuid;
 use super::error::is_full;
 use crate::clock::Stopwatch;
 
-/// How often a held lock is tried again.
+/// How often a held lock is retried.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// The lock; letting go of it is dropping it.
+/// The held lock; dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     _file: File,
@@ -28,7 +28,7 @@ pub(crate) struct FolderLock {
 /// Why the lock was not taken.
 #[derive(Debug)]
 pub(crate) enum LockError {
-    /// Another process holds it; what it wrote about itself.
+    /// Another process holds it; how that describes itself.
     Held(String),
     /// The file cannot be used.
     Io(io::Error),
@@ -58,14 +58,16 @@ impl FolderLock {
             }
         }
         match describe_holder(&file, boot) {
-            Err(error) if is_full(&error) => tracing::warn!("no room to write down who holds the store"),
+            Err(error) if is_full(&error) => {
+                tracing::warn!("the disk is full: the lock file does not describe its holder");
+            }
             described => described.map_err(LockError::Io)?,
         }
         Ok(Self { _file: file })
     }
 }
 
-/// Overwrites what stands there before it cuts the rest off: a full disk takes that, as it needs no room.
+/// Overwrites the content before truncating it: a full disk accepts that, since it needs no space.
 fn describe_holder(file: &File, boot: Uuid) -> io::Result<()> {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
@@ -75,7 +77,7 @@ fn describe_holder(file: &File, boot: Uuid) -> io::Result<()> {
     file.set_len(holder.len() as u64)
 }
 
-/// The name of a file system that cannot keep the promises of a store, if `folder` lies on one.
+/// The name of the file system of `folder`, if it cannot guarantee durability.
 pub(crate) fn unfit_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
     // The type of the number differs between platforms; its low 32 bits are the magic everywhere.
     Ok(unfit(statfs(folder)?.f_type.cast_unsigned() & 0xffff_ffff))
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_that_cannot_keep_promises_are_known_by_their_numbers() {
+    fn unfit_file_systems_are_known_by_their_magic_numbers() {
         for (kind, expected) in [
             (0x6969, Some("NFS")),
             (0xFF53_4D42, Some("SMB")),

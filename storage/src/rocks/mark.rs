@@ -124,7 +124,7 @@ impl MarkFile {
         Ok(file)
     }
 
-    /// Opens the file of an existing store; no mark when neither slot is whole.
+    /// Opens the file of an existing store; no mark if neither slot is intact.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<Mark>)> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let newest = newest_slot(&file)?;

@@ -33,7 +33,7 @@ pub(crate) enum Reply {
 
 impl Reply {
     pub(crate) fn send(self) {
-        // The receiver may be gone; the outcome stands all the same.
+        // The receiver may be gone; the outcome is final all the same.
         match self {
             Self::Transactions(reply, results) => drop(reply.send(results)),
             Self::Compact(reply, result) => drop(reply.send(result)),

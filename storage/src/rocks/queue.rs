@@ -1,9 +1,9 @@
-//! Who may hand work to the commit thread, and how much may wait?
+//! The queue of the commit thread, bounded by writes and by bytes.
 //!
-//! A queue bounded by writes and by bytes. Producers never wait: a full queue, or one that would take too long,
-//! refuses with the time after which another try makes sense. A batch that takes longer than those before it counts
-//! with its age, so that a stalled engine is noticed before its first batch ends. Nothing that is over keeps writes out:
-//! where nothing waits and nothing is at work, no estimate refuses, and an estimate loses weight with time.
+//! Producers never wait: if the queue is full, or a write would wait too long, it is refused with the time after which to
+//! retry. The waiting time is estimated from recent batches. A running batch that takes longer counts with its age, so that
+//! a stalled engine is noticed before its first batch ends. A stale estimate refuses no writes: if nothing is queued and
+//! nothing runs, it is not used, and it decays with time.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,18 +13,19 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::clock::Clock;
 use crate::metrics::{Metrics, Unit, gauge_value};
+use crate::sync::lock;
 
-/// A write that would wait longer than this is refused.
+/// A write that would wait longer is refused.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// The least time a refused writer is told to wait.
+/// The shortest retry time.
 const LEAST_RETRY: Duration = Duration::from_secs(1);
-/// The most time a refused writer is told to wait: a stall may end at any moment.
+/// The longest retry time: a stall may end at any moment.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// An estimate that no batch renews counts half after so long.
+/// The half-life of an estimate that no batch renews.
 const HALVED_EVERY: Duration = Duration::from_secs(10);
 
-/// How much a message weighs.
+/// The size of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight {
     pub(crate) writes: usize,
@@ -46,7 +47,7 @@ impl Weight {
         }
     }
 
-    /// How many batches it takes, the one at work included.
+    /// How many batches it takes, including the running one.
     fn batches(self, batch: Self) -> u32 {
         let writes = self.writes / batch.writes.max(1);
         let bytes = self.bytes / batch.bytes.max(1);
@@ -60,15 +61,15 @@ impl Weight {
     }
 }
 
-/// Why a message was not taken.
+/// Why a message was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Too much waits already.
+    /// The queue is full, or the wait would be too long.
     Full {
-        /// When another try makes sense.
+        /// When to retry.
         retry_after: Duration,
     },
-    /// The queue takes nothing any more.
+    /// The queue is closed.
     Closed,
 }
 
@@ -76,38 +77,38 @@ struct Waiting<T> {
     messages: VecDeque<(T, Weight)>,
     weight: Weight,
     is_closed: bool,
-    /// What one batch has taken lately, from queue to disk.
+    /// The average duration of recent batches, from queue to disk.
     time_per_batch: Duration,
-    /// When that was observed.
+    /// When that was last updated.
     observed_at: Duration,
-    /// When the consumer took what it works on.
-    at_work_since: Option<Duration>,
+    /// When the consumer took the batch that it works on.
+    running_since: Option<Duration>,
 }
 
 impl<T> Waiting<T> {
-    /// What one batch has taken lately, less the longer that is ago.
+    /// The average duration of recent batches, decayed since the last one.
     fn estimate(&self, now: Duration) -> Duration {
         let halvings = now.saturating_sub(self.observed_at).as_secs() / HALVED_EVERY.as_secs();
         let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
         self.time_per_batch / 2_u32.saturating_pow(halvings)
     }
 
-    /// How long one batch takes, as far as can be told.
+    /// The expected duration of a batch.
     fn per_batch(&self, now: Duration) -> Duration {
-        let age = self.at_work_since.map(|since| now.saturating_sub(since));
+        let age = self.running_since.map(|since| now.saturating_sub(since));
         self.estimate(now).max(age.unwrap_or_default())
     }
 
-    /// How long a message that comes now waits until it is done.
+    /// The expected time until a message queued now is committed.
     fn wait(&self, now: Duration, batch: Weight) -> Duration {
-        if self.messages.is_empty() && self.at_work_since.is_none() {
+        if self.messages.is_empty() && self.running_since.is_none() {
             return Duration::ZERO;
         }
         self.per_batch(now).saturating_mul(self.weight.batches(batch))
     }
 }
 
-/// How much waits, as metrics.
+/// Metrics of the queued messages.
 struct Gauges {
     writes: Gauge,
     bytes: Gauge,
@@ -133,7 +134,7 @@ pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     ready: Condvar,
     limit: Weight,
-    /// The most that is taken at once.
+    /// The most that one call takes.
     batch: Weight,
     clock: Arc<dyn Clock>,
     gauges: Gauges,
@@ -148,7 +149,7 @@ impl<T> Queue<T> {
                 is_closed: false,
                 time_per_batch: Duration::ZERO,
                 observed_at: Duration::ZERO,
-                at_work_since: None,
+                running_since: None,
             }),
             ready: Condvar::new(),
             limit,
@@ -159,15 +160,15 @@ impl<T> Queue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
-    /// The most that may wait.
+    /// The most that may be queued.
     pub(crate) fn limit(&self) -> Weight {
         self.limit
     }
 
-    /// Appends a message, or says why not.
+    /// Appends a message.
     pub(crate) fn push(&self, message: T, weight: Weight) -> Result<(), Refused> {
         let now = self.clock.uptime();
         let waiting = self.lock();
@@ -181,7 +182,7 @@ impl<T> Queue<T> {
         self.append(waiting, message, weight)
     }
 
-    /// Appends a message however much waits: for what must not be kept out by those it would help.
+    /// Appends a message even if the queue is full: for work that relieves it.
     pub(crate) fn push_regardless(&self, message: T, weight: Weight) -> Result<(), Refused> {
         self.append(self.lock(), message, weight)
     }
@@ -203,8 +204,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Waits for a message, then takes what is there in order, one message at least and no more than a batch.
-    /// None when the queue is closed and empty.
+    /// Waits for a message, then takes queued messages in order: at least one, at most a batch. None if the queue is closed
+    /// and empty.
     pub(crate) fn take(&self) -> Option<Vec<T>> {
         let mut waiting = self.lock();
         while waiting.messages.is_empty() {
@@ -224,18 +225,18 @@ impl<T> Queue<T> {
             taken.extend(waiting.messages.pop_front().map(|(message, _)| message));
         }
         waiting.weight = waiting.weight.minus(weight);
-        waiting.at_work_since = Some(self.clock.uptime());
+        waiting.running_since = Some(self.clock.uptime());
         self.gauges.set(waiting.weight);
         Some(taken)
     }
 
-    /// Tells that the consumer has done what it took: before those who asked are told, since they may come back at once.
+    /// Notes that the consumer has finished its batch. To be called before the replies, since callers may return at once.
     pub(crate) fn rest(&self) {
-        self.lock().at_work_since = None;
+        self.lock().running_since = None;
     }
 
-    /// Tells how long a batch took, for the estimate of waiting times. Recent batches count more; one that stalled
-    /// counts no more than the longest wait, since a stall that is over says little about the next batch.
+    /// Adds the duration of a batch to the estimate. Recent batches count more; a stalled one counts at most the longest
+    /// wait, since a stall that has ended says little about the next batch.
     pub(crate) fn observe(&self, elapsed: Duration) {
         let now = self.clock.uptime();
         let mut waiting = self.lock();
@@ -243,7 +244,7 @@ impl<T> Queue<T> {
         waiting.observed_at = now;
     }
 
-    /// Takes nothing any more; what waits is still handed out.
+    /// Refuses messages from now on; queued ones can still be taken.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.ready.notify_all();
@@ -271,7 +272,7 @@ mod tests {
             assert_eq!(
                 self.lock().weight,
                 weight(writes, bytes),
-                "the gauges tell what waits"
+                "the gauges show what is queued"
             );
             weight(writes, bytes)
         }
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn refuses_messages_that_do_not_fit() {
         let (queue, _) = queue(weight(2, 100), weight(10, 10));
         queue.push('a', weight(2, 0)).unwrap();
         let retry_after = LEAST_RETRY;
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_would_wait_too_long() {
+    fn refuses_messages_that_would_wait_too_long() {
         let (queue, _) = queue(weight(1000, 1000), weight(10, 10));
         // Each counts for an eighth: 1 s a batch, nearly.
         queue.observe(Duration::from_secs(4));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_that_is_over_keeps_no_write_out() {
+    fn a_stall_that_has_ended_refuses_no_write() {
         let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
         for at in [0, 40, 80, 120] {
             seconds.store(at, Ordering::Relaxed);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_loses_weight_where_no_batch_renews_it() {
+    fn an_estimate_that_no_batch_renews_decays() {
         let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
         for _ in 0..100 {
             queue.observe(Duration::from_mins(10));
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_takes_too_long_is_noticed_before_it_ends() {
+    fn a_running_batch_that_takes_too_long_refuses_writes() {
         let (queue, seconds) = queue(weight(1000, 1000), weight(10, 10));
         queue.push('a', weight(1, 1)).unwrap();
         queue.take();
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_pass_finds_a_full_queue_open() {
+    fn urgent_messages_pass_a_full_queue() {
         let (queue, _) = queue(weight(1, 10), weight(10, 10));
         queue.push('a', weight(1, 1)).unwrap();
         assert!(queue.push('b', weight(1, 1)).is_err());
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_is_emptied_first() {
+    fn a_closed_queue_can_be_emptied() {
         let (queue, _) = queue(weight(10, 10), weight(10, 10));
         queue.push('a', weight(1, 1)).unwrap();
         queue.close();

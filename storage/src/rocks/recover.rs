@@ -1,14 +1,14 @@
-//! After a stop of any kind: is everything that was acknowledged here, and does it agree with itself?
+//! Recovery at a start: verifies that every acknowledged write is present and that the store is consistent.
 //!
-//! The story of an open, once the lock is held and the format is known:
-//! 1. open strictly; where only the end of the log is torn and the mark says that it was never acknowledged, open
-//!    up to the tear;
+//! The steps, once the lock is held and the format is known:
+//! 1. open strictly; if only the end of the log is torn and the mark shows that it was never acknowledged, open up to the
+//!    tear;
 //! 2. compare with the mark: below it, acknowledged writes are missing;
-//! 3. the numbers in `meta` must fit each other and the newest history record;
-//! 4. load `state` into the index, every value checked;
-//! 5. walk `history` once: dense, and in agreement with `state` on every key; its end goes into the tail in memory.
+//! 3. check the numbers in `meta` against each other and the newest history record;
+//! 4. load `state` into the index and check every value;
+//! 5. read `history` once: it must be dense and agree with `state` on every key; its end goes into the tail in memory.
 //!
-//! A fault of structure refuses the start. A value that fails its checksum while the structure holds is set apart.
+//! Structural damage refuses the start. A value that fails its checksum is set apart.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -33,18 +33,18 @@ pub(crate) struct Position {
     pub(crate) revision: Revision,
     pub(crate) floors: Floors,
     pub(crate) origin: Revision,
-    /// Relaxed mode of the last run: no revision beyond it was handed out.
+    /// Relaxed mode of the last run: no revision above it was assigned.
     pub(crate) ceiling: Option<Revision>,
 }
 
-/// An engine that lost nothing it acknowledged.
+/// An open engine with every acknowledged write.
 pub(crate) struct Recovered {
     pub(crate) engine: Engine,
     /// The torn end of the log was dropped: never acknowledged, or in relaxed mode not synced yet.
     pub(crate) had_torn_tail: bool,
 }
 
-/// What was loaded.
+/// The loaded content.
 pub(crate) struct Loaded {
     pub(crate) index: Index,
     pub(crate) timeline: Timeline,
@@ -54,7 +54,7 @@ pub(crate) struct Loaded {
     recent: Recent,
 }
 
-/// The revisions that the tail in memory can hold.
+/// The newest revisions that fit into the tail in memory.
 #[derive(Default)]
 struct Recent {
     sizes: VecDeque<(Revision, usize)>,
@@ -74,7 +74,7 @@ impl Recent {
     }
 }
 
-/// Steps 1 and 2. With [`Access::ReadOnly`] no byte changes, and what is found is what a start would find.
+/// Steps 1 and 2. With [`Access::ReadOnly`] no byte changes, and the result is that of a start.
 pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<Recovered, OpenError> {
     let is_checked = |engine: Engine, had_torn_tail: bool| {
         check_mark(folder, &engine.view(), mark)?;
@@ -84,8 +84,8 @@ pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<
         })
     };
     if mark.is_relaxed && !mark.is_clean {
-        // Torn tails of several batches are normal there. What is below the mark is refused before anything is opened for
-        // writing: that flushes what could be read, and the rest of the log goes.
+        // Torn tails of several batches are normal there. A store below the mark is refused before it is opened for writing,
+        // which would flush what can be read and drop the rest of the log.
         let reader = match Engine::open(folder, Access::ReadOnly, Recovery::Strict) {
             Ok(reader) => is_checked(reader, false)?,
             Err(OpenError::Damaged { .. }) => {
@@ -107,10 +107,10 @@ pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<
     let strict = match Engine::open(folder, access, Recovery::Strict) {
         Ok(engine) => return is_checked(engine, false),
         Err(error @ OpenError::Damaged { .. }) => error,
-        // A full disk, a file that may not be read, too many open files: none of it says that something is torn.
+        // A full disk, missing rights, too many open files: not a torn log.
         Err(error) => return Err(error),
     };
-    // Reading only changes no byte: whatever is found, the evidence stays.
+    // Opened read-only, so that nothing changes whatever is found.
     let reader = match Engine::open(folder, Access::ReadOnly, Recovery::PointInTime) {
         Ok(reader) => is_checked(reader, true)?,
         Err(OpenError::Damaged { .. }) => return Err(strict),
@@ -120,7 +120,7 @@ pub(crate) fn open_engine(folder: &Path, mark: &Mark, access: Access) -> Result<
         return Ok(reader);
     }
     drop(reader);
-    tracing::warn!(error = %strict, "the log ends in a write that was never acknowledged: it is dropped");
+    tracing::warn!(error = %strict, "the log ends in an incomplete write that was never acknowledged: it is dropped");
     is_checked(Engine::open(folder, access, Recovery::PointInTime)?, true)
 }
 
@@ -154,7 +154,7 @@ fn logs(folder: &Path) -> String {
     logs.join(", ")
 }
 
-/// The engine's numbers about formats, which stand beside those of the file `format`.
+/// The format numbers stored in the engine.
 pub(crate) fn levels(view: &View<'_>) -> Result<Levels, OpenError> {
     let format = view.meta(Meta::Format)?;
     Ok(Levels {
@@ -226,12 +226,12 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
     while let Some((key, record)) = rows.next()? {
         let text =
             std::str::from_utf8(key).map_err(|_| OpenError::damaged("a key of the state is not text"))?;
-        let fault = |error: RecordError| OpenError::damaged(format!("the record of {text}: {error}"));
-        let key = Key::parse(text).map_err(|error| fault(error.into()))?;
-        let stored = StoredState::decode(&key, record).map_err(fault)?;
+        let damaged = |error: RecordError| OpenError::damaged(format!("the record of {text}: {error}"));
+        let key = Key::parse(text).map_err(|error| damaged(error.into()))?;
+        let stored = StoredState::decode(&key, record).map_err(damaged)?;
         let place = stored.place();
         if place.modified > revision || place.created > place.modified {
-            return Err(fault(RecordError::Future));
+            return Err(damaged(RecordError::Future));
         }
         let slot = match records.value(&key, stored) {
             Ok(value) => Slot::Whole(Entry {
@@ -239,7 +239,7 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
                 created: place.created,
                 modified: place.modified,
             }),
-            // A key service that does not answer says nothing about the data.
+            // A missing encryption key says nothing about the data.
             Err(error) if !error.is_damage() => {
                 return Err(OpenError::Sealed {
                     key: key.to_string(),
@@ -300,7 +300,7 @@ impl From<HistoryError> for OpenError {
 fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Result<(), OpenError> {
     let before_first = position.origin.max(position.floors.watchable_from.previous());
     let mut density = Density::after(before_first);
-    // What each key holds according to the newest record about it.
+    // What each key holds according to its newest record.
     let mut newest: HashMap<Key, Option<Place>> = HashMap::new();
     let from = before_first.next();
     walk(view, from, position.revision, |stored, size| {
@@ -336,15 +336,15 @@ fn walk_history(view: &View<'_>, position: &Position, loaded: &mut Loaded) -> Re
     for (key, slot) in loaded.index.iter() {
         if slot.place().modified >= from && !newest.contains_key(key) {
             return Err(OpenError::damaged(format!(
-                "history knows nothing of the newest value of {key}"
+                "history has no record of the newest value of {key}"
             )));
         }
     }
     Ok(())
 }
 
-/// Relaxed mode after a loss of power: revisions up to the ceiling may have been seen, so the store goes on there
-/// and every reader starts over.
+/// Relaxed mode after a loss of power: clients may have seen revisions up to the ceiling, so the store continues there and
+/// every client must list again.
 pub(crate) fn resume_at_ceiling(
     engine: &Engine,
     position: &Position,

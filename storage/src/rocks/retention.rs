@@ -99,7 +99,7 @@ impl Retention {
         self.floors()
     }
 
-    /// The watchable floor that no crash reverts: history below it may be removed for good.
+    /// The watchable floor that no crash reverts: history below it may be removed.
     pub(crate) fn durable_floor(&self) -> Revision {
         Revision(self.durable_floor.load(Ordering::Acquire))
     }

@@ -211,8 +211,8 @@ impl Importer {
 }
 
 /// Creates a store from a backup, full or incremental, in the empty or missing folder of `options`. Values that are damaged
-/// in the backup are left out and named in the report. A folder of incremental backups stands for the newest of them, a
-/// manifest for its own.
+/// in the backup are left out and named in the report. Of a folder of incremental backups the newest is restored, of
+/// a manifest its own.
 ///
 /// # Errors
 /// A damaged backup, a folder that is not empty, the disk.

@@ -22,6 +22,7 @@ use crate::calls::{Caller, Response, Watch};
 pub use crate::objects::{GROUP_VERSION, ROOT};
 use crate::objects::{eviction_request, idle_maintenance, requests_of};
 
+pub mod apply;
 pub mod creates;
 pub mod deletes;
 pub mod discovery;
@@ -76,6 +77,12 @@ macro_rules! conformance_suite {
             patches::failed_patches,
             patches::other_patch_types_are_rejected,
             patches::patches_without_a_resource_version_never_conflict,
+            apply::apply_creates_updates_and_writes_nothing,
+            apply::apply_conflicts_are_reported_and_forced,
+            apply::apply_merges_lists_by_their_keys,
+            apply::invalid_applies_are_rejected,
+            apply::apply_dry_runs_store_nothing,
+            apply::updates_and_applies_share_ownership,
             options::dry_runs_change_nothing,
             options::dry_run_takes_only_all,
             options::field_validation_controls_unknown_and_duplicate_fields,

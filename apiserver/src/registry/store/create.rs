@@ -4,7 +4,7 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Outcome, Store, Transaction};
 use serde_json::Value;
 
-use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
+use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners};
 use crate::cache::Freshness;
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
@@ -44,7 +44,7 @@ impl<S: Store> ResourceStore<S> {
 
     /// Everything before the transaction: system metadata, the strategy's hooks, managed fields, validation, warnings and
     /// admission.
-    async fn before_create(
+    pub(super) async fn before_create(
         &self,
         request: WriteRequest<'_>,
         namespace: &str,
@@ -69,7 +69,9 @@ impl<S: Store> ResourceStore<S> {
         };
         let strategy = &self.resource.strategy;
         strategy.prepare_for_create(object, &context);
-        self.record_managed_fields(request, None, object)?;
+        if request.ownership == Ownership::Recorded {
+            self.record_managed_fields(request, None, object)?;
+        }
 
         let mut errors = strategy.validate(object, &context);
         if errors.is_empty() {
@@ -87,7 +89,7 @@ impl<S: Store> ResourceStore<S> {
     }
 
     /// Stores the object if no other has its name. If a generated name is taken, generates another.
-    async fn insert(
+    pub(super) async fn insert(
         &self,
         request: WriteRequest<'_>,
         namespace: &str,

@@ -10,6 +10,7 @@
 //!
 //! Nothing is written after a commit, and no response is sent before it.
 
+mod apply;
 mod create;
 mod delete;
 mod update;
@@ -25,6 +26,7 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transaction};
 use serde_json::Value;
 
+pub use self::apply::Applied;
 pub use self::delete::Deleted;
 pub use self::update::Change;
 use super::admission::{Admission, Operation, WriteAttributes};
@@ -47,6 +49,17 @@ pub struct WriteRequest<'a> {
     pub endpoint: &'a Endpoint,
     /// The part that is written.
     pub part: Part,
+    /// How the managed fields of the new object come about.
+    pub ownership: Ownership,
+}
+
+/// How the managed fields of a new object come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// They are recorded: the writer owns the fields that it changes.
+    Recorded,
+    /// The object has them already, as the result of an apply.
+    Applied,
 }
 
 /// The object after a write.
@@ -192,38 +205,46 @@ impl<S: Store> ResourceStore<S> {
         old: Option<&Value>,
         new: &mut Value,
     ) -> Result<(), ApiError> {
-        let derived = || default_manager(request.caller.user_agent);
-        let manager = request.options.field_manager.clone().unwrap_or_else(derived);
+        let manager = self.field_manager(request);
         let endpoint = request.endpoint;
         let face = endpoint.face();
-        let writer = Writer {
-            manager: &manager,
-            api_version: &face.api_version,
-            subresource: (request.part == Part::Status).then_some("status"),
-            time: &time_text(self.clock.now()),
-        };
-        let target = managed_fields::Endpoint {
-            schema: &face.schema,
-            reset_fields: self.resource.reset_fields(request.part),
-            versions: endpoint,
-        };
+        let time = time_text(self.clock.now());
+        let writer = self.writer(request, &manager, &time);
+        let target = self.ownership_target(request);
         if face.is_hub() {
             record_update(&target, old, new, &writer);
         } else {
             let old = old.map(|old| endpoint.from_hub(old.clone())).transpose()?;
             let mut converted = endpoint.from_hub(new.clone())?;
             record_update(&target, old.as_ref(), &mut converted, &writer);
-            let entries = metadata_mut(&mut converted).remove("managedFields");
-            let metadata = metadata_mut(new);
-            match entries {
-                Some(entries) => metadata.insert("managedFields".to_owned(), entries),
-                None => metadata.remove("managedFields"),
-            };
+            set_managed_fields(new, metadata_mut(&mut converted).remove("managedFields"));
         }
         if let Some(old) = old {
             keep_times_of_unchanged(old, new);
         }
         Ok(())
+    }
+
+    fn field_manager(&self, request: WriteRequest<'_>) -> String {
+        let named = request.options.field_manager.clone();
+        named.unwrap_or_else(|| default_manager(request.caller.user_agent))
+    }
+
+    fn writer<'a>(&self, request: WriteRequest<'a>, manager: &'a str, time: &'a str) -> Writer<'a> {
+        Writer {
+            manager,
+            api_version: &request.endpoint.face().api_version,
+            subresource: (request.part == Part::Status).then_some("status"),
+            time,
+        }
+    }
+
+    fn ownership_target<'a>(&'a self, request: WriteRequest<'a>) -> managed_fields::Endpoint<'a> {
+        managed_fields::Endpoint {
+            schema: &request.endpoint.face().schema,
+            reset_fields: self.resource.reset_fields(request.part),
+            versions: request.endpoint,
+        }
     }
 
     /// Decodes a stored value to the hub. The error names the key.
@@ -247,6 +268,14 @@ impl<S: Store> ResourceStore<S> {
             .await
             .map_err(|error| self.store_error(error))
     }
+}
+
+fn set_managed_fields(object: &mut Value, entries: Option<Value>) {
+    let metadata = metadata_mut(object);
+    match entries {
+        Some(entries) => metadata.insert("managedFields".to_owned(), entries),
+        None => metadata.remove("managedFields"),
+    };
 }
 
 /// Removes duplicate owner references, with a warning to the client.

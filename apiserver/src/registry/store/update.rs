@@ -1,10 +1,11 @@
 //! Updates of an object or its status, by PUT and by PATCH.
 
+use drydock_machinery::apply::managed_fields::keep_times_of_unchanged;
 use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
-use super::{ResourceStore, WriteRequest, Written, drop_duplicate_owners};
+use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, set_managed_fields};
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
@@ -163,6 +164,11 @@ impl<S: Store> ResourceStore<S> {
         old: &Value,
         context: &WriteContext,
     ) -> Result<(), ApiError> {
+        // What an update may not change is restored from the stored object, managed fields of an apply excepted.
+        let applied = match request.ownership {
+            Ownership::Applied => Some(metadata_mut(new).remove("managedFields")),
+            Ownership::Recorded => None,
+        };
         match request.part {
             Part::Status => metadata::keep_all_but_status(new, old),
             Part::Main => {
@@ -175,7 +181,12 @@ impl<S: Store> ResourceStore<S> {
                 metadata::advance_generation(new, old);
             }
         }
-        self.record_managed_fields(request, Some(old), new)
+        let Some(entries) = applied else {
+            return self.record_managed_fields(request, Some(old), new);
+        };
+        set_managed_fields(new, entries);
+        keep_times_of_unchanged(old, new);
+        Ok(())
     }
 
     fn validate_update(

@@ -28,13 +28,42 @@ impl WriteOptions {
     /// 422 with a cause for each invalid parameter.
     pub fn parse(kind: &'static str, query: &Query) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
-        let dry_run = check_dry_run(query.all("dryRun"), &mut causes);
+        let options = Self::read(query, &mut causes);
+        if kind == "PatchOptions" && query.has("force") {
+            causes.push(cause(
+                "FieldValueForbidden",
+                "force",
+                "Forbidden: may not be specified for non-apply patch",
+            ));
+        }
+        options.unless_invalid(kind, causes)
+    }
+
+    /// Reads the options of an apply: the field manager is required.
+    ///
+    /// # Errors
+    /// 422 with a cause for each invalid parameter.
+    pub fn parse_apply(query: &Query) -> Result<Self, ApiError> {
+        let mut causes = Vec::new();
+        let options = Self::read(query, &mut causes);
+        if options.field_manager.is_none() {
+            causes.push(cause(
+                "FieldValueRequired",
+                "fieldManager",
+                "Required value: is required for apply patch",
+            ));
+        }
+        options.unless_invalid("PatchOptions", causes)
+    }
+
+    fn read(query: &Query, causes: &mut Vec<StatusCause>) -> Self {
+        let dry_run = check_dry_run(query.all("dryRun"), causes);
         let field_manager = query
             .first("fieldManager")
             .filter(|manager| !manager.is_empty())
             .map(str::to_owned);
         if let Some(manager) = &field_manager {
-            check_field_manager(manager, &mut causes);
+            check_field_manager(manager, causes);
         }
         let validation = query.first("fieldValidation").unwrap_or_default();
         let field_validation = FieldValidation::parse(validation).unwrap_or_else(|| {
@@ -48,19 +77,16 @@ impl WriteOptions {
             ));
             FieldValidation::default()
         });
-        if kind == "PatchOptions" && query.has("force") {
-            causes.push(cause(
-                "FieldValueForbidden",
-                "force",
-                "Forbidden: may not be specified for non-apply patch",
-            ));
+        Self {
+            dry_run,
+            field_manager,
+            field_validation,
         }
+    }
+
+    fn unless_invalid(self, kind: &'static str, causes: Vec<StatusCause>) -> Result<Self, ApiError> {
         if causes.is_empty() {
-            Ok(Self {
-                dry_run,
-                field_manager,
-                field_validation,
-            })
+            Ok(self)
         } else {
             Err(invalid(kind, causes))
         }

@@ -249,7 +249,7 @@ async fn contradictions_refuse_the_start() {
             Step::PutState(one.clone(), state(2)),
             "state and history disagree",
         ),
-        (Step::PutState(one.clone(), state(9)), "beyond that of the store"),
+        (Step::PutState(one.clone(), state(9)), "above that of the store"),
         (Step::PutState(key("two"), state(3)), "fail their checksum"),
         (
             Step::PutHistory(Revision(4), change(4, 3)),
@@ -271,7 +271,7 @@ async fn contradictions_refuse_the_start() {
         (Step::DropHistory(Revision(4)), "revision 2: it is missing"),
         (
             Step::PutMeta(Meta::Format, 2),
-            "the file format says 1, the engine 2",
+            "the file format has version 1, the engine 2",
         ),
         (
             Step::PutStore(uuid::Uuid::nil()),

@@ -114,6 +114,16 @@ async fn a_second_open_is_refused() {
     close(open(&root, &clock)).await;
 }
 
+/// Options of relaxed mode, with syncs only when a test asks for them.
+fn relaxed(folder: &Path, clock: &TestClock) -> Options {
+    Options {
+        durability: Durability::Relaxed {
+            interval: Duration::from_hours(1),
+        },
+        ..options(folder, clock)
+    }
+}
+
 /// The files of a store after a loss of power, with `synced` bytes of the newest log.
 fn after_power_loss(root: &TempDir, synced: u64) -> TempDir {
     let left = TempDir::new().unwrap();
@@ -146,13 +156,7 @@ fn newest_log(root: &TempDir) -> (PathBuf, u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn floors_survive_a_loss_of_power_in_relaxed_mode() {
     let (root, clock) = (TempDir::new().unwrap(), TestClock::default());
-    let relaxed = |folder: &Path| Options {
-        durability: Durability::Relaxed {
-            interval: Duration::from_hours(1),
-        },
-        ..options(folder, &clock)
-    };
-    let store = RocksStore::open(relaxed(root.path())).unwrap().0;
+    let store = RocksStore::open(relaxed(root.path(), &clock)).unwrap().0;
     for name in ["one", "two"] {
         put(&store, name, "x").await;
     }
@@ -173,7 +177,7 @@ async fn floors_survive_a_loss_of_power_in_relaxed_mode() {
     let left = after_power_loss(&root, synced);
     let next_boot = Options {
         boot_id: uuid::Uuid::from_u128(1),
-        ..relaxed(left.path())
+        ..relaxed(left.path(), &clock)
     };
     let (_, opened) = RocksStore::open(next_boot).unwrap();
     assert!(opened.resumed_at_ceiling);
@@ -184,13 +188,7 @@ async fn floors_survive_a_loss_of_power_in_relaxed_mode() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_start_in_relaxed_mode_changes_no_log() {
     let (root, clock) = (TempDir::new().unwrap(), TestClock::default());
-    let relaxed = |folder: &Path| Options {
-        durability: Durability::Relaxed {
-            interval: Duration::from_hours(1),
-        },
-        ..options(folder, &clock)
-    };
-    let store = RocksStore::open(relaxed(root.path())).unwrap().0;
+    let store = RocksStore::open(relaxed(root.path(), &clock)).unwrap().0;
     for name in ["one", "two", "three"] {
         put(&store, name, "x").await;
     }
@@ -207,7 +205,7 @@ async fn a_refused_start_in_relaxed_mode_changes_no_log() {
         logs
     };
     let before = logs();
-    let refused = RocksStore::open(relaxed(left.path())).map(|_| ());
+    let refused = RocksStore::open(relaxed(left.path(), &clock)).map(|_| ());
     assert!(
         matches!(refused, Err(OpenError::AcknowledgedLost { .. })),
         "{refused:?}"
