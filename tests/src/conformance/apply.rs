@@ -204,7 +204,7 @@ pub async fn apply_merges_lists_by_their_keys(api: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The configuration and the options of an apply are checked.
+/// The options and the type of an apply are checked.
 pub async fn invalid_applies_are_rejected(api: &Endpoint) -> Result<()> {
     let path = api.path("a");
     let valid = config(api, "a", &spec());
@@ -213,44 +213,32 @@ pub async fn invalid_applies_are_rejected(api: &Endpoint) -> Result<()> {
         status["message"],
         "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"
     );
-    let with = |members: &Value| {
-        let mut object = valid.clone();
-        merge(&mut object, members);
-        object
-    };
-    let sent = |object: Value| async move { apply(api, &api.path("a"), "fieldManager=one", &object).await };
-    sent(with(&json!({ "metadata": { "managedFields": [] } })))
-        .await?
-        .expect_error(400, "BadRequest", "metadata.managedFields must be nil")?;
-    sent(with(&json!({ "kind": "Other" }))).await?.expect_error(
-        400,
-        "BadRequest",
-        "invalid object type: coordination.k8s.io/v1alpha3, Kind=Other",
-    )?;
-    sent(json!({}))
-        .await?
-        .expect_error(400, "BadRequest", "invalid object type: /, Kind=")?;
-    let message = sent(with(&json!({ "metadata": { "name": "other" } })))
-        .await?
-        .expect(400)?["message"]
-        .clone();
+    let forced = format!("{path}?force=true");
+    let response = api.caller.patch(&forced, MERGE_PATCH, &json!({})).await?;
     assert_eq!(
-        message,
-        format!(
-            "the name of the object (other) does not match the name on the URL ({})",
-            api.name("a")
-        )
+        response.expect(422)?["message"],
+        "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch"
     );
-    let status = sent(with(&json!({ "metadata": { "uid": "u" } })))
-        .await?
-        .expect(409)?;
-    ensure!(
-        status["message"]
-            .as_str()
-            .unwrap_or_default()
-            .ends_with("uid mismatch: the provided object specified uid u, and no existing object was found")
-    );
-    let status = sent(with(&json!({ "spec": { "strange": 1 } })))
+    for (members, message) in [
+        (
+            json!({ "metadata": { "managedFields": [] } }),
+            "metadata.managedFields must be nil",
+        ),
+        (
+            json!({ "kind": "Other" }),
+            "invalid object type: coordination.k8s.io/v1alpha3, Kind=Other",
+        ),
+        (
+            json!({ "apiVersion": "", "kind": "" }),
+            "invalid object type: /, Kind=",
+        ),
+    ] {
+        apply(api, &path, "fieldManager=one", &with(&valid, &members))
+            .await?
+            .expect_error(400, "BadRequest", message)?;
+    }
+    let strange = with(&valid, &json!({ "spec": { "strange": 1 } }));
+    let status = apply(api, &path, "fieldManager=one", &strange)
         .await?
         .expect(500)?;
     let message = status["message"].as_str().unwrap_or_default();
@@ -262,45 +250,80 @@ pub async fn invalid_applies_are_rejected(api: &Endpoint) -> Result<()> {
         message.contains(".spec.strange: field not declared in schema"),
         "{message}"
     );
+    Ok(())
+}
 
-    let created = sent(valid.clone()).await?.expect(201)?;
-    let conflict = sent(with(&json!({ "metadata": { "resourceVersion": "1" } })))
-        .await?
-        .expect(409)?;
+fn with(valid: &Value, members: &Value) -> Value {
+    let mut object = valid.clone();
+    merge(&mut object, members);
+    object
+}
+
+/// Name, uid and resourceVersion of a configuration must be those of the object.
+pub async fn applies_name_their_object(api: &Endpoint) -> Result<()> {
+    let valid = config(api, "a", &spec());
+    let send = |metadata: Value| {
+        let object = with(&valid, &json!({ "metadata": metadata }));
+        async move { apply(api, &api.path("a"), "fieldManager=one", &object).await }
+    };
+    let status = send(json!({ "name": "other" })).await?.expect(400)?;
     assert_eq!(
-        conflict["message"],
+        status["message"],
+        format!(
+            "the name of the object (other) does not match the name on the URL ({})",
+            api.name("a")
+        )
+    );
+    let status = send(json!({ "uid": "u" })).await?.expect(409)?;
+    let message = status["message"].as_str().unwrap_or_default();
+    ensure!(
+        message
+            .ends_with("uid mismatch: the provided object specified uid u, and no existing object was found"),
+        "{message}"
+    );
+    let created = send(json!({})).await?.expect(201)?;
+    let status = send(json!({ "resourceVersion": "1" })).await?.expect(409)?;
+    assert_eq!(
+        status["message"],
         format!(
             "Operation cannot be fulfilled on {PLURAL} \"{}\": {MODIFIED}",
             api.name("a")
         )
     );
-    sent(with(&json!({ "metadata": { "uid": "u" } })))
-        .await?
-        .expect(422)?;
-    let text = format!("{}\nkind: NodeMaintenance\n", serde_yaml_of(&valid));
-    let call = |query: &'static str, body: String| async move {
-        let path = format!("{}?fieldManager=one{query}", api.path("a"));
-        api.caller.call(Method::PATCH, &path, APPLY_PATCH, body).await
-    };
-    let status = call("&fieldValidation=Strict", text.clone()).await?.expect(400)?;
-    ensure!(
-        status["message"].as_str().unwrap_or_default().starts_with(
-            "error strict decoding patch: error converting YAML to JSON: yaml: unmarshal errors:"
-        )
-    );
-    assert_eq!(call("", text).await?.expect(200)?, created);
-    call("", "{".to_owned()).await?.expect(400)?;
-    let forced = format!("{path}?force=true");
-    let response = api.caller.patch(&forced, MERGE_PATCH, &json!({})).await?;
+    send(json!({ "uid": "u" })).await?.expect(422)?;
+    let revision = created["metadata"]["resourceVersion"].clone();
     assert_eq!(
-        response.expect(422)?["message"],
-        "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch"
+        send(json!({ "resourceVersion": revision })).await?.expect(200)?,
+        created
     );
     Ok(())
 }
 
-/// A flat YAML text of an object: each member on a line, as JSON.
-fn serde_yaml_of(object: &Value) -> String {
+/// Duplicate keys follow `fieldValidation`, and text that is not YAML is a 400.
+pub async fn apply_bodies_are_decoded_strictly_on_request(api: &Endpoint) -> Result<()> {
+    let text = format!(
+        "{}\nkind: NodeMaintenance\n",
+        lines_of(&config(api, "a", &spec()))
+    );
+    let send = |query: &'static str, body: String| async move {
+        let path = format!("{}?fieldManager=one{query}", api.path("a"));
+        api.caller.call(Method::PATCH, &path, APPLY_PATCH, body).await
+    };
+    let status = send("&fieldValidation=Strict", text.clone()).await?.expect(400)?;
+    let message = status["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.starts_with(
+            "error strict decoding patch: error converting YAML to JSON: yaml: unmarshal errors:"
+        ),
+        "{message}"
+    );
+    send("", text).await?.expect(201)?;
+    send("", "{".to_owned()).await?.expect(400)?;
+    Ok(())
+}
+
+/// A YAML text of an object: each member on a line, its value as JSON.
+fn lines_of(object: &Value) -> String {
     let members = object.as_object().into_iter().flatten();
     let lines: Vec<String> = members.map(|(name, value)| format!("{name}: {value}")).collect();
     lines.join("\n")

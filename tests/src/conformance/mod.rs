@@ -81,6 +81,8 @@ macro_rules! conformance_suite {
             apply::apply_conflicts_are_reported_and_forced,
             apply::apply_merges_lists_by_their_keys,
             apply::invalid_applies_are_rejected,
+            apply::applies_name_their_object,
+            apply::apply_bodies_are_decoded_strictly_on_request,
             apply::apply_dry_runs_store_nothing,
             apply::updates_and_applies_share_ownership,
             options::dry_runs_change_nothing,

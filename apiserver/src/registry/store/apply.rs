@@ -75,14 +75,14 @@ impl<S: Store> ResourceStore<S> {
             ownership: Ownership::Applied,
             ..request
         };
-        let manager = self.field_manager(request);
+        let manager = request.field_manager();
         let time = time_text(self.clock.now());
         let mut application = Application {
             config,
             force,
             resource: &self.resource,
             target: self.ownership_target(request),
-            writer: self.writer(request, &manager, &time),
+            writer: request.writer(&manager, &time),
         };
         let mut backoff = Backoff::default();
         loop {

@@ -53,6 +53,24 @@ pub struct WriteRequest<'a> {
     pub ownership: Ownership,
 }
 
+impl<'a> WriteRequest<'a> {
+    /// The name of the field manager.
+    fn field_manager(&self) -> String {
+        let named = self.options.field_manager.clone();
+        named.unwrap_or_else(|| default_manager(self.caller.user_agent))
+    }
+
+    /// The writer in managed fields entries.
+    fn writer(&self, manager: &'a str, time: &'a str) -> Writer<'a> {
+        Writer {
+            manager,
+            api_version: &self.endpoint.face().api_version,
+            subresource: (self.part == Part::Status).then_some("status"),
+            time,
+        }
+    }
+}
+
 /// How the managed fields of a new object come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
@@ -205,11 +223,11 @@ impl<S: Store> ResourceStore<S> {
         old: Option<&Value>,
         new: &mut Value,
     ) -> Result<(), ApiError> {
-        let manager = self.field_manager(request);
+        let manager = request.field_manager();
         let endpoint = request.endpoint;
         let face = endpoint.face();
         let time = time_text(self.clock.now());
-        let writer = self.writer(request, &manager, &time);
+        let writer = request.writer(&manager, &time);
         let target = self.ownership_target(request);
         if face.is_hub() {
             record_update(&target, old, new, &writer);
@@ -223,20 +241,6 @@ impl<S: Store> ResourceStore<S> {
             keep_times_of_unchanged(old, new);
         }
         Ok(())
-    }
-
-    fn field_manager(&self, request: WriteRequest<'_>) -> String {
-        let named = request.options.field_manager.clone();
-        named.unwrap_or_else(|| default_manager(request.caller.user_agent))
-    }
-
-    fn writer<'a>(&self, request: WriteRequest<'a>, manager: &'a str, time: &'a str) -> Writer<'a> {
-        Writer {
-            manager,
-            api_version: &request.endpoint.face().api_version,
-            subresource: (request.part == Part::Status).then_some("status"),
-            time,
-        }
     }
 
     fn ownership_target<'a>(&'a self, request: WriteRequest<'a>) -> managed_fields::Endpoint<'a> {
