@@ -9,6 +9,7 @@
 
 mod namespace_lifecycle;
 mod node_access;
+mod rule;
 mod target_access;
 
 use std::sync::Arc;
@@ -17,21 +18,16 @@ use drydock_storage::Key;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
+use self::rule::{Access, Rule};
 use crate::authorization::{Authorizer, Decision, denial};
 use crate::error::ApiError;
-use crate::host::{AccessReview, Host, Namespace, ResourceAttributes};
-use crate::registry::admission::{Admission, Attributes};
+use crate::host::{AccessReview, Attributes, Host, Namespace, ResourceAttributes};
+use crate::registry::admission::{Admission, WriteAttributes};
 use crate::registry::caller::Caller;
 use crate::registry::resource::Resource;
 
 /// The verb that permits removing objects that cannot be read, as in kube-apiserver.
 const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
-
-/// A rule that may reject a write.
-trait Rule: Send + Sync {
-    /// Allows or rejects the write. The write is rejected if the decision cannot be made.
-    fn admit<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
-}
 
 /// The admission rules, in the order in which they run.
 pub struct Chain {
@@ -45,9 +41,7 @@ impl Chain {
     /// warning.
     #[must_use]
     pub fn new(host: Arc<dyn Host>, authorizer: Arc<Authorizer>, own_node: Option<String>) -> Self {
-        let access = Access {
-            authorizer: Arc::clone(&authorizer),
-        };
+        let access = Access::new(Arc::clone(&authorizer));
         let rules: Vec<Box<dyn Rule>> = vec![
             Box::new(target_access::TargetAccess {
                 access: access.clone(),
@@ -105,7 +99,7 @@ fn review(
 ) -> AccessReview {
     AccessReview {
         user: Arc::clone(caller.user),
-        attributes: crate::host::Attributes::Resource(ResourceAttributes {
+        attributes: Attributes::Resource(ResourceAttributes {
             verb: verb.to_owned(),
             group: resource.group.to_owned(),
             version: version.to_owned(),
@@ -118,11 +112,11 @@ fn review(
 }
 
 impl Admission for Chain {
-    fn check_namespace<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         namespace_lifecycle::check(&*self.host, write).boxed()
     }
 
-    fn validate<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             for rule in &self.rules {
                 rule.admit(write).await?;
@@ -172,38 +166,6 @@ impl Admission for Chain {
                 )
         }
         .boxed()
-    }
-}
-
-/// Reviews the permissions of a user on objects of the host.
-#[derive(Clone)]
-struct Access {
-    authorizer: Arc<Authorizer>,
-}
-
-impl Access {
-    /// Whether the user may delete an object of the core group; an empty name stands for all objects.
-    async fn may_delete(
-        &self,
-        write: &Attributes<'_>,
-        resource: &str,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Decision, ApiError> {
-        let review = AccessReview {
-            user: Arc::clone(write.caller.user),
-            attributes: crate::host::Attributes::Resource(ResourceAttributes {
-                verb: "delete".to_owned(),
-                version: "v1".to_owned(),
-                resource: resource.to_owned(),
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                ..ResourceAttributes::default()
-            }),
-        };
-        self.authorizer.decide(&review).await.map_err(|error| {
-            ApiError::internal("the permission to delete the target could not be reviewed").because(error)
-        })
     }
 }
 

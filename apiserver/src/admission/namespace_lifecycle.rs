@@ -2,13 +2,13 @@
 
 use crate::error::ApiError;
 use crate::host::{Host, Namespace};
-use crate::registry::admission::Attributes;
+use crate::registry::admission::WriteAttributes;
 
 /// Checks the namespace of a new object.
 ///
 /// # Errors
 /// 404 for a missing namespace, 403 with the cause that clients match if it is being deleted, 500 if it cannot be looked up.
-pub(super) async fn check(host: &dyn Host, write: &Attributes<'_>) -> Result<(), ApiError> {
+pub(super) async fn check(host: &dyn Host, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
     if write.namespace.is_empty() {
         return Ok(());
     }

@@ -14,11 +14,11 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Access, Rule};
+use super::rule::{Access, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
 use crate::host::{Host, NodeMetadata};
-use crate::registry::admission::{Attributes, Operation};
+use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::resource::Part;
 
 /// If the selector matches more nodes, permission to delete all nodes is required.
@@ -51,7 +51,7 @@ fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata
 }
 
 impl NodeAccess {
-    async fn check(&self, write: &Attributes<'_>) -> Result<(), ApiError> {
+    async fn check(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let applies = write.resource.group == GROUP && write.resource.plural == nodemaintenance::KIND.plural;
         if !applies || write.part == Part::Status || write.changes_nothing() {
             return Ok(());
@@ -79,7 +79,11 @@ impl NodeAccess {
         Ok(())
     }
 
-    async fn check_each(&self, write: &Attributes<'_>, nodes: Vec<NodeMetadata>) -> Result<(), ApiError> {
+    async fn check_each(
+        &self,
+        write: &WriteAttributes<'_>,
+        nodes: Vec<NodeMetadata>,
+    ) -> Result<(), ApiError> {
         let user = &write.caller.user.name;
         let refuse = |why: String| {
             Err(ApiError::forbidden(
@@ -135,7 +139,7 @@ impl NodeAccess {
     }
 
     /// Warns about selections that are probably mistakes.
-    async fn warn(&self, write: &Attributes<'_>) {
+    async fn warn(&self, write: &WriteAttributes<'_>) {
         let before = write.old.and_then(selector);
         let Some(selector) = write
             .object
@@ -173,7 +177,7 @@ impl NodeAccess {
 }
 
 impl Rule for NodeAccess {
-    fn admit<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn admit<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         self.check(write).boxed()
     }
 }

@@ -8,10 +8,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::{Access, Rule};
+use super::rule::{Access, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
-use crate::registry::admission::Attributes;
+use crate::registry::admission::WriteAttributes;
 use crate::registry::resource::Part;
 
 pub(super) struct TargetAccess {
@@ -26,7 +26,7 @@ fn pod_name(object: &Value) -> Option<&str> {
 }
 
 impl TargetAccess {
-    async fn check(&self, write: &Attributes<'_>) -> Result<(), ApiError> {
+    async fn check(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let applies = write.resource.group == GROUP && write.resource.plural == evictionrequest::KIND.plural;
         if !applies || write.part == Part::Status || write.changes_nothing() {
             return Ok(());
@@ -71,7 +71,7 @@ impl TargetAccess {
 }
 
 impl Rule for TargetAccess {
-    fn admit<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn admit<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
         self.check(write).boxed()
     }
 }

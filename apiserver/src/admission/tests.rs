@@ -39,7 +39,7 @@ impl Host for Cluster {
         review: &'a AccessReview,
     ) -> BoxFuture<'a, Result<AccessVerdict, HostError>> {
         Box::pin(async move {
-            let crate::host::Attributes::Resource(resource) = &review.attributes else {
+            let Attributes::Resource(resource) = &review.attributes else {
                 panic!("only resources are reviewed")
             };
             assert_eq!(
@@ -165,7 +165,7 @@ impl Write {
             user_agent: "",
             warnings: &warnings,
         };
-        let write = Attributes {
+        let write = WriteAttributes {
             operation: self.operation,
             resource: &resource,
             caller,

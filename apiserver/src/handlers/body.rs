@@ -130,11 +130,7 @@ fn check_type(
 ) -> Result<(), ApiError> {
     let (kind, face) = (endpoint.resource().kind, endpoint.face());
     let Some(members) = object.as_object_mut() else {
-        let error = DecodeError::Type {
-            found: json_type(object).to_owned(),
-            place: "value".to_owned(),
-            expected: format!("{}.{kind}", face.version),
-        };
+        let error = DecodeError::wrong_type(object, "value", &format!("{}.{kind}", face.version));
         return Err(undecodable(endpoint, bytes, &error));
     };
     let sent = |member: &str| members.get(member).and_then(Value::as_str).unwrap_or_default();
@@ -169,16 +165,4 @@ fn check_type(
     members.insert("kind".to_owned(), kind.into());
     members.insert("apiVersion".to_owned(), (*face.api_version).into());
     Ok(())
-}
-
-/// The name of the type of a JSON value in errors of Go's decoder.
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }

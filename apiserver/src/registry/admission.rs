@@ -22,7 +22,7 @@ pub enum Operation {
 
 /// A write as admission sees it. The objects are hubs.
 #[derive(Debug, Clone, Copy)]
-pub struct Attributes<'a> {
+pub struct WriteAttributes<'a> {
     /// The kind of write.
     pub operation: Operation,
     /// The resource.
@@ -43,7 +43,7 @@ pub struct Attributes<'a> {
     pub dry_run: bool,
 }
 
-impl Attributes<'_> {
+impl WriteAttributes<'_> {
     /// Whether an update changes only managed fields and the resourceVersion. Storage migrations send such updates, and their
     /// users have no rights on the target.
     #[must_use]
@@ -73,13 +73,13 @@ pub trait Admission: Send + Sync {
     ///
     /// # Errors
     /// 403 and 404 for the namespace, 500 if the host cannot be reached.
-    fn check_namespace<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
+    fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Checks a write after validation, on the final object.
     ///
     /// # Errors
     /// 403, or 500 if the host cannot be reached.
-    fn validate<'a>(&'a self, write: &'a Attributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
+    fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Whether the caller may create an object: an apply that creates one was authorized as a patch only.
     ///

@@ -10,7 +10,7 @@
 //! - [`admission`]: what the registry requires of admission control, which is in `crate::admission`.
 //! - [`store`]: create, update and delete, the same for every kind. `backoff` spaces retries after write conflicts.
 //! - [`metadata`], [`deletion`]: system metadata, finalizers and graceful deletion. Pure.
-//! - `conditions`, `view`: validation of conditions, and typed access to parts of an object. Pure.
+//! - `conditions`, `numbers`, `view`: validation of conditions and numbers, and typed access to parts of an object. Pure.
 //! - [`attributes`]: the labels and fields by which an object can be selected. Pure.
 //! - `storage_errors`: the API error for each error of the storage and the cache.
 
@@ -28,6 +28,7 @@ pub mod face;
 pub mod kinds;
 pub mod metadata;
 pub mod nodemaintenance;
+mod numbers;
 pub mod registration;
 pub mod resource;
 mod storage_errors;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
+use drydock_machinery::field_error::{ErrorList, FieldPath};
 use drydock_machinery::names::AllowedNames;
 use drydock_proto::kinds::evictioninterceptor::{EvictionInterceptorSpec, EvictionInterceptorStatus};
 use serde_json::Value;
 
 use super::validation;
 use crate::registry::conditions::validate_conditions;
+use crate::registry::numbers::negative_error;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
 
@@ -54,9 +55,9 @@ impl Strategy for EvictionInterceptorStrategy {
 fn status_errors(status: &EvictionInterceptorStatus) -> ErrorList {
     let path = FieldPath::new("status");
     let mut errors = validate_conditions(&status.conditions, &path.child("conditions"));
-    if let Some(pods) = status.matched_pods.filter(|pods| *pods < 0) {
-        let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&path.child("matchedPods"), pods, detail));
-    }
+    errors.extend(negative_error(
+        &path.child("matchedPods"),
+        status.matched_pods.unwrap_or_default(),
+    ));
     errors
 }

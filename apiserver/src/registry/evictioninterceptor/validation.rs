@@ -12,7 +12,7 @@ use drydock_proto::kinds::evictioninterceptor::{
 };
 use drydock_proto::kinds::evictionrequest::HEARTBEAT_DEADLINE_SECONDS;
 
-use crate::registry::evictionrequest::range_error;
+use crate::registry::numbers::range_error;
 
 /// All errors of the interceptor's name and of the object's name, which must be the same with `/` replaced by `.`.
 pub(super) fn validate_names(name: &str, spec: &EvictionInterceptorSpec, names: &AllowedNames) -> ErrorList {

@@ -14,7 +14,6 @@ use super::face::Table;
 use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::EvictionRequestStrategy;
-pub(in crate::registry) use validation::range_error;
 
 /// The kind as the server serves it.
 pub static REGISTRATION: Registration = Registration::new(

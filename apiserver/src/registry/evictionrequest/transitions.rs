@@ -22,6 +22,7 @@ use self::status_rules::IMMUTABLE;
 pub(super) use self::status_rules::StatusRules;
 use super::validation::{heartbeat_deadline_seconds, validate_requesters, validate_ttl};
 use crate::registry::conditions::{is_true, validate_conditions};
+use crate::registry::numbers::counter_error;
 
 /// All errors of a change of the spec. `status` is the stored one.
 pub(super) fn validate_spec_change(
@@ -111,7 +112,11 @@ pub(super) fn validate_status_change(
     rules: &StatusRules<'_>,
 ) -> ErrorList {
     let mut errors = ErrorList::new();
-    errors.extend(generation_error(new.observed_generation, old.observed_generation));
+    errors.extend(counter_error(
+        &FieldPath::new("status").child("observedGeneration"),
+        new.observed_generation.unwrap_or_default(),
+        old.observed_generation.unwrap_or_default(),
+    ));
     errors.extend(validate_conditions(
         &new.conditions,
         &FieldPath::new("status").child("conditions"),
@@ -120,24 +125,8 @@ pub(super) fn validate_status_change(
     errors.extend(activation::validate(new, old, rules));
     errors.extend(reports::validate(new, old, rules));
     errors.extend(policy_errors(new, old));
-    errors.extend(counter_error(new, old));
+    errors.extend(failed_evictions_error(new, old));
     errors
-}
-
-fn generation_error(new: Option<i64>, old: Option<i64>) -> Option<FieldError> {
-    let new = new.unwrap_or_default();
-    let detail = if new < 0 {
-        "must be greater than or equal to 0"
-    } else if new < old.unwrap_or_default() {
-        "must not be decremented"
-    } else {
-        return None;
-    };
-    Some(FieldError::invalid(
-        &FieldPath::new("status").child("observedGeneration"),
-        new,
-        detail,
-    ))
 }
 
 /// Evicted and Canceled stay True once they are, and exclude each other.
@@ -200,7 +189,7 @@ fn policy_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Er
     errors
 }
 
-fn counter_error(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Option<FieldError> {
+fn failed_evictions_error(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Option<FieldError> {
     let path = FieldPath::new("status")
         .child("podEvictionStatus")
         .child("failedAPIEvictionCounter");
@@ -210,13 +199,5 @@ fn counter_error(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Op
             .as_ref()
             .map_or(0, |status| status.failed_api_eviction_counter)
     };
-    let (new, old) = (counter(new), counter(old));
-    let detail = if new < 0 {
-        "must be greater than or equal to 0"
-    } else if new < old {
-        "must not be decremented"
-    } else {
-        return None;
-    };
-    Some(FieldError::invalid(&path, new, detail))
+    counter_error(&path, counter(new).into(), counter(old).into())
 }

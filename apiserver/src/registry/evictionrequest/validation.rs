@@ -10,6 +10,7 @@ use drydock_proto::kinds::evictionrequest::{
 };
 use serde_json::Value;
 
+use crate::registry::numbers::{negative_error, range_error};
 use crate::registry::view::text;
 
 /// The name must be the UID of the target, so that a pod has at most one request.
@@ -115,33 +116,12 @@ pub(super) fn validate_names<'a>(
 
 /// The error of ttlSecondsAfterFinished.
 pub(super) fn validate_ttl(spec: &EvictionRequestSpec) -> Option<FieldError> {
-    let ttl = spec.ttl_seconds_after_finished.filter(|ttl| *ttl < 0)?;
     let path = FieldPath::new("spec").child("ttlSecondsAfterFinished");
-    Some(FieldError::invalid(
-        &path,
-        ttl,
-        "must be greater than or equal to 0",
-    ))
+    negative_error(&path, spec.ttl_seconds_after_finished?)
 }
 
 /// The effective heartbeat deadline, in seconds.
 pub(super) fn heartbeat_deadline_seconds(spec: &EvictionRequestSpec) -> i32 {
     spec.heartbeat_deadline_seconds
         .unwrap_or(DEFAULT_HEARTBEAT_DEADLINE_SECONDS)
-}
-
-/// The error of a number outside a range.
-pub(in crate::registry) fn range_error(
-    path: &FieldPath,
-    value: i32,
-    range: &std::ops::RangeInclusive<i32>,
-) -> Option<FieldError> {
-    let detail = if value < *range.start() {
-        format!("must be greater than or equal to {}", range.start())
-    } else if value > *range.end() {
-        format!("must be less than or equal to {}", range.end())
-    } else {
-        return None;
-    };
-    Some(FieldError::invalid(path, value, &detail))
 }

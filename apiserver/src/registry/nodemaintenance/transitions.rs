@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::validation::{validate_selector, validate_stage};
 use crate::registry::conditions::validate_conditions;
+use crate::registry::numbers::negative_error;
 
 const IMMUTABLE: &str = "field is immutable";
 
@@ -60,13 +61,11 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
     if let Some(drain) = &new.drain_status {
         let path = path.child("drainStatus");
         errors.extend(negative_error(
-            &path,
-            "podsPendingEvictionRequest",
+            &path.child("podsPendingEvictionRequest"),
             drain.pods_pending_eviction_request,
         ));
         errors.extend(negative_error(
-            &path,
-            "activeEvictionRequests",
+            &path.child("activeEvictionRequests"),
             drain.active_eviction_requests,
         ));
     }
@@ -76,24 +75,20 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
             errors.push(FieldError::required(&path.child("nodeRef").child("name"), ""));
         }
         errors.extend(negative_error(
-            &path,
-            "podsPendingEvictionRequest",
+            &path.child("podsPendingEvictionRequest"),
             node.pods_pending_eviction_request,
         ));
         errors.extend(negative_error(
-            &path,
-            "activeEvictionRequests",
+            &path.child("activeEvictionRequests"),
             node.active_eviction_requests,
         ));
     }
     errors.extend(negative_error(
-        &path,
-        "selectedNodes",
+        &path.child("selectedNodes"),
         new.selected_nodes.unwrap_or_default(),
     ));
     errors.extend(negative_error(
-        &path,
-        "drainedNodes",
+        &path.child("drainedNodes"),
         new.drained_nodes.unwrap_or_default(),
     ));
     errors.extend(validate_conditions(&new.conditions, &path.child("conditions")));
@@ -134,8 +129,4 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
         errors.push(FieldError::required(path, &detail));
     }
     errors
-}
-
-fn negative_error(path: &FieldPath, field: &str, count: i32) -> Option<FieldError> {
-    (count < 0).then(|| FieldError::invalid(&path.child(field), count, "must be greater than or equal to 0"))
 }

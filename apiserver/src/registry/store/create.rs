@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners};
 use crate::cache::Freshness;
 use crate::error::ApiError;
-use crate::registry::admission::{Attributes, Operation};
+use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::metadata::{self, is_terminating, metadata_mut};
 use crate::registry::resource::metadata_text;
 use crate::registry::strategy::WriteContext;
@@ -81,7 +81,7 @@ impl<S: Store> ResourceStore<S> {
         for warning in strategy.warnings_on_create(object) {
             request.caller.warnings.add(warning);
         }
-        let attributes = Attributes {
+        let attributes = WriteAttributes {
             object: Some(object),
             ..self.attributes(&request, Operation::Create, namespace, object)
         };

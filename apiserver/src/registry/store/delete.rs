@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{ResourceStore, Written};
 use crate::cache::CachedObject;
 use crate::error::{ApiError, Reason, StatusCause};
-use crate::registry::admission::{Attributes, Operation};
+use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::caller::Caller;
 use crate::registry::deletion::{self, Deletion};
@@ -182,7 +182,7 @@ impl<S: Store> ResourceStore<S> {
             now: self.clock.now(),
             namespace_terminating: false,
         };
-        let attributes = Attributes {
+        let attributes = WriteAttributes {
             operation: Operation::Delete,
             resource: &self.resource,
             caller,

@@ -29,7 +29,7 @@ use serde_json::Value;
 pub use self::apply::Applied;
 pub use self::delete::Deleted;
 pub use self::update::Change;
-use super::admission::{Admission, Attributes, Operation};
+use super::admission::{Admission, Operation, WriteAttributes};
 use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::metadata::{self, metadata_mut, time_text};
@@ -201,8 +201,8 @@ impl<S: Store> ResourceStore<S> {
         operation: Operation,
         namespace: &'a str,
         object: &'a Value,
-    ) -> Attributes<'a> {
-        Attributes {
+    ) -> WriteAttributes<'a> {
+        WriteAttributes {
             operation,
             resource: &self.resource,
             caller: request.caller,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, set_managed_fields};
 use crate::error::ApiError;
-use crate::registry::admission::{Attributes, Operation};
+use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::deletion;
 use crate::registry::metadata::{self, is_terminating, metadata_mut};
@@ -81,7 +81,7 @@ impl<S: Store> ResourceStore<S> {
 
         let value = self.resource.encode(&new)?;
         let is_noop = value.bytes == entry.value.bytes && value.form == entry.value.form;
-        let attributes = Attributes {
+        let attributes = WriteAttributes {
             object: Some(&new),
             old: Some(&old),
             ..self.attributes(&request, Operation::Update, key.namespace(), &new)
