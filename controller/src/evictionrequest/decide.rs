@@ -120,6 +120,8 @@ pub struct TargetPod {
 pub enum EvictionExemption {
     /// Its DaemonSet would create it again.
     DaemonSetPod,
+    /// The same, and a maintenance of its node leaves it alone as well: it tolerates the drain taint.
+    TolerantDaemonSetPod,
     /// Only its node's kubelet can end it.
     StaticPod,
 }
@@ -131,6 +133,9 @@ impl EvictionExemption {
         match self {
             Self::DaemonSetPod => {
                 "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node"
+            }
+            Self::TolerantDaemonSetPod => {
+                "blocked: the pod tolerates the drain taint, so its DaemonSet would create it again"
             }
             Self::StaticPod => "blocked: static pod",
         }
@@ -410,9 +415,13 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> D
     }
     // The DaemonSet interceptor is part of this program and sends no heartbeats while it waits for a maintenance. The
     // one after it would be imperative eviction, which never evicts pods of DaemonSets.
-    let is_daemon_set_pod = pod.exemption == Some(EvictionExemption::DaemonSetPod);
-    if is_last || (active.name == DAEMON_SET_INTERCEPTOR && is_daemon_set_pod) {
-        return Decision::wait_until(None);
+    match pod.exemption.filter(|_| active.name == DAEMON_SET_INTERCEPTOR) {
+        Some(exemption @ EvictionExemption::TolerantDaemonSetPod) => {
+            return record_exemption(active, exemption);
+        }
+        Some(EvictionExemption::DaemonSetPod) => return Decision::wait_until(None),
+        _ if is_last => return Decision::wait_until(None),
+        _ => {}
     }
     let window = active
         .rule_deadline
@@ -446,6 +455,15 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> D
     }
 }
 
+/// Writes once why the pod stays.
+fn record_exemption(active: &InterceptorState, exemption: EvictionExemption) -> Decision {
+    if active.message == exemption.message() {
+        Decision::wait_until(None)
+    } else {
+        Decision::now(Step::RecordExemption(exemption))
+    }
+}
+
 /// The message of an interceptor that missed its heartbeat deadline.
 fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
     let seconds = window.as_secs();
@@ -458,11 +476,7 @@ fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
 fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &InterceptorState) -> Decision {
     let request = snapshot.request;
     if let Some(exemption) = pod.exemption {
-        return if imperative.message == exemption.message() {
-            Decision::wait_until(None)
-        } else {
-            Decision::now(Step::RecordExemption(exemption))
-        };
+        return record_exemption(imperative, exemption);
     }
     if pod.is_terminating {
         return Decision::wait_until(None);

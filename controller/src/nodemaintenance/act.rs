@@ -297,6 +297,14 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
             let content = EventContent::warning("StaticPods", "Drain", note);
             (vec![maintenance], content)
         }
+        MaintenanceEvent::TolerantDaemonSetPods {
+            maintenance,
+            description,
+        } => {
+            let note = format!("Left alone: {description}.");
+            let content = EventContent::warning("DaemonSetPod", "Drain", note);
+            (vec![maintenance], content)
+        }
         MaintenanceEvent::Drained { maintenance } => {
             let note = "All targeted pods are gone from all selected nodes.";
             let content = EventContent::normal("Drained", "Drain", note);

@@ -86,6 +86,19 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Whether its phase is Succeeded or Failed.
     pub is_terminal: bool,
+    /// The controller that owns it.
+    pub controller: Option<Controller>,
+    /// Whether its DaemonSet creates it again in spite of the drain taint. It is never a drain target.
+    pub is_tolerant_daemon_set_pod: bool,
+}
+
+/// The controller that owns a pod, in the namespace of the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Controller {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
 }
 
 impl PodFacts {
@@ -95,10 +108,10 @@ impl PodFacts {
         entry.matches(self.pod_type, self.priority, &self.labels)
     }
 
-    /// Whether one of the drain targets matches the pod.
+    /// Whether one of the drain targets matches the pod and the pod is not left alone.
     #[must_use]
     pub fn is_targeted(&self, targets: &[DrainPlanEntry]) -> bool {
-        entries(targets).iter().any(|entry| self.is_matched_by(entry))
+        !self.is_tolerant_daemon_set_pod && entries(targets).iter().any(|entry| self.is_matched_by(entry))
     }
 }
 
@@ -211,6 +224,13 @@ pub enum MaintenanceEvent {
         maintenance: String,
         /// How many.
         count: usize,
+    },
+    /// DaemonSet pods that tolerate the drain taint are left on drained nodes.
+    TolerantDaemonSetPods {
+        /// The maintenance.
+        maintenance: String,
+        /// Which pods, for people.
+        description: String,
     },
     /// All nodes of a maintenance are drained.
     Drained {

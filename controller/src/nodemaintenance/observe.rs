@@ -10,7 +10,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use super::drain_plan::entries;
-use super::model::{ClusterState, Maintenance, NodeFacts, PodFacts, RequestFacts, RequestState, StaticPods};
+use super::model::{
+    ClusterState, Controller, Maintenance, NodeFacts, PodFacts, RequestFacts, RequestState, StaticPods,
+};
 use super::node_state;
 use crate::pod::Pod;
 use crate::stores::Stores;
@@ -176,6 +178,11 @@ pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
         priority: pod.spec.priority.unwrap_or_default(),
         labels: pod.labels().clone(),
         is_terminal: pod.is_terminal(),
+        controller: pod.controller_owner().map(|(kind, name)| Controller {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        }),
+        is_tolerant_daemon_set_pod: pod.is_tolerant_daemon_set_pod(),
     }
 }
 

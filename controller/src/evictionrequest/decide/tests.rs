@@ -310,7 +310,11 @@ fn terminating_daemon_set_and_static_pods_are_never_evicted() {
         ..pod()
     });
     check(&evicting(0), &terminating, &Step::Wait, None);
-    for exemption in [EvictionExemption::DaemonSetPod, EvictionExemption::StaticPod] {
+    for exemption in [
+        EvictionExemption::DaemonSetPod,
+        EvictionExemption::TolerantDaemonSetPod,
+        EvictionExemption::StaticPod,
+    ] {
         let target = Target::Present(TargetPod {
             exemption: Some(exemption),
             ..pod()
@@ -330,6 +334,20 @@ fn daemon_set_interceptor_does_not_time_out() {
         ..pod()
     });
     check(&request, &target, &Step::Wait, None);
+}
+
+#[test]
+fn request_for_a_tolerant_daemon_set_pod_says_why_it_waits() {
+    let exemption = EvictionExemption::TolerantDaemonSetPod;
+    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(9000)));
+    request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
+    let target = Target::Present(TargetPod {
+        exemption: Some(exemption),
+        ..pod()
+    });
+    check(&request, &target, &Step::RecordExemption(exemption), None);
+    let recorded = with(request, 1, |one| one.message = exemption.message().to_owned());
+    check(&recorded, &target, &Step::Wait, None);
 }
 
 /// A pod that budgets with these numbers of allowed disruptions select.

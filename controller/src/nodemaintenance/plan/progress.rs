@@ -19,7 +19,7 @@ pub(super) struct DrainProgress<'a> {
     passed: Vec<usize>,
     /// The drainers of each node.
     node_drainers: Vec<Vec<usize>>,
-    pub(super) nodes: Vec<NodeProgress>,
+    pub(super) nodes: Vec<NodeProgress<'a>>,
     /// The governors of the nodes that a drainer waits for, by drainer.
     awaited: Vec<BTreeSet<usize>>,
     /// From when each pod is a drain target; `None` for pods that are not drained.
@@ -37,7 +37,7 @@ pub(super) enum TargetedFrom {
 
 /// The progress of one node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NodeProgress {
+pub(super) struct NodeProgress<'a> {
     pub(super) level: Option<PlanPosition>,
     /// The earliest among the pods that are left and count.
     next_target: Option<TargetedFrom>,
@@ -47,9 +47,11 @@ pub(super) struct NodeProgress {
     pub(super) requested: i32,
     /// Static pods that do not count.
     pub(super) static_pods: usize,
+    /// DaemonSet pods that tolerate the drain taint, by namespace and name of the DaemonSet. They do not count.
+    pub(super) tolerant_daemon_sets: BTreeMap<(&'a str, &'a str), usize>,
 }
 
-impl NodeProgress {
+impl<'a> NodeProgress<'a> {
     /// Whether a targeted pod is left.
     pub(super) fn has_targeted_pods(&self) -> bool {
         match (&self.next_target, &self.level) {
@@ -69,7 +71,15 @@ impl NodeProgress {
             .is_some_and(|level| level > position || (level == position && !self.has_targeted_pods()))
     }
 
-    fn count_pod(&mut self, state: &ClusterState, pod: &PodFacts, from: Option<&TargetedFrom>) {
+    fn count_pod(&mut self, state: &ClusterState, pod: &'a PodFacts, from: Option<&TargetedFrom>) {
+        if pod.is_tolerant_daemon_set_pod {
+            let name = pod.controller.as_ref().map_or("", |one| one.name.as_str());
+            *self
+                .tolerant_daemon_sets
+                .entry((&pod.namespace, name))
+                .or_insert(0) += 1;
+            return;
+        }
         if Some(pod.pod_type) == PodType::Static.rank() && state.static_pods == StaticPods::Reported {
             self.static_pods += 1;
             return;
@@ -140,7 +150,7 @@ impl<'a> DrainProgress<'a> {
             .unwrap_or_default()
     }
 
-    pub(super) fn nodes_of(&self, drainer: usize) -> impl Iterator<Item = (usize, &NodeProgress)> {
+    pub(super) fn nodes_of(&self, drainer: usize) -> impl Iterator<Item = (usize, &NodeProgress<'a>)> {
         let nodes = self.maintenance(drainer).map(|one| one.nodes.as_slice());
         nodes
             .unwrap_or_default()
@@ -187,7 +197,7 @@ impl<'a> DrainProgress<'a> {
 
     fn find_targeted_from(&self, pod: &PodFacts, recorded: &[Entry]) -> Option<TargetedFrom> {
         let drainers = self.drainers_of(pod.node);
-        if drainers.is_empty() || pod.is_terminal {
+        if drainers.is_empty() || pod.is_terminal || pod.is_tolerant_daemon_set_pod {
             return None;
         }
         if recorded.iter().any(|entry| pod.is_matched_by(entry)) {

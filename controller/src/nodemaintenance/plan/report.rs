@@ -1,5 +1,7 @@
 //! The drain status that a maintenance reports.
 
+use std::collections::BTreeMap;
+
 use drydock_proto::kinds::nodemaintenance::{
     DRAINED, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus,
 };
@@ -12,6 +14,8 @@ use crate::nodemaintenance::model::{Maintenance, MaintenanceEvent};
 
 /// How many bytes of a status may be node statuses. It keeps objects well below the size limit of the server.
 const MAX_NODE_STATUS_BYTES: usize = 600 * 1024;
+/// How many DaemonSets the message of a condition names.
+const MAX_DAEMON_SETS_NAMED: usize = 5;
 
 /// Fills in the drain status of a draining maintenance. `index` is that of the maintenance in the cluster state.
 pub(super) fn report_drain(
@@ -25,7 +29,7 @@ pub(super) fn report_drain(
     let Some(drainer) = progress.drainers.iter().position(|one| *one == index) else {
         return events;
     };
-    let nodes: Vec<(usize, &NodeProgress)> = progress.nodes_of(drainer).collect();
+    let nodes: Vec<(usize, &NodeProgress<'_>)> = progress.nodes_of(drainer).collect();
     let drained_count = nodes.iter().filter(|(_, node)| node.is_drained()).count();
     let lowest = nodes.iter().min_by(|a, b| a.1.level.cmp(&b.1.level));
     status.drained_nodes = Some(wire_count(drained_count));
@@ -47,7 +51,14 @@ pub(super) fn report_drain(
             count: static_pods,
         });
     }
-    let (state, reason, message) = if nodes.is_empty() {
+    let left_alone = describe_tolerant(&nodes);
+    if let Some(description) = left_alone.clone().filter(|_| is_drained) {
+        events.push(MaintenanceEvent::TolerantDaemonSetPods {
+            maintenance: maintenance.name.clone(),
+            description,
+        });
+    }
+    let (state, reason, mut message) = if nodes.is_empty() {
         ("False", "NoNodes", "No node is selected.".to_owned())
     } else if !is_drained {
         (
@@ -65,6 +76,9 @@ pub(super) fn report_drain(
             "All targeted pods are gone from all selected nodes.".to_owned(),
         )
     };
+    if let Some(description) = left_alone {
+        message = format!("{message} Left alone: {description}.");
+    }
     let condition = Condition {
         type_: DRAINED.to_owned(),
         status: state.to_owned(),
@@ -79,6 +93,26 @@ pub(super) fn report_drain(
         });
     }
     events
+}
+
+/// The pods of DaemonSets that tolerate the drain taint, with their DaemonSets; `None` when there are none.
+fn describe_tolerant(nodes: &[(usize, &NodeProgress<'_>)]) -> Option<String> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (daemon_set, count) in nodes.iter().flat_map(|(_, node)| &node.tolerant_daemon_sets) {
+        *counts.entry(*daemon_set).or_insert(0) += count;
+    }
+    let total: usize = counts.values().sum();
+    let mut names: Vec<String> = counts
+        .iter()
+        .take(MAX_DAEMON_SETS_NAMED)
+        .map(|((namespace, name), count)| format!("{namespace}/{name} ({count})"))
+        .collect();
+    if counts.len() > names.len() {
+        names.push(format!("{} more", counts.len() - names.len()));
+    }
+    let names = names.join(", ");
+    (total > 0)
+        .then(|| format!("{total} pods of DaemonSets that tolerate the drain taint (DaemonSetPod): {names}"))
 }
 
 /// The statuses of as many nodes as fit: first nodes with targeted pods, then nodes that wait, then drained nodes.

@@ -15,8 +15,10 @@ pub const DRAINED: &str = "Drained";
 pub const COMPLETION_FINALIZER: &str = "nodemaintenance.k8s.io/maintenance-completion";
 /// The annotation on a Node that records what maintenances have changed on it, as JSON.
 pub const STATUS_ANNOTATION: &str = "nodemaintenance.coordination.k8s.io/status";
-/// The taint that keeps DaemonSet pods from being recreated on the node, effect `NoSchedule`.
+/// The taint that keeps DaemonSet pods from being recreated on the node.
 pub const DRAIN_TAINT: &str = "nodemaintenance.coordination.k8s.io/drain";
+/// The effect of [`DRAIN_TAINT`].
+pub const DRAIN_TAINT_EFFECT: &str = "NoSchedule";
 /// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
 /// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];

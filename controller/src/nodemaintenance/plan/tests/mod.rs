@@ -7,7 +7,7 @@ mod worked_example;
 
 use super::*;
 use crate::nodemaintenance::drain_plan::entries;
-use crate::nodemaintenance::model::{PodFacts, StaticPods};
+use crate::nodemaintenance::model::{Controller, PodFacts, StaticPods};
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus};
 
 fn now() -> Timestamp {
@@ -77,6 +77,19 @@ impl Cluster {
                 pod_type: pod_type.rank().unwrap(),
                 priority,
                 ..PodFacts::default()
+            });
+        }
+    }
+
+    /// Adds pods of a DaemonSet that tolerates the drain taint.
+    fn tolerant_daemon_set_pods(&mut self, node: usize, count: usize, daemon_set: &str) {
+        let first = self.state.pods.len();
+        self.typed_pods(node, count, &PodType::DaemonSet, 5);
+        for pod in &mut self.state.pods[first..] {
+            pod.is_tolerant_daemon_set_pod = true;
+            pod.controller = Some(Controller {
+                kind: "DaemonSet".to_owned(),
+                name: daemon_set.to_owned(),
             });
         }
     }
