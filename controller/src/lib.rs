@@ -29,7 +29,7 @@
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
-//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan
+//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
 //!                    plan ▶ plan::report ▶ plan::progress ▶ model
 //! ```
 //!

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DRAIN_TAINT_EFFECT};
 use k8s_openapi::api::core::v1::Toleration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Deserialize;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
@@ -109,6 +109,7 @@ impl Pod {
             namespace: metadata.namespace,
             uid: metadata.uid,
             resource_version: metadata.resource_version,
+            creation_timestamp: metadata.creation_timestamp,
             labels: metadata.labels,
             deletion_timestamp: metadata.deletion_timestamp,
             owner_references: metadata.owner_references.map(|owners| {
@@ -197,12 +198,18 @@ impl Pod {
     /// Kind and name of the owner that controls it.
     #[must_use]
     pub fn controller_owner(&self) -> Option<(&str, &str)> {
+        self.controller_reference()
+            .map(|owner| (owner.kind.as_str(), owner.name.as_str()))
+    }
+
+    /// The reference to the owner that controls it.
+    #[must_use]
+    pub fn controller_reference(&self) -> Option<&OwnerReference> {
         self.metadata
             .owner_references
             .iter()
             .flatten()
             .find(|owner| owner.controller == Some(true))
-            .map(|owner| (owner.kind.as_str(), owner.name.as_str()))
     }
 
     /// Whether it belongs to a Workload or `PodGroup`, whose pods must not be evicted one by one.

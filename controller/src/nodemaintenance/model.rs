@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::drain_plan::{Entry, entries};
 use super::node_state::{NodeAction, NodeRecord};
+use super::successor::Life;
 
 /// Whether static pods count against the `Drained` condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -86,6 +87,8 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Whether its phase is Succeeded or Failed.
     pub is_terminal: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// The controller that owns it.
     pub controller: Option<Controller>,
     /// Whether its DaemonSet creates it again in spite of the drain taint. It is never a drain target.
@@ -99,6 +102,8 @@ pub struct Controller {
     pub kind: String,
     /// Its name.
     pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 impl PodFacts {
@@ -157,6 +162,8 @@ pub struct ClusterState {
     pub pods: Vec<PodFacts>,
     /// Requests by the UID of their pod.
     pub requests: HashMap<String, RequestFacts>,
+    /// The lives of successors that ended on nodes under maintenance.
+    pub lives: Vec<Life>,
     /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
 }
@@ -179,9 +186,15 @@ impl ClusterState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestAction {
     /// Create it.
-    Create,
+    Create {
+        /// Whether the pod was created after the drain of its node began.
+        is_successor: bool,
+    },
     /// Add the maintenance requester to the request of others.
-    Join,
+    Join {
+        /// Whether the pod was created after the drain of its node began.
+        is_successor: bool,
+    },
     /// Delete the withdrawn request, so that a new one can be created.
     DeleteWithdrawn,
     /// Remove the maintenance requester.
@@ -232,6 +245,13 @@ pub enum MaintenanceEvent {
         /// Which pods, for people.
         description: String,
     },
+    /// Controllers create pods again on nodes that are drained.
+    ComesBack {
+        /// The maintenance.
+        maintenance: String,
+        /// Which controllers, for people.
+        description: String,
+    },
     /// All nodes of a maintenance are drained.
     Drained {
         /// The maintenance.
@@ -255,4 +275,6 @@ pub struct Plan {
     pub maintenances: Vec<(usize, MaintenanceAction)>,
     /// Events to publish.
     pub events: Vec<MaintenanceEvent>,
+    /// When to plan again without a change.
+    pub next: Option<Timestamp>,
 }

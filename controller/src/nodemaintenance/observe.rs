@@ -14,6 +14,7 @@ use super::model::{
     ClusterState, Controller, Maintenance, NodeFacts, PodFacts, RequestFacts, RequestState, StaticPods,
 };
 use super::node_state;
+use super::successor::Life;
 use crate::pod::Pod;
 use crate::stores::Stores;
 
@@ -128,6 +129,13 @@ fn add_pods(stores: &Stores, observed: &mut ObservedCluster) {
         }
     }
     for object in stores.requests.all() {
+        if let Some(life) = Life::of(&object)
+            && by_name
+                .get(&life.origin.node)
+                .is_some_and(|node| selected.contains(node))
+        {
+            state.lives.push(life);
+        }
         if !has_maintenance_requester(&object) || object.is_finished() {
             continue;
         }
@@ -178,9 +186,11 @@ pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
         priority: pod.spec.priority.unwrap_or_default(),
         labels: pod.labels().clone(),
         is_terminal: pod.is_terminal(),
-        controller: pod.controller_owner().map(|(kind, name)| Controller {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
+        created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        controller: pod.controller_reference().map(|owner| Controller {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
         }),
         is_tolerant_daemon_set_pod: pod.is_tolerant_daemon_set_pod(),
     }

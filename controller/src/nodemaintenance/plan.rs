@@ -17,9 +17,16 @@
 //! when an older maintenance limits it; the message of the node says so when the limited maintenance is older or has
 //! passed an entry. A node without targeted pods *waits for* the governors of the nodes that its own governors wait
 //! for.
+//!
+//! # Pods that come back
+//!
+//! Successors ([`successor`](super::successor)) of a controller that has come back several times are requested to leave
+//! with a growing pause after the end of the last one. They count as left. A node is not drained for a short time after
+//! the end of a successor, as the next one may follow.
 
 mod progress;
 mod report;
+mod returning;
 
 use std::collections::BTreeSet;
 
@@ -39,9 +46,10 @@ use progress::{DrainProgress, TargetedFrom};
 #[must_use]
 pub fn plan(state: &ClusterState, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let progress = DrainProgress::new(state);
+    let progress = DrainProgress::new(state, now);
     plan_nodes(state, &progress, &mut plan);
     plan_requests(state, &progress, &mut plan);
+    plan.next = progress.next;
     for index in 0..state.maintenances.len() {
         plan_maintenance(state, &progress, index, now, &mut plan);
     }
@@ -131,6 +139,10 @@ fn add_fast_forwards(progress: &DrainProgress<'_>, index: usize, node: &NodeFact
 
 fn plan_requests(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut Plan) {
     for (index, pod) in state.pods.iter().enumerate() {
+        if progress.is_paused(pod) {
+            continue;
+        }
+        let is_successor = progress.is_successor(pod);
         let level = progress.nodes.get(pod.node).and_then(|node| node.level.as_ref());
         let is_targeted = match (progress.targeted_from.get(index).and_then(Option::as_ref), level) {
             (Some(TargetedFrom::Always), _) => true,
@@ -138,12 +150,12 @@ fn plan_requests(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut 
             _ => false,
         };
         let action = match (is_targeted, state.requests.get(&pod.uid)) {
-            (true, None) => Some(RequestAction::Create),
+            (true, None) => Some(RequestAction::Create { is_successor }),
             (true, Some(request)) => match request.state {
                 RequestState::Active
                     if !request.has_maintenance_requester && !request.is_cancellation_forbidden =>
                 {
-                    Some(RequestAction::Join)
+                    Some(RequestAction::Join { is_successor })
                 }
                 RequestState::Withdrawn => Some(RequestAction::DeleteWithdrawn),
                 _ => None,

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
+use jiff::Timestamp;
 
+use super::returning::{ReturningByController, count_lives, drain_start};
 use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
@@ -24,6 +26,11 @@ pub(super) struct DrainProgress<'a> {
     awaited: Vec<BTreeSet<usize>>,
     /// From when each pod is a drain target; `None` for pods that are not drained.
     pub(super) targeted_from: Vec<Option<TargetedFrom>>,
+    /// When the drain of each node began.
+    pub(super) starts: Vec<Option<Timestamp>>,
+    pub(super) now: Timestamp,
+    /// When to plan again without a change.
+    pub(super) next: Option<Timestamp>,
 }
 
 /// From when a pod is a drain target.
@@ -49,6 +56,8 @@ pub(super) struct NodeProgress<'a> {
     pub(super) static_pods: usize,
     /// DaemonSet pods that tolerate the drain taint, by namespace and name of the DaemonSet. They do not count.
     pub(super) tolerant_daemon_sets: BTreeMap<(&'a str, &'a str), usize>,
+    /// The controllers whose pods have come back since the drain began.
+    pub(super) returning: ReturningByController<'a>,
 }
 
 impl<'a> NodeProgress<'a> {
@@ -62,7 +71,7 @@ impl<'a> NodeProgress<'a> {
     }
 
     pub(super) fn is_drained(&self) -> bool {
-        self.next_target.is_none()
+        self.next_target.is_none() && !self.returning.values().any(|one| one.is_settling)
     }
 
     fn has_passed(&self, position: &PlanPosition) -> bool {
@@ -103,7 +112,7 @@ impl<'a> NodeProgress<'a> {
 }
 
 impl<'a> DrainProgress<'a> {
-    pub(super) fn new(state: &'a ClusterState) -> Self {
+    pub(super) fn new(state: &'a ClusterState, now: Timestamp) -> Self {
         let drainers = state.by_age(Maintenance::is_draining);
         let mut progress = Self {
             state,
@@ -112,6 +121,9 @@ impl<'a> DrainProgress<'a> {
             nodes: Vec::new(),
             awaited: Vec::new(),
             targeted_from: Vec::new(),
+            starts: Vec::new(),
+            now,
+            next: None,
             drainers,
         };
         progress.nodes.extend(state.nodes.iter().map(|node| NodeProgress {
@@ -126,7 +138,18 @@ impl<'a> DrainProgress<'a> {
                 }
             }
         }
+        progress.starts = (0..state.nodes.len())
+            .map(|node| {
+                let drainers = progress.drainers_of(node).iter();
+                drain_start(drainers.filter_map(|drainer| progress.maintenance(*drainer)))
+            })
+            .collect();
+        let returning = count_lives(state, &progress.starts, now);
+        for (node, returning) in progress.nodes.iter_mut().zip(returning) {
+            node.returning = returning;
+        }
         progress.count_pods();
+        progress.next = progress.find_next();
         progress.advance();
         progress.awaited = (0..progress.drainers.len())
             .map(|drainer| progress.find_awaited(drainer))
@@ -184,12 +207,17 @@ impl<'a> DrainProgress<'a> {
             })
             .collect();
         for pod in &state.pods {
+            let is_successor = self.is_successor(pod);
             let recorded = recorded.get(pod.node).map(Vec::as_slice).unwrap_or_default();
             let from = self.find_targeted_from(pod, recorded);
             if let Some(node) = self.nodes.get_mut(pod.node)
                 && !pod.is_terminal
             {
                 node.count_pod(state, pod, from.as_ref());
+                let controller = pod.controller.as_ref().filter(|_| is_successor && from.is_some());
+                if let Some(returning) = controller.and_then(|one| node.returning.get_mut(one.uid.as_str())) {
+                    returning.is_present = true;
+                }
             }
             self.targeted_from.push(from);
         }

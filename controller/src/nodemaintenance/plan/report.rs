@@ -16,6 +16,8 @@ use crate::nodemaintenance::model::{Maintenance, MaintenanceEvent};
 const MAX_NODE_STATUS_BYTES: usize = 600 * 1024;
 /// How many DaemonSets the message of a condition names.
 const MAX_DAEMON_SETS_NAMED: usize = 5;
+/// How many controllers that come back the message of a condition names.
+const MAX_CONTROLLERS_NAMED: usize = 5;
 
 /// Fills in the drain status of a draining maintenance. `index` is that of the maintenance in the cluster state.
 pub(super) fn report_drain(
@@ -58,24 +60,17 @@ pub(super) fn report_drain(
             description,
         });
     }
-    let (state, reason, mut message) = if nodes.is_empty() {
-        ("False", "NoNodes", "No node is selected.".to_owned())
-    } else if !is_drained {
-        (
-            "False",
-            "Draining",
-            "Targeted pods are left on selected nodes.".to_owned(),
-        )
-    } else if static_pods > 0 {
-        let message = format!("All pods are gone except {static_pods}, blocked: static pod.");
-        ("True", "Drained", message)
-    } else {
-        (
-            "True",
-            "Drained",
-            "All targeted pods are gone from all selected nodes.".to_owned(),
-        )
-    };
+    let comes_back = describe_returning(progress, &nodes);
+    if let Some(description) = comes_back.clone() {
+        events.push(MaintenanceEvent::ComesBack {
+            maintenance: maintenance.name.clone(),
+            description,
+        });
+    }
+    let (state, reason, mut message) = drained_condition(!nodes.is_empty(), is_drained, static_pods);
+    if let Some(description) = comes_back {
+        message = format!("{message} {description}.");
+    }
     if let Some(description) = left_alone {
         message = format!("{message} Left alone: {description}.");
     }
@@ -93,6 +88,27 @@ pub(super) fn report_drain(
         });
     }
     events
+}
+
+/// Status, reason and message of the `Drained` condition.
+fn drained_condition(
+    has_nodes: bool,
+    is_drained: bool,
+    static_pods: usize,
+) -> (&'static str, &'static str, String) {
+    if !has_nodes {
+        return ("False", "NoNodes", "No node is selected.".to_owned());
+    }
+    if !is_drained {
+        let message = "Targeted pods are left on selected nodes.".to_owned();
+        return ("False", "Draining", message);
+    }
+    let message = if static_pods > 0 {
+        format!("All pods are gone except {static_pods}, blocked: static pod.")
+    } else {
+        "All targeted pods are gone from all selected nodes.".to_owned()
+    };
+    ("True", "Drained", message)
 }
 
 /// The pods of DaemonSets that tolerate the drain taint, with their DaemonSets; `None` when there are none.
@@ -113,6 +129,37 @@ fn describe_tolerant(nodes: &[(usize, &NodeProgress<'_>)]) -> Option<String> {
     let names = names.join(", ");
     (total > 0)
         .then(|| format!("{total} pods of DaemonSets that tolerate the drain taint (DaemonSetPod): {names}"))
+}
+
+/// The controllers that hold the drain because their pods come back; `None` when there are none.
+fn describe_returning(progress: &DrainProgress<'_>, nodes: &[(usize, &NodeProgress<'_>)]) -> Option<String> {
+    let blocking: Vec<_> = nodes
+        .iter()
+        .flat_map(|(index, node)| {
+            node.returning
+                .values()
+                .map(move |controller| (*index, controller))
+        })
+        .filter(|(_, controller)| controller.is_blocking())
+        .collect();
+    let mut texts: Vec<String> = blocking
+        .iter()
+        .take(MAX_CONTROLLERS_NAMED)
+        .map(|(index, controller)| {
+            let node = progress
+                .state
+                .nodes
+                .get(*index)
+                .map_or("", |node| node.name.as_str());
+            let (life, lives) = (controller.last, controller.lives);
+            let (kind, namespace, name) = (&life.origin.kind, &life.namespace, &life.origin.name);
+            format!("{kind} {namespace}/{name} has come back to node {node} {lives} times (ComesBack)")
+        })
+        .collect();
+    if blocking.len() > texts.len() {
+        texts.push(format!("{} more", blocking.len() - texts.len()));
+    }
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// The statuses of as many nodes as fit: first nodes with targeted pods, then nodes that wait, then drained nodes.

@@ -2,6 +2,7 @@
 
 mod lifecycle;
 mod properties;
+mod returning;
 mod status;
 mod worked_example;
 
@@ -34,9 +35,15 @@ struct Cluster {
     events: Vec<MaintenanceEvent>,
     /// The number of the last pod.
     serial: usize,
+    /// How many seconds have passed.
+    elapsed: i64,
 }
 
 impl Cluster {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(now().as_second() + self.elapsed).unwrap()
+    }
+
     fn node(&mut self, name: &str) -> usize {
         self.state.nodes.push(NodeFacts {
             name: name.to_owned(),
@@ -90,13 +97,14 @@ impl Cluster {
             pod.controller = Some(Controller {
                 kind: "DaemonSet".to_owned(),
                 name: daemon_set.to_owned(),
+                uid: format!("{daemon_set}-uid"),
             });
         }
     }
 
     /// Plans and executes once.
     fn execute(&mut self) -> Plan {
-        let plan = plan(&self.state, now());
+        let plan = plan(&self.state, self.now());
         for (index, action) in &plan.nodes {
             let node = &mut self.state.nodes[*index];
             match action.clone() {
@@ -116,7 +124,9 @@ impl Cluster {
             let uid = self.state.pods[*index].uid.clone();
             let request = self.state.requests.entry(uid.clone()).or_default();
             match action {
-                RequestAction::Create | RequestAction::Join => request.has_maintenance_requester = true,
+                RequestAction::Create { .. } | RequestAction::Join { .. } => {
+                    request.has_maintenance_requester = true;
+                }
                 RequestAction::DeleteWithdrawn => drop(self.state.requests.remove(&uid)),
                 RequestAction::Withdraw => *request = withdrawn(),
             }
