@@ -59,6 +59,12 @@ impl Error {
         self.status().is_some_and(|status| status.code == 409)
     }
 
+    /// Whether the API rejected the content of the object.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 422)
+    }
+
     /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

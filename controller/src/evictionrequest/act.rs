@@ -23,11 +23,11 @@ const CONFLICT_RETRIES: usize = 5;
 
 /// The result of an eviction.
 #[derive(Debug)]
-pub enum EvictionOutcome {
-    /// The eviction API accepted or rejected it: the request as written, and the attempt.
-    Attempted(Arc<EvictionRequest>, Attempt),
-    /// The pod does not exist any more.
-    PodGone,
+pub struct EvictionOutcome {
+    /// The attempt. It is to be remembered also when its result could not be written.
+    pub attempt: Attempt,
+    /// The request as written; `None` when the pod does not exist any more.
+    pub written: Result<Option<Arc<EvictionRequest>>, Error>,
 }
 
 /// Writes requests and evicts their pods.
@@ -97,12 +97,18 @@ impl RequestWriter {
         let Some(patch) = status_patch(resource_version, request.status.as_ref(), after) else {
             return Ok(Arc::new(request.clone()));
         };
-        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await?;
-        Ok(Arc::new(patched))
+        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await;
+        if patched.as_ref().is_err_and(Error::is_invalid) {
+            self.context
+                .metrics
+                .count_invalid_status_write("evictionrequests");
+        }
+        Ok(Arc::new(patched?))
     }
 
     /// Writes the status that `change` returns, and writes nothing when it returns `None`. After a write conflict it is
-    /// called again with the current request.
+    /// called again with the current request. The server accepts only times close to its own, so `change` must take the
+    /// time itself.
     ///
     /// # Errors
     ///
@@ -128,28 +134,37 @@ impl RequestWriter {
         }
     }
 
-    /// Calls the eviction API and writes the result to the request's status.
+    /// Calls the eviction API and writes the result to the request's status. `previous` is the last attempt.
     ///
     /// # Errors
     ///
-    /// [`Error`] of a call. A rejection by the eviction API is not an error.
+    /// [`Error`] of the eviction call. A rejection by the eviction API is not an error.
     pub async fn evict(
         &self,
         request: &EvictionRequest,
         pod: &Pod,
         budgets: &[Budget],
+        previous: Option<Attempt>,
     ) -> Result<EvictionOutcome, Error> {
+        let response = self.post_eviction(pod).await;
+        // Admission webhooks may take long. Times in the status must be close to those of its write.
         let mut attempt = Attempt {
             at: self.context.clock.now(),
+            is_accepted: response.is_ok(),
             retry_after: None,
             is_blocked_by_budget: false,
+            unrecorded: 0,
         };
-        let rejection = match self.post_eviction(pod).await {
+        let rejection = match response {
             Ok(()) => None,
             // Not found, or another pod of this name: the UID is a precondition.
-            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(EvictionOutcome::PodGone),
+            Err(error) if error.is_not_found() || error.is_conflict() => {
+                let written = Ok(None);
+                return Ok(EvictionOutcome { attempt, written });
+            }
             Err(error) => Some(Rejection::from_error(error, budgets)?),
         };
+        let now = || self.context.clock.now();
         let written = if let Some(rejection) = rejection {
             attempt.retry_after = rejection.retry_after;
             attempt.is_blocked_by_budget = rejection.is_by_budget;
@@ -162,8 +177,8 @@ impl RequestWriter {
             let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
             let content = EventContent::warning("EvictionBlocked", "Evict", note);
             self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_rejected(request, &rejection.why, attempt.at);
-            self.update_status(request, after).await?
+            let after = |request: &_| status::after_rejected(request, &rejection.why, now());
+            self.update_status(request, after).await
         } else {
             self.context.metrics.count_eviction("accepted");
             let note = format!(
@@ -173,10 +188,17 @@ impl RequestWriter {
             );
             let content = EventContent::normal("Evicted", "Evict", note);
             self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_accepted(request, attempt.at);
-            self.update_status(request, after).await?
+            let after = |request: &_| status::after_accepted(request, now());
+            self.update_status(request, after).await
         };
-        Ok(EvictionOutcome::Attempted(written, attempt))
+        if written.is_err() {
+            let unrecorded = previous.map_or(0, |previous| previous.unrecorded);
+            attempt.unrecorded = unrecorded.saturating_add(1);
+        }
+        Ok(EvictionOutcome {
+            attempt,
+            written: written.map(Some),
+        })
     }
 
     async fn post_eviction(&self, pod: &Pod) -> Result<(), Error> {

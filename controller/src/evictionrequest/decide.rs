@@ -154,12 +154,16 @@ pub struct Budget {
 /// A call of the eviction API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it was made.
+    /// When its result was known.
     pub at: Timestamp,
+    /// Whether the API accepted it.
+    pub is_accepted: bool,
     /// The delay that the API requested.
     pub retry_after: Option<Duration>,
     /// Whether a budget was the reason of the rejection.
     pub is_blocked_by_budget: bool,
+    /// How many consecutive attempts, this one included, have a result that could not be written to the request.
+    pub unrecorded: u32,
 }
 
 /// The input of a decision.
@@ -508,7 +512,8 @@ fn next_attempt(
     pod: &TargetPod,
     imperative: &InterceptorState,
 ) -> Option<Timestamp> {
-    let failures = snapshot.request.failed_evictions;
+    let unrecorded = snapshot.attempt.map_or(0, |attempt| attempt.unrecorded);
+    let failures = snapshot.request.failed_evictions.saturating_add(unrecorded);
     let last = match snapshot.attempt {
         Some(attempt) => Some(attempt.at).max(imperative.heartbeat_at),
         None => imperative.heartbeat_at,
@@ -529,6 +534,9 @@ fn next_attempt(
         delay = delay.min(UNBLOCKED_ATTEMPT_DELAY);
     } else if let Some(retry_after) = snapshot.attempt.and_then(|attempt| attempt.retry_after) {
         delay = delay.max(retry_after);
+    }
+    if snapshot.attempt.is_some_and(|attempt| attempt.is_accepted) {
+        delay = delay.max(ACCEPTED_ATTEMPT_DELAY);
     }
     after(last, delay)
 }

@@ -251,7 +251,13 @@ impl PlanExecutor {
         let patch = match action {
             MaintenanceAction::WriteStatus(status) => {
                 if let Some(patch) = status_patch(resource_version, maintenance.status.as_ref(), &**status) {
-                    merge_patch_status(&maintenances, name, &patch).await?;
+                    let written = merge_patch_status(&maintenances, name, &patch).await;
+                    if written.as_ref().is_err_and(Error::is_invalid) {
+                        self.context
+                            .metrics
+                            .count_invalid_status_write("nodemaintenances");
+                    }
+                    written?;
                 }
                 return Ok(());
             }

@@ -367,8 +367,10 @@ fn attempts_back_off_until_no_budget_blocks() {
     let attempt = |retry_after: Option<u64>, is_blocked_by_budget| {
         Some(Attempt {
             at: ago(2),
+            is_accepted: false,
             retry_after: retry_after.map(Duration::from_secs),
             is_blocked_by_budget,
+            unrecorded: 0,
         })
     };
     for (failures, budgets, attempt, next) in [
@@ -384,6 +386,31 @@ fn attempts_back_off_until_no_budget_blocks() {
     ] {
         let decision = decided(&evicting(failures), &pod_with_budgets(budgets), attempt);
         assert_eq!(decision.next, next, "{failures} {budgets:?} {attempt:?}");
+        assert_eq!(decision.step == Step::Evict, next.is_none());
+    }
+}
+
+#[test]
+fn attempts_whose_result_could_not_be_written_back_off() {
+    let attempt = |is_accepted, unrecorded| {
+        Some(Attempt {
+            at: ago(2),
+            is_accepted,
+            retry_after: None,
+            is_blocked_by_budget: false,
+            unrecorded,
+        })
+    };
+    for (failures, attempt, next) in [
+        (0, attempt(false, 1), None),
+        (0, attempt(false, 3), in_seconds(2)),
+        (2, attempt(false, 1), in_seconds(2)),
+        (0, attempt(false, u32::MAX), in_seconds(898)),
+        (0, attempt(true, 1), in_seconds(8)),
+        (0, attempt(true, 0), in_seconds(8)),
+    ] {
+        let decision = decided(&evicting(failures), &present(), attempt);
+        assert_eq!(decision.next, next, "{failures} {attempt:?}");
         assert_eq!(decision.step == Step::Evict, next.is_none());
     }
 }
