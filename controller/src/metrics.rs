@@ -146,7 +146,8 @@ impl Metrics {
         QueueMetrics::new(&self.queues, name)
     }
 
-    /// Counts a call of the eviction API by its result: `accepted`, `budget`, or `refused`.
+    /// Counts a call of the eviction API by its result: `accepted`, `budget`, `refused`, or `failed` when the API
+    /// did not decide.
     pub fn count_eviction(&self, result: &'static str) {
         self.evictions
             .get_or_create(&[("result", result.to_owned())])

@@ -8,8 +8,7 @@ use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStat
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::decide::{ActivationReason, Attempt, Budget, FinishReason, RequestWarning, Step};
 use super::status;
@@ -135,17 +134,13 @@ impl RequestWriter {
     }
 
     /// Calls the eviction API and writes the result to the request's status. `previous` is the last attempt.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] of the eviction call. A rejection by the eviction API is not an error.
     pub async fn evict(
         &self,
         request: &EvictionRequest,
         pod: &Pod,
         budgets: &[Budget],
         previous: Option<Attempt>,
-    ) -> Result<EvictionOutcome, Error> {
+    ) -> EvictionOutcome {
         let response = self.post_eviction(pod).await;
         // Admission webhooks may take long. Times in the status must be close to those of its write.
         let mut attempt = Attempt {
@@ -157,23 +152,17 @@ impl RequestWriter {
         };
         let rejection = match response {
             Ok(()) => None,
-            // Not found, or another pod of this name: the UID is a precondition.
-            Err(error) if error.is_not_found() || error.is_conflict() => {
+            Err(error) if self.is_pod_gone(pod, &error).await => {
                 let written = Ok(None);
-                return Ok(EvictionOutcome { attempt, written });
+                return EvictionOutcome { attempt, written };
             }
-            Err(error) => Some(Rejection::from_error(error, budgets)?),
+            Err(error) => Some(Rejection::from_error(&error, budgets)),
         };
         let now = || self.context.clock.now();
         let written = if let Some(rejection) = rejection {
             attempt.retry_after = rejection.retry_after;
             attempt.is_blocked_by_budget = rejection.is_by_budget;
-            let result = if rejection.is_by_budget {
-                "budget"
-            } else {
-                "refused"
-            };
-            self.context.metrics.count_eviction(result);
+            self.context.metrics.count_eviction(rejection.result);
             let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
             let content = EventContent::warning("EvictionBlocked", "Evict", note);
             self.publish(request, Some(pod), &content);
@@ -195,10 +184,24 @@ impl RequestWriter {
             let unrecorded = previous.map_or(0, |previous| previous.unrecorded);
             attempt.unrecorded = unrecorded.saturating_add(1);
         }
-        Ok(EvictionOutcome {
+        EvictionOutcome {
             attempt,
             written: written.map(Some),
-        })
+        }
+    }
+
+    /// Whether the eviction failed because the pod is gone: deleted, or replaced by another one of its name. A conflict
+    /// has other causes than the precondition on the UID, so the API is asked.
+    async fn is_pod_gone(&self, pod: &Pod, error: &Error) -> bool {
+        if !error.is_not_found() && !error.is_conflict() {
+            return false;
+        }
+        let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
+        match call(pods.get_opt(pod.name())).await {
+            Ok(Some(current)) => current.uid() != pod.uid(),
+            Ok(None) => true,
+            Err(_) => false,
+        }
     }
 
     async fn post_eviction(&self, pod: &Pod) -> Result<(), Error> {
@@ -217,9 +220,7 @@ impl RequestWriter {
             }),
         };
         let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
-        let parameters = PostParams::default();
-        call::<Value>(pods.create_subresource("eviction", pod.name(), &parameters, &eviction)).await?;
-        Ok(())
+        api::create_subresource(&pods, "eviction", pod.name(), &eviction).await
     }
 
     /// Publishes an Event about the request, and about the pod where given.
@@ -302,23 +303,26 @@ fn activation(request: &EvictionRequest, index: usize, reason: ActivationReason)
     }
 }
 
-/// A rejection by the eviction API.
+/// A rejection by the eviction API, or a failure of the call.
 struct Rejection {
     why: String,
+    /// The result as the metric names it.
+    result: &'static str,
     retry_after: Option<Duration>,
     is_by_budget: bool,
 }
 
 impl Rejection {
-    /// The rejection, or the error where the API did not decide.
-    fn from_error(error: Error, budgets: &[Budget]) -> Result<Self, Error> {
+    fn from_error(error: &Error, budgets: &[Budget]) -> Self {
         let Some(status) = error.status() else {
-            return Err(error);
+            let cause = error.cause().map(|cause| format!(": {cause}"));
+            return Self {
+                why: format!("{error}{}", cause.unwrap_or_default()),
+                result: "failed",
+                retry_after: None,
+                is_by_budget: false,
+            };
         };
-        // Missing credentials and an unavailable API say nothing about the pod: they are logged, not counted.
-        if matches!(status.code, 401 | 503 | 504) {
-            return Err(error);
-        }
         let details = status.details.as_ref();
         let causes = details
             .map(|details| details.causes.as_slice())
@@ -336,15 +340,26 @@ impl Rejection {
         } else {
             let causes: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
             let text = format!("{} {}", status.message, causes.join(" "));
-            text.trim().trim_end_matches('.').to_owned()
+            let text = text.trim().trim_end_matches('.');
+            if text.is_empty() {
+                format!("the API responded with code {}", status.code)
+            } else {
+                text.to_owned()
+            }
+        };
+        let result = match status.code {
+            _ if is_by_budget => "budget",
+            401 | 503 | 504 => "failed",
+            _ => "refused",
         };
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
         let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-        Ok(Self {
+        Self {
             why,
+            result,
             retry_after,
             is_by_budget,
-        })
+        }
     }
 }
 

@@ -137,7 +137,7 @@ impl Controller {
                     let EvictionOutcome { attempt, written } = self
                         .writer
                         .evict(&request, pod, &target.budgets, snapshot.attempt)
-                        .await?;
+                        .await;
                     lock(&self.memory).attempts.insert(key.clone(), attempt);
                     written?
                 }

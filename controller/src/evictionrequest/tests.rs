@@ -18,16 +18,21 @@ struct Scenario {
     is_broken: Arc<AtomicBool>,
 }
 
-/// Whether a status contains an interceptor that started more than 10 s ago, which the server rejects.
-fn has_stale_start(request: &ReceivedRequest, clock: &ManualClock) -> bool {
+/// Whether a patch sets the start of an interceptor to more than 10 s ago, which the server rejects.
+fn sets_stale_start(request: &ReceivedRequest, stored: &Value, clock: &ManualClock) -> bool {
     let interceptors = request.body["status"]["interceptors"].as_array();
-    interceptors.into_iter().flatten().any(|entry| {
-        let start = entry["startTime"].as_str();
-        start.is_some_and(|start| {
-            let start: jiff::Timestamp = start.parse().unwrap();
-            clock.now().duration_since(start).as_secs() > 10
+    interceptors
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .any(|(index, entry)| {
+            let before = &stored["status"]["interceptors"][index]["startTime"];
+            let start = entry["startTime"].as_str();
+            start.is_some_and(|start| {
+                let parsed: jiff::Timestamp = start.parse().unwrap();
+                before != start && clock.now().duration_since(parsed).as_secs() > 10
+            })
         })
-    })
 }
 
 fn request(status: &Value) -> Value {
@@ -78,6 +83,17 @@ impl Scenario {
         budgets: Vec<Value>,
         eviction: impl Fn(&ManualClock) -> (u16, Value) + Send + Sync + 'static,
     ) -> Self {
+        Self::with_pod_in_api(status, pods, budgets, Value::Null, eviction)
+    }
+
+    /// A scenario in which the API has this pod; null is none.
+    fn with_pod_in_api(
+        status: &Value,
+        pods: Vec<Pod>,
+        budgets: Vec<Value>,
+        in_api: Value,
+        eviction: impl Fn(&ManualClock) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
         let clock = clock_at(1_000_000);
         let is_broken = Arc::new(AtomicBool::new(false));
         let stored = Arc::new(Mutex::new(request(status)));
@@ -89,7 +105,8 @@ impl Scenario {
                 match (request.method.as_str(), request.last_segment()) {
                     ("POST", "eviction") => eviction(&clock),
                     ("PATCH", "status")
-                        if is_broken.load(Ordering::Relaxed) || has_stale_start(request, &clock) =>
+                        if is_broken.load(Ordering::Relaxed)
+                            || sets_stale_start(request, &stored, &clock) =>
                     {
                         failure(422, "Invalid", "startTime: must be within 10 s of now", json!({}))
                     }
@@ -107,6 +124,7 @@ impl Scenario {
                         stored["metadata"]["resourceVersion"] = json!((version + 1).to_string());
                         (200, stored.clone())
                     }
+                    ("GET", "web") if !in_api.is_null() => (200, in_api.clone()),
                     ("GET" | "DELETE", "uid-1") => (200, stored.clone()),
                     _ => failure(404, "NotFound", "not found", json!({})),
                 }
@@ -285,6 +303,74 @@ async fn rejected_status_writes_are_counted_and_do_not_cause_an_eviction_each_se
     );
     let metrics = scenario.controller.context.metrics.render();
     assert!(metrics.contains(&line), "{metrics}");
+}
+
+/// A scenario in which the eviction fails and the API still has a pod with this UID.
+fn failing(uid: &str, (code, response): (u16, Value)) -> Scenario {
+    let in_api = json!({"metadata": {"name": "web", "namespace": "shop", "uid": uid}});
+    Scenario::with_pod_in_api(&evicting(), vec![pod()], Vec::new(), in_api, move |_| {
+        (code, response.clone())
+    })
+}
+
+#[tokio::test]
+async fn every_failed_eviction_of_a_present_pod_is_counted_shown_and_backed_off() {
+    for (code, result) in [
+        (401, "failed"),
+        (403, "refused"),
+        (404, "refused"),
+        (409, "refused"),
+        (500, "refused"),
+        (503, "failed"),
+        (504, "failed"),
+    ] {
+        let scenario = failing("uid-1", failure(code, "Reason", "not today", json!({})));
+        for _ in 0..60 {
+            scenario.reconcile().await;
+            scenario.clock.advance(Duration::from_secs(1));
+        }
+        let calls = scenario.calls();
+        let evictions = calls.iter().filter(|call| *call == "POST eviction").count();
+        assert!((3..=8).contains(&evictions), "{code}: {evictions}");
+        let status = &scenario.stored()["status"];
+        assert_eq!(status["podEvictionStatus"]["failedAPIEvictionCounter"], evictions);
+        assert_eq!(
+            status["interceptors"][0]["message"],
+            format!("Could not evict the pod: not today, number of retries: {evictions}.")
+        );
+        let line = format!("imperative_evictions{{result=\"{result}\"}} {evictions}");
+        let metrics = scenario.controller.context.metrics.render();
+        assert!(metrics.contains(&line), "{code}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn failed_eviction_without_a_text_is_shown_with_its_code() {
+    let scenario = failing("uid-1", (503, json!({})));
+    scenario.reconcile().await;
+    let message = &scenario.stored()["status"]["interceptors"][0]["message"];
+    let expected = "Could not evict the pod: the API responded with code 503, number of retries: 1.";
+    assert_eq!(message, expected);
+}
+
+#[tokio::test]
+async fn conflict_means_that_the_pod_is_gone_when_it_was_replaced() {
+    let conflict = || {
+        failure(
+            409,
+            "Conflict",
+            "the UID in the precondition does not match",
+            json!({}),
+        )
+    };
+    for scenario in [
+        failing("uid-2", conflict()),
+        Scenario::new(&evicting(), vec![pod()], Vec::new(), conflict()),
+    ] {
+        scenario.reconcile().await;
+        assert_eq!(scenario.calls(), ["PATCH uid-1", "POST eviction", "GET web"]);
+        assert_eq!(scenario.stored()["status"].get("podEvictionStatus"), None);
+    }
 }
 
 #[tokio::test]
