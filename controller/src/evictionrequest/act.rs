@@ -16,6 +16,7 @@ use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patc
 use crate::context::Context;
 use crate::events::{EventContent, object_reference};
 use crate::pod::Pod;
+use crate::rejection;
 
 /// How often a status write is retried after a write conflict.
 const CONFLICT_RETRIES: usize = 5;
@@ -336,7 +337,7 @@ impl Rejection {
             .map(|budget| budget.name.as_str())
             .collect();
         let why = if is_by_budget && !blocking.is_empty() {
-            format!("blocked by PodDisruptionBudget {}", blocking.join(", "))
+            rejection::budgets(&blocking)
         } else {
             let causes: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
             let text = format!("{} {}", status.message, causes.join(" "));

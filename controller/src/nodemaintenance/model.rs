@@ -121,14 +121,29 @@ impl PodFacts {
 }
 
 /// The eviction request of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestFacts {
+    /// When it was created.
+    pub created: Timestamp,
     /// Whether node maintenances are among the requesters.
     pub has_maintenance_requester: bool,
     /// Whether its cancellation is forbidden, so that the requester cannot be removed.
     pub is_cancellation_forbidden: bool,
     /// Whether it is finished, and how.
     pub state: RequestState,
+    /// What keeps it from ending its pod.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// What keeps a request from ending its pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Since when.
+    pub since: Timestamp,
+    /// The reason, in one word.
+    pub reason: &'static str,
+    /// The message, for people.
+    pub message: String,
 }
 
 impl RequestFacts {

@@ -194,6 +194,16 @@ impl<'a> DrainProgress<'a> {
             .map(|entry| &entry.position)
     }
 
+    /// Whether the pod, with this index in the cluster state, is to leave at the level that its node has reached.
+    pub(super) fn is_targeted(&self, index: usize, pod: &PodFacts) -> bool {
+        let level = self.nodes.get(pod.node).and_then(|node| node.level.as_ref());
+        match (self.targeted_from.get(index).and_then(Option::as_ref), level) {
+            (Some(TargetedFrom::Always), _) => true,
+            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
+            _ => false,
+        }
+    }
+
     fn count_pods(&mut self) {
         let state = self.state;
         let recorded: Vec<Vec<Entry>> = state
@@ -216,7 +226,7 @@ impl<'a> DrainProgress<'a> {
                 node.count_pod(state, pod, from.as_ref());
                 let controller = pod.controller.as_ref().filter(|_| is_successor && from.is_some());
                 if let Some(returning) = controller.and_then(|one| node.returning.get_mut(one.uid.as_str())) {
-                    returning.is_present = true;
+                    returning.present.get_or_insert(pod);
                 }
             }
             self.targeted_from.push(from);

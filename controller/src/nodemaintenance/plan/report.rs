@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use drydock_proto::kinds::nodemaintenance::{
     DRAINED, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus,
 };
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::blockers::{self, BlockersByNode};
 use super::progress::{DrainProgress, NodeProgress};
+use super::returning::drain_start;
 use crate::conditions::{set_condition, whole_seconds};
 use crate::nodemaintenance::model::{Maintenance, MaintenanceEvent};
 
@@ -22,9 +23,9 @@ const MAX_CONTROLLERS_NAMED: usize = 5;
 /// Fills in the drain status of a draining maintenance. `index` is that of the maintenance in the cluster state.
 pub(super) fn report_drain(
     progress: &DrainProgress<'_>,
+    blockers: &BlockersByNode<'_>,
     index: usize,
     maintenance: &Maintenance,
-    now: Timestamp,
     status: &mut NodeMaintenanceStatus,
 ) -> Vec<MaintenanceEvent> {
     let mut events = Vec::new();
@@ -44,6 +45,15 @@ pub(super) fn report_drain(
         active_eviction_requests: nodes.iter().map(|(_, node)| node.requested).sum(),
     });
     status.node_statuses = node_statuses(progress, nodes.iter().map(|(index, _)| *index).collect());
+
+    status.blockers = if nodes.is_empty() {
+        vec![blockers::no_node_selected(
+            drain_start([maintenance].into_iter()),
+            progress.now,
+        )]
+    } else {
+        blockers::oldest(blockers, nodes.iter().map(|(index, _)| *index))
+    };
 
     let is_drained = !nodes.is_empty() && drained_count == nodes.len();
     let static_pods: usize = nodes.iter().map(|(_, node)| node.static_pods).sum();
@@ -80,7 +90,7 @@ pub(super) fn report_drain(
         reason: reason.to_owned(),
         message,
         observed_generation: maintenance.generation,
-        last_transition_time: whole_seconds(now),
+        last_transition_time: whole_seconds(progress.now),
     };
     if set_condition(&mut status.conditions, condition) && is_drained {
         events.push(MaintenanceEvent::Drained {
@@ -135,26 +145,13 @@ fn describe_tolerant(nodes: &[(usize, &NodeProgress<'_>)]) -> Option<String> {
 fn describe_returning(progress: &DrainProgress<'_>, nodes: &[(usize, &NodeProgress<'_>)]) -> Option<String> {
     let blocking: Vec<_> = nodes
         .iter()
-        .flat_map(|(index, node)| {
-            node.returning
-                .values()
-                .map(move |controller| (*index, controller))
-        })
-        .filter(|(_, controller)| controller.is_blocking())
+        .flat_map(|(_, node)| node.returning.values())
+        .filter(|controller| controller.is_blocking())
         .collect();
     let mut texts: Vec<String> = blocking
         .iter()
         .take(MAX_CONTROLLERS_NAMED)
-        .map(|(index, controller)| {
-            let node = progress
-                .state
-                .nodes
-                .get(*index)
-                .map_or("", |node| node.name.as_str());
-            let (life, lives) = (controller.last, controller.lives);
-            let (kind, namespace, name) = (&life.origin.kind, &life.namespace, &life.origin.name);
-            format!("{kind} {namespace}/{name} has come back to node {node} {lives} times (ComesBack)")
-        })
+        .map(|controller| controller.describe(progress.now))
         .collect();
     if blocking.len() > texts.len() {
         texts.push(format!("{} more", blocking.len() - texts.len()));

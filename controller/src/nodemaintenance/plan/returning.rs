@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::progress::DrainProgress;
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts};
-use crate::nodemaintenance::successor::{LIVES_UNTIL_PAUSE, Life, SETTLING, pause};
+use crate::nodemaintenance::successor::{LIVES_UNTIL_PAUSE, Life, Origin, SETTLING, pause};
 
 /// The successors of one controller on one node.
 #[derive(Debug, Clone)]
@@ -17,8 +17,10 @@ pub(super) struct Returning<'a> {
     pub(super) last: &'a Life,
     /// How many lives have ended.
     pub(super) lives: u32,
-    /// Whether one that is to leave is on the node.
-    pub(super) is_present: bool,
+    /// When the eviction of the first successor was requested.
+    pub(super) first_requested_at: Timestamp,
+    /// One that is on the node and is to leave.
+    pub(super) present: Option<&'a PodFacts>,
     /// Whether the last life ended only now, so that another may follow.
     pub(super) is_settling: bool,
 }
@@ -26,7 +28,19 @@ pub(super) struct Returning<'a> {
 impl Returning<'_> {
     /// Whether it holds the drain and is to be reported.
     pub(super) fn is_blocking(&self) -> bool {
-        self.lives >= LIVES_UNTIL_PAUSE && (self.is_present || self.is_settling)
+        self.lives >= LIVES_UNTIL_PAUSE && (self.present.is_some() || self.is_settling)
+    }
+
+    /// What has come back, where and how often, and when it is requested to leave again.
+    pub(super) fn describe(&self, now: Timestamp) -> String {
+        let Origin { node, kind, name, .. } = &self.last.origin;
+        let (namespace, lives) = (&self.last.namespace, self.lives);
+        let again = self.paused_until().filter(|until| *until > now);
+        let again = again.map(|until| format!("; it is requested to leave again at {until}"));
+        format!(
+            "{kind} {namespace}/{name} has come back to node {node} {lives} times (ComesBack){}",
+            again.unwrap_or_default()
+        )
     }
 
     /// Until when no successor is requested to leave.
@@ -77,10 +91,12 @@ pub(super) fn count_lives<'a>(
         let entry = controllers.entry(&life.origin.uid).or_insert(Returning {
             last: life,
             lives: 0,
-            is_present: false,
+            first_requested_at: life.requested_at,
+            present: None,
             is_settling: false,
         });
         entry.lives = entry.lives.saturating_add(1);
+        entry.first_requested_at = entry.first_requested_at.min(life.requested_at);
         if life.ended_at > entry.last.ended_at {
             entry.last = life;
         }

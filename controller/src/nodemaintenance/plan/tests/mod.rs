@@ -1,5 +1,6 @@
 //! The planner against a simulated cluster. Tests are grouped by topic in submodules.
 
+mod blockers;
 mod lifecycle;
 mod properties;
 mod returning;
@@ -218,6 +219,7 @@ fn withdrawn() -> RequestFacts {
         has_maintenance_requester: false,
         is_cancellation_forbidden: false,
         state: RequestState::Withdrawn,
+        ..RequestFacts::default()
     }
 }
 

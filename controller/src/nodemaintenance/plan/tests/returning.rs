@@ -92,7 +92,8 @@ fn controller_that_comes_back_is_evicted_with_a_growing_pause_and_named() {
     let mut scenario = Scenario::new();
     scenario.run(4);
     assert_eq!(scenario.evictions, 4, "the first pod and three successors");
-    let named = "ReplicaSet shop/web has come back to node one 3 times (ComesBack)";
+    let named = "ReplicaSet shop/web has come back to node one 3 times (ComesBack); \
+                 it is requested to leave again at 1970-01-12T13:47:44Z";
     assert_eq!(
         scenario.message(),
         format!("Targeted pods are left on selected nodes. {named}.")
@@ -100,6 +101,18 @@ fn controller_that_comes_back_is_evicted_with_a_growing_pause_and_named() {
     assert!(scenario.cluster.events.iter().any(
         |event| matches!(event, MaintenanceEvent::ComesBack { description, .. } if description == named)
     ));
+    let [blocker] = scenario.cluster.status(scenario.maintenance).blockers.as_slice() else {
+        panic!("one blocker")
+    };
+    assert_eq!(
+        (blocker.reason.as_str(), blocker.message.as_str()),
+        ("ComesBack", named)
+    );
+    assert_eq!((blocker.pod.as_str(), blocker.request.as_str()), ("pod-5", ""));
+    assert_eq!(
+        blocker.since.as_ref().unwrap().0.as_second(),
+        now().as_second() + 2
+    );
     for (seconds, evictions) in [(60, 4), (1, 5), (120, 5), (1, 6)] {
         scenario.run(seconds);
         assert_eq!(scenario.evictions, evictions);
