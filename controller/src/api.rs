@@ -4,8 +4,10 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::Body;
 use kube::core::Status;
+use kube::core::response::StatusDetails;
 use kube::{Api, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,6 +61,12 @@ impl Error {
         self.status().is_some_and(|status| status.code == 409)
     }
 
+    /// Whether the API rejected the content of the object.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 422)
+    }
+
     /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
@@ -108,6 +116,61 @@ where
     K: Clone + DeserializeOwned + Debug,
 {
     call(api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+/// Creates a subresource of an object, such as an eviction. Where the API names a delay in the header `Retry-After`
+/// alone, the details of the error contain it.
+///
+/// # Errors
+///
+/// [`Error`].
+pub async fn create_subresource<K: kube::Resource + Clone>(
+    api: &Api<K>,
+    subresource: &str,
+    name: &str,
+    body: &impl Serialize,
+) -> Result<(), Error> {
+    call(async {
+        let body = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+        let request = kube::core::Request::new(api.resource_url())
+            .create_subresource(subresource, name, &PostParams::default(), body)
+            .map_err(kube::Error::BuildRequest)?;
+        let response = api.clone().into_client().send(request.map(Body::from)).await?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect_bytes().await?;
+        if parts.status.is_success() {
+            return Ok(());
+        }
+        let header = parts.headers.get(http::header::RETRY_AFTER);
+        let retry_after = header.and_then(|header| header.to_str().ok()?.parse().ok());
+        Err(kube::Error::Api(Box::new(error_status(
+            parts.status.as_u16(),
+            &body,
+            retry_after,
+        ))))
+    })
+    .await
+}
+
+/// The error in a response. Proxies, and API servers under load, respond with plain text.
+fn error_status(code: u16, body: &[u8], retry_after: Option<u32>) -> Status {
+    let mut status = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(body);
+        Status::failure(text.trim(), "").with_code(code)
+    });
+    status.code = code;
+    if let Some(seconds) = retry_after {
+        let details = status.details.get_or_insert_with(|| StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        });
+        details.retry_after_seconds = details.retry_after_seconds.max(seconds);
+    }
+    status
 }
 
 /// Deletes an object under preconditions.
@@ -167,5 +230,44 @@ mod tests {
         );
         assert_eq!(status_patch(Some("7"), Some(&after), &after), None);
         assert_eq!(status_patch(None, None, &json!({})), None);
+    }
+
+    #[tokio::test]
+    async fn error_of_a_subresource_contains_the_retry_after_header() {
+        let details =
+            json!({"code": 429, "message": "wait", "details": {"retryAfterSeconds": 9}}).to_string();
+        for (header, body, message, seconds) in [
+            (
+                Some("7"),
+                "Too many requests\n".to_owned(),
+                "Too many requests",
+                7,
+            ),
+            (Some("7"), details.clone(), "wait", 9),
+            (Some("11"), details.clone(), "wait", 11),
+            (None, details, "wait", 9),
+            (Some("Wed, 21 Oct 2015 07:28:00 GMT"), "no".to_owned(), "no", 0),
+        ] {
+            let service = tower::service_fn(move |_: http::Request<Body>| {
+                let mut response = http::Response::builder().status(429);
+                if let Some(header) = header {
+                    response = response.header("Retry-After", header);
+                }
+                let response = response.body(Body::from(body.clone().into_bytes()));
+                async move { response }
+            });
+            let pods: Api<k8s_openapi::api::core::v1::Pod> =
+                Api::namespaced(Client::new(service, "default"), "shop");
+            let error = create_subresource(&pods, "eviction", "web", &json!({}))
+                .await
+                .unwrap_err();
+            let status = error.status().unwrap();
+            assert_eq!((status.code, status.message.as_str()), (429, message));
+            let found = status
+                .details
+                .as_ref()
+                .map_or(0, |details| details.retry_after_seconds);
+            assert_eq!(found, seconds);
+        }
     }
 }

@@ -22,14 +22,14 @@
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events                            watches, queues, leader election, Events
 //! api, pod, metrics, deadline_queue                               API calls, the pod type, metrics, timers
-//! backoff, conditions, sync                                       retry delays, status conditions, locks
+//! backoff, conditions, rejection, sync                            retry delays, status conditions and messages, locks
 //! ```
 //!
 //! Inside the two main controllers:
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
-//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan
+//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
 //!                    plan ▶ plan::report ▶ plan::progress ▶ model
 //! ```
 //!
@@ -59,6 +59,7 @@ pub mod metrics;
 pub mod nodemaintenance;
 pub mod object_counts;
 pub mod pod;
+pub mod rejection;
 pub mod server;
 pub mod stores;
 mod sync;

@@ -47,6 +47,7 @@ pub struct Metrics {
     queues: QueueFamilies,
     evictions: Family<Label, PlainCounter>,
     requests: Counter,
+    invalid_status_writes: Family<Label, Counter>,
     leader: Gauge,
 }
 
@@ -121,6 +122,12 @@ impl Default for Metrics {
                 "Eviction requests created or joined for node maintenances",
                 Counter::default(),
             ),
+            invalid_status_writes: registered(
+                to,
+                "drydock_controller_invalid_status_writes",
+                "Status writes that the API rejected as invalid, by resource",
+                Family::default(),
+            ),
             leader: registered(
                 to,
                 "leader_election_master_status",
@@ -139,7 +146,8 @@ impl Metrics {
         QueueMetrics::new(&self.queues, name)
     }
 
-    /// Counts a call of the eviction API by its result: `accepted`, `budget`, or `refused`.
+    /// Counts a call of the eviction API by its result: `accepted`, `budget`, `refused`, or `failed` when the API
+    /// did not decide.
     pub fn count_eviction(&self, result: &'static str) {
         self.evictions
             .get_or_create(&[("result", result.to_owned())])
@@ -150,6 +158,13 @@ impl Metrics {
     /// Counts an eviction request created or joined for a maintenance.
     pub fn count_request(&self) {
         self.requests.inc();
+    }
+
+    /// Counts a status write that the API rejected as invalid.
+    pub fn count_invalid_status_write(&self, resource: &'static str) {
+        self.invalid_status_writes
+            .get_or_create(&[("resource", resource.to_owned())])
+            .inc();
     }
 
     /// Sets whether this process is the leader.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DRAIN_TAINT_EFFECT};
+use k8s_openapi::api::core::v1::Toleration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Deserialize;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
@@ -39,6 +41,9 @@ pub struct PodSpec {
     /// The resolved priority; absent is zero.
     #[serde(default)]
     pub priority: Option<i32>,
+    /// The tolerations; [`Pod::trim`] keeps those of the drain taint.
+    #[serde(default)]
+    pub tolerations: Vec<Toleration>,
     /// The termination grace period.
     #[serde(default)]
     pub termination_grace_period_seconds: Option<i64>,
@@ -104,6 +109,7 @@ impl Pod {
             namespace: metadata.namespace,
             uid: metadata.uid,
             resource_version: metadata.resource_version,
+            creation_timestamp: metadata.creation_timestamp,
             labels: metadata.labels,
             deletion_timestamp: metadata.deletion_timestamp,
             owner_references: metadata.owner_references.map(|owners| {
@@ -120,6 +126,8 @@ impl Pod {
             }),
             ..ObjectMeta::default()
         };
+        self.spec.tolerations.retain(tolerates_drain_taint);
+        self.spec.tolerations.shrink_to_fit();
     }
 
     /// The name.
@@ -178,15 +186,30 @@ impl Pod {
             .is_some_and(|(kind, _)| kind == "DaemonSet")
     }
 
+    /// Whether a DaemonSet controls it and creates it again although the node has the drain taint. Such pods are left
+    /// alone by maintenances.
+    #[must_use]
+    pub fn is_tolerant_daemon_set_pod(&self) -> bool {
+        self.is_daemon_set_pod()
+            && !self.is_mirror()
+            && self.spec.tolerations.iter().any(tolerates_drain_taint)
+    }
+
     /// Kind and name of the owner that controls it.
     #[must_use]
     pub fn controller_owner(&self) -> Option<(&str, &str)> {
+        self.controller_reference()
+            .map(|owner| (owner.kind.as_str(), owner.name.as_str()))
+    }
+
+    /// The reference to the owner that controls it.
+    #[must_use]
+    pub fn controller_reference(&self) -> Option<&OwnerReference> {
         self.metadata
             .owner_references
             .iter()
             .flatten()
             .find(|owner| owner.controller == Some(true))
-            .map(|owner| (owner.kind.as_str(), owner.name.as_str()))
     }
 
     /// Whether it belongs to a Workload or `PodGroup`, whose pods must not be evicted one by one.
@@ -212,8 +235,24 @@ fn declares_interceptors(key: &str) -> bool {
             .any(|prefix| key.starts_with(prefix))
 }
 
+/// Whether the toleration tolerates the drain taint, by the rules of the scheduler. The taint has no value.
+fn tolerates_drain_taint(toleration: &Toleration) -> bool {
+    let is_set = |member: &Option<String>| member.as_deref().is_some_and(|text| !text.is_empty());
+    let is_effect = !is_set(&toleration.effect) || toleration.effect.as_deref() == Some(DRAIN_TAINT_EFFECT);
+    let is_key = !is_set(&toleration.key) || toleration.key.as_deref() == Some(DRAIN_TAINT);
+    let is_value = match toleration.operator.as_deref() {
+        Some("Exists") => true,
+        // Without a key, only `Exists` is valid.
+        None | Some("" | "Equal") => is_set(&toleration.key) && !is_set(&toleration.value),
+        // `Lt` and `Gt` compare numbers.
+        Some(_) => false,
+    };
+    is_effect && is_key && is_value
+}
+
 #[cfg(test)]
 mod tests {
+    use super::Pod;
     use crate::fixtures::pod;
     use serde_json::json;
 
@@ -241,5 +280,48 @@ mod tests {
         assert!(trimmed.is_mirror() && trimmed.is_daemon_set_pod() && trimmed.is_grouped());
         assert_eq!(trimmed.spec.eviction_responders[0].name, "a.example.com");
         assert_eq!(trimmed.labels()["app"], "web");
+    }
+
+    fn tolerant(toleration: &serde_json::Value) -> Pod {
+        let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true});
+        pod(&json!({"metadata": {"ownerReferences": [owner]}, "spec": {"tolerations": [toleration]}}))
+    }
+
+    #[test]
+    fn drain_taint_is_tolerated_by_the_rules_of_the_scheduler() {
+        let key = "nodemaintenance.coordination.k8s.io/drain";
+        for (toleration, expected) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"operator": "Exists", "effect": "NoSchedule"}), true),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"operator": "Exists", "key": key}), true),
+            (json!({"operator": "Exists", "key": key, "effect": ""}), true),
+            (
+                json!({"operator": "Exists", "key": "node.kubernetes.io/unschedulable"}),
+                false,
+            ),
+            (json!({"key": key}), true),
+            (
+                json!({"key": key, "operator": "Equal", "value": "", "effect": "NoSchedule"}),
+                true,
+            ),
+            (json!({"key": key, "operator": "Equal", "value": "yes"}), false),
+            (json!({"key": key, "operator": "Gt", "value": "1"}), false),
+            (json!({"operator": "Equal"}), false),
+            (json!({}), false),
+        ] {
+            let mut pod = tolerant(&toleration);
+            assert_eq!(pod.is_tolerant_daemon_set_pod(), expected, "{toleration}");
+            pod.trim();
+            assert_eq!(
+                pod.is_tolerant_daemon_set_pod(),
+                expected,
+                "trimmed: {toleration}"
+            );
+            assert_eq!(pod.spec.tolerations.len(), usize::from(expected));
+        }
+        let mut other = tolerant(&json!({"operator": "Exists"}));
+        other.metadata.owner_references = None;
+        assert!(!other.is_tolerant_daemon_set_pod());
     }
 }

@@ -118,21 +118,19 @@ impl Controller {
     async fn write_heartbeat(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
         let owner = pod.controller_owner().map_or("the DaemonSet", |(_, name)| name);
         let message = format!("{owner} is terminating the pod due to node maintenance ({reason}).");
-        let now = self.context.clock.now();
         let grace = pod
             .spec
             .termination_grace_period_seconds
             .unwrap_or(DEFAULT_GRACE_SECONDS)
             .max(0);
-        let since = pod
-            .metadata
-            .deletion_timestamp
-            .as_ref()
-            .map_or(now, |time| time.0.min(now));
-        let expected = since.checked_add(jiff::SignedDuration::from_secs(grace)).ok();
+        let deleted = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         self.writer
             .update_status(request, |request| {
                 active_entry(request)?;
+                // The server accepts only times close to its own, so each attempt takes the current time.
+                let now = self.context.clock.now();
+                let since = deleted.map_or(now, |deleted| deleted.min(now));
+                let expected = since.checked_add(jiff::SignedDuration::from_secs(grace)).ok();
                 status::after_heartbeat(request, &message, expected, now)
             })
             .await?;

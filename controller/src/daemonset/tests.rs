@@ -4,9 +4,14 @@ use crate::informer::Store;
 use drydock_proto::kinds::nodemaintenance::STATUS_ANNOTATION;
 use serde_json::{Value, json};
 
+/// The calls for a pod without tolerations.
+async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
+    calls_with(target, entry, &json!([])).await
+}
+
 /// Reconciles the request of a DaemonSet pod with priority 2000 on a node whose targets reach this priority. Returns
 /// the calls that were made.
-async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
+async fn calls_with(target: i32, entry: &Value, tolerations: &Value) -> Vec<ReceivedRequest> {
     let record = json!({
         "maintenances": [{"name": "m", "stage": "Drain"}],
         "targets": [{"podType": "DaemonSet", "podPriority": target}],
@@ -17,7 +22,7 @@ async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
             "name": "agent", "namespace": "shop", "uid": "uid-1",
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "2", "controller": true}],
         },
-        "spec": {"nodeName": "one", "priority": 2000, "terminationGracePeriodSeconds": 60},
+        "spec": {"nodeName": "one", "tolerations": tolerations, "priority": 2000, "terminationGracePeriodSeconds": 60},
     });
     let request = json!({
         "metadata": {"name": "uid-1", "namespace": "shop", "resourceVersion": "1"},
@@ -69,6 +74,13 @@ async fn pod_outside_the_targets_is_not_deleted() {
             .await
             .is_empty()
     );
+}
+
+#[tokio::test]
+async fn pod_that_tolerates_the_drain_taint_is_not_deleted() {
+    let tolerations = json!([{"operator": "Exists"}]);
+    let received = calls_with(2000, &json!({"name": DAEMON_SET_INTERCEPTOR}), &tolerations).await;
+    assert_eq!(received, []);
 }
 
 #[tokio::test]

@@ -8,8 +8,7 @@ use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStat
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::decide::{ActivationReason, Attempt, Budget, FinishReason, RequestWarning, Step};
 use super::status;
@@ -17,17 +16,18 @@ use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patc
 use crate::context::Context;
 use crate::events::{EventContent, object_reference};
 use crate::pod::Pod;
+use crate::rejection;
 
 /// How often a status write is retried after a write conflict.
 const CONFLICT_RETRIES: usize = 5;
 
 /// The result of an eviction.
 #[derive(Debug)]
-pub enum EvictionOutcome {
-    /// The eviction API accepted or rejected it: the request as written, and the attempt.
-    Attempted(Arc<EvictionRequest>, Attempt),
-    /// The pod does not exist any more.
-    PodGone,
+pub struct EvictionOutcome {
+    /// The attempt. It is to be remembered also when its result could not be written.
+    pub attempt: Attempt,
+    /// The request as written; `None` when the pod does not exist any more.
+    pub written: Result<Option<Arc<EvictionRequest>>, Error>,
 }
 
 /// Writes requests and evicts their pods.
@@ -97,12 +97,18 @@ impl RequestWriter {
         let Some(patch) = status_patch(resource_version, request.status.as_ref(), after) else {
             return Ok(Arc::new(request.clone()));
         };
-        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await?;
-        Ok(Arc::new(patched))
+        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await;
+        if patched.as_ref().is_err_and(Error::is_invalid) {
+            self.context
+                .metrics
+                .count_invalid_status_write("evictionrequests");
+        }
+        Ok(Arc::new(patched?))
     }
 
     /// Writes the status that `change` returns, and writes nothing when it returns `None`. After a write conflict it is
-    /// called again with the current request.
+    /// called again with the current request. The server accepts only times close to its own, so `change` must take the
+    /// time itself.
     ///
     /// # Errors
     ///
@@ -128,42 +134,41 @@ impl RequestWriter {
         }
     }
 
-    /// Calls the eviction API and writes the result to the request's status.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] of a call. A rejection by the eviction API is not an error.
+    /// Calls the eviction API and writes the result to the request's status. `previous` is the last attempt.
     pub async fn evict(
         &self,
         request: &EvictionRequest,
         pod: &Pod,
         budgets: &[Budget],
-    ) -> Result<EvictionOutcome, Error> {
+        previous: Option<Attempt>,
+    ) -> EvictionOutcome {
+        let response = self.post_eviction(pod).await;
+        // Admission webhooks may take long. Times in the status must be close to those of its write.
         let mut attempt = Attempt {
             at: self.context.clock.now(),
+            is_accepted: response.is_ok(),
             retry_after: None,
             is_blocked_by_budget: false,
+            unrecorded: 0,
         };
-        let rejection = match self.post_eviction(pod).await {
+        let rejection = match response {
             Ok(()) => None,
-            // Not found, or another pod of this name: the UID is a precondition.
-            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(EvictionOutcome::PodGone),
-            Err(error) => Some(Rejection::from_error(error, budgets)?),
+            Err(error) if self.is_pod_gone(pod, &error).await => {
+                let written = Ok(None);
+                return EvictionOutcome { attempt, written };
+            }
+            Err(error) => Some(Rejection::from_error(&error, budgets)),
         };
+        let now = || self.context.clock.now();
         let written = if let Some(rejection) = rejection {
             attempt.retry_after = rejection.retry_after;
             attempt.is_blocked_by_budget = rejection.is_by_budget;
-            let result = if rejection.is_by_budget {
-                "budget"
-            } else {
-                "refused"
-            };
-            self.context.metrics.count_eviction(result);
+            self.context.metrics.count_eviction(rejection.result);
             let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
             let content = EventContent::warning("EvictionBlocked", "Evict", note);
             self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_rejected(request, &rejection.why, attempt.at);
-            self.update_status(request, after).await?
+            let after = |request: &_| status::after_rejected(request, &rejection.why, now());
+            self.update_status(request, after).await
         } else {
             self.context.metrics.count_eviction("accepted");
             let note = format!(
@@ -173,10 +178,31 @@ impl RequestWriter {
             );
             let content = EventContent::normal("Evicted", "Evict", note);
             self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_accepted(request, attempt.at);
-            self.update_status(request, after).await?
+            let after = |request: &_| status::after_accepted(request, now());
+            self.update_status(request, after).await
         };
-        Ok(EvictionOutcome::Attempted(written, attempt))
+        if written.is_err() {
+            let unrecorded = previous.map_or(0, |previous| previous.unrecorded);
+            attempt.unrecorded = unrecorded.saturating_add(1);
+        }
+        EvictionOutcome {
+            attempt,
+            written: written.map(Some),
+        }
+    }
+
+    /// Whether the eviction failed because the pod is gone: deleted, or replaced by another one of its name. A conflict
+    /// has other causes than the precondition on the UID, so the API is asked.
+    async fn is_pod_gone(&self, pod: &Pod, error: &Error) -> bool {
+        if !error.is_not_found() && !error.is_conflict() {
+            return false;
+        }
+        let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
+        match call(pods.get_opt(pod.name())).await {
+            Ok(Some(current)) => current.uid() != pod.uid(),
+            Ok(None) => true,
+            Err(_) => false,
+        }
     }
 
     async fn post_eviction(&self, pod: &Pod) -> Result<(), Error> {
@@ -195,9 +221,7 @@ impl RequestWriter {
             }),
         };
         let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
-        let parameters = PostParams::default();
-        call::<Value>(pods.create_subresource("eviction", pod.name(), &parameters, &eviction)).await?;
-        Ok(())
+        api::create_subresource(&pods, "eviction", pod.name(), &eviction).await
     }
 
     /// Publishes an Event about the request, and about the pod where given.
@@ -280,23 +304,26 @@ fn activation(request: &EvictionRequest, index: usize, reason: ActivationReason)
     }
 }
 
-/// A rejection by the eviction API.
+/// A rejection by the eviction API, or a failure of the call.
 struct Rejection {
     why: String,
+    /// The result as the metric names it.
+    result: &'static str,
     retry_after: Option<Duration>,
     is_by_budget: bool,
 }
 
 impl Rejection {
-    /// The rejection, or the error where the API did not decide.
-    fn from_error(error: Error, budgets: &[Budget]) -> Result<Self, Error> {
+    fn from_error(error: &Error, budgets: &[Budget]) -> Self {
         let Some(status) = error.status() else {
-            return Err(error);
+            let cause = error.cause().map(|cause| format!(": {cause}"));
+            return Self {
+                why: format!("{error}{}", cause.unwrap_or_default()),
+                result: "failed",
+                retry_after: None,
+                is_by_budget: false,
+            };
         };
-        // Missing credentials and an unavailable API say nothing about the pod: they are logged, not counted.
-        if matches!(status.code, 401 | 503 | 504) {
-            return Err(error);
-        }
         let details = status.details.as_ref();
         let causes = details
             .map(|details| details.causes.as_slice())
@@ -310,19 +337,30 @@ impl Rejection {
             .map(|budget| budget.name.as_str())
             .collect();
         let why = if is_by_budget && !blocking.is_empty() {
-            format!("blocked by PodDisruptionBudget {}", blocking.join(", "))
+            rejection::budgets(&blocking)
         } else {
             let causes: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
             let text = format!("{} {}", status.message, causes.join(" "));
-            text.trim().trim_end_matches('.').to_owned()
+            let text = text.trim().trim_end_matches('.');
+            if text.is_empty() {
+                format!("the API responded with code {}", status.code)
+            } else {
+                text.to_owned()
+            }
+        };
+        let result = match status.code {
+            _ if is_by_budget => "budget",
+            401 | 503 | 504 => "failed",
+            _ => "refused",
         };
         let seconds = details.map_or(0, |details| details.retry_after_seconds);
         let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-        Ok(Self {
+        Self {
             why,
+            result,
             retry_after,
             is_by_budget,
-        })
+        }
     }
 }
 

@@ -120,6 +120,8 @@ pub struct TargetPod {
 pub enum EvictionExemption {
     /// Its DaemonSet would create it again.
     DaemonSetPod,
+    /// The same, and a maintenance of its node leaves it alone as well: it tolerates the drain taint.
+    TolerantDaemonSetPod,
     /// Only its node's kubelet can end it.
     StaticPod,
 }
@@ -131,6 +133,9 @@ impl EvictionExemption {
         match self {
             Self::DaemonSetPod => {
                 "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node"
+            }
+            Self::TolerantDaemonSetPod => {
+                "blocked: the pod tolerates the drain taint, so its DaemonSet would create it again"
             }
             Self::StaticPod => "blocked: static pod",
         }
@@ -149,12 +154,16 @@ pub struct Budget {
 /// A call of the eviction API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it was made.
+    /// When its result was known.
     pub at: Timestamp,
+    /// Whether the API accepted it.
+    pub is_accepted: bool,
     /// The delay that the API requested.
     pub retry_after: Option<Duration>,
     /// Whether a budget was the reason of the rejection.
     pub is_blocked_by_budget: bool,
+    /// How many consecutive attempts, this one included, have a result that could not be written to the request.
+    pub unrecorded: u32,
 }
 
 /// The input of a decision.
@@ -410,9 +419,13 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> D
     }
     // The DaemonSet interceptor is part of this program and sends no heartbeats while it waits for a maintenance. The
     // one after it would be imperative eviction, which never evicts pods of DaemonSets.
-    let is_daemon_set_pod = pod.exemption == Some(EvictionExemption::DaemonSetPod);
-    if is_last || (active.name == DAEMON_SET_INTERCEPTOR && is_daemon_set_pod) {
-        return Decision::wait_until(None);
+    match pod.exemption.filter(|_| active.name == DAEMON_SET_INTERCEPTOR) {
+        Some(exemption @ EvictionExemption::TolerantDaemonSetPod) => {
+            return record_exemption(active, exemption);
+        }
+        Some(EvictionExemption::DaemonSetPod) => return Decision::wait_until(None),
+        _ if is_last => return Decision::wait_until(None),
+        _ => {}
     }
     let window = active
         .rule_deadline
@@ -446,6 +459,15 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> D
     }
 }
 
+/// Writes once why the pod stays.
+fn record_exemption(active: &InterceptorState, exemption: EvictionExemption) -> Decision {
+    if active.message == exemption.message() {
+        Decision::wait_until(None)
+    } else {
+        Decision::now(Step::RecordExemption(exemption))
+    }
+}
+
 /// The message of an interceptor that missed its heartbeat deadline.
 fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
     let seconds = window.as_secs();
@@ -458,11 +480,7 @@ fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
 fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &InterceptorState) -> Decision {
     let request = snapshot.request;
     if let Some(exemption) = pod.exemption {
-        return if imperative.message == exemption.message() {
-            Decision::wait_until(None)
-        } else {
-            Decision::now(Step::RecordExemption(exemption))
-        };
+        return record_exemption(imperative, exemption);
     }
     if pod.is_terminating {
         return Decision::wait_until(None);
@@ -494,7 +512,8 @@ fn next_attempt(
     pod: &TargetPod,
     imperative: &InterceptorState,
 ) -> Option<Timestamp> {
-    let failures = snapshot.request.failed_evictions;
+    let unrecorded = snapshot.attempt.map_or(0, |attempt| attempt.unrecorded);
+    let failures = snapshot.request.failed_evictions.saturating_add(unrecorded);
     let last = match snapshot.attempt {
         Some(attempt) => Some(attempt.at).max(imperative.heartbeat_at),
         None => imperative.heartbeat_at,
@@ -515,6 +534,9 @@ fn next_attempt(
         delay = delay.min(UNBLOCKED_ATTEMPT_DELAY);
     } else if let Some(retry_after) = snapshot.attempt.and_then(|attempt| attempt.retry_after) {
         delay = delay.max(retry_after);
+    }
+    if snapshot.attempt.is_some_and(|attempt| attempt.is_accepted) {
+        delay = delay.max(ACCEPTED_ATTEMPT_DELAY);
     }
     after(last, delay)
 }

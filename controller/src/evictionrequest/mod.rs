@@ -134,13 +134,12 @@ impl Controller {
                     return Ok(Outcome::Wait(None));
                 }
                 (Step::Evict, Some(pod), Target::Present(target)) => {
-                    match self.writer.evict(&request, pod, &target.budgets).await? {
-                        EvictionOutcome::Attempted(written, attempt) => {
-                            lock(&self.memory).attempts.insert(key.clone(), attempt);
-                            Some(written)
-                        }
-                        EvictionOutcome::PodGone => None,
-                    }
+                    let EvictionOutcome { attempt, written } = self
+                        .writer
+                        .evict(&request, pod, &target.budgets, snapshot.attempt)
+                        .await;
+                    lock(&self.memory).attempts.insert(key.clone(), attempt);
+                    written?
                 }
                 (step, ..) => self.writer.write(&request, pod, step).await?,
             };

@@ -123,7 +123,12 @@ impl Observer {
             exemption: if pod.is_mirror() {
                 Some(EvictionExemption::StaticPod)
             } else {
-                pod.is_daemon_set_pod().then_some(EvictionExemption::DaemonSetPod)
+                pod.is_daemon_set_pod()
+                    .then_some(if pod.is_tolerant_daemon_set_pod() {
+                        EvictionExemption::TolerantDaemonSetPod
+                    } else {
+                        EvictionExemption::DaemonSetPod
+                    })
             },
             budgets,
         }

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::decide::{FinishReason, InterceptorState, Request, Step};
 use crate::conditions::{set_condition, whole_seconds};
+use crate::rejection;
 
 /// The server rejects heartbeats that are closer together.
 const MIN_HEARTBEAT_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
@@ -142,10 +143,7 @@ pub fn after_rejected(request: &EvictionRequest, why: &str, now: Timestamp) -> O
     let retries = *counter;
     let entry = active_entry(&mut status)?;
     set_heartbeat(entry, now);
-    let suffix = format!(", number of retries: {retries}.");
-    let end = why.floor_char_boundary(MAX_MESSAGE_BYTES.saturating_sub(suffix.len() + 64));
-    let why = why.get(..end).unwrap_or_default();
-    entry.message = format!("Could not evict the pod: {why}{suffix}");
+    entry.message = rejection::message(why, retries, MAX_MESSAGE_BYTES);
     Some(status)
 }
 

@@ -6,6 +6,7 @@ use crate::informer::Store;
 use crate::metrics::Metrics;
 use drydock_machinery::clock::{Clock, ManualClock};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A controller with one request and its pod, and an API that stores the request as the server does.
 struct Scenario {
@@ -13,6 +14,25 @@ struct Scenario {
     received: Received,
     stored: Arc<Mutex<Value>>,
     clock: Arc<ManualClock>,
+    /// Whether the API rejects all status writes as invalid.
+    is_broken: Arc<AtomicBool>,
+}
+
+/// Whether a patch sets the start of an interceptor to more than 10 s ago, which the server rejects.
+fn sets_stale_start(request: &ReceivedRequest, stored: &Value, clock: &ManualClock) -> bool {
+    let interceptors = request.body["status"]["interceptors"].as_array();
+    interceptors
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .any(|(index, entry)| {
+            let before = &stored["status"]["interceptors"][index]["startTime"];
+            let start = entry["startTime"].as_str();
+            start.is_some_and(|start| {
+                let parsed: jiff::Timestamp = start.parse().unwrap();
+                before != start && clock.now().duration_since(parsed).as_secs() > 10
+            })
+        })
 }
 
 fn request(status: &Value) -> Value {
@@ -22,6 +42,16 @@ fn request(status: &Value) -> Value {
         "metadata": {"name": "uid-1", "namespace": "shop", "uid": "er-1", "resourceVersion": "1", "generation": 1},
         "spec": {"target": {"pod": {"name": "web", "uid": "uid-1"}}, "requesters": [{"name": "a.example.com"}]},
         "status": status,
+    })
+}
+
+/// The status of a request in which imperative eviction is active.
+fn evicting() -> Value {
+    json!({
+        "observedGeneration": 1,
+        "targetInterceptors": [{"name": IMPERATIVE_EVICTION}],
+        "interceptors": [{"name": IMPERATIVE_EVICTION}],
+        "activeInterceptors": [IMPERATIVE_EVICTION],
     })
 }
 
@@ -43,13 +73,43 @@ fn key() -> ObjectKey {
 
 impl Scenario {
     fn new(status: &Value, pods: Vec<Pod>, budgets: Vec<Value>, eviction: (u16, Value)) -> Self {
+        Self::with(status, pods, budgets, move |_| eviction.clone())
+    }
+
+    /// A scenario in which the eviction API responds by a function that may move the clock.
+    fn with(
+        status: &Value,
+        pods: Vec<Pod>,
+        budgets: Vec<Value>,
+        eviction: impl Fn(&ManualClock) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_pod_in_api(status, pods, budgets, Value::Null, eviction)
+    }
+
+    /// A scenario in which the API has this pod; null is none.
+    fn with_pod_in_api(
+        status: &Value,
+        pods: Vec<Pod>,
+        budgets: Vec<Value>,
+        in_api: Value,
+        eviction: impl Fn(&ManualClock) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
+        let clock = clock_at(1_000_000);
+        let is_broken = Arc::new(AtomicBool::new(false));
         let stored = Arc::new(Mutex::new(request(status)));
         let respond = {
-            let stored = Arc::clone(&stored);
+            let (stored, clock, is_broken) =
+                (Arc::clone(&stored), Arc::clone(&clock), Arc::clone(&is_broken));
             move |request: &ReceivedRequest| {
                 let mut stored = stored.lock().unwrap();
                 match (request.method.as_str(), request.last_segment()) {
-                    ("POST", "eviction") => eviction.clone(),
+                    ("POST", "eviction") => eviction(&clock),
+                    ("PATCH", "status")
+                        if is_broken.load(Ordering::Relaxed)
+                            || sets_stale_start(request, &stored, &clock) =>
+                    {
+                        failure(422, "Invalid", "startTime: must be within 10 s of now", json!({}))
+                    }
                     ("PATCH", _) => {
                         let expected = &request.body["metadata"]["resourceVersion"];
                         if !expected.is_null() && *expected != stored["metadata"]["resourceVersion"] {
@@ -64,6 +124,7 @@ impl Scenario {
                         stored["metadata"]["resourceVersion"] = json!((version + 1).to_string());
                         (200, stored.clone())
                     }
+                    ("GET", "web") if !in_api.is_null() => (200, in_api.clone()),
                     ("GET" | "DELETE", "uid-1") => (200, stored.clone()),
                     _ => failure(404, "NotFound", "not found", json!({})),
                 }
@@ -76,7 +137,6 @@ impl Scenario {
             budgets: Store::synced_with(budgets.into_iter().map(typed).collect()),
             ..empty_stores()
         };
-        let clock = clock_at(1_000_000);
         let context = context(objects, clients, &clock);
         let default_ttl = Duration::from_mins(1);
         Self {
@@ -84,6 +144,7 @@ impl Scenario {
             received,
             stored,
             clock,
+            is_broken,
         }
     }
 
@@ -202,6 +263,117 @@ async fn rejection_without_a_budget_keeps_the_message_of_the_api() {
 }
 
 #[tokio::test]
+async fn result_of_a_slow_eviction_is_recorded_with_the_time_of_its_write() {
+    for (code, response) in [accepted(), blocked_by_budget()] {
+        let scenario = Scenario::with(&json!({}), vec![pod()], Vec::new(), move |clock| {
+            clock.advance(Duration::from_secs(12));
+            (code, response.clone())
+        });
+        let outcome = scenario.reconcile().await;
+        assert!(matches!(outcome, Outcome::Wait(Some(_))), "{outcome:?}");
+        let entry = &scenario.stored()["status"]["interceptors"][0];
+        assert_eq!(entry["startTime"], "1970-01-12T13:46:52Z");
+        assert_eq!(entry["heartbeatTime"], entry["startTime"]);
+    }
+}
+
+#[tokio::test]
+async fn rejected_status_writes_are_counted_and_do_not_cause_an_eviction_each_second() {
+    let scenario = Scenario::new(
+        &evicting(),
+        vec![pod()],
+        vec![budget("db", 0)],
+        blocked_by_budget(),
+    );
+    scenario.is_broken.store(true, Ordering::Relaxed);
+    let mut failures = 0;
+    for _ in 0..60 {
+        failures += u32::from(scenario.reconcile().await == Outcome::Retry);
+        scenario.clock.advance(Duration::from_secs(1));
+    }
+    let evictions = scenario
+        .calls()
+        .iter()
+        .filter(|call| *call == "POST eviction")
+        .count();
+    assert!((3..=8).contains(&evictions), "{evictions}");
+    assert_eq!(failures as usize, evictions);
+    let line = format!(
+        "drydock_controller_invalid_status_writes_total{{resource=\"evictionrequests\"}} {evictions}"
+    );
+    let metrics = scenario.controller.context.metrics.render();
+    assert!(metrics.contains(&line), "{metrics}");
+}
+
+/// A scenario in which the eviction fails and the API still has a pod with this UID.
+fn failing(uid: &str, (code, response): (u16, Value)) -> Scenario {
+    let in_api = json!({"metadata": {"name": "web", "namespace": "shop", "uid": uid}});
+    Scenario::with_pod_in_api(&evicting(), vec![pod()], Vec::new(), in_api, move |_| {
+        (code, response.clone())
+    })
+}
+
+#[tokio::test]
+async fn every_failed_eviction_of_a_present_pod_is_counted_shown_and_backed_off() {
+    for (code, result) in [
+        (401, "failed"),
+        (403, "refused"),
+        (404, "refused"),
+        (409, "refused"),
+        (500, "refused"),
+        (503, "failed"),
+        (504, "failed"),
+    ] {
+        let scenario = failing("uid-1", failure(code, "Reason", "not today", json!({})));
+        for _ in 0..60 {
+            scenario.reconcile().await;
+            scenario.clock.advance(Duration::from_secs(1));
+        }
+        let calls = scenario.calls();
+        let evictions = calls.iter().filter(|call| *call == "POST eviction").count();
+        assert!((3..=8).contains(&evictions), "{code}: {evictions}");
+        let status = &scenario.stored()["status"];
+        assert_eq!(status["podEvictionStatus"]["failedAPIEvictionCounter"], evictions);
+        assert_eq!(
+            status["interceptors"][0]["message"],
+            format!("Could not evict the pod: not today, number of retries: {evictions}.")
+        );
+        let line = format!("imperative_evictions{{result=\"{result}\"}} {evictions}");
+        let metrics = scenario.controller.context.metrics.render();
+        assert!(metrics.contains(&line), "{code}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn failed_eviction_without_a_text_is_shown_with_its_code() {
+    let scenario = failing("uid-1", (503, json!({})));
+    scenario.reconcile().await;
+    let message = &scenario.stored()["status"]["interceptors"][0]["message"];
+    let expected = "Could not evict the pod: the API responded with code 503, number of retries: 1.";
+    assert_eq!(message, expected);
+}
+
+#[tokio::test]
+async fn conflict_means_that_the_pod_is_gone_when_it_was_replaced() {
+    let conflict = || {
+        failure(
+            409,
+            "Conflict",
+            "the UID in the precondition does not match",
+            json!({}),
+        )
+    };
+    for scenario in [
+        failing("uid-2", conflict()),
+        Scenario::new(&evicting(), vec![pod()], Vec::new(), conflict()),
+    ] {
+        scenario.reconcile().await;
+        assert_eq!(scenario.calls(), ["PATCH uid-1", "POST eviction", "GET web"]);
+        assert_eq!(scenario.stored()["status"].get("podEvictionStatus"), None);
+    }
+}
+
+#[tokio::test]
 async fn pod_missing_from_store_and_api_fails_validation() {
     let scenario = Scenario::new(&json!({}), Vec::new(), Vec::new(), accepted());
     scenario.reconcile().await;
@@ -243,12 +415,8 @@ async fn finished_request_is_deleted_under_preconditions() {
 
 #[tokio::test]
 async fn budget_changes_that_may_unblock_queue_blocked_requests() {
-    let status = json!({
-        "targetInterceptors": [{"name": IMPERATIVE_EVICTION}],
-        "interceptors": [{"name": IMPERATIVE_EVICTION}],
-        "activeInterceptors": [IMPERATIVE_EVICTION],
-        "podEvictionStatus": {"failedAPIEvictionCounter": 9},
-    });
+    let mut status = evicting();
+    status["podEvictionStatus"] = json!({"failedAPIEvictionCounter": 9});
     let scenario = Scenario::new(&status, vec![pod()], Vec::new(), accepted());
     let queue = WorkQueue::new(
         Arc::clone(&scenario.clock) as Arc<dyn Clock>,

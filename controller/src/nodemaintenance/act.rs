@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::model::{MaintenanceAction, MaintenanceEvent, Plan, PodFacts, RequestAction};
 use super::node_state::{self, NodeAction};
 use super::observe::ObservedCluster;
+use super::successor::{KEPT_SECONDS, Origin, SUCCESSOR_ANNOTATION};
 use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;
 use crate::events::{EventContent, node_reference, object_reference};
@@ -72,7 +73,12 @@ impl PlanExecutor {
         // No pod is requested to leave a node that may still be schedulable, or whose taint may be missing.
         let requests = plan.requests.iter().filter_map(|(index, action)| {
             let pod = observed.state.pods.get(*index)?;
-            (!failed_nodes.contains(&pod.node)).then(|| self.change_request(pod, *action))
+            let node = observed
+                .state
+                .nodes
+                .get(pod.node)
+                .map_or("", |node| node.name.as_str());
+            (!failed_nodes.contains(&pod.node)).then(|| self.change_request(node, pod, *action))
         });
         results.extend(run_concurrently(requests.take(MAX_REQUESTS_PER_PLAN)).await);
         let maintenances = plan
@@ -145,28 +151,33 @@ impl PlanExecutor {
         Ok(())
     }
 
-    async fn change_request(&self, pod: &PodFacts, action: RequestAction) -> Result<(), Error> {
+    async fn change_request(&self, node: &str, pod: &PodFacts, action: RequestAction) -> Result<(), Error> {
         let requests: Api<EvictionRequest> =
             Api::namespaced(self.context.clients.drydock.clone(), &pod.namespace);
         match action {
-            RequestAction::Create => {
-                let created = call(requests.create(&PostParams::default(), &request_for(pod))).await;
+            RequestAction::Create { is_successor } => {
+                let origin = is_successor.then(|| origin(node, pod)).flatten();
+                let request = request_for(pod, origin.as_deref());
+                let created = call(requests.create(&PostParams::default(), &request)).await;
                 match created {
                     Ok(_) => self.context.metrics.count_request(),
                     Err(error) if error.is_conflict() => {
-                        self.change_requesters(&requests, &pod.uid, add_requester).await?;
+                        self.change_requesters(&requests, &pod.uid, add_requester, origin.as_deref())
+                            .await?;
                     }
                     // The pods of a namespace in deletion are deleted with it.
                     Err(error) if is_namespace_terminating(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
-            RequestAction::Join => {
-                self.change_requesters(&requests, &pod.uid, add_requester).await?;
+            RequestAction::Join { is_successor } => {
+                let origin = is_successor.then(|| origin(node, pod)).flatten();
+                self.change_requesters(&requests, &pod.uid, add_requester, origin.as_deref())
+                    .await?;
                 self.context.metrics.count_request();
             }
             RequestAction::Withdraw => {
-                self.change_requesters(&requests, &pod.uid, remove_requester)
+                self.change_requesters(&requests, &pod.uid, remove_requester, None)
                     .await?;
             }
             RequestAction::DeleteWithdrawn => {
@@ -184,12 +195,13 @@ impl PlanExecutor {
         Ok(())
     }
 
-    /// Writes the requesters that `change` returns for the current request.
+    /// Writes the requesters that `change` returns for the current request, and with them the origin of a successor.
     async fn change_requesters(
         &self,
         requests: &Api<EvictionRequest>,
         name: &str,
         change: fn(&EvictionRequest) -> Option<Vec<Requester>>,
+        origin: Option<&str>,
     ) -> Result<(), Error> {
         for attempt in 0..=CONFLICT_RETRIES {
             let Some(request) = call(requests.get_opt(name)).await? else {
@@ -201,10 +213,11 @@ impl PlanExecutor {
             let Some(requesters) = change(&request) else {
                 return Ok(());
             };
-            let patch = json!({
-                "metadata": { "resourceVersion": request.metadata.resource_version },
-                "spec": { "requesters": requesters },
-            });
+            let mut metadata = json!({ "resourceVersion": request.metadata.resource_version });
+            if let (Some(origin), Some(metadata)) = (origin, metadata.as_object_mut()) {
+                metadata.insert("annotations".to_owned(), json!({ SUCCESSOR_ANNOTATION: origin }));
+            }
+            let patch = json!({ "metadata": metadata, "spec": { "requesters": requesters } });
             match merge_patch(requests, name, &patch).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_conflict() && attempt < CONFLICT_RETRIES => {}
@@ -238,7 +251,13 @@ impl PlanExecutor {
         let patch = match action {
             MaintenanceAction::WriteStatus(status) => {
                 if let Some(patch) = status_patch(resource_version, maintenance.status.as_ref(), &**status) {
-                    merge_patch_status(&maintenances, name, &patch).await?;
+                    let written = merge_patch_status(&maintenances, name, &patch).await;
+                    if written.as_ref().is_err_and(Error::is_invalid) {
+                        self.context
+                            .metrics
+                            .count_invalid_status_write("nodemaintenances");
+                    }
+                    written?;
                 }
                 return Ok(());
             }
@@ -297,6 +316,21 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
             let content = EventContent::warning("StaticPods", "Drain", note);
             (vec![maintenance], content)
         }
+        MaintenanceEvent::TolerantDaemonSetPods {
+            maintenance,
+            description,
+        } => {
+            let note = format!("Left alone: {description}.");
+            let content = EventContent::warning("DaemonSetPod", "Drain", note);
+            (vec![maintenance], content)
+        }
+        MaintenanceEvent::ComesBack {
+            maintenance,
+            description,
+        } => {
+            let content = EventContent::warning("ComesBack", "Drain", format!("{description}."));
+            (vec![maintenance], content)
+        }
         MaintenanceEvent::Drained { maintenance } => {
             let note = "All targeted pods are gone from all selected nodes.";
             let content = EventContent::normal("Drained", "Drain", note);
@@ -326,11 +360,24 @@ async fn run_concurrently<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::O
         .await
 }
 
-fn request_for(pod: &PodFacts) -> EvictionRequest {
+/// The origin of a successor, as the value of its annotation; `None` without a controller.
+fn origin(node: &str, pod: &PodFacts) -> Option<String> {
+    let controller = pod.controller.as_ref()?;
+    let origin = Origin {
+        node: node.to_owned(),
+        kind: controller.kind.clone(),
+        name: controller.name.clone(),
+        uid: controller.uid.clone(),
+    };
+    serde_json::to_string(&origin).ok()
+}
+
+fn request_for(pod: &PodFacts, origin: Option<&str>) -> EvictionRequest {
     EvictionRequest {
         metadata: ObjectMeta {
             name: Some(pod.uid.clone()),
             namespace: Some(pod.namespace.clone()),
+            annotations: origin.map(|origin| [(SUCCESSOR_ANNOTATION.to_owned(), origin.to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: EvictionRequestSpec {
@@ -341,6 +388,7 @@ fn request_for(pod: &PodFacts) -> EvictionRequest {
                 }),
             },
             requesters: vec![maintenance_requester()],
+            ttl_seconds_after_finished: origin.map(|_| KEPT_SECONDS),
             ..EvictionRequestSpec::default()
         },
         status: None,

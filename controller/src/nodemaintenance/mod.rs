@@ -7,6 +7,7 @@ pub mod model;
 pub mod node_state;
 pub mod observe;
 pub mod plan;
+pub mod successor;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +73,7 @@ impl Controller {
         self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
         match outcome {
-            PlanOutcome::Complete => Outcome::Wait(None),
+            PlanOutcome::Complete => Outcome::Wait(plan.next),
             PlanOutcome::Partial => {
                 Outcome::Wait(self.context.clock.now().checked_add(PARTIAL_PLAN_DELAY).ok())
             }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::drain_plan::{Entry, entries};
 use super::node_state::{NodeAction, NodeRecord};
+use super::successor::Life;
 
 /// Whether static pods count against the `Drained` condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -86,6 +87,23 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Whether its phase is Succeeded or Failed.
     pub is_terminal: bool,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// The controller that owns it.
+    pub controller: Option<Controller>,
+    /// Whether its DaemonSet creates it again in spite of the drain taint. It is never a drain target.
+    pub is_tolerant_daemon_set_pod: bool,
+}
+
+/// The controller that owns a pod, in the namespace of the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Controller {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 impl PodFacts {
@@ -95,22 +113,37 @@ impl PodFacts {
         entry.matches(self.pod_type, self.priority, &self.labels)
     }
 
-    /// Whether one of the drain targets matches the pod.
+    /// Whether one of the drain targets matches the pod and the pod is not left alone.
     #[must_use]
     pub fn is_targeted(&self, targets: &[DrainPlanEntry]) -> bool {
-        entries(targets).iter().any(|entry| self.is_matched_by(entry))
+        !self.is_tolerant_daemon_set_pod && entries(targets).iter().any(|entry| self.is_matched_by(entry))
     }
 }
 
 /// The eviction request of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestFacts {
+    /// When it was created.
+    pub created: Timestamp,
     /// Whether node maintenances are among the requesters.
     pub has_maintenance_requester: bool,
     /// Whether its cancellation is forbidden, so that the requester cannot be removed.
     pub is_cancellation_forbidden: bool,
     /// Whether it is finished, and how.
     pub state: RequestState,
+    /// What keeps it from ending its pod.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// What keeps a request from ending its pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Since when.
+    pub since: Timestamp,
+    /// The reason, in one word.
+    pub reason: &'static str,
+    /// The message, for people.
+    pub message: String,
 }
 
 impl RequestFacts {
@@ -144,6 +177,8 @@ pub struct ClusterState {
     pub pods: Vec<PodFacts>,
     /// Requests by the UID of their pod.
     pub requests: HashMap<String, RequestFacts>,
+    /// The lives of successors that ended on nodes under maintenance.
+    pub lives: Vec<Life>,
     /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
 }
@@ -166,9 +201,15 @@ impl ClusterState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestAction {
     /// Create it.
-    Create,
+    Create {
+        /// Whether the pod was created after the drain of its node began.
+        is_successor: bool,
+    },
     /// Add the maintenance requester to the request of others.
-    Join,
+    Join {
+        /// Whether the pod was created after the drain of its node began.
+        is_successor: bool,
+    },
     /// Delete the withdrawn request, so that a new one can be created.
     DeleteWithdrawn,
     /// Remove the maintenance requester.
@@ -212,6 +253,20 @@ pub enum MaintenanceEvent {
         /// How many.
         count: usize,
     },
+    /// DaemonSet pods that tolerate the drain taint are left on drained nodes.
+    TolerantDaemonSetPods {
+        /// The maintenance.
+        maintenance: String,
+        /// Which pods, for people.
+        description: String,
+    },
+    /// Controllers create pods again on nodes that are drained.
+    ComesBack {
+        /// The maintenance.
+        maintenance: String,
+        /// Which controllers, for people.
+        description: String,
+    },
     /// All nodes of a maintenance are drained.
     Drained {
         /// The maintenance.
@@ -235,4 +290,6 @@ pub struct Plan {
     pub maintenances: Vec<(usize, MaintenanceAction)>,
     /// Events to publish.
     pub events: Vec<MaintenanceEvent>,
+    /// When to plan again without a change.
+    pub next: Option<Timestamp>,
 }

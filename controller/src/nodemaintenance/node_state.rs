@@ -1,15 +1,15 @@
 //! What maintenances write on a node: an annotation with the state of its drain and its original schedulability, the
 //! taint that keeps pods of DaemonSets away, and `spec.unschedulable`.
 
-use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DrainPlanEntry, STATUS_ANNOTATION, Stage};
+use drydock_proto::kinds::nodemaintenance::{
+    DRAIN_TAINT, DRAIN_TAINT_EFFECT, DrainPlanEntry, STATUS_ANNOTATION, Stage,
+};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::drain_plan::PlanPosition;
 
-/// The effect of the drain taint.
-const EFFECT: &str = "NoSchedule";
 /// The message of a drained node, and of a maintenance whose nodes are all drained.
 pub(super) const DRAINED_MESSAGE: &str = "Drained";
 
@@ -112,7 +112,7 @@ pub fn patch(node: &Node, action: &NodeAction) -> Value {
             .cloned();
         let drain_taint = is_tainted.then(|| Taint {
             key: DRAIN_TAINT.to_owned(),
-            effect: EFFECT.to_owned(),
+            effect: DRAIN_TAINT_EFFECT.to_owned(),
             ..Taint::default()
         });
         let taints: Vec<Taint> = others.chain(drain_taint).collect();
@@ -140,7 +140,7 @@ fn taints(node: &Node) -> &[Taint] {
 }
 
 fn is_drain_taint(taint: &Taint) -> bool {
-    taint.key == DRAIN_TAINT && taint.effect == EFFECT
+    taint.key == DRAIN_TAINT && taint.effect == DRAIN_TAINT_EFFECT
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
             is_tainted,
         };
         let foreign = json!([{"key": "other", "effect": "NoExecute"}]);
-        let ours = json!({"key": DRAIN_TAINT, "effect": EFFECT});
+        let ours = json!({"key": DRAIN_TAINT, "effect": DRAIN_TAINT_EFFECT});
         let patch_of = |taints: &Value, action| patch(&node(taints, None), &action);
         let patched = patch_of(&foreign, hold(true));
         assert_eq!(patched["metadata"]["resourceVersion"], "7");

@@ -4,15 +4,22 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use drydock_machinery::selector::NodeMatcher;
-use drydock_proto::kinds::evictionrequest::{CANCELED, EvictionRequest, NODE_MAINTENANCE_REQUESTER};
+use drydock_proto::kinds::evictionrequest::{
+    CANCELED, EvictionRequest, IMPERATIVE_EVICTION, NODE_MAINTENANCE_REQUESTER,
+};
 use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, PodType, Stage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use super::drain_plan::entries;
-use super::model::{ClusterState, Maintenance, NodeFacts, PodFacts, RequestFacts, RequestState, StaticPods};
+use super::model::{
+    ClusterState, Controller, Maintenance, NodeFacts, Obstacle, PodFacts, RequestFacts, RequestState,
+    StaticPods,
+};
 use super::node_state;
+use super::successor::Life;
 use crate::pod::Pod;
+use crate::rejection;
 use crate::stores::Stores;
 
 /// The input of the planner, and the API objects behind it.
@@ -126,6 +133,13 @@ fn add_pods(stores: &Stores, observed: &mut ObservedCluster) {
         }
     }
     for object in stores.requests.all() {
+        if let Some(life) = Life::of(&object)
+            && by_name
+                .get(&life.origin.node)
+                .is_some_and(|node| selected.contains(node))
+        {
+            state.lives.push(life);
+        }
         if !has_maintenance_requester(&object) || object.is_finished() {
             continue;
         }
@@ -176,7 +190,41 @@ pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
         priority: pod.spec.priority.unwrap_or_default(),
         labels: pod.labels().clone(),
         is_terminal: pod.is_terminal(),
+        created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        controller: pod.controller_reference().map(|owner| Controller {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        }),
+        is_tolerant_daemon_set_pod: pod.is_tolerant_daemon_set_pod(),
     }
+}
+
+/// What keeps the request from ending its pod: failed evictions, or its cancellation for another reason than the
+/// withdrawal of its requesters.
+fn obstacle(object: &EvictionRequest) -> Option<Obstacle> {
+    let status = object.status.as_ref()?;
+    if object.is_finished() {
+        let canceled = status.conditions.iter().find(|condition| {
+            condition.type_ == CANCELED && condition.status == "True" && condition.reason != "NoRequesters"
+        })?;
+        return Some(Obstacle {
+            since: canceled.last_transition_time.0,
+            reason: "RequestObstructed",
+            message: format!("{}: {}", canceled.reason, canceled.message),
+        });
+    }
+    let active = status.active_interceptors.first()?;
+    let entry = status
+        .interceptors
+        .iter()
+        .find(|entry| entry.name == *active && entry.name == IMPERATIVE_EVICTION)?;
+    let cause = rejection::cause(&entry.message)?;
+    Some(Obstacle {
+        since: entry.start_time.as_ref()?.0,
+        reason: rejection::reason(cause),
+        message: cause.to_owned(),
+    })
 }
 
 fn request(object: &EvictionRequest) -> RequestFacts {
@@ -188,6 +236,12 @@ fn request(object: &EvictionRequest) -> RequestFacts {
             condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters"
         });
     RequestFacts {
+        created: object
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        obstacle: obstacle(object),
         has_maintenance_requester: has_maintenance_requester(object),
         is_cancellation_forbidden: object.is_cancellation_forbidden(),
         state: if was_withdrawn {
@@ -197,5 +251,50 @@ fn request(object: &EvictionRequest) -> RequestFacts {
         } else {
             RequestState::Active
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::typed;
+    use serde_json::{Value, json};
+
+    fn obstacle_of(status: &Value) -> Option<(i64, &'static str, String)> {
+        let object: EvictionRequest = typed(json!({"metadata": {"name": "uid-1"}, "status": status}));
+        let obstacle = obstacle(&object)?;
+        Some((obstacle.since.as_second(), obstacle.reason, obstacle.message))
+    }
+
+    #[test]
+    fn obstacle_is_the_cause_of_failed_evictions_or_of_the_cancellation() {
+        let evicting = |active: &str, message: &str| {
+            json!({
+                "activeInterceptors": [active],
+                "interceptors": [{"name": active, "startTime": "1970-01-01T00:00:09Z", "message": message}],
+            })
+        };
+        let rejected = rejection::message(&rejection::budgets(&["db"]), 7, 100);
+        assert_eq!(
+            obstacle_of(&evicting(IMPERATIVE_EVICTION, &rejected)),
+            Some((9, "Budget", "blocked by PodDisruptionBudget db".to_owned()))
+        );
+        assert_eq!(obstacle_of(&evicting("a.example.com", &rejected)), None);
+        assert_eq!(
+            obstacle_of(&evicting(IMPERATIVE_EVICTION, "The pod was evicted.")),
+            None
+        );
+        let canceled = |reason: &str| {
+            json!({"conditions": [{
+                "type": "Canceled", "status": "True", "reason": reason, "message": "m",
+                "lastTransitionTime": "1970-01-01T00:00:05Z",
+            }]})
+        };
+        assert_eq!(
+            obstacle_of(&canceled("ValidationFailed")),
+            Some((5, "RequestObstructed", "ValidationFailed: m".to_owned()))
+        );
+        assert_eq!(obstacle_of(&canceled("NoRequesters")), None);
+        assert_eq!(obstacle_of(&json!({})), None);
     }
 }

@@ -17,9 +17,17 @@
 //! when an older maintenance limits it; the message of the node says so when the limited maintenance is older or has
 //! passed an entry. A node without targeted pods *waits for* the governors of the nodes that its own governors wait
 //! for.
+//!
+//! # Pods that come back
+//!
+//! Successors ([`successor`](super::successor)) of a controller that has come back several times are requested to leave
+//! with a growing pause after the end of the last one. They count as left. A node is not drained for a short time after
+//! the end of a successor, as the next one may follow.
 
+mod blockers;
 mod progress;
 mod report;
+mod returning;
 
 use std::collections::BTreeSet;
 
@@ -33,17 +41,20 @@ use super::model::{
 use super::node_state::{HoldingMaintenance, NodeAction, NodeRecord};
 use crate::conditions::whole_seconds;
 
-use progress::{DrainProgress, TargetedFrom};
+use blockers::{BlockersByNode, find_blockers};
+use progress::DrainProgress;
 
 /// Plans what to do. After the plan is executed, the next plan contains nothing to do.
 #[must_use]
 pub fn plan(state: &ClusterState, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let progress = DrainProgress::new(state);
+    let progress = DrainProgress::new(state, now);
     plan_nodes(state, &progress, &mut plan);
     plan_requests(state, &progress, &mut plan);
+    plan.next = progress.next;
+    let blockers = find_blockers(&progress);
     for index in 0..state.maintenances.len() {
-        plan_maintenance(state, &progress, index, now, &mut plan);
+        plan_maintenance(state, &progress, &blockers, index, &mut plan);
     }
     plan
 }
@@ -131,19 +142,17 @@ fn add_fast_forwards(progress: &DrainProgress<'_>, index: usize, node: &NodeFact
 
 fn plan_requests(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut Plan) {
     for (index, pod) in state.pods.iter().enumerate() {
-        let level = progress.nodes.get(pod.node).and_then(|node| node.level.as_ref());
-        let is_targeted = match (progress.targeted_from.get(index).and_then(Option::as_ref), level) {
-            (Some(TargetedFrom::Always), _) => true,
-            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
-            _ => false,
-        };
-        let action = match (is_targeted, state.requests.get(&pod.uid)) {
-            (true, None) => Some(RequestAction::Create),
+        if progress.is_paused(pod) {
+            continue;
+        }
+        let is_successor = progress.is_successor(pod);
+        let action = match (progress.is_targeted(index, pod), state.requests.get(&pod.uid)) {
+            (true, None) => Some(RequestAction::Create { is_successor }),
             (true, Some(request)) => match request.state {
                 RequestState::Active
                     if !request.has_maintenance_requester && !request.is_cancellation_forbidden =>
                 {
-                    Some(RequestAction::Join)
+                    Some(RequestAction::Join { is_successor })
                 }
                 RequestState::Withdrawn => Some(RequestAction::DeleteWithdrawn),
                 _ => None,
@@ -161,8 +170,8 @@ fn plan_requests(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut 
 fn plan_maintenance(
     state: &ClusterState,
     progress: &DrainProgress<'_>,
+    blockers: &BlockersByNode<'_>,
     index: usize,
-    now: Timestamp,
     plan: &mut Plan,
 ) {
     let Some(maintenance) = state.maintenances.get(index) else {
@@ -184,11 +193,12 @@ fn plan_maintenance(
         }
         Stage::Cordon => {}
         Stage::Drain => {
-            let events = report::report_drain(progress, index, maintenance, now, &mut status);
+            let events = report::report_drain(progress, blockers, index, maintenance, &mut status);
             plan.events.extend(events);
         }
         Stage::Complete => {
             status.drain_status = None;
+            status.blockers = Vec::new();
             status.node_statuses = Vec::new();
         }
         Stage::Idle | Stage::Other(_) => return,
@@ -200,7 +210,7 @@ fn plan_maintenance(
     {
         status.stage_statuses.push(StageStatus {
             name: maintenance.stage.clone(),
-            start_timestamp: Some(whole_seconds(now)),
+            start_timestamp: Some(whole_seconds(progress.now)),
         });
     }
     if status != maintenance.status {

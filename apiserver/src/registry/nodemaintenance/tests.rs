@@ -337,6 +337,39 @@ fn status_counts_nodes_and_conditions_are_validated() {
 }
 
 #[test]
+fn blockers_are_bounded_and_have_a_reason_and_a_time() {
+    let blocker = |message: &str| json!({"node": "a", "reason": "Budget", "message": message, "since": "2026-01-01T00:00:00Z"});
+    let longest = blocker(&"x".repeat(1024));
+    status(&json!({}), &json!({"blockers": vec![longest; 20]}), &[]);
+    status(
+        &json!({}),
+        &json!({"blockers": vec![json!({}); 21]}),
+        &[(
+            "status.blockers",
+            "FieldValueTooMany",
+            "Too many: 21: must have at most 20 items",
+        )],
+    );
+    status(
+        &json!({}),
+        &json!({"blockers": [blocker(""), {"message": "x".repeat(1025)}]}),
+        &[
+            (
+                "status.blockers[1].reason",
+                "FieldValueRequired",
+                "Required value",
+            ),
+            (
+                "status.blockers[1].message",
+                "FieldValueTooLong",
+                "Too long: may not be more than 1024 bytes",
+            ),
+            ("status.blockers[1].since", "FieldValueRequired", "Required value"),
+        ],
+    );
+}
+
+#[test]
 fn columns_show_nodes_and_pods_left() {
     let mut object = maintenance(&json!({"stage": "Drain", "reason": "kernel"}));
     object["metadata"]["creationTimestamp"] = json!("2026-01-01T11:59:00Z");

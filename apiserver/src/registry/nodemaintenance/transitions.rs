@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
-use drydock_proto::kinds::nodemaintenance::{NodeMaintenanceSpec, NodeMaintenanceStatus, Stage, StageStatus};
+use drydock_proto::kinds::nodemaintenance::{
+    Blocker, MAX_BLOCKER_MESSAGE_BYTES, MAX_BLOCKERS, NodeMaintenanceSpec, NodeMaintenanceStatus, Stage,
+    StageStatus,
+};
 use serde_json::{Value, json};
 
 use super::validation::{validate_selector, validate_stage};
@@ -91,6 +94,7 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
         &path.child("drainedNodes"),
         new.drained_nodes.unwrap_or_default(),
     ));
+    errors.extend(blocker_errors(&new.blockers, &path.child("blockers")));
     errors.extend(validate_conditions(&new.conditions, &path.child("conditions")));
     errors
 }
@@ -127,6 +131,29 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
             quoted(removed.name.as_str())
         );
         errors.push(FieldError::required(path, &detail));
+    }
+    errors
+}
+
+fn blocker_errors(blockers: &[Blocker], path: &FieldPath) -> ErrorList {
+    if blockers.len() > MAX_BLOCKERS {
+        return FieldError::too_many(path, blockers.len(), MAX_BLOCKERS).into();
+    }
+    let mut errors = ErrorList::new();
+    for (index, blocker) in blockers.iter().enumerate() {
+        let path = path.index(index);
+        if blocker.reason.is_empty() {
+            errors.push(FieldError::required(&path.child("reason"), ""));
+        }
+        if blocker.message.len() > MAX_BLOCKER_MESSAGE_BYTES {
+            errors.push(FieldError::too_long(
+                &path.child("message"),
+                MAX_BLOCKER_MESSAGE_BYTES,
+            ));
+        }
+        if blocker.since.is_none() {
+            errors.push(FieldError::required(&path.child("since"), ""));
+        }
     }
     errors
 }

@@ -310,7 +310,11 @@ fn terminating_daemon_set_and_static_pods_are_never_evicted() {
         ..pod()
     });
     check(&evicting(0), &terminating, &Step::Wait, None);
-    for exemption in [EvictionExemption::DaemonSetPod, EvictionExemption::StaticPod] {
+    for exemption in [
+        EvictionExemption::DaemonSetPod,
+        EvictionExemption::TolerantDaemonSetPod,
+        EvictionExemption::StaticPod,
+    ] {
         let target = Target::Present(TargetPod {
             exemption: Some(exemption),
             ..pod()
@@ -332,6 +336,20 @@ fn daemon_set_interceptor_does_not_time_out() {
     check(&request, &target, &Step::Wait, None);
 }
 
+#[test]
+fn request_for_a_tolerant_daemon_set_pod_says_why_it_waits() {
+    let exemption = EvictionExemption::TolerantDaemonSetPod;
+    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(9000)));
+    request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
+    let target = Target::Present(TargetPod {
+        exemption: Some(exemption),
+        ..pod()
+    });
+    check(&request, &target, &Step::RecordExemption(exemption), None);
+    let recorded = with(request, 1, |one| one.message = exemption.message().to_owned());
+    check(&recorded, &target, &Step::Wait, None);
+}
+
 /// A pod that budgets with these numbers of allowed disruptions select.
 fn pod_with_budgets(allowed: &[i32]) -> Target {
     let budgets = allowed.iter().enumerate().map(|(index, allowed)| Budget {
@@ -349,8 +367,10 @@ fn attempts_back_off_until_no_budget_blocks() {
     let attempt = |retry_after: Option<u64>, is_blocked_by_budget| {
         Some(Attempt {
             at: ago(2),
+            is_accepted: false,
             retry_after: retry_after.map(Duration::from_secs),
             is_blocked_by_budget,
+            unrecorded: 0,
         })
     };
     for (failures, budgets, attempt, next) in [
@@ -366,6 +386,31 @@ fn attempts_back_off_until_no_budget_blocks() {
     ] {
         let decision = decided(&evicting(failures), &pod_with_budgets(budgets), attempt);
         assert_eq!(decision.next, next, "{failures} {budgets:?} {attempt:?}");
+        assert_eq!(decision.step == Step::Evict, next.is_none());
+    }
+}
+
+#[test]
+fn attempts_whose_result_could_not_be_written_back_off() {
+    let attempt = |is_accepted, unrecorded| {
+        Some(Attempt {
+            at: ago(2),
+            is_accepted,
+            retry_after: None,
+            is_blocked_by_budget: false,
+            unrecorded,
+        })
+    };
+    for (failures, attempt, next) in [
+        (0, attempt(false, 1), None),
+        (0, attempt(false, 3), in_seconds(2)),
+        (2, attempt(false, 1), in_seconds(2)),
+        (0, attempt(false, u32::MAX), in_seconds(898)),
+        (0, attempt(true, 1), in_seconds(8)),
+        (0, attempt(true, 0), in_seconds(8)),
+    ] {
+        let decision = decided(&evicting(failures), &present(), attempt);
+        assert_eq!(decision.next, next, "{failures} {attempt:?}");
         assert_eq!(decision.step == Step::Evict, next.is_none());
     }
 }

@@ -53,9 +53,9 @@ async fn nodes_are_changed_first_then_requests_then_maintenances() {
     let (executor, observed, received) = executor(object);
     let plan = Plan {
         nodes: vec![(0, hold())],
-        requests: vec![(0, RequestAction::Create)],
+        requests: vec![(0, RequestAction::Create { is_successor: false })],
         maintenances: vec![(0, MaintenanceAction::AddFinalizer)],
-        events: Vec::new(),
+        ..Plan::default()
     };
     assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);
     let received = received.lock().unwrap().clone();
@@ -90,11 +90,41 @@ async fn nodes_are_changed_first_then_requests_then_maintenances() {
 }
 
 #[tokio::test]
+async fn request_of_a_successor_records_its_origin_and_is_kept() {
+    for is_taken in [false, true] {
+        let (executor, mut observed, received) = executor(move |request| match request.method.as_str() {
+            "POST" if is_taken => failure(409, "AlreadyExists", "exists", json!({})),
+            "GET" => request_of_another(&json!({})),
+            _ => object(request),
+        });
+        observed.state.pods[0].controller = Some(crate::nodemaintenance::model::Controller {
+            kind: "ReplicaSet".to_owned(),
+            name: "web".to_owned(),
+            uid: "rs-1".to_owned(),
+        });
+        let plan = Plan {
+            requests: vec![(0, RequestAction::Create { is_successor: true })],
+            ..Plan::default()
+        };
+        assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);
+        let received = received.lock().unwrap().clone();
+        let written = &received.last().unwrap().body;
+        let origin = written["metadata"]["annotations"][SUCCESSOR_ANNOTATION]
+            .as_str()
+            .unwrap();
+        let expected = json!({"node": "one", "kind": "ReplicaSet", "name": "web", "uid": "rs-1"});
+        assert_eq!(serde_json::from_str::<Value>(origin).unwrap(), expected);
+        let ttl = &written["spec"]["ttlSecondsAfterFinished"];
+        assert_eq!(ttl.is_null(), is_taken, "the TTL of another requester is kept");
+    }
+}
+
+#[tokio::test]
 async fn pods_are_not_requested_to_leave_when_cordoning_their_node_failed() {
     let (executor, observed, received) = executor(|_| failure(500, "InternalError", "no", json!({})));
     let plan = Plan {
         nodes: vec![(0, hold())],
-        requests: vec![(0, RequestAction::Create)],
+        requests: vec![(0, RequestAction::Create { is_successor: false })],
         ..Plan::default()
     };
     assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Failed);
@@ -127,7 +157,7 @@ async fn existing_request_is_joined_and_write_conflicts_are_retried() {
         }
     });
     let plan = Plan {
-        requests: vec![(0, RequestAction::Create)],
+        requests: vec![(0, RequestAction::Create { is_successor: false })],
         ..Plan::default()
     };
     assert_eq!(executor.execute(&observed, &plan).await, PlanOutcome::Complete);

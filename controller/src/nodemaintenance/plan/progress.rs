@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
+use jiff::Timestamp;
 
+use super::returning::{ReturningByController, count_lives, drain_start};
 use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
@@ -19,11 +21,16 @@ pub(super) struct DrainProgress<'a> {
     passed: Vec<usize>,
     /// The drainers of each node.
     node_drainers: Vec<Vec<usize>>,
-    pub(super) nodes: Vec<NodeProgress>,
+    pub(super) nodes: Vec<NodeProgress<'a>>,
     /// The governors of the nodes that a drainer waits for, by drainer.
     awaited: Vec<BTreeSet<usize>>,
     /// From when each pod is a drain target; `None` for pods that are not drained.
     pub(super) targeted_from: Vec<Option<TargetedFrom>>,
+    /// When the drain of each node began.
+    pub(super) starts: Vec<Option<Timestamp>>,
+    pub(super) now: Timestamp,
+    /// When to plan again without a change.
+    pub(super) next: Option<Timestamp>,
 }
 
 /// From when a pod is a drain target.
@@ -37,7 +44,7 @@ pub(super) enum TargetedFrom {
 
 /// The progress of one node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NodeProgress {
+pub(super) struct NodeProgress<'a> {
     pub(super) level: Option<PlanPosition>,
     /// The earliest among the pods that are left and count.
     next_target: Option<TargetedFrom>,
@@ -47,9 +54,13 @@ pub(super) struct NodeProgress {
     pub(super) requested: i32,
     /// Static pods that do not count.
     pub(super) static_pods: usize,
+    /// DaemonSet pods that tolerate the drain taint, by namespace and name of the DaemonSet. They do not count.
+    pub(super) tolerant_daemon_sets: BTreeMap<(&'a str, &'a str), usize>,
+    /// The controllers whose pods have come back since the drain began.
+    pub(super) returning: ReturningByController<'a>,
 }
 
-impl NodeProgress {
+impl<'a> NodeProgress<'a> {
     /// Whether a targeted pod is left.
     pub(super) fn has_targeted_pods(&self) -> bool {
         match (&self.next_target, &self.level) {
@@ -60,7 +71,7 @@ impl NodeProgress {
     }
 
     pub(super) fn is_drained(&self) -> bool {
-        self.next_target.is_none()
+        self.next_target.is_none() && !self.returning.values().any(|one| one.is_settling)
     }
 
     fn has_passed(&self, position: &PlanPosition) -> bool {
@@ -69,7 +80,15 @@ impl NodeProgress {
             .is_some_and(|level| level > position || (level == position && !self.has_targeted_pods()))
     }
 
-    fn count_pod(&mut self, state: &ClusterState, pod: &PodFacts, from: Option<&TargetedFrom>) {
+    fn count_pod(&mut self, state: &ClusterState, pod: &'a PodFacts, from: Option<&TargetedFrom>) {
+        if pod.is_tolerant_daemon_set_pod {
+            let name = pod.controller.as_ref().map_or("", |one| one.name.as_str());
+            *self
+                .tolerant_daemon_sets
+                .entry((&pod.namespace, name))
+                .or_insert(0) += 1;
+            return;
+        }
         if Some(pod.pod_type) == PodType::Static.rank() && state.static_pods == StaticPods::Reported {
             self.static_pods += 1;
             return;
@@ -93,7 +112,7 @@ impl NodeProgress {
 }
 
 impl<'a> DrainProgress<'a> {
-    pub(super) fn new(state: &'a ClusterState) -> Self {
+    pub(super) fn new(state: &'a ClusterState, now: Timestamp) -> Self {
         let drainers = state.by_age(Maintenance::is_draining);
         let mut progress = Self {
             state,
@@ -102,6 +121,9 @@ impl<'a> DrainProgress<'a> {
             nodes: Vec::new(),
             awaited: Vec::new(),
             targeted_from: Vec::new(),
+            starts: Vec::new(),
+            now,
+            next: None,
             drainers,
         };
         progress.nodes.extend(state.nodes.iter().map(|node| NodeProgress {
@@ -116,7 +138,18 @@ impl<'a> DrainProgress<'a> {
                 }
             }
         }
+        progress.starts = (0..state.nodes.len())
+            .map(|node| {
+                let drainers = progress.drainers_of(node).iter();
+                drain_start(drainers.filter_map(|drainer| progress.maintenance(*drainer)))
+            })
+            .collect();
+        let returning = count_lives(state, &progress.starts, now);
+        for (node, returning) in progress.nodes.iter_mut().zip(returning) {
+            node.returning = returning;
+        }
         progress.count_pods();
+        progress.next = progress.find_next();
         progress.advance();
         progress.awaited = (0..progress.drainers.len())
             .map(|drainer| progress.find_awaited(drainer))
@@ -140,7 +173,7 @@ impl<'a> DrainProgress<'a> {
             .unwrap_or_default()
     }
 
-    pub(super) fn nodes_of(&self, drainer: usize) -> impl Iterator<Item = (usize, &NodeProgress)> {
+    pub(super) fn nodes_of(&self, drainer: usize) -> impl Iterator<Item = (usize, &NodeProgress<'a>)> {
         let nodes = self.maintenance(drainer).map(|one| one.nodes.as_slice());
         nodes
             .unwrap_or_default()
@@ -161,6 +194,16 @@ impl<'a> DrainProgress<'a> {
             .map(|entry| &entry.position)
     }
 
+    /// Whether the pod, with this index in the cluster state, is to leave at the level that its node has reached.
+    pub(super) fn is_targeted(&self, index: usize, pod: &PodFacts) -> bool {
+        let level = self.nodes.get(pod.node).and_then(|node| node.level.as_ref());
+        match (self.targeted_from.get(index).and_then(Option::as_ref), level) {
+            (Some(TargetedFrom::Always), _) => true,
+            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
+            _ => false,
+        }
+    }
+
     fn count_pods(&mut self) {
         let state = self.state;
         let recorded: Vec<Vec<Entry>> = state
@@ -174,12 +217,17 @@ impl<'a> DrainProgress<'a> {
             })
             .collect();
         for pod in &state.pods {
+            let is_successor = self.is_successor(pod);
             let recorded = recorded.get(pod.node).map(Vec::as_slice).unwrap_or_default();
             let from = self.find_targeted_from(pod, recorded);
             if let Some(node) = self.nodes.get_mut(pod.node)
                 && !pod.is_terminal
             {
                 node.count_pod(state, pod, from.as_ref());
+                let controller = pod.controller.as_ref().filter(|_| is_successor && from.is_some());
+                if let Some(returning) = controller.and_then(|one| node.returning.get_mut(one.uid.as_str())) {
+                    returning.present.get_or_insert(pod);
+                }
             }
             self.targeted_from.push(from);
         }
@@ -187,7 +235,7 @@ impl<'a> DrainProgress<'a> {
 
     fn find_targeted_from(&self, pod: &PodFacts, recorded: &[Entry]) -> Option<TargetedFrom> {
         let drainers = self.drainers_of(pod.node);
-        if drainers.is_empty() || pod.is_terminal {
+        if drainers.is_empty() || pod.is_terminal || pod.is_tolerant_daemon_set_pod {
             return None;
         }
         if recorded.iter().any(|entry| pod.is_matched_by(entry)) {

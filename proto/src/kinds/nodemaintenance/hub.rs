@@ -15,11 +15,18 @@ pub const DRAINED: &str = "Drained";
 pub const COMPLETION_FINALIZER: &str = "nodemaintenance.k8s.io/maintenance-completion";
 /// The annotation on a Node that records what maintenances have changed on it, as JSON.
 pub const STATUS_ANNOTATION: &str = "nodemaintenance.coordination.k8s.io/status";
-/// The taint that keeps DaemonSet pods from being recreated on the node, effect `NoSchedule`.
+/// The taint that keeps DaemonSet pods from being recreated on the node.
 pub const DRAIN_TAINT: &str = "nodemaintenance.coordination.k8s.io/drain";
+/// The effect of [`DRAIN_TAINT`].
+pub const DRAIN_TAINT_EFFECT: &str = "NoSchedule";
 /// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
 /// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
+
+/// The maximum number of blockers in a status.
+pub const MAX_BLOCKERS: usize = 20;
+/// The maximum length of a blocker's message, in bytes.
+pub const MAX_BLOCKER_MESSAGE_BYTES: usize = 1024;
 
 /// Declares that nodes go out of service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -187,6 +194,10 @@ pub struct NodeMaintenanceStatus {
     /// The number of selected nodes that are drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained_nodes: Option<i32>,
+    /// What holds the drain now, the oldest first. At most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub blockers: Vec<Blocker>,
     /// Drained, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
@@ -246,6 +257,35 @@ pub struct NodeStatus {
     /// The number of active EvictionRequests of targeted pods.
     #[serde(default)]
     pub active_eviction_requests: i32,
+}
+
+/// Something that holds the drain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocker {
+    /// The name of the node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    /// The namespace of the pod.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// The name of the pod.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod: String,
+    /// The name of the EvictionRequest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request: String,
+    /// Why the drain is held, in one word.
+    #[serde(default)]
+    #[schemars(required)]
+    pub reason: String,
+    /// A human readable message with names. At most 1024 bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Since when the drain is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(required, schema_with = "crate::schema::time")]
+    pub since: Option<Time>,
 }
 
 /// A reference to a node.

@@ -136,12 +136,15 @@ fn requests_are_created_joined_and_replaced() {
     assert_eq!(
         actions,
         [
-            (0, RequestAction::Create),
-            (1, RequestAction::Join),
+            (0, RequestAction::Create { is_successor: false }),
+            (1, RequestAction::Join { is_successor: false }),
             (2, RequestAction::DeleteWithdrawn)
         ]
     );
-    assert_eq!(cluster.execute().requests, [(2, RequestAction::Create)]);
+    assert_eq!(
+        cluster.execute().requests,
+        [(2, RequestAction::Create { is_successor: false })]
+    );
 }
 
 #[test]

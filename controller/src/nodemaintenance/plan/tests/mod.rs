@@ -1,13 +1,15 @@
 //! The planner against a simulated cluster. Tests are grouped by topic in submodules.
 
+mod blockers;
 mod lifecycle;
 mod properties;
+mod returning;
 mod status;
 mod worked_example;
 
 use super::*;
 use crate::nodemaintenance::drain_plan::entries;
-use crate::nodemaintenance::model::{PodFacts, StaticPods};
+use crate::nodemaintenance::model::{Controller, PodFacts, StaticPods};
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus};
 
 fn now() -> Timestamp {
@@ -34,9 +36,15 @@ struct Cluster {
     events: Vec<MaintenanceEvent>,
     /// The number of the last pod.
     serial: usize,
+    /// How many seconds have passed.
+    elapsed: i64,
 }
 
 impl Cluster {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(now().as_second() + self.elapsed).unwrap()
+    }
+
     fn node(&mut self, name: &str) -> usize {
         self.state.nodes.push(NodeFacts {
             name: name.to_owned(),
@@ -81,9 +89,23 @@ impl Cluster {
         }
     }
 
+    /// Adds pods of a DaemonSet that tolerates the drain taint.
+    fn tolerant_daemon_set_pods(&mut self, node: usize, count: usize, daemon_set: &str) {
+        let first = self.state.pods.len();
+        self.typed_pods(node, count, &PodType::DaemonSet, 5);
+        for pod in &mut self.state.pods[first..] {
+            pod.is_tolerant_daemon_set_pod = true;
+            pod.controller = Some(Controller {
+                kind: "DaemonSet".to_owned(),
+                name: daemon_set.to_owned(),
+                uid: format!("{daemon_set}-uid"),
+            });
+        }
+    }
+
     /// Plans and executes once.
     fn execute(&mut self) -> Plan {
-        let plan = plan(&self.state, now());
+        let plan = plan(&self.state, self.now());
         for (index, action) in &plan.nodes {
             let node = &mut self.state.nodes[*index];
             match action.clone() {
@@ -103,7 +125,9 @@ impl Cluster {
             let uid = self.state.pods[*index].uid.clone();
             let request = self.state.requests.entry(uid.clone()).or_default();
             match action {
-                RequestAction::Create | RequestAction::Join => request.has_maintenance_requester = true,
+                RequestAction::Create { .. } | RequestAction::Join { .. } => {
+                    request.has_maintenance_requester = true;
+                }
                 RequestAction::DeleteWithdrawn => drop(self.state.requests.remove(&uid)),
                 RequestAction::Withdraw => *request = withdrawn(),
             }
@@ -195,6 +219,7 @@ fn withdrawn() -> RequestFacts {
         has_maintenance_requester: false,
         is_cancellation_forbidden: false,
         state: RequestState::Withdrawn,
+        ..RequestFacts::default()
     }
 }
 

@@ -16,7 +16,7 @@ fn clusters() -> impl Strategy<Value = Cluster> {
         proptest::collection::btree_set(0_usize..4, 0..4),
         proptest::collection::vec(plan_entry, 1..6),
     );
-    let pod = (0_usize..4, pod_type, 0_i32..6, 0_usize..3);
+    let pod = (0_usize..4, pod_type, 0_i32..6, 0_usize..3, any::<bool>());
     (
         proptest::collection::vec(maintenance, 1..4),
         proptest::collection::vec(pod, 0..25),
@@ -34,10 +34,11 @@ fn clusters() -> impl Strategy<Value = Cluster> {
                 let nodes: Vec<usize> = nodes.into_iter().collect();
                 cluster.maintenance(&format!("m-{index}"), &nodes, &plan);
             }
-            for (node, pod_type, priority, app) in pods {
+            for (node, pod_type, priority, app, is_tolerant) in pods {
                 cluster.typed_pods(node, 1, &pod_type, priority);
-                let labels = &mut cluster.state.pods.last_mut().unwrap().labels;
-                labels.insert("app".to_owned(), app.to_string());
+                let pod = cluster.state.pods.last_mut().unwrap();
+                pod.labels.insert("app".to_owned(), app.to_string());
+                pod.is_tolerant_daemon_set_pod = is_tolerant && pod_type == PodType::DaemonSet;
             }
             cluster
         })
@@ -115,12 +116,15 @@ proptest! {
         }
     }
 
-    /// Nodes are drained for all plans when requested pods leave.
+    /// Nodes are drained for all plans when requested pods leave. Tolerant DaemonSet pods are never requested.
     #[test]
     fn drains_terminate(mut cluster in clusters()) {
         for _ in 0..200 {
             cluster.settle();
             let requests = cluster.state.requests.clone();
+            for pod in cluster.state.pods.iter().filter(|pod| pod.is_tolerant_daemon_set_pod) {
+                prop_assert!(!requests.contains_key(&pod.uid), "{pod:?} is requested");
+            }
             let before = cluster.state.pods.len();
             cluster.state.pods.retain(|pod| !requests.contains_key(&pod.uid));
             if cluster.state.pods.len() == before {
@@ -129,7 +133,8 @@ proptest! {
         }
         for maintenance in &cluster.state.maintenances {
             for pod in cluster.state.pods.iter().filter(|pod| maintenance.nodes.contains(&pod.node)) {
-                prop_assert!(!maintenance.entries.iter().any(|entry| pod.is_matched_by(entry)), "{pod:?} is left");
+                let is_target = maintenance.entries.iter().any(|entry| pod.is_matched_by(entry));
+                prop_assert!(!is_target || pod.is_tolerant_daemon_set_pod, "{pod:?} is left");
             }
         }
     }

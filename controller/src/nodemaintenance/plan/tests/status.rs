@@ -124,3 +124,66 @@ fn status_of_five_thousand_nodes_stays_below_the_size_limit() {
         (Some(5000), Some(4999))
     );
 }
+
+#[test]
+fn tolerant_daemon_set_pods_are_left_alone_and_named() {
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    let maintenance = cluster.maintenance("m", &[node], &full_plan());
+    cluster.typed_pods(node, 1, &PodType::DaemonSet, 5);
+    cluster.tolerant_daemon_set_pods(node, 2, "kube-proxy");
+    cluster.settle();
+    let requested: Vec<&String> = cluster.state.requests.keys().collect();
+    assert_eq!(requested, ["uid-1"]);
+    let left_alone = "2 pods of DaemonSets that tolerate the drain taint (DaemonSetPod): shop/kube-proxy (2)";
+    let condition = &cluster.status(maintenance).conditions[0];
+    assert_eq!(condition.status, "False");
+    assert_eq!(
+        condition.message,
+        format!("Targeted pods are left on selected nodes. Left alone: {left_alone}.")
+    );
+    cluster.leave(node, 1);
+    cluster.settle();
+    let status = cluster.status(maintenance);
+    assert_eq!(status.conditions[0].status, "True");
+    assert_eq!(
+        status.conditions[0].message,
+        format!("All targeted pods are gone from all selected nodes. Left alone: {left_alone}.")
+    );
+    assert_eq!(
+        status
+            .drain_status
+            .as_ref()
+            .unwrap()
+            .pods_pending_eviction_request,
+        0
+    );
+    assert!(cluster.events.iter().any(
+        |event| matches!(event, MaintenanceEvent::TolerantDaemonSetPods { description, .. } if description == left_alone)
+    ));
+}
+
+#[test]
+fn request_for_a_tolerant_daemon_set_pod_is_withdrawn() {
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    cluster.maintenance("m", &[node], &full_plan());
+    cluster.typed_pods(node, 1, &PodType::DaemonSet, 5);
+    cluster.settle();
+    cluster.state.pods[0].is_tolerant_daemon_set_pod = true;
+    cluster.settle();
+    assert_eq!(cluster.state.requests["uid-1"], withdrawn());
+}
+
+#[test]
+fn many_tolerant_daemon_sets_are_counted_and_the_first_are_named() {
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    let maintenance = cluster.maintenance("m", &[node], &full_plan());
+    for index in 0..7 {
+        cluster.tolerant_daemon_set_pods(node, 1, &format!("agent-{index}"));
+    }
+    cluster.settle();
+    let message = &cluster.status(maintenance).conditions[0].message;
+    assert!(message.ends_with("shop/agent-4 (1), 2 more."), "{message}");
+}

@@ -1,0 +1,152 @@
+//! Controllers whose pods come back to a node that is drained. The terms are defined in
+//! [`successor`](crate::nodemaintenance::successor).
+
+use std::collections::{BTreeMap, HashMap};
+
+use drydock_proto::kinds::nodemaintenance::Stage;
+use jiff::Timestamp;
+
+use super::progress::DrainProgress;
+use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts};
+use crate::nodemaintenance::successor::{LIVES_UNTIL_PAUSE, Life, Origin, SETTLING, pause};
+
+/// The successors of one controller on one node.
+#[derive(Debug, Clone)]
+pub(super) struct Returning<'a> {
+    /// The life that ended last.
+    pub(super) last: &'a Life,
+    /// How many lives have ended.
+    pub(super) lives: u32,
+    /// When the eviction of the first successor was requested.
+    pub(super) first_requested_at: Timestamp,
+    /// One that is on the node and is to leave.
+    pub(super) present: Option<&'a PodFacts>,
+    /// Whether the last life ended only now, so that another may follow.
+    pub(super) is_settling: bool,
+}
+
+impl Returning<'_> {
+    /// Whether it holds the drain and is to be reported.
+    pub(super) fn is_blocking(&self) -> bool {
+        self.lives >= LIVES_UNTIL_PAUSE && (self.present.is_some() || self.is_settling)
+    }
+
+    /// What has come back, where and how often, and when it is requested to leave again.
+    pub(super) fn describe(&self, now: Timestamp) -> String {
+        let Origin { node, kind, name, .. } = &self.last.origin;
+        let (namespace, lives) = (&self.last.namespace, self.lives);
+        let again = self.paused_until().filter(|until| *until > now);
+        let again = again.map(|until| format!("; it is requested to leave again at {until}"));
+        format!(
+            "{kind} {namespace}/{name} has come back to node {node} {lives} times (ComesBack){}",
+            again.unwrap_or_default()
+        )
+    }
+
+    /// Until when no successor is requested to leave.
+    fn paused_until(&self) -> Option<Timestamp> {
+        self.last.ended_at.checked_add(pause(self.lives)).ok()
+    }
+}
+
+/// The controllers that come back, by UID.
+pub(super) type ReturningByController<'a> = BTreeMap<&'a str, Returning<'a>>;
+
+/// When the drain of a node began: the earliest start among the maintenances that drain it.
+pub(super) fn drain_start<'a>(drainers: impl Iterator<Item = &'a Maintenance>) -> Option<Timestamp> {
+    drainers
+        .flat_map(|maintenance| &maintenance.status.stage_statuses)
+        .filter(|stage| stage.name == Stage::Drain)
+        .filter_map(|stage| Some(stage.start_timestamp.as_ref()?.0))
+        .min()
+}
+
+/// The controllers that have come back since the drain of each node began. `starts` and the result are by node.
+pub(super) fn count_lives<'a>(
+    state: &'a ClusterState,
+    starts: &[Option<Timestamp>],
+    now: Timestamp,
+) -> Vec<ReturningByController<'a>> {
+    let mut returning: Vec<ReturningByController<'a>> = vec![BTreeMap::new(); state.nodes.len()];
+    if state.lives.is_empty() {
+        return returning;
+    }
+    let indexes: HashMap<&str, usize> = state
+        .nodes
+        .iter()
+        .enumerate()
+        .map(|(index, node)| (node.name.as_str(), index))
+        .collect();
+    for life in &state.lives {
+        let Some(index) = indexes.get(life.origin.node.as_str()) else {
+            continue;
+        };
+        let start = starts.get(*index).copied().flatten();
+        let Some(controllers) = returning
+            .get_mut(*index)
+            .filter(|_| start.is_some_and(|start| life.requested_at >= start))
+        else {
+            continue;
+        };
+        let entry = controllers.entry(&life.origin.uid).or_insert(Returning {
+            last: life,
+            lives: 0,
+            first_requested_at: life.requested_at,
+            present: None,
+            is_settling: false,
+        });
+        entry.lives = entry.lives.saturating_add(1);
+        entry.first_requested_at = entry.first_requested_at.min(life.requested_at);
+        if life.ended_at > entry.last.ended_at {
+            entry.last = life;
+        }
+    }
+    for controller in returning.iter_mut().flat_map(BTreeMap::values_mut) {
+        controller.is_settling = controller
+            .last
+            .ended_at
+            .checked_add(SETTLING)
+            .is_ok_and(|until| until > now);
+    }
+    returning
+}
+
+impl<'a> DrainProgress<'a> {
+    /// Whether the pod was created after the drain of its node began.
+    pub(super) fn is_successor(&self, pod: &PodFacts) -> bool {
+        match (pod.created, self.starts.get(pod.node).copied().flatten()) {
+            (Some(created), Some(start)) => created > start,
+            _ => false,
+        }
+    }
+
+    /// Whether the pod is a successor that is not requested to leave before a pause has passed.
+    pub(super) fn is_paused(&self, pod: &PodFacts) -> bool {
+        self.is_successor(pod)
+            && self
+                .returning(pod)
+                .and_then(Returning::paused_until)
+                .is_some_and(|until| until > self.now)
+    }
+
+    fn returning(&self, pod: &PodFacts) -> Option<&Returning<'a>> {
+        let controller = pod.controller.as_ref()?;
+        self.nodes.get(pod.node)?.returning.get(controller.uid.as_str())
+    }
+
+    /// The next time at which a pause or a settling ends.
+    pub(super) fn find_next(&self) -> Option<Timestamp> {
+        let settled = self
+            .nodes
+            .iter()
+            .flat_map(|node| node.returning.values())
+            .filter_map(|controller| controller.last.ended_at.checked_add(SETTLING).ok());
+        let resumed = self
+            .state
+            .pods
+            .iter()
+            .filter(|pod| self.is_successor(pod))
+            .filter_map(|pod| self.returning(pod)?.paused_until());
+        settled.chain(resumed).filter(|at| *at > self.now).min()
+    }
+}
