@@ -30,7 +30,7 @@
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
 //! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
-//!                    plan ▶ plan::report ▶ plan::progress ▶ model
+//!                    plan ▶ plan::report ▶ plan::blockers ▶ plan::progress ▶ plan::returning ▶ model
 //! ```
 //!
 //! # Invariants

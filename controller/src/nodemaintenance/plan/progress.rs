@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
 use jiff::Timestamp;
 
-use super::returning::{ReturningByController, count_lives, drain_start};
+use super::returning::{Returning, ReturningByController, count_lives, drain_start};
 use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
@@ -202,6 +202,44 @@ impl<'a> DrainProgress<'a> {
             (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
             _ => false,
         }
+    }
+
+    /// Whether the pod was created after the drain of its node began.
+    pub(super) fn is_successor(&self, pod: &PodFacts) -> bool {
+        match (pod.created, self.starts.get(pod.node).copied().flatten()) {
+            (Some(created), Some(start)) => created > start,
+            _ => false,
+        }
+    }
+
+    /// Whether the pod is a successor that is not requested to leave before a pause has passed.
+    pub(super) fn is_paused(&self, pod: &PodFacts) -> bool {
+        self.is_successor(pod)
+            && self
+                .returning(pod)
+                .and_then(Returning::paused_until)
+                .is_some_and(|until| until > self.now)
+    }
+
+    fn returning(&self, pod: &PodFacts) -> Option<&Returning<'a>> {
+        let controller = pod.controller.as_ref()?;
+        self.nodes.get(pod.node)?.returning.get(controller.uid.as_str())
+    }
+
+    /// The next time at which a pause or a settling ends.
+    fn find_next(&self) -> Option<Timestamp> {
+        let settled = self
+            .nodes
+            .iter()
+            .flat_map(|node| node.returning.values())
+            .filter_map(Returning::settled_at);
+        let resumed = self
+            .state
+            .pods
+            .iter()
+            .filter(|pod| self.is_successor(pod))
+            .filter_map(|pod| self.returning(pod)?.paused_until());
+        settled.chain(resumed).filter(|at| *at > self.now).min()
     }
 
     fn count_pods(&mut self) {

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 use drydock_proto::kinds::nodemaintenance::Stage;
 use jiff::Timestamp;
 
-use super::progress::DrainProgress;
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts};
 use crate::nodemaintenance::successor::{LIVES_UNTIL_PAUSE, Life, Origin, SETTLING, pause};
 
@@ -43,8 +42,13 @@ impl Returning<'_> {
         )
     }
 
+    /// From when the node counts as drained if no successor is left.
+    pub(super) fn settled_at(&self) -> Option<Timestamp> {
+        self.last.ended_at.checked_add(SETTLING).ok()
+    }
+
     /// Until when no successor is requested to leave.
-    fn paused_until(&self) -> Option<Timestamp> {
+    pub(super) fn paused_until(&self) -> Option<Timestamp> {
         self.last.ended_at.checked_add(pause(self.lives)).ok()
     }
 }
@@ -102,51 +106,7 @@ pub(super) fn count_lives<'a>(
         }
     }
     for controller in returning.iter_mut().flat_map(BTreeMap::values_mut) {
-        controller.is_settling = controller
-            .last
-            .ended_at
-            .checked_add(SETTLING)
-            .is_ok_and(|until| until > now);
+        controller.is_settling = controller.settled_at().is_some_and(|until| until > now);
     }
     returning
-}
-
-impl<'a> DrainProgress<'a> {
-    /// Whether the pod was created after the drain of its node began.
-    pub(super) fn is_successor(&self, pod: &PodFacts) -> bool {
-        match (pod.created, self.starts.get(pod.node).copied().flatten()) {
-            (Some(created), Some(start)) => created > start,
-            _ => false,
-        }
-    }
-
-    /// Whether the pod is a successor that is not requested to leave before a pause has passed.
-    pub(super) fn is_paused(&self, pod: &PodFacts) -> bool {
-        self.is_successor(pod)
-            && self
-                .returning(pod)
-                .and_then(Returning::paused_until)
-                .is_some_and(|until| until > self.now)
-    }
-
-    fn returning(&self, pod: &PodFacts) -> Option<&Returning<'a>> {
-        let controller = pod.controller.as_ref()?;
-        self.nodes.get(pod.node)?.returning.get(controller.uid.as_str())
-    }
-
-    /// The next time at which a pause or a settling ends.
-    pub(super) fn find_next(&self) -> Option<Timestamp> {
-        let settled = self
-            .nodes
-            .iter()
-            .flat_map(|node| node.returning.values())
-            .filter_map(|controller| controller.last.ended_at.checked_add(SETTLING).ok());
-        let resumed = self
-            .state
-            .pods
-            .iter()
-            .filter(|pod| self.is_successor(pod))
-            .filter_map(|pod| self.returning(pod)?.paused_until());
-        settled.chain(resumed).filter(|at| *at > self.now).min()
-    }
 }
