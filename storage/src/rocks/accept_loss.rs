@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::column_families::{Access, Engine, Meta, Recovery, View};
 use super::error::OpenError;
+use super::folder::{RECOVERING, engine_folder, is_interrupted, lock_folder, mark_path};
 use super::format::{sync_folder, write_durably};
 use super::mark::MarkFile;
-use super::open::{engine_folder, lock_folder, mark_path};
 use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, read_row, sealed};
 use super::transfer::{Importer, jump};
 use super::verify::{VerifyReport, verify_locked};
@@ -148,14 +148,6 @@ fn write_recovered(
         ended_early: unreadable.ended_early,
         kept_aside: None,
     })
-}
-
-/// Where the recovered store is written before it replaces the damaged one.
-const RECOVERING: &str = "recovering";
-
-/// Whether a recovery was interrupted while it replaced the store.
-pub(crate) fn is_interrupted(folder: &Path) -> bool {
-    folder.join(RECOVERING).join("format").exists() && !folder.join("format").exists()
 }
 
 /// Where the damaged files are kept.

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::RocksStore;
 use super::column_families::{
     Access, Engine, HISTORY, Meta, Recovery, STATE, View, history_key, parse_history_key,
 };
@@ -64,17 +63,6 @@ pub struct CheckReport {
 
 /// Waits for the given time; returns whether to stop.
 type Pause<'a> = dyn Fn(Duration) -> bool + 'a;
-
-impl RocksStore {
-    /// Reads every value from disk and compares it with its checksums, without pauses. Blocks.
-    ///
-    /// # Errors
-    /// The engine cannot be read or another check is running, which says nothing about the values; the disk is nearly
-    /// full; a row has a malformed key.
-    pub fn check_values(&self) -> Result<CheckReport, StoreError> {
-        check(&self.parts, &|_| false)
-    }
-}
 
 /// The folder of the checkpoint.
 const FOLDER: &str = "check";

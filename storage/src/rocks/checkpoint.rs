@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
 use super::format::{CURRENT, make_folder, sync_folder, write_durably};
+use super::handle::RocksStore;
 use super::progress::{ContentHash, MaintenanceError, Progress, REPORT_EVERY, at, hex, sealed};
 use super::recover::{self, Position};
 use crate::Key;

@@ -26,17 +26,11 @@ use super::column_families::{Engine, Meta, Step};
 use super::error::EngineError;
 use super::message::{Message, Reply};
 use super::parts::Parts;
-use super::queue::Weight;
 use crate::clock::Stopwatch;
 use crate::metrics::{Metrics, Stage};
 use crate::options::Durability;
 use crate::{Revision, StoreError};
 
-/// The most one batch takes.
-pub(crate) const BATCH: Weight = Weight {
-    writes: 1024,
-    bytes: 1 << 20,
-};
 /// How often a stalled batch is tried again.
 const STALL_PAUSE: Duration = Duration::from_millis(5);
 /// How many revisions relaxed mode may assign between two durable ceilings.

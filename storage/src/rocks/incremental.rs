@@ -16,13 +16,13 @@ use rocksdb::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::RocksStore;
 use super::column_families::{Access, Engine, Recovery};
 use super::error::{EngineError, OpenError};
 use super::format::{CURRENT, make_folder, write_durably};
+use super::handle::RocksStore;
 use super::progress::{MaintenanceError, at};
 use super::recover;
-use super::transfer::Source;
+use super::source::Source;
 use crate::{Revision, StoreError};
 
 const ENGINE: &str = "engine";

@@ -12,13 +12,6 @@
 //! | background | `housekeeping`, `check` |
 //! | backups and repair | `checkpoint`, `incremental`, `transfer` (restore, export, import), `verify`, `accept_loss` |
 
-use std::sync::Arc;
-
-use self::parts::Parts;
-use self::threads::Threads;
-use crate::Key;
-use crate::metrics::Metrics;
-
 mod accept_loss;
 mod batch;
 mod capacity;
@@ -28,7 +21,9 @@ mod column_families;
 mod commit;
 mod disk_probe;
 mod error;
+mod folder;
 mod format;
+mod handle;
 mod history;
 mod housekeeping;
 mod incremental;
@@ -46,7 +41,9 @@ mod published;
 mod queue;
 mod read;
 mod recover;
+mod replays;
 mod retention;
+mod source;
 mod store;
 mod submit;
 mod tail;
@@ -60,44 +57,13 @@ pub use accept_loss::{RecoverReport, recover};
 pub use check::CheckReport;
 pub use checkpoint::{BackupFile, BackupReport, Manifest, verify_backup};
 pub use error::OpenError;
+pub use handle::RocksStore;
 pub use incremental::IncrementalReport;
 pub use open::Opened;
 pub use progress::{MaintenanceError, Progress};
 pub use transfer::{ExportReport, ImportReport, import, restore};
 pub use verify::{VerifyReport, verify};
 pub use watch::RocksEvents;
-
-/// A store in a folder. Clones share it; when the last one is dropped the store is closed.
-#[derive(Clone)]
-pub struct RocksStore {
-    parts: Arc<Parts>,
-    threads: Arc<Threads>,
-}
-
-impl RocksStore {
-    /// The metrics of the store.
-    #[must_use]
-    pub fn metrics(&self) -> &Metrics {
-        &self.parts.metrics
-    }
-
-    /// The identity of the store.
-    #[must_use]
-    pub fn uuid(&self) -> uuid::Uuid {
-        self.parts.mark.store()
-    }
-
-    /// Keys whose value failed its checksum when the store was opened, and that are still there.
-    #[must_use]
-    pub fn damaged(&self) -> Vec<Key> {
-        self.parts.published.index().damaged().cloned().collect()
-    }
-
-    /// Does the periodic work once: measures the disk, drops old history, syncs the mark. Blocks.
-    pub fn run_housekeeping(&self) {
-        self.threads.housekeeping().once();
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -5,27 +5,26 @@
 //! folder that counts as empty.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::RocksStore;
-use super::accept_loss::is_interrupted;
 use super::check::remove_checkpoint;
 use super::column_families::{Access, Engine, Meta, Recovery, Step};
 use super::commit::CommitThread;
 use super::disk_probe::{ballast_path, probe_disk};
 use super::error::OpenError;
+use super::folder::{engine_folder, is_interrupted, is_unfinished, lock_folder, mark_path};
 use super::format::{CURRENT, Format, make_folder, sync_folder};
-use super::lock::{FolderLock, LockError, unfit_file_system};
+use super::handle::RocksStore;
+use super::lock::{FolderLock, unfit_file_system};
 use super::mark::{CommitMark, Mark, MarkFile};
 use super::parts::{Found, Parts};
 use super::recover;
 use super::threads::Threads;
-use super::transfer::is_unfinished;
 use crate::clock::Stopwatch;
 use crate::options::{Durability, FreeSpace, Options};
 use crate::record::Records;
@@ -61,15 +60,6 @@ pub struct Opened {
     pub sync_micros: Option<u64>,
     /// How long the start took, in milliseconds.
     pub took_ms: u64,
-}
-
-/// The engine's folder of a store.
-pub(crate) fn engine_folder(folder: &Path) -> PathBuf {
-    folder.join("db")
-}
-
-pub(crate) fn mark_path(folder: &Path) -> PathBuf {
-    folder.join("mark")
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + '_ {
@@ -257,14 +247,6 @@ fn start(
     Ok(RocksStore {
         parts,
         threads: Arc::new(threads.map_err(io_error(&folder))?),
-    })
-}
-
-/// Takes the lock of the folder.
-pub(crate) fn lock_folder(options: &Options) -> Result<FolderLock, OpenError> {
-    FolderLock::take(&options.path, options.lock_wait, options.boot_id).map_err(|error| match error {
-        LockError::Held(holder) => OpenError::Locked { holder },
-        LockError::Io(source) => OpenError::io(&options.path, source),
     })
 }
 

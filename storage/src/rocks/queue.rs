@@ -25,6 +25,12 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// The half-life of an estimate that no batch renews.
 const HALVED_EVERY: Duration = Duration::from_secs(10);
 
+/// The most one batch takes.
+pub(crate) const BATCH: Weight = Weight {
+    writes: 1024,
+    bytes: 1 << 20,
+};
+
 /// The size of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RocksStore;
-use super::commit::BATCH;
+use super::handle::RocksStore;
 use super::index::Slot;
 use super::lifecycle::closed;
+use super::queue::BATCH;
 use super::queue::{Refused, Weight};
 use super::read;
 use super::submit::{unknown, weight};

@@ -18,16 +18,18 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::RocksStore;
 use super::checkpoint::{open_engine, verify_backup};
 use super::column_families::{Engine, Meta, Step};
 use super::error::OpenError;
+use super::folder::{UNFINISHED, lock_folder, mark_path};
 use super::format::{CURRENT, Format, make_folder, sync_folder, sync_name};
+use super::handle::RocksStore;
 use super::incremental;
 use super::mark::{Mark, MarkFile};
-use super::open::{create_engine, lock_folder, mark_path, refuse_unfit};
+use super::open::{create_engine, refuse_unfit};
 use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, sealed};
 use super::read::scan;
+use super::source::Source;
 use crate::options::Options;
 use crate::record::{Place, Records, StoredState, finish_state};
 use crate::{At, Key, KeyRange, Page, Revision, Value};
@@ -63,17 +65,9 @@ pub struct ImportReport {
     pub notes: Vec<&'static str>,
 }
 
-/// A file in a folder that is being filled: without it, one that was barely begun would look like a new, empty store.
-const UNFINISHED: &str = "unfinished";
-
 fn begin_filling(folder: &Path) -> Result<(), MaintenanceError> {
     File::create(folder.join(UNFINISHED)).map_err(at(folder))?;
     sync_folder(folder).map_err(at(folder))
-}
-
-/// Whether a restore or an import into a folder was interrupted.
-pub(crate) fn is_unfinished(folder: &Path) -> bool {
-    folder.join(UNFINISHED).exists()
 }
 
 /// The consequences of every restore.
@@ -245,15 +239,6 @@ pub fn restore(
 
 /// Where the files of an incremental backup are restored before they are read.
 const RESTORING: &str = "restoring";
-
-/// A store that objects are taken from.
-pub(crate) struct Source {
-    pub(crate) engine: Engine,
-    pub(crate) store: Uuid,
-    /// No higher revision was assigned when it was taken.
-    pub(crate) revision: Revision,
-    pub(crate) taken_ms: u64,
-}
 
 /// A new store with every object of a source, not completed yet.
 struct Filled {

@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use super::column_families::Access;
 use super::error::OpenError;
+use super::folder::{engine_folder, is_unfinished, lock_folder, mark_path};
 use super::format::Format;
 use super::history::{HistoryError, walk};
 use super::mark::MarkFile;
-use super::open::{check_identity, engine_folder, lock_folder, mark_path, no_mark, refuse_lost_format};
+use super::open::{check_identity, no_mark, refuse_lost_format};
 use super::progress::{MaintenanceError, Progress};
 use super::recover::{levels, load, open_engine, position};
-use super::transfer::is_unfinished;
 use crate::options::Options;
 use crate::record::Records;
 

@@ -6,29 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::history::{HistoryError, read_after};
 use super::parts::Parts;
 use super::tail::Following;
 use crate::{Event, Events, KeyRange, Revision, Signal};
-
-/// How many watches may read history from disk at once.
-const MAX_REPLAYS: usize = 4;
-
-/// Limits reads of history from disk.
-pub(crate) struct Replays(Arc<Semaphore>);
-
-impl Replays {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_REPLAYS)))
-    }
-
-    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).acquire_owned().await.ok()
-    }
-}
 
 /// The watch of a [`RocksStore`](super::RocksStore).
 pub struct RocksEvents {

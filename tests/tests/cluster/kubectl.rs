@@ -317,7 +317,7 @@ impl Live<'_> {
         let (field, first, second) = &self.subject.field;
         let pointer = format!("/spec/{field}");
         let object = self.subject.object.to_string();
-        let arguments = ["apply", "--server-side", "-f", "-"];
+        let arguments = ["apply", "--server-side", "--field-manager=deployer", "-f", "-"];
         let error = self.stage.kubectl_fails(&arguments, &object).await?;
         ensure!(
             error.contains("Apply failed with 1 conflict") && error.contains(&format!(".spec.{field}")),

@@ -11,7 +11,7 @@ use super::fixture::{
 };
 use crate::record::{Committed, Place, Records, finish_change, finish_state};
 use crate::rocks::column_families::{Access, Engine, Meta, Recovery, Step};
-use crate::rocks::open::engine_folder;
+use crate::rocks::folder::engine_folder;
 use crate::rocks::{MaintenanceError, OpenError, RocksStore, recover, restore, verify, verify_backup};
 use crate::seal::{Seal, SealError, Sealed, Unsealed};
 use crate::{

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 pub(super) use crate::conformance::{put, thing as key, value};
 use crate::record::{Committed, Place, Records, finish_change, finish_state};
 use crate::rocks::column_families::{Access, Engine, Recovery, Step};
-use crate::rocks::open::engine_folder;
+use crate::rocks::folder::engine_folder;
 use crate::rocks::{CheckReport, RocksStore};
 use crate::seal::Unsealed;
 use crate::{EventKind, Floors, FreeSpace, Key, Options, Revision, Store};

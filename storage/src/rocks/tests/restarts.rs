@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::fixture::{TestClock, close, key, open, options, put, run_housekeeping, series, value};
 use crate::rocks::column_families::HISTORY;
-use crate::rocks::open::engine_folder;
+use crate::rocks::folder::engine_folder;
 use crate::rocks::{OpenError, RocksStore};
 use crate::{
     Durability, EventKind, Events, KeyRange, Options, Outcome, Revision, Signal, Store, Transaction, Value,
