@@ -331,8 +331,16 @@ impl Live<'_> {
             ensure!(stdout.contains("serverside-applied"), "{stdout}{stderr}");
             assert_eq!(&self.read(&pointer).await?, first);
         }
-        let managers = self.read("/metadata/managedFields").await?.to_string();
-        ensure!(managers.contains("\"operation\":\"Apply\""), "{managers}");
+        let owners = [
+            "-o",
+            "jsonpath={.metadata.managedFields}",
+            "--show-managed-fields",
+        ];
+        let owners = self.run("get", &owners).await?;
+        ensure!(
+            owners.contains(r#""manager":"deployer","operation":"Apply""#),
+            "{owners}"
+        );
         Ok(())
     }
 

@@ -11,6 +11,7 @@
 mod clients;
 mod conformance;
 mod control_plane;
+mod daemonsets;
 mod drain;
 mod durability;
 mod harm;
