@@ -280,8 +280,10 @@ mod tests {
     }
 
     fn is_alive(pid: u32) -> bool {
-        // A zombie has no command line.
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+        // The state follows the name, which is in parentheses. A command line is empty while the process calls exec.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        !state.is_empty() && !state.starts_with(['Z', 'X'])
     }
 
     async fn gone(pid: u32) {
