@@ -109,13 +109,10 @@ pub fn time_since(moment: Option<Timestamp>, now: Timestamp) -> String {
     )
 }
 
-/// The human readable duration until a time.
+/// The human readable duration until a time; empty if there is none.
 #[must_use]
 pub fn time_until(moment: Option<Timestamp>, now: Timestamp) -> String {
-    moment.map_or_else(
-        || UNKNOWN.to_owned(),
-        |moment| human_duration(moment.duration_since(now)),
-    )
+    moment.map_or_else(String::new, |moment| human_duration(moment.duration_since(now)))
 }
 
 #[cfg(test)]
@@ -146,6 +143,6 @@ mod tests {
         assert_eq!(name_of(&object), json!("n"));
         assert_eq!(age_of(&json!({}), now), json!("<unknown>"));
         assert_eq!(time_until("2026-01-01T01:05:00Z".parse().ok(), now), "60m");
-        assert_eq!(time_until(None, now), "<unknown>");
+        assert_eq!(time_until(None, now), "");
     }
 }

@@ -381,13 +381,13 @@ fn columns_show_the_state_of_the_eviction() {
         json!({"activeInterceptors": [name], "interceptors": [report]})
     };
     let (ours, theirs) = ("imperative-eviction.k8s.io", "a.example.com");
-    check(&Value::Null, "Pending", "", 0, "<unknown>", "");
+    check(&Value::Null, "Pending", "", 0, "", "");
     check(
         &json!({"targetInterceptors": [{"name": theirs}]}),
         "Pending",
         "",
         0,
-        "<unknown>",
+        "",
         "",
     );
     let busy = json!({"activationTime": "2026-01-01T11:00:00Z", "heartbeatTime": "2026-01-01T11:30:00Z",
@@ -400,7 +400,7 @@ fn columns_show_the_state_of_the_eviction() {
         "Intercepted",
         theirs,
         0,
-        "<unknown>",
+        "",
         "",
     );
     check(
@@ -408,30 +408,30 @@ fn columns_show_the_state_of_the_eviction() {
         "Unresponsive",
         theirs,
         0,
-        "<unknown>",
+        "",
         "",
     );
     let done = json!({"activationTime": "2026-01-01T11:00:00Z", "completionTime": "2026-01-01T11:59:00Z"});
-    check(&report(theirs, done), "Intercepted", theirs, 0, "<unknown>", "");
+    check(&report(theirs, done), "Intercepted", theirs, 0, "", "");
     check(
         &report(ours, json!({"activationTime": "2026-01-01T11:00:00Z"})),
         "Evicting",
         ours,
         0,
-        "<unknown>",
+        "",
         "",
     );
     let mut refused = report(ours, json!({"message": "blocked by budget web"}));
     refused["podEvictionStatus"] = json!({"failedAPIEvictionCounter": 3});
-    check(&refused, "Blocked", ours, 3, "<unknown>", "blocked by budget web");
+    check(&refused, "Blocked", ours, 3, "", "blocked by budget web");
     refused["conditions"] = json!([condition("Evicted")]);
-    check(&refused, "Evicted", ours, 3, "<unknown>", "m");
+    check(&refused, "Evicted", ours, 3, "", "m");
     let canceled = json!({"conditions": [condition("Canceled")], "processedInterceptors": [theirs],
         "interceptors": [{"name": theirs, "message": "was here"}]});
-    check(&canceled, "Canceled", "", 0, "<unknown>", "m");
+    check(&canceled, "Canceled", "", 0, "", "m");
     let between =
         json!({"processedInterceptors": [theirs], "interceptors": [{"name": theirs, "message": "was here"}]});
-    check(&between, "Pending", "", 0, "<unknown>", "was here");
+    check(&between, "Pending", "", 0, "", "was here");
 }
 
 #[test]
