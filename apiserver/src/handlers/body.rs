@@ -88,18 +88,11 @@ pub(super) fn decode_object<S: Store>(
         MediaType::Json => codec::strict_errors_in(bytes, decoded.duplicates, unknown),
         MediaType::Yaml => codec::strict_errors(decoded.duplicates, unknown),
     };
-    match validation {
-        FieldValidation::Ignore => {}
-        FieldValidation::Warn => strict
-            .iter()
-            .for_each(|error| call.context.warnings.add(error.to_string())),
-        FieldValidation::Strict if strict.is_empty() => {}
-        FieldValidation::Strict => {
-            return Err(cannot_be_handled(
-                endpoint,
-                &codec::strict_decoding_error(&strict),
-            ));
-        }
+    let warnings = validation
+        .check(strict)
+        .map_err(|error| cannot_be_handled(endpoint, &error))?;
+    for warning in &warnings {
+        call.context.warnings.add(warning.to_string());
     }
     Ok(object)
 }

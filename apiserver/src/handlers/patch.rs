@@ -2,7 +2,7 @@
 //! [`apply`].
 
 use bytes::Bytes;
-use drydock_machinery::codec::{self, FieldValidation, strict_decoding_error, strict_errors};
+use drydock_machinery::codec::{self, FieldValidation, strict_errors};
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -14,7 +14,7 @@ use super::call::Call;
 use crate::error::{ApiError, GroupResource, StatusCause};
 use crate::http::body::{RequestBody, ResponseBody};
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::{StrategicMerge, metadata_text};
+use crate::registry::resource::StrategicMerge;
 use crate::registry::store::Change;
 use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
@@ -101,23 +101,15 @@ impl Change for Patch<'_> {
             .conform(&mut object)
             .map_err(|error| undecodable(&before, &error))?;
         let strict = strict_errors(patched.strict, unknown);
-        match self.validation {
-            FieldValidation::Strict if !strict.is_empty() => {
-                return Err(undecodable(&before, &strict_decoding_error(&strict)));
+        let warnings = self
+            .validation
+            .check(strict)
+            .map_err(|error| undecodable(&before, &error))?;
+        if !self.warned {
+            for warning in &warnings {
+                self.warnings.add(warning.to_string());
             }
-            FieldValidation::Warn if !self.warned => {
-                for error in &strict {
-                    self.warnings.add(error.to_string());
-                }
-                self.warned = true;
-            }
-            _ => {}
-        }
-        let (sent, uid) = (metadata_text(&object, "uid"), metadata_text(current, "uid"));
-        if !sent.is_empty() && sent != uid {
-            let name = metadata_text(current, "name");
-            let kind = self.endpoint.resource().group_kind();
-            return Err(ApiError::immutable_uid(kind, name, sent));
+            self.warned = true;
         }
         Ok(object)
     }

@@ -23,8 +23,7 @@ pub use encode::{Stored, encode, encode_pretty, encode_stored, splice_offset};
 pub(crate) use location::{Location, Segment};
 pub(crate) use strict::MAX_ERRORS;
 pub use strict::{
-    FieldValidation, StrictError, cannot_be_handled, strict_decoding_error, strict_errors, strict_errors_in,
-    strict_yaml_error,
+    FieldValidation, StrictError, cannot_be_handled, strict_errors, strict_errors_in, strict_yaml_error,
 };
 
 /// A decoded body: the value, and its duplicate keys.

@@ -134,7 +134,7 @@ fn reported(
 
 /// The text of a failure in strict mode: `strict decoding error: unknown field "spec.x", duplicate field "spec.y"`.
 #[must_use]
-pub fn strict_decoding_error(errors: &[StrictError]) -> String {
+fn strict_decoding_error(errors: &[StrictError]) -> String {
     let mut parts = Vec::new();
     if let Some(yaml) = yaml_lines(errors) {
         parts.push(yaml);

@@ -43,13 +43,7 @@ impl Application<'_> {
 
 impl Change for Application<'_> {
     fn apply(&mut self, current: &Value) -> Result<Value, ApiError> {
-        let object = self.merge(Some(current))?;
-        let (sent, uid) = (metadata_text(&object, "uid"), metadata_text(current, "uid"));
-        if !sent.is_empty() && sent != uid {
-            let name = metadata_text(current, "name");
-            return Err(ApiError::immutable_uid(self.resource.group_kind(), name, sent));
-        }
-        Ok(object)
+        self.merge(Some(current))
     }
 
     fn uid_is_precondition(&self) -> bool {

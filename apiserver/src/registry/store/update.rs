@@ -139,10 +139,19 @@ impl<S: Store> ResourceStore<S> {
         };
         let mut new = request.endpoint.into_hub(changed)?;
 
-        self.check_identity(key.namespace(), name, &mut new)?;
-        let sent_uid = metadata_text(&new, "uid");
         let uid = metadata_text(old, "uid");
-        if change.uid_is_precondition() && !sent_uid.is_empty() && sent_uid != uid {
+        let sent_uid = metadata_text(&new, "uid");
+        let is_other_uid = !sent_uid.is_empty() && sent_uid != uid;
+        if is_other_uid && !change.uid_is_precondition() {
+            return Err(ApiError::immutable_uid(
+                self.resource.group_kind(),
+                metadata_text(old, "name"),
+                sent_uid,
+            ));
+        }
+        self.check_identity(key.namespace(), name, &mut new)?;
+        if is_other_uid {
+            let sent_uid = metadata_text(&new, "uid");
             return Err(self.conflict(
                 name,
                 format!(
