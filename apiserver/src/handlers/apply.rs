@@ -1,6 +1,6 @@
-//! PATCH with `application/apply-patch+yaml`: server-side apply of an object or its status.
+//! PATCH with `application/apply-patch+yaml` or `application/apply-patch+cbor`: server-side apply of an object or its status.
 
-use drydock_machinery::codec::{self, FieldValidation, strict_yaml_error};
+use drydock_machinery::codec::{self, Decoded, FieldValidation, cbor, strict_yaml_error};
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
@@ -16,13 +16,23 @@ use crate::request::options::WriteOptions;
 pub(super) async fn apply<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
+    is_cbor: bool,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse_apply(&call.context.query)?;
     let force = call.context.query.boolean("force").unwrap_or(false);
-    let decoded = codec::yaml::decode(&bytes)
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+    let decoded = if is_cbor {
+        cbor::decode(&bytes)
+            .map(|value| Decoded {
+                value,
+                duplicates: Vec::new(),
+            })
+            .map_err(|error| ApiError::bad_request(format!("error decoding CBOR: {error}")))?
+    } else {
+        codec::yaml::decode(&bytes)
+            .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?
+    };
     let config = match decoded.value {
         Value::Null => Value::Object(Map::new()),
         config => config,

@@ -12,6 +12,7 @@ mod outgoing;
 pub mod shutdown;
 mod socket;
 pub mod tls;
+pub mod websocket;
 
 #[cfg(test)]
 mod tests;
