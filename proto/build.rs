@@ -100,7 +100,10 @@ fn kind(field: &FieldDescriptorProto, message: &DescriptorProto) -> Result<(bool
         Type::Message => {
             let type_name = field.type_name().trim_start_matches('.');
             let entry = message.nested_type.iter().find(|nested| {
-                nested.options.as_ref().is_some_and(|options| options.map_entry())
+                nested
+                    .options
+                    .as_ref()
+                    .is_some_and(prost_types::MessageOptions::map_entry)
                     && type_name.ends_with(&format!(".{}", nested.name()))
             });
             match entry {

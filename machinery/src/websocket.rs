@@ -197,11 +197,11 @@ mod tests {
         match payload.len() {
             length @ 0..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
             length @ 126..65_536 => {
-                frame.push(0x80 | 126);
+                frame.push(0xfe);
                 frame.extend(u16::try_from(length).unwrap().to_be_bytes());
             }
             length => {
-                frame.push(0x80 | 127);
+                frame.push(0xff);
                 frame.extend((length as u64).to_be_bytes());
             }
         }
@@ -266,7 +266,7 @@ mod tests {
             b"\x81\x05hello".to_vec(),
             vec![0xf1, 0x80, 0, 0, 0, 0],
             b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-            frame(2, &[0; MAX_INCOMING_BYTES + 1]),
+            frame(2, &vec![0; MAX_INCOMING_BYTES + 1]),
             [&[0x82, 0xff][..], &u64::MAX.to_be_bytes(), &[0; 4]].concat(),
         ] {
             let mut session = Session::new();

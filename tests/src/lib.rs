@@ -31,6 +31,7 @@ pub mod load;
 pub mod objects;
 pub mod soak;
 pub mod standalone;
+pub mod websocket;
 
 /// Locks a mutex, also after a panic of another holder.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

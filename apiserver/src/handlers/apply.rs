@@ -22,16 +22,15 @@ pub(super) async fn apply<S: Store>(
     let bytes = body.read().await?;
     let options = WriteOptions::parse_apply(&call.context.query)?;
     let force = call.context.query.boolean("force").unwrap_or(false);
+    let undecodable =
+        |error: &dyn std::fmt::Display| ApiError::bad_request(format!("error decoding patch: {error}"));
     let decoded = if is_cbor {
-        cbor::decode(&bytes)
-            .map(|value| Decoded {
-                value,
-                duplicates: Vec::new(),
-            })
-            .map_err(|error| ApiError::bad_request(format!("error decoding CBOR: {error}")))?
+        Decoded {
+            value: cbor::decode(&bytes).map_err(|error| undecodable(&error))?,
+            duplicates: Vec::new(),
+        }
     } else {
-        codec::yaml::decode(&bytes)
-            .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?
+        codec::yaml::decode(&bytes).map_err(|error| undecodable(&error))?
     };
     let config = match decoded.value {
         Value::Null => Value::Object(Map::new()),

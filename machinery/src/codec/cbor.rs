@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 /// The content type of a document.
 pub const MEDIA_TYPE: &str = "application/cbor";
 /// How deep arrays, maps and tags may be nested.
-pub const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 128;
 /// How many items a document may have.
 pub const MAX_ITEMS: usize = 1 << 20;
 
@@ -101,7 +101,9 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
         Value::String(text) => write_text(text, out),
         Value::Array(items) => {
             write_array(items.len(), out);
-            items.iter().for_each(|item| write(item, out));
+            for item in items {
+                write(item, out);
+            }
         }
         Value::Object(members) => {
             write_map(members.len(), out);

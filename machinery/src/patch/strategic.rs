@@ -51,12 +51,12 @@ pub trait Place: Clone {
 #[derive(Debug, Clone, Copy)]
 struct BySchema<'a>(Option<&'a Structural>);
 
-impl BySchema<'_> {
-    fn keyword(&self, keyword: &str) -> Option<&str> {
+impl<'a> BySchema<'a> {
+    fn keyword(self, keyword: &str) -> Option<&'a str> {
         self.0?.annotations.get(keyword)?.as_str()
     }
 
-    fn has_strategy(&self, wanted: &str) -> bool {
+    fn has_strategy(self, wanted: &str) -> bool {
         let strategies = self.keyword(PATCH_STRATEGY).unwrap_or_default();
         strategies.split(',').any(|strategy| strategy == wanted)
     }

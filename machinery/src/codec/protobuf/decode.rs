@@ -112,12 +112,11 @@ fn is_zero(value: &Value) -> bool {
 fn value(field: &Field, part: Part<'_>, schema: Option<&Structural>) -> Result<Option<Value>, Malformed> {
     let name = field.name;
     Ok(match field.kind {
-        FieldKind::Text => Some(part.text(name)?.into()),
+        FieldKind::Text | FieldKind::Bytes => Some(part.text(name)?.into()),
         // As in Go, the upper bits are dropped.
         FieldKind::Int32 => Some(low_bits(part.varint(name)?).into()),
         FieldKind::Int64 => Some(part.varint(name)?.cast_signed().into()),
         FieldKind::Boolean => Some((part.varint(name)? != 0).into()),
-        FieldKind::Bytes => Some(part.text(name)?.into()),
         FieldKind::Time => time(part.bytes(name)?)?,
         FieldKind::FieldSet => {
             let mut raw: &[u8] = &[];
