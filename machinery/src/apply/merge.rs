@@ -282,6 +282,7 @@ fn dispossess(
 /// If a second apply changes the object, which is a bug.
 pub fn fuzz_apply(bytes: &[u8]) {
     use super::managed_fields::{OneVersion, reset_by_object};
+    use crate::schema::Structural;
     use drydock_proto::kinds::evictionrequest::KIND;
 
     let (Some(face), Ok(config)) = (KIND.faces.first(), crate::codec::json::decode(bytes)) else {

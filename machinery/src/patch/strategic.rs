@@ -437,6 +437,8 @@ mod tests {
             json!({"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": key,
                 "items": items})
         };
+        let condition = json!({"type": "object", "properties": {
+            "type": {"type": "string"}, "status": {"type": "string"}}});
         let named = json!({"type": "object", "properties": {"name": {"type": "string"}}});
         let container = json!({"type": "object", "properties": {
             "name": {"type": "string"}, "image": {"type": "string"}, "env": list("name", named.clone())}});
@@ -446,8 +448,7 @@ mod tests {
             "selector": {"type": "object", "x-kubernetes-patch-strategy": "replace", "properties": {
                 "matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}}},
         }});
-        let status =
-            json!({"type": "object", "properties": {"conditions": list("type", json!({"type": "object"}))}});
+        let status = json!({"type": "object", "properties": {"conditions": list("type", condition)}});
         Structural::for_kind("Pod", "v1", "", &[("spec", &spec), ("status", &status)]).unwrap()
     }
 
