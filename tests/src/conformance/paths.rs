@@ -42,12 +42,14 @@ pub async fn unknown_paths_are_404(api: &Endpoint) -> Result<()> {
     }
     // Outside every version the page is text, as that of kube-apiserver.
     let outside = [
-        "/apis/coordination.k8s.io/v9/evictionrequests",
         "/apis/other/v1alpha3/evictionrequests",
         "/apis/other",
         "/nothing",
+        "/apis/coordination.k8s.io/v9/evictionrequests",
     ];
-    for path in outside {
+    // For the group of its leases kube-apiserver answers itself, with a Status.
+    let known = outside.len() - usize::from(api.through_host);
+    for path in outside.into_iter().take(known) {
         let response = api.caller.get(path).await?;
         assert_eq!(
             (response.status, response.text().as_str()),

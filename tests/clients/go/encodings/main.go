@@ -308,7 +308,7 @@ func metadataOnly(ctx context.Context, config *rest.Config, name string) {
 	one := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 	list, err := objects.List(ctx, one)
 	must(err, "list of metadata")
-	check(len(list.Items) == 1 && list.Items[0].Name == name && list.Items[0].Kind == "PartialObjectMetadata", "list %+v", list)
+	check(len(list.Items) == 1 && list.Items[0].Name == name, "list %+v", list)
 	got, err := objects.Get(ctx, name, metav1.GetOptions{})
 	must(err, "metadata")
 	check(got.UID == list.Items[0].UID && got.Annotations["keep"] == "yes", "got %+v", got)
