@@ -90,7 +90,7 @@ HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 fuzz: export CARGO_TARGET_DIR := $(CACHE)/fuzz
 fuzz: export RUSTFLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
-	@$(CARGO) build --locked --manifest-path tests/fuzz/Cargo.toml --target $(HOST) --bins
+	@$(CARGO) build --locked --manifest-path tests/fuzz/Cargo.toml --features server --target $(HOST) --bins
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p "$(CACHE)/fuzz/corpus/$$target"; \
 		"$(CACHE)/fuzz/$(HOST)/debug/$$target" -max_total_time=$(FUZZ_SECONDS) -max_len=4096 \

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use drydock_tests::clients::Protocol;
 use drydock_tests::conformance::{Endpoint, names, version};
 use drydock_tests::standalone::Standalone;
+use drydock_tests::websocket::{Frame, HANDSHAKE};
 use serde_json::json;
 
 #[tokio::test]
@@ -35,8 +36,13 @@ async fn a_killed_server_restarts_with_its_state() -> Result<()> {
     ensure!(version(&later)? > version(&written[2])?);
     assert_eq!(watch.event().await?["object"], later);
 
+    let path = format!("{}&watch=true&resourceVersion={}", api.own(), version(&later)?);
+    let socket = api.caller.websocket(&path, &HANDSHAKE).await?;
+    let mut socket = socket.map_err(|refusal| anyhow::anyhow!("{refusal:?}"))?;
+
     let status = standalone.stop().await?;
     ensure!(status.is_some_and(|status| status.success()), "{status:?}");
     assert_eq!(watch.next().await?, None, "the watch ends cleanly");
+    assert_eq!(socket.next().await?, Frame::Close(1000));
     Ok(())
 }
