@@ -19,6 +19,7 @@ mod host_away;
 mod informers;
 mod invalid;
 mod kubectl;
+mod oracle;
 mod manifests;
 mod python;
 mod requests;

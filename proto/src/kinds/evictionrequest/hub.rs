@@ -111,11 +111,11 @@ pub struct EvictionTarget {
 pub struct PodReference {
     /// The name of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// The UID of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub uid: String,
 }
 
@@ -126,7 +126,7 @@ pub struct PodReference {
 pub struct Requester {
     /// A fully qualified domain name, or a path prefixed by one. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -175,7 +175,7 @@ pub struct EvictionRequestStatus {
 pub struct TargetInterceptor {
     /// The name of the interceptor. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -186,7 +186,7 @@ pub struct TargetInterceptor {
 pub struct InterceptorStatus {
     /// The name of the interceptor.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// When the controller made the interceptor active. The first deadline counts from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,7 +219,7 @@ pub struct InterceptorStatus {
 pub struct PodEvictionStatus {
     /// The number of rejected calls. Never decreases.
     #[serde(default, rename = "failedAPIEvictionCounter")]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub failed_api_eviction_counter: i32,
 }
 

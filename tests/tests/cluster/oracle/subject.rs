@@ -1,0 +1,193 @@
+//! The compared kinds, and random valid content for them.
+
+use fastrand::Rng;
+use serde_json::{Map, Value, json};
+
+/// A compared kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Cluster-scoped, with a list map of expressions.
+    Interceptor,
+    /// Namespaced, with a list map of atomic items.
+    Request,
+}
+
+/// The namespace of requests.
+pub(super) const NAMESPACE: &str = "oracle";
+
+impl Subject {
+    pub(super) const ALL: [Self; 2] = [Self::Interceptor, Self::Request];
+
+    pub(super) const fn kind(self) -> &'static str {
+        match self {
+            Self::Interceptor => "EvictionInterceptor",
+            Self::Request => "EvictionRequest",
+        }
+    }
+
+    pub(super) const fn plural(self) -> &'static str {
+        match self {
+            Self::Interceptor => "evictioninterceptors",
+            Self::Request => "evictionrequests",
+        }
+    }
+
+    pub(super) const fn is_namespaced(self) -> bool {
+        matches!(self, Self::Request)
+    }
+
+    /// The path of the collection, with `{group}` for the group.
+    pub(super) fn collection(self) -> String {
+        match self {
+            Self::Interceptor => "/apis/{group}/v1alpha3/evictioninterceptors".to_owned(),
+            Self::Request => format!("/apis/{{group}}/v1alpha3/namespaces/{NAMESPACE}/evictionrequests"),
+        }
+    }
+
+    /// The name of the object with this number.
+    pub(super) fn name(self, number: usize) -> String {
+        match self {
+            Self::Interceptor => format!("i{number}.example.com"),
+            Self::Request => format!("0aac1e00-0000-4000-8000-{number:012x}"),
+        }
+    }
+
+    /// The members that every object and every applied configuration has.
+    pub(super) fn base(self, name: &str) -> Value {
+        let mut object = json!({
+            "apiVersion": "{group}/v1alpha3",
+            "kind": self.kind(),
+            "metadata": { "name": name },
+        });
+        match self {
+            Self::Interceptor => object["spec"] = json!({ "interceptorName": name }),
+            Self::Request => {
+                object["metadata"]["namespace"] = NAMESPACE.into();
+                object["spec"] = json!({
+                    "target": { "pod": { "name": "pod", "uid": name } },
+                    "requesters": [{ "name": "first.example.com" }],
+                });
+            }
+        }
+        object
+    }
+
+    /// The members that every change of the status names.
+    pub(super) fn status_base(self, name: &str) -> Value {
+        let mut object = self.base(name);
+        if let Some(members) = object.as_object_mut() {
+            members.remove("spec");
+        }
+        object
+    }
+
+    /// Random metadata and spec, as a merge patch: some members of each kind of list and map.
+    pub(super) fn random_spec(self, rng: &mut Rng) -> Value {
+        let mut metadata = Map::new();
+        if rng.bool() {
+            metadata.insert("labels".to_owned(), random_map(rng, "label"));
+        }
+        if rng.u8(0..3) == 0 {
+            metadata.insert("annotations".to_owned(), random_map(rng, "annotation"));
+        }
+        if rng.u8(0..8) == 0 {
+            metadata.insert("finalizers".to_owned(), random_names(rng, "example.com/f"));
+        }
+        let mut spec = Map::new();
+        match self {
+            Self::Interceptor => {
+                if rng.bool() {
+                    spec.insert("priority".to_owned(), rng.u32(20_000..20_004).into());
+                }
+                if rng.u8(0..3) == 0 {
+                    spec.insert("heartbeatDeadlineSeconds".to_owned(), rng.u32(600..603).into());
+                }
+                if rng.u8(0..3) == 0 {
+                    let labels = random_map(rng, "app");
+                    spec.insert("podSelector".to_owned(), json!({ "matchLabels": labels }));
+                }
+                if rng.bool() {
+                    let conditions = random_items(rng, |rng, letter| {
+                        json!({ "name": letter, "expression": if rng.bool() { "true" } else { "1 == 1" } })
+                    });
+                    spec.insert("matchConditions".to_owned(), conditions);
+                }
+            }
+            Self::Request => {
+                if rng.bool() {
+                    let seconds = rng.u32(60..64);
+                    spec.insert("ttlSecondsAfterFinished".to_owned(), seconds.into());
+                }
+                if rng.bool() {
+                    let mut items = vec![json!({ "name": "first.example.com" })];
+                    if let Value::Array(more) = random_items(
+                        rng,
+                        |_, letter| json!({ "name": format!("{letter}.example.com") }),
+                    ) {
+                        items.extend(more);
+                    }
+                    spec.insert("requesters".to_owned(), items.into());
+                }
+            }
+        }
+        let mut change = Map::new();
+        for (name, members) in [("metadata", metadata), ("spec", spec)] {
+            if !members.is_empty() {
+                change.insert(name.to_owned(), members.into());
+            }
+        }
+        change.into()
+    }
+
+    /// A random status, as a merge patch.
+    pub(super) fn random_status(self, rng: &mut Rng) -> Value {
+        let mut status = Map::new();
+        let number = match self {
+            Self::Interceptor => "matchedPods",
+            Self::Request => "observedGeneration",
+        };
+        if rng.bool() {
+            status.insert(number.to_owned(), 1.into());
+        }
+        if rng.bool() {
+            let conditions = random_items(rng, |rng, letter| {
+                json!({
+                    "type": format!("Example{letter}"),
+                    "status": if rng.bool() { "True" } else { "False" },
+                    "reason": "Tested",
+                    "message": if rng.bool() { "one" } else { "two" },
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                })
+            });
+            status.insert("conditions".to_owned(), conditions);
+        }
+        json!({ "status": status })
+    }
+}
+
+fn random_map(rng: &mut Rng, prefix: &str) -> Value {
+    let mut members = Map::new();
+    for _ in 0..rng.usize(1..4) {
+        let name = format!("{prefix}-{}", rng.u8(0..4));
+        members.insert(name, format!("v{}", rng.u8(0..3)).into());
+    }
+    members.into()
+}
+
+fn random_names(rng: &mut Rng, prefix: &str) -> Value {
+    let mut names: Vec<_> = (0..3).map(|number| format!("{prefix}{number}")).collect();
+    rng.shuffle(&mut names);
+    names.truncate(rng.usize(1..3));
+    names.into()
+}
+
+fn random_items(rng: &mut Rng, item: impl Fn(&mut Rng, &str) -> Value) -> Value {
+    let mut letters = vec!["a", "b", "c", "d"];
+    rng.shuffle(&mut letters);
+    letters.truncate(rng.usize(1..4));
+    letters
+        .into_iter()
+        .map(|letter| item(rng, letter))
+        .collect::<Vec<_>>()
+        .into()
+}
