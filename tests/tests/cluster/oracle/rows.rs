@@ -83,7 +83,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "list with initial events": absent GET "{collection}?sendInitialEvents=true", NONE, "", "";
     "list with bad timeout": absent GET "{collection}?timeoutSeconds=x", NONE, "", "";
     "watch at a bad version": absent GET "{collection}?watch=true&resourceVersion=x", NONE, "", "";
-    "watch with bad flag": absent GET "{collection}?watch=maybe&labelSelector=no%3Dbody", NONE, "", "";
+    "watch with any flag": absent GET "{collection}?watch=maybe&labelSelector=no%3Dbody&timeoutSeconds=1", NONE, "", "";
     "watch initial events without match": absent GET "{collection}?watch=true&sendInitialEvents=true", NONE, "", "";
     "watch as yaml": absent GET "{collection}?watch=true&resourceVersion=x", NONE, "application/yaml", "";
     "watch by unknown field": absent GET "{collection}?watch=true&fieldSelector=spec.priority%3D1", NONE, "", "";

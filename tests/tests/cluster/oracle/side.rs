@@ -12,9 +12,6 @@ use super::VERSION;
 /// The headers that are compared.
 const HEADERS: [&str; 4] = ["content-type", "cache-control", "warning", "retry-after"];
 
-/// The members whose values are points in time that a server sets.
-const TIMES: [&str; 3] = ["creationTimestamp", "deletionTimestamp", "time"];
-
 /// A request in the terms of both servers: `{group}` in the path, the body and the header values is replaced by the
 /// server's group; `{uid}` and `{resourceVersion}` by those of the object that the server returned last.
 #[derive(Clone, Debug)]
@@ -102,7 +99,11 @@ impl Side {
             .map(|name| (name, response.header(name).replace(self.group, "GROUP")))
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        let body = response.json().unwrap_or_else(|_| json!(response.text()));
+        let text = response.text();
+        // The same document may be quoted in another way.
+        let is_yaml = response.header("content-type") == "application/yaml";
+        let yaml = is_yaml.then(|| serde_saphyr::from_str(&text).ok()).flatten();
+        let body = yaml.or_else(|| response.json().ok()).unwrap_or_else(|| json!(text));
         if response.status < 300 && body["metadata"]["uid"].is_string() {
             self.last = body.clone();
         }
@@ -148,20 +149,35 @@ impl Side {
                 for (name, value) in members.iter_mut() {
                     self.normalize(name, value);
                 }
+                if members.contains_key("items")
+                    && let Some(metadata) = members.get_mut("metadata").and_then(Value::as_object_mut)
+                {
+                    // The revision of a whole store. A list of custom resources has an empty continue token.
+                    metadata.remove("resourceVersion");
+                    metadata.retain(|name, value| name != "continue" || value != "");
+                }
                 if let Some(entries) = members.get_mut("managedFields").and_then(Value::as_array_mut) {
                     // Their order depends on the second of each write.
                     entries.sort_by_key(identity);
                 }
+                if let Some(causes) = members.get_mut("causes").and_then(Value::as_array_mut) {
+                    // Conflicts of an apply are in the order of a map in Go.
+                    causes.sort_by_key(|cause| (cause["field"].to_string(), cause["message"].to_string()));
+                }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.normalize(name, item)),
             Value::String(text) => {
-                if TIMES.contains(&name) && text.ends_with('Z') {
-                    "TIME".clone_into(text);
-                } else if name == "resourceVersion" {
+                if name == "resourceVersion" {
                     let number = self.versions.iter().position(|it| it == text);
                     *text = number.map_or_else(|| text.clone(), |number| format!("VERSION-{number}"));
                 } else {
-                    *text = text.replace(self.group, "GROUP");
+                    *text = without_times(&text.replace(self.group, "GROUP"));
+                    for (number, version) in self.versions.iter().enumerate() {
+                        let replacement = format!("VERSION-{number}");
+                        *text = text
+                            .replace(&format!("({version})"), &replacement)
+                            .replace(&format!("\"resourceVersion\":\"{version}\""), &replacement);
+                    }
                     for (number, uid) in self.uids.iter().enumerate() {
                         *text = text.replace(uid, &format!("UID-{number}"));
                     }
@@ -176,4 +192,24 @@ impl Side {
 fn identity(entry: &Value) -> [String; 4] {
     ["operation", "manager", "apiVersion", "subresource"]
         .map(|name| entry[name].as_str().unwrap_or_default().to_owned())
+}
+
+/// The text with `TIME` for every time as servers write it: `2026-11-28T12:58:49Z`.
+fn without_times(text: &str) -> String {
+    const SHAPE: &[u8] = b"0000-00-00T00:00:00Z";
+    let is_time = |part: &[u8]| {
+        let mut pairs = part.iter().zip(SHAPE);
+        pairs.all(|(byte, shape)| byte == shape || (*shape == b'0' && byte.is_ascii_digit()))
+    };
+    let mut written = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.as_bytes().windows(SHAPE.len()).position(is_time) {
+        // A match is ASCII, so its ends are character boundaries.
+        let (before, time) = rest.split_at(start);
+        written.push_str(before);
+        written.push_str("TIME");
+        rest = &time[SHAPE.len()..];
+    }
+    written.push_str(rest);
+    written
 }
