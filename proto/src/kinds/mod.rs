@@ -193,7 +193,11 @@ mod tests {
             checked + parts.map(|(_, part)| check(part)).sum::<usize>()
         }
         for face in KINDS.iter().flat_map(|kind| kind.faces) {
-            assert!(check(&(face.spec)()) + check(&(face.status)()) > 0, "{}", face.version);
+            assert!(
+                check(&(face.spec)()) + check(&(face.status)()) > 0,
+                "{}",
+                face.version
+            );
         }
     }
 

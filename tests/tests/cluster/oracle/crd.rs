@@ -40,7 +40,11 @@ pub(super) async fn install(
         .and_then(|all| all.values().find(|schema| is_kind(schema, kind)))
         .with_context(|| format!("no schema of {kind}"))?;
     let mut schema = structural(schema, definitions)?;
-    for (member, form) in [("apiVersion", "string"), ("kind", "string"), ("metadata", "object")] {
+    for (member, form) in [
+        ("apiVersion", "string"),
+        ("kind", "string"),
+        ("metadata", "object"),
+    ] {
         schema["properties"][member] = json!({ "type": form });
     }
     let definition = json!({

@@ -81,10 +81,7 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
         let call = call(row, &name)?;
         let (ours, oracle) = tokio::try_join!(pair.ours.send(&call), pair.oracle.send(&call))?;
         match known.get(row.name) {
-            None if ours != oracle => failures.push(format!(
-                "{}\n  ours:   {} {:?}\n          {}\n  oracle: {} {:?}\n          {}",
-                row.name, ours.status, ours.headers, ours.body, oracle.status, oracle.headers, oracle.body
-            )),
+            None if ours != oracle => failures.push(format!("{}\n{}", row.name, ours.differences(&oracle))),
             Some(_) if ours == oracle => failures.push(format!(
                 "{}: not a deviation any more: remove its row from DEVIATIONS.md",
                 row.name
@@ -100,7 +97,10 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
         .keys()
         .filter(|name| !ROWS.iter().any(|row| row.name == **name))
         .collect();
-    ensure!(unknown.is_empty(), "DEVIATIONS.md names unknown rows: {unknown:?}");
+    ensure!(
+        unknown.is_empty(),
+        "DEVIATIONS.md names unknown rows: {unknown:?}"
+    );
     ensure!(
         failures.is_empty(),
         "{} of {} rows:\n{}",

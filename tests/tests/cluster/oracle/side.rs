@@ -1,6 +1,6 @@
 //! One of the two servers that are compared: how it is called, and its responses without what may differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use drydock_tests::calls::{Caller, Response};
@@ -29,6 +29,48 @@ pub(super) struct Outcome {
     pub(super) status: u16,
     pub(super) headers: BTreeMap<&'static str, String>,
     pub(super) body: Value,
+}
+
+impl Outcome {
+    /// The JSON pointers at which two outcomes differ, with both values, a line each.
+    pub(super) fn differences(&self, other: &Self) -> String {
+        let whole = |outcome: &Self| {
+            json!({
+                "status": outcome.status,
+                "headers": outcome.headers,
+                "body": outcome.body,
+            })
+        };
+        let mut lines = Vec::new();
+        differences("", &whole(self), &whole(other), &mut lines);
+        lines.join("\n")
+    }
+}
+
+fn differences(path: &str, ours: &Value, oracle: &Value, lines: &mut Vec<String>) {
+    if ours == oracle {
+        return;
+    }
+    match (ours, oracle) {
+        (Value::Object(own), Value::Object(others)) => {
+            let names: BTreeSet<_> = own.keys().chain(others.keys()).collect();
+            for name in names {
+                let path = format!("{path}/{name}");
+                differences(
+                    &path,
+                    own.get(name).unwrap_or(&Value::Null),
+                    others.get(name).unwrap_or(&Value::Null),
+                    lines,
+                );
+            }
+        }
+        (Value::Array(own), Value::Array(others)) if own.len() == others.len() => {
+            for (index, (own, other)) in own.iter().zip(others).enumerate() {
+                differences(&format!("{path}/{index}"), own, other, lines);
+            }
+        }
+        _ => lines.push(format!("  {path}\n    ours:   {ours}\n    oracle: {oracle}")),
+    }
 }
 
 /// A server, and the UIDs and resourceVersions that it has returned so far.
@@ -103,7 +145,9 @@ impl Side {
         // The same document may be quoted in another way.
         let is_yaml = response.header("content-type") == "application/yaml";
         let yaml = is_yaml.then(|| serde_saphyr::from_str(&text).ok()).flatten();
-        let body = yaml.or_else(|| response.json().ok()).unwrap_or_else(|| json!(text));
+        let body = yaml
+            .or_else(|| response.json().ok())
+            .unwrap_or_else(|| json!(text));
         if response.status < 300 && body["metadata"]["uid"].is_string() {
             self.last = body.clone();
         }

@@ -52,7 +52,8 @@ impl Subject {
         }
     }
 
-    /// The members that every object and every applied configuration has.
+    /// The members that every object and every applied configuration has, among them an item of each list of the spec:
+    /// without its last item a list of a custom resource is null, which its schema does not allow.
     pub(super) fn base(self, name: &str) -> Value {
         let mut object = json!({
             "apiVersion": "{group}/v1alpha3",
@@ -60,7 +61,12 @@ impl Subject {
             "metadata": { "name": name },
         });
         match self {
-            Self::Interceptor => object["spec"] = json!({ "interceptorName": name }),
+            Self::Interceptor => {
+                object["spec"] = json!({
+                    "interceptorName": name,
+                    "matchConditions": [{ "name": "first", "expression": "true" }],
+                });
+            }
             Self::Request => {
                 object["metadata"]["namespace"] = NAMESPACE.into();
                 object["spec"] = json!({
@@ -72,12 +78,13 @@ impl Subject {
         object
     }
 
-    /// The members that every change of the status names.
+    /// The members that every applied status has.
     pub(super) fn status_base(self, name: &str) -> Value {
         let mut object = self.base(name);
         if let Some(members) = object.as_object_mut() {
             members.remove("spec");
         }
+        object["status"] = json!({ "conditions": [condition("First", "True", "one")] });
         object
     }
 
@@ -107,9 +114,12 @@ impl Subject {
                     spec.insert("podSelector".to_owned(), json!({ "matchLabels": labels }));
                 }
                 if rng.bool() {
-                    let conditions = random_items(rng, |rng, letter| {
-                        json!({ "name": letter, "expression": if rng.bool() { "true" } else { "1 == 1" } })
-                    });
+                    let first = json!({ "name": "first", "expression": "true" });
+                    let conditions = random_items(
+                        rng,
+                        first,
+                        |rng, letter| json!({ "name": letter, "expression": if rng.bool() { "true" } else { "1 == 1" } }),
+                    );
                     spec.insert("matchConditions".to_owned(), conditions);
                 }
             }
@@ -119,14 +129,13 @@ impl Subject {
                     spec.insert("ttlSecondsAfterFinished".to_owned(), seconds.into());
                 }
                 if rng.bool() {
-                    let mut items = vec![json!({ "name": "first.example.com" })];
-                    if let Value::Array(more) = random_items(
+                    let first = json!({ "name": "first.example.com" });
+                    let requesters = random_items(
                         rng,
+                        first,
                         |_, letter| json!({ "name": format!("{letter}.example.com") }),
-                    ) {
-                        items.extend(more);
-                    }
-                    spec.insert("requesters".to_owned(), items.into());
+                    );
+                    spec.insert("requesters".to_owned(), requesters);
                 }
             }
         }
@@ -142,22 +151,17 @@ impl Subject {
     /// A random status, as a merge patch.
     pub(super) fn random_status(self, rng: &mut Rng) -> Value {
         let mut status = Map::new();
-        let number = match self {
-            Self::Interceptor => "matchedPods",
-            Self::Request => "observedGeneration",
-        };
-        if rng.bool() {
-            status.insert(number.to_owned(), 1.into());
+        if self == Self::Interceptor && rng.bool() {
+            status.insert("matchedPods".to_owned(), rng.u32(1..4).into());
         }
-        if rng.bool() {
-            let conditions = random_items(rng, |rng, letter| {
-                json!({
-                    "type": format!("Example{letter}"),
-                    "status": if rng.bool() { "True" } else { "False" },
-                    "reason": "Tested",
-                    "message": if rng.bool() { "one" } else { "two" },
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                })
+        if self == Self::Request || rng.bool() {
+            let first = condition("First", "True", "one");
+            let conditions = random_items(rng, first, |rng, letter| {
+                condition(
+                    &format!("Example{letter}"),
+                    if rng.bool() { "True" } else { "False" },
+                    if rng.bool() { "one" } else { "two" },
+                )
             });
             status.insert("conditions".to_owned(), conditions);
         }
@@ -181,13 +185,23 @@ fn random_names(rng: &mut Rng, prefix: &str) -> Value {
     names.into()
 }
 
-fn random_items(rng: &mut Rng, item: impl Fn(&mut Rng, &str) -> Value) -> Value {
+fn condition(type_: &str, status: &str, message: &str) -> Value {
+    json!({
+        "type": type_,
+        "status": status,
+        "reason": "Tested",
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// A list of `first` and some others, in any order.
+fn random_items(rng: &mut Rng, first: Value, item: impl Fn(&mut Rng, &str) -> Value) -> Value {
     let mut letters = vec!["a", "b", "c", "d"];
     rng.shuffle(&mut letters);
     letters.truncate(rng.usize(1..4));
-    letters
-        .into_iter()
-        .map(|letter| item(rng, letter))
-        .collect::<Vec<_>>()
-        .into()
+    let mut items: Vec<_> = letters.into_iter().map(|letter| item(rng, letter)).collect();
+    items.push(first);
+    rng.shuffle(&mut items);
+    items.into()
 }
