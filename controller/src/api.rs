@@ -68,7 +68,7 @@ impl Error {
     }
 
     /// Whether the object does not exist. A 404 that names no object means that its API is not served at the moment,
-    /// such as while the APIService is registered anew, and says nothing about the object.
+    /// such as while the `APIService` is registered anew, and says nothing about the object.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(|status| {

@@ -498,7 +498,10 @@ mod tests {
                 "cannot read the configuration file",
             ),
             (&["--static-pods=maybe"], "maybe"),
-            (&["--excluded-label-prefixes=a.example.com/,"], "a prefix is empty"),
+            (
+                &["--excluded-label-prefixes=a.example.com/,"],
+                "a prefix is empty",
+            ),
         ] {
             let message = parse(arguments, &[]).unwrap_err().to_string();
             assert!(message.contains(expected), "{arguments:?}: {message}");

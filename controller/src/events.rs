@@ -234,7 +234,11 @@ impl EventRecorder {
 
 /// Writes queued Events to the host cluster. After cancellation it writes what is still queued; the caller bounds how
 /// long that may take.
-pub async fn write_queued(client: Client, mut queued: mpsc::Receiver<QueuedEvent>, cancel: CancellationToken) {
+pub async fn write_queued(
+    client: Client,
+    mut queued: mpsc::Receiver<QueuedEvent>,
+    cancel: CancellationToken,
+) {
     loop {
         let next = tokio::select! {
             next = queued.recv() => next,
@@ -308,8 +312,7 @@ mod tests {
     #[tokio::test]
     async fn event_whose_write_failed_is_published_again() {
         let (recorder, queued) = EventRecorder::new(clock_at(0), "me");
-        let (clients, received) =
-            api_double(|_| failure(503, "ServiceUnavailable", "not now", json!({})));
+        let (clients, received) = api_double(|_| failure(503, "ServiceUnavailable", "not now", json!({})));
         let cancel = CancellationToken::new();
         let writing = tokio::spawn(write_queued(clients.host, queued, cancel.clone()));
         let node = node_reference("one");

@@ -1,5 +1,5 @@
-//! Which labels an eviction request has from its pod, and which annotations keep GitOps tools away from it. Pure
-//! functions.
+//! Which labels an eviction request has from its pod, and which annotations keep deployment tools away from it.
+//! Pure functions.
 //!
 //! A tool finds its objects by tracking labels. A request that has those of its pod looks like an object of the tool
 //! that is in no repository, and would be pruned in the middle of a drain.
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
-/// Prefixes of labels by which GitOps tools track their objects.
+/// Prefixes of labels by which deployment tools track their objects.
 const TRACKING_LABELS: [&str; 4] = [
     "argocd.argoproj.io/",
     "kapp.k14s.io/",
@@ -80,7 +80,14 @@ pub fn set_by_us_alone(managers: &[ManagedFieldsEntry]) -> BTreeSet<String> {
         managers
             .iter()
             .filter(|entry| (entry.manager.as_deref() == Some(MANAGER)) == is_ours)
-            .filter_map(|entry| entry.fields_v1.as_ref()?.0.pointer("/f:metadata/f:labels")?.as_object())
+            .filter_map(|entry| {
+                entry
+                    .fields_v1
+                    .as_ref()?
+                    .0
+                    .pointer("/f:metadata/f:labels")?
+                    .as_object()
+            })
             .flat_map(|labels| labels.keys())
             .filter_map(|key| key.strip_prefix("f:").map(str::to_owned))
             .collect()
@@ -95,7 +102,9 @@ mod tests {
     use serde_json::json;
 
     fn labels(keys: &[&str]) -> BTreeMap<String, String> {
-        keys.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect()
+        keys.iter()
+            .map(|key| ((*key).to_owned(), "x".to_owned()))
+            .collect()
     }
 
     #[test]

@@ -175,10 +175,13 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let controllers = Controllers::new(&config, &context, &mut informers);
     informers.spawn(&context.clients, &background, &mut tasks);
 
-    let candidate = config.election.as_ref().map(|ElectionConfig { namespace, timing }| {
-        let clock = Arc::clone(&context.clock);
-        Election::new(unfenced, namespace, identity.clone(), *timing, clock, fence)
-    });
+    let candidate = config
+        .election
+        .as_ref()
+        .map(|ElectionConfig { namespace, timing }| {
+            let clock = Arc::clone(&context.clock);
+            Election::new(unfenced, namespace, identity.clone(), *timing, clock, fence)
+        });
     let ended = tokio::select! {
         ended = lead(&context, candidate, controllers, &shutdown) => ended,
         // No background task ends before it is cancelled.

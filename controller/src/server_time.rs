@@ -72,7 +72,10 @@ fn report(before: SignedDuration, after: SignedDuration) {
             seconds,
             "ClockSkew: the clock of drydock-apiserver differs from this machine's; times in objects follow the server"
         ),
-        (true, false) => tracing::info!(seconds, "the clocks of drydock-apiserver and this machine agree again"),
+        (true, false) => tracing::info!(
+            seconds,
+            "the clocks of drydock-apiserver and this machine agree again"
+        ),
         _ => {}
     }
 }
@@ -131,7 +134,11 @@ mod tests {
             (1_000, 1_000_999, 1_000_999),
         ] {
             clock.learn(&date(date_at), at(sent), at(received));
-            assert_eq!(clock.offset(), SignedDuration::ZERO, "{date_at} {sent} {received}");
+            assert_eq!(
+                clock.offset(),
+                SignedDuration::ZERO,
+                "{date_at} {sent} {received}"
+            );
         }
         clock.learn("soon", at(0), at(0));
         clock.learn(&date(1_000_000), at(5_000), at(1_000));

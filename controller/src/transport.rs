@@ -138,7 +138,7 @@ mod tests {
         }
         layer
             .fence
-            .open_until(tokio::time::Instant::now() + std::time::Duration::from_secs(60));
+            .open_until(tokio::time::Instant::now() + std::time::Duration::from_mins(1));
         assert_eq!(send(&layer, "POST", "/api/v1/pods", 201).await.unwrap(), 201);
     }
 
@@ -151,6 +151,9 @@ mod tests {
         send(&layer, "GET", OURS, 200).await.unwrap();
         assert_eq!(layer.clock.now().as_second(), 50);
         let text = layer.metrics.render();
-        assert!(text.contains("drydock_controller_clock_skew_seconds 40"), "{text}");
+        assert!(
+            text.contains("drydock_controller_clock_skew_seconds 40"),
+            "{text}"
+        );
     }
 }

@@ -130,7 +130,8 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn try_next(&self) -> Option<K> {
+    /// Takes the next key, if one is ready.
+    pub(crate) fn try_next(&self) -> Option<K> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let key = state.ready.pop_front()?;

@@ -97,12 +97,7 @@ impl Rules {
     /// # Errors
     ///
     /// [`Error`] of reading the complete pod, which only rules with conditions need.
-    pub async fn matching(
-        &self,
-        stores: &Stores,
-        host: &Client,
-        pod: &Pod,
-    ) -> Result<Matching, Error> {
+    pub async fn matching(&self, stores: &Stores, host: &Client, pod: &Pod) -> Result<Matching, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
         let mut complete_pod = None;
         let mut matching = Vec::new();
@@ -114,8 +109,9 @@ impl Rules {
             let rule = self.get_or_compile(&object);
             let rule = match &*rule {
                 Ok(rule) => rule,
-                Err(_) if Rule::selectors(&object)
-                    .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
+                Err(_)
+                    if Rule::selectors(&object)
+                        .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
                 {
                     continue;
                 }

@@ -8,7 +8,7 @@ use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStat
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::blocked::{Hold, Reason};
 use super::decide::{ActivationReason, FinishReason, RequestWarning, Step};
@@ -80,12 +80,12 @@ impl RequestWriter {
         step: &Step,
     ) -> Result<Option<Arc<EvictionRequest>>, Error> {
         if let Step::CopyLabels { labels, annotations } = step {
-            let mut metadata = json!({});
+            let mut metadata = Map::new();
             if !labels.is_empty() {
-                metadata["labels"] = json!(labels);
+                metadata.insert("labels".to_owned(), json!(labels));
             }
             if !annotations.is_empty() {
-                metadata["annotations"] = json!(annotations);
+                metadata.insert("annotations".to_owned(), json!(annotations));
             }
             let patch = json!({ "metadata": metadata });
             let patched = merge_patch(&self.requests(request), name(request), &patch).await?;
@@ -203,7 +203,10 @@ impl RequestWriter {
     /// Whether the eviction failed because the pod is gone: deleted, or replaced by another one of its name. A conflict
     /// has other causes than the precondition on the UID, so the API is asked.
     async fn is_pod_gone(&self, pod: &Pod, error: &Error) -> bool {
-        if !error.status().is_some_and(|status| matches!(status.code, 404 | 409)) {
+        if !error
+            .status()
+            .is_some_and(|status| matches!(status.code, 404 | 409))
+        {
             return false;
         }
         let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
@@ -283,12 +286,10 @@ impl RequestWriter {
             Step::Activate { index, reason, .. } => {
                 self.publish(request, None, &activation(request, *index, reason.as_ref()));
             }
-            Step::RecordHold(Hold::By(blocked)) => {
-                // The silence of an interceptor has an Event of its own.
-                if blocked.reason != Reason::InterceptorSilent {
-                    let content = EventContent::warning("EvictionBlocked", "Evict", &blocked.message);
-                    self.publish(request, None, &content);
-                }
+            // The silence of an interceptor has an Event of its own.
+            Step::RecordHold(Hold::By(blocked)) if blocked.reason != Reason::InterceptorSilent => {
+                let content = EventContent::warning("EvictionBlocked", "Evict", &blocked.message);
+                self.publish(request, None, &content);
             }
             _ => {}
         }

@@ -43,7 +43,9 @@ pub fn delay_after(refusal: &Refusal, snapshot: &Snapshot<'_>) -> Duration {
     let failures = snapshot.request.failed_evictions.saturating_add(1);
     let delay = backoff(failures, FIRST_DELAY, LONGEST_DELAY, snapshot.jitter);
     // A jittered second may end in the second of the attempt.
-    delay.max(FIRST_DELAY).max(refusal.retry_after.unwrap_or_default())
+    delay
+        .max(FIRST_DELAY)
+        .max(refusal.retry_after.unwrap_or_default())
 }
 
 /// When the eviction API may be called.

@@ -79,11 +79,15 @@ struct Waiters {
 impl Waiters {
     /// Grants the free places to the requests that wait longest, and returns these.
     fn grant(&mut self) -> Vec<ObjectKey> {
-        let taken = self.used.saturating_add(u32::try_from(self.granted.len()).unwrap_or(u32::MAX));
+        let taken = self
+            .used
+            .saturating_add(u32::try_from(self.granted.len()).unwrap_or(u32::MAX));
         let free = self.places.saturating_sub(taken);
         let mut granted = Vec::new();
         for _ in 0..free {
-            let Some((_, request)) = self.waiting.pop_first() else { break };
+            let Some((_, request)) = self.waiting.pop_first() else {
+                break;
+            };
             self.granted.insert(request.clone());
             granted.push(request);
         }

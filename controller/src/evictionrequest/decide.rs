@@ -407,8 +407,9 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> S
 
 /// Why the pod is exempt from evictions, if the built-in DaemonSet interceptor is to end it instead.
 fn daemon_set_exemption(pod: &TargetPod, active: &InterceptorState) -> Option<EvictionExemption> {
-    pod.exemption
-        .filter(|exemption| active.name == DAEMON_SET_INTERCEPTOR && *exemption != EvictionExemption::StaticPod)
+    pod.exemption.filter(|exemption| {
+        active.name == DAEMON_SET_INTERCEPTOR && *exemption != EvictionExemption::StaticPod
+    })
 }
 
 /// The message of an interceptor that missed its heartbeat deadline.
@@ -458,9 +459,7 @@ fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &Interc
     }
     match attempts::next_attempt(snapshot, pod) {
         NextAttempt::Now => Supervision::step(Step::Evict { budget: None }),
-        NextAttempt::ByBudget(budget) => Supervision::step(Step::Evict {
-            budget: Some(budget),
-        }),
+        NextAttempt::ByBudget(budget) => Supervision::step(Step::Evict { budget: Some(budget) }),
         NextAttempt::At { at, budget } => {
             let mut supervision = Supervision::wait(hold, Some(at));
             supervision.decision.budget = budget;

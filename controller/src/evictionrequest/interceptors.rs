@@ -220,10 +220,7 @@ impl Collector<'_> {
         let declared = names.iter().filter(|name| *name != DAEMON_SET_INTERCEPTOR);
         let count = declared.clone().count();
         if count >= MAX_INTERCEPTORS {
-            let beyond: Vec<&str> = declared
-                .skip(MAX_INTERCEPTORS - 1)
-                .map(String::as_str)
-                .collect();
+            let beyond: Vec<&str> = declared.skip(MAX_INTERCEPTORS - 1).map(String::as_str).collect();
             let beyond = beyond.join(", ");
             return Err(TooManyInterceptors { count, beyond });
         }
@@ -482,10 +479,12 @@ mod tests {
     fn daemon_set_interceptor_neither_counts_nor_acts_on_other_pods() {
         let list: Vec<_> = (0..15).map(|index| format!("i{index:02}.example.com")).collect();
         let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true}]);
-        let owned = json!({"metadata": {
+        let overlay = json!({"metadata": {
             "ownerReferences": owner, "annotations": {INTERCEPTORS_ANNOTATION: list.join(",")},
         }});
-        let names = order(&pod(&owned), &[], &AllowedNames::default()).unwrap().names;
+        let names = order(&pod(&overlay), &[], &AllowedNames::default())
+            .unwrap()
+            .names;
         assert_eq!(names.len(), MAX_INTERCEPTORS);
         assert_eq!(names.last().unwrap(), DAEMON_SET_INTERCEPTOR);
         check(

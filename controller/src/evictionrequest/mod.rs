@@ -429,7 +429,11 @@ fn concerns(change: &Change<EvictionInterceptor>, request: &EvictionRequest) -> 
     if matches!(specs.as_slice(), [old, new] if old == new) || request.is_finished() {
         return false;
     }
-    let Some(status) = request.status.as_ref().filter(|status| !status.target_interceptors.is_empty()) else {
+    let Some(status) = request
+        .status
+        .as_ref()
+        .filter(|status| !status.target_interceptors.is_empty())
+    else {
         return true;
     };
     specs
@@ -477,7 +481,9 @@ fn queue_blocked(queue: &WorkQueue<ObjectKey>, stores: &Stores, change: &Change<
     for request in stores.requests.in_namespace(namespace) {
         let conditions = request.status.iter().flat_map(|status| &status.conditions);
         let is_blocked = conditions.into_iter().any(|condition| {
-            condition.type_ == BLOCKED && condition.status == "True" && Reason::is_by_budget(&condition.reason)
+            condition.type_ == BLOCKED
+                && condition.status == "True"
+                && Reason::is_by_budget(&condition.reason)
         });
         if !is_blocked || request.is_finished() {
             continue;

@@ -94,12 +94,18 @@ impl Refusal {
             }
             [budget] if !budget.is_observed => (
                 Reason::BudgetNotObserved,
-                format!("PodDisruptionBudget {} has changed and is not observed by its controller yet.", budget.name),
+                format!(
+                    "PodDisruptionBudget {} has changed and is not observed by its controller yet.",
+                    budget.name
+                ),
             ),
             [budget] => match &budget.sync_failure {
                 Some(failure) => (
                     Reason::BudgetNotComputable,
-                    format!("PodDisruptionBudget {} cannot be computed: {failure}", budget.name),
+                    format!(
+                        "PodDisruptionBudget {} cannot be computed: {failure}",
+                        budget.name
+                    ),
                 ),
                 None => (
                     Reason::Budget,
@@ -236,13 +242,22 @@ mod tests {
         let one = [budget("db")];
         let overload = json!({"code": 429, "message": "Too many requests, please try again later.", "details": {"retryAfterSeconds": 7}});
         let throttled = refusal(overload, &one);
-        assert_eq!((throttled.reason, throttled.result), (Reason::Throttled, "throttled"));
+        assert_eq!(
+            (throttled.reason, throttled.result),
+            (Reason::Throttled, "throttled")
+        );
         assert_eq!(throttled.retry_after, Some(Duration::from_secs(7)));
         for (code, message) in [
             (403, "admission webhook \"w\" denied the request: not today"),
             (429, "admission webhook \"w\" denied the request: wait"),
-            (500, "Internal error occurred: failed calling webhook \"w\": context deadline exceeded"),
-            (422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+            (
+                500,
+                "Internal error occurred: failed calling webhook \"w\": context deadline exceeded",
+            ),
+            (
+                422,
+                "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+            ),
         ] {
             let refusal = refusal(json!({"code": code, "message": message}), &one);
             assert_eq!(refusal.reason, Reason::Webhook, "{message}");
@@ -258,14 +273,24 @@ mod tests {
             let failed = refusal(json!({"code": code, "message": "no"}), &one);
             assert_eq!(failed.reason, Reason::EvictionFailed, "{code}");
         }
-        assert_eq!(Refusal::from_error(&Error::Timeout, &one).reason, Reason::EvictionFailed);
+        assert_eq!(
+            Refusal::from_error(&Error::Timeout, &one).reason,
+            Reason::EvictionFailed
+        );
     }
 
     #[test]
     fn long_texts_are_cut() {
-        let text = format!("admission webhook \"w\" denied the request: {}", "ö".repeat(40_000));
+        let text = format!(
+            "admission webhook \"w\" denied the request: {}",
+            "ö".repeat(40_000)
+        );
         let refusal = refusal(json!({"code": 403, "message": text}), &[]);
         assert!((MAX_CAUSE_BYTES - 1..=MAX_CAUSE_BYTES).contains(&refusal.cause.len()));
-        assert!(refusal.interceptor_message(7).ends_with(", number of retries: 7."));
+        assert!(
+            refusal
+                .interceptor_message(7)
+                .ends_with(", number of retries: 7.")
+        );
     }
 }

@@ -134,7 +134,11 @@ fn initialize(status: &mut EvictionRequestStatus, names: &[String], now: Time) -
             ..InterceptorStatus::default()
         })
         .collect();
-    if !status.conditions.iter().any(|condition| condition.type_ == BLOCKED) {
+    if !status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == BLOCKED)
+    {
         let progressing = progressing(status, &now);
         status.conditions.push(progressing);
     }
@@ -172,7 +176,9 @@ fn record_refusal(
         .get_or_insert_with(PodEvictionStatus::default);
     attempts.failed_api_eviction_counter = attempts.failed_api_eviction_counter.saturating_add(1);
     // Rounded up: an attempt is never made before the delay has passed.
-    let next = now.checked_add(delay.saturating_add(Duration::from_millis(999))).ok()?;
+    let next = now
+        .checked_add(delay.saturating_add(Duration::from_millis(999)))
+        .ok()?;
     attempts.next_attempt_time = Some(whole_seconds(next));
     let retries = attempts.failed_api_eviction_counter;
     let entry = active_entry(status)?;

@@ -2,7 +2,8 @@
 
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of, time_until};
 use drydock_proto::kinds::evictionrequest::{
-    BLOCKED, CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, INTERCEPTOR_SILENT, InterceptorStatus,
+    BLOCKED, CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, INTERCEPTOR_SILENT,
+    InterceptorStatus,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

@@ -220,6 +220,9 @@ fn model_contains_what_is_stored() {
     assert_eq!(model.interceptors[1].activated_at, Some(at(60)));
     assert_eq!(model.interceptors[0].rule_deadline, Some(Duration::from_secs(9)));
     assert_eq!(model.heartbeat_deadline, Duration::from_mins(20));
-    assert_eq!((model.last_attempt_at, model.next_attempt_at), (Some(at(70)), None));
+    assert_eq!(
+        (model.last_attempt_at, model.next_attempt_at),
+        (Some(at(70)), None)
+    );
     assert!(model.has_requesters && model.finished_at.is_none() && model.blocked.is_none());
 }

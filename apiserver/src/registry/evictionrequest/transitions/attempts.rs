@@ -63,7 +63,9 @@ fn last_attempt_error(
 /// The next call comes after the last one.
 fn next_attempt_error(new: &PodEvictionStatus, path: &FieldPath) -> Option<FieldError> {
     let next = new.next_attempt_time.as_ref()?;
-    let is_after = new.last_attempt_time.as_ref().is_some_and(|last| last.0 <= next.0);
-    (!is_after)
-        .then(|| FieldError::invalid(path, next.0.to_string(), "must not be before lastAttemptTime"))
+    let is_after = new
+        .last_attempt_time
+        .as_ref()
+        .is_some_and(|last| last.0 <= next.0);
+    (!is_after).then(|| FieldError::invalid(path, next.0.to_string(), "must not be before lastAttemptTime"))
 }

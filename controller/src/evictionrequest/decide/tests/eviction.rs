@@ -150,12 +150,7 @@ fn attempt_that_a_budget_refused_is_repeated_when_the_budget_opens() {
     let without = decided(&by_budget(800), &present(), Some(&seen(vec![])));
     assert_eq!((without.step, without.next), (Step::Wait, in_seconds(800)));
     // The back-off is over: one of those that wait may try.
-    check(
-        &by_budget(0),
-        &under(vec![budget(0)]),
-        &evict(Some("db")),
-        None,
-    );
+    check(&by_budget(0), &under(vec![budget(0)]), &evict(Some("db")), None);
 }
 
 #[test]

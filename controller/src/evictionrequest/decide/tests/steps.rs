@@ -55,11 +55,7 @@ impl Simulation {
             if matches!(decision.step, Step::Wait | Step::DeleteRequest) {
                 return Ok(decision);
             }
-            prop_assert!(
-                !taken.contains(&decision.step),
-                "repeated: {:?}",
-                decision.step
-            );
+            prop_assert!(!taken.contains(&decision.step), "repeated: {:?}", decision.step);
             prop_assert!(taken.len() < 8, "{taken:?}");
             let status = after_step(&self.request, &decision.step, now);
             prop_assert!(status.is_some(), "{:?}", decision.step);

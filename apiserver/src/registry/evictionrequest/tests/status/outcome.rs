@@ -96,9 +96,7 @@ fn the_counter_of_failed_evictions_never_decreases() {
 
 #[test]
 fn the_last_eviction_attempt_only_advances_to_the_present() {
-    let times = |last: Value, next: Value| {
-        json!({"podEvictionStatus": {"failedAPIEvictionCounter": 0, "lastAttemptTime": last, "nextAttemptTime": next}})
-    };
+    let times = |last: Value, next: Value| json!({"podEvictionStatus": {"failedAPIEvictionCounter": 0, "lastAttemptTime": last, "nextAttemptTime": next}});
     let last = |last: &str| times(at(last), Value::Null);
     let path = "status.podEvictionStatus.lastAttemptTime";
     let near = "Invalid value: \"2026-01-01T{}Z\": must be within 10 seconds of the server's time";
@@ -132,12 +130,19 @@ fn the_last_eviction_attempt_only_advances_to_the_present() {
         (json!({}), times(Value::Null, at("12:00:00"))),
         (last("11:00:00"), times(at("11:00:00"), at("10:00:00"))),
     ] {
-        let next = after["podEvictionStatus"]["nextAttemptTime"].as_str().unwrap().to_owned();
+        let next = after["podEvictionStatus"]["nextAttemptTime"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let text = format!("Invalid value: \"{next}\": must not be before lastAttemptTime");
         check(
             before,
             after,
-            &[("status.podEvictionStatus.nextAttemptTime", "FieldValueInvalid", &text)],
+            &[(
+                "status.podEvictionStatus.nextAttemptTime",
+                "FieldValueInvalid",
+                &text,
+            )],
         );
     }
 }
