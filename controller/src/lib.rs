@@ -22,15 +22,16 @@
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events                            watches, queues, leader election, Events
 //! api, pod, metrics, deadline_queue                               API calls, the pod type, metrics, timers
-//! backoff, conditions, rejection, sync                            retry delays, status conditions and messages, locks
+//! backoff, conditions, rejection, tracking, sync                  retry delays, conditions, messages, foreign labels, locks
 //! ```
 //!
 //! Inside the two main controllers:
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
-//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
-//!                    plan ▶ plan::report ▶ plan::blockers ▶ plan::progress ▶ plan::returning ▶ model
+//! nodemaintenance    act ▶ act::requests, observe ▶ recovery ▶ model ▶ node_state ▶ drain_plan, successor, replacement
+//!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
+//!                    plan::returning ▶ model
 //! ```
 //!
 //! # Invariants
@@ -63,4 +64,5 @@ pub mod rejection;
 pub mod server;
 pub mod stores;
 mod sync;
+pub mod tracking;
 pub mod work_queue;

@@ -24,4 +24,5 @@ mod python;
 mod requests;
 mod security;
 mod stage;
+mod vanished;
 mod watchers;
