@@ -52,6 +52,9 @@ impl MidDrain {
         let host = stage.host()?;
         let mut maintenance = idle_maintenance(name, name);
         maintenance["spec"]["stage"] = json!("Drain");
+        let requirement = json!({ "key": "pool", "operator": "In", "values": [name] });
+        maintenance["spec"]["nodeSelector"] =
+            json!({ "nodeSelectorTerms": [{ "matchExpressions": [requirement] }] });
         host.post(&format!("{ROOT}/nodemaintenances"), &maintenance)
             .await?
             .expect(201)?;
