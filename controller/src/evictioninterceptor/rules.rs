@@ -18,15 +18,16 @@ use crate::pod::Pod;
 use crate::stores::Stores;
 use crate::sync::lock;
 
-/// A compiled rule.
+/// A compiled rule. What cannot be compiled counts as matching: an error in a rule must not let a pod be evicted sooner.
 #[derive(Debug)]
 pub struct Rule {
     namespaces: Selector,
     pods: Selector,
     conditions: Vec<Expression>,
+    error: Option<InvalidRule>,
 }
 
-/// Why a rule was not accepted.
+/// Why a rule cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRule(String);
@@ -42,18 +43,19 @@ pub struct MatchedInterceptor {
     pub is_controller: bool,
 }
 
-type Compiled = Arc<Result<Rule, InvalidRule>>;
-
 /// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
 pub struct Rules {
-    compiled: Mutex<HashMap<String, (Option<i64>, Compiled)>>,
+    compiled: Mutex<HashMap<String, Compiled>>,
 }
+
+/// A generation and its rule.
+type Compiled = (Option<i64>, Arc<Rule>);
 
 impl Rules {
     /// The rule of the object. It is compiled when its generation is new.
     #[must_use]
-    pub fn get_or_compile(&self, object: &EvictionInterceptor) -> Compiled {
+    pub fn get_or_compile(&self, object: &EvictionInterceptor) -> Arc<Rule> {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let generation = object.metadata.generation;
         if let Some((known, rule)) = lock(&self.compiled).get(&uid)
@@ -71,8 +73,8 @@ impl Rules {
         lock(&self.compiled).remove(uid);
     }
 
-    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as true: an error in a
-    /// rule must not let a pod be evicted sooner.
+    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as true, like one that
+    /// cannot be compiled.
     ///
     /// # Errors
     ///
@@ -84,22 +86,23 @@ impl Rules {
         pod: &Pod,
     ) -> Result<Vec<MatchedInterceptor>, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
-        let mut complete_pod = None;
+        let mut complete_pod: Option<Arc<Value>> = None;
         let mut matching = Vec::new();
         for object in stores.interceptors.all() {
             let rule = self.get_or_compile(&object);
-            let Ok(rule) = &*rule else { continue };
             if !rule.selects(namespace.as_deref(), pod.labels()) {
                 continue;
             }
             if rule.has_conditions() {
                 if complete_pod.is_none() {
-                    complete_pod = read_complete_pod(host, pod).await?;
+                    complete_pod = read_complete_pod(host, pod).await?.map(Arc::new);
                 }
                 let Some(complete_pod) = &complete_pod else {
                     continue;
                 };
-                if !rule.conditions_hold(complete_pod, namespace.as_deref()) {
+                let (complete_pod, namespace) = (Arc::clone(complete_pod), namespace.clone());
+                let holds = blocking(move || rule.conditions_hold(&complete_pod, namespace.as_deref()));
+                if !holds.await.unwrap_or(true) {
                     continue;
                 }
             }
@@ -114,16 +117,39 @@ impl Rules {
 }
 
 impl Rule {
-    fn compile(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
-        let conditions = object.spec.match_conditions.iter().map(|condition| {
-            Expression::compile(&condition.expression)
-                .map_err(|error| InvalidRule(format!("matchConditions[{}]: {error}", condition.name)))
-        });
-        Ok(Self {
-            namespaces: selector("namespaceSelector", object.spec.namespace_selector.as_ref())?,
-            pods: selector("podSelector", object.spec.pod_selector.as_ref())?,
-            conditions: conditions.collect::<Result<_, _>>()?,
-        })
+    fn compile(object: &EvictionInterceptor) -> Self {
+        let spec = &object.spec;
+        let mut error = None;
+        let mut valid_selector = |field: &str, wanted: Option<&LabelSelector>| {
+            selector(field, wanted).unwrap_or_else(|invalid| {
+                error.get_or_insert(invalid);
+                Selector::everything()
+            })
+        };
+        let namespaces = valid_selector("namespaceSelector", spec.namespace_selector.as_ref());
+        let pods = valid_selector("podSelector", spec.pod_selector.as_ref());
+        let mut conditions = Vec::new();
+        for condition in &spec.match_conditions {
+            match Expression::compile(&condition.expression) {
+                Ok(expression) => conditions.push(expression),
+                Err(invalid) => {
+                    let message = format!("matchConditions[{}]: {invalid}", condition.name);
+                    error.get_or_insert(InvalidRule(message));
+                }
+            }
+        }
+        Self {
+            namespaces,
+            pods,
+            conditions,
+            error,
+        }
+    }
+
+    /// Why a part of it cannot be compiled.
+    #[must_use]
+    pub fn error(&self) -> Option<&InvalidRule> {
+        self.error.as_ref()
     }
 
     /// Whether both selectors match.
@@ -151,7 +177,7 @@ impl Rule {
         self.pods.to_string()
     }
 
-    /// Whether every condition is true for the pod and its namespace.
+    /// Whether every condition is true for the pod and its namespace. Blocks; see [`blocking`].
     #[must_use]
     pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
         let namespace = namespace
@@ -163,6 +189,11 @@ impl Rule {
                 .unwrap_or(true)
         })
     }
+}
+
+/// Runs what blocks, such as the evaluation of conditions, beside the tasks of the runtime. `None` when it panicked.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn selector(field: &str, selector: Option<&LabelSelector>) -> Result<Selector, InvalidRule> {
@@ -195,7 +226,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rule(spec: &Value) -> Result<Rule, InvalidRule> {
+    fn rule(spec: &Value) -> Rule {
         let object = json!({"metadata": {"name": "r", "uid": "1", "generation": 1}, "spec": spec});
         Rule::compile(&serde_json::from_value(object).unwrap())
     }
@@ -209,8 +240,7 @@ mod tests {
         let rule = rule(&json!({
             "podSelector": {"matchLabels": {"app": "web"}},
             "namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]},
-        }))
-        .unwrap();
+        }));
         let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
         assert!(rule.selects(Some(&namespace()), &labels("web")));
         assert!(!rule.selects(Some(&namespace()), &labels("db")));
@@ -226,7 +256,7 @@ mod tests {
             ("namespace.metadata.labels.tier == 'gold'", true),
             ("pod.spec.missing == 1", true),
         ] {
-            let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]})).unwrap();
+            let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]}));
             assert_eq!(
                 rule.conditions_hold(&pod, Some(&namespace())),
                 holds,
@@ -237,7 +267,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_condition() {
-        let error = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
+        let rule = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]}));
+        let error = rule.error().unwrap();
         assert!(
             error.to_string().starts_with("matchConditions[mine]: "),
             "{error}"
