@@ -25,4 +25,5 @@ mod python;
 mod requests;
 mod security;
 mod stage;
+mod vanished;
 mod watchers;
