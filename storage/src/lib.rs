@@ -8,6 +8,7 @@ pub mod clock;
 pub mod conformance;
 mod error;
 pub mod etcd;
+pub mod export;
 mod key;
 pub mod memory;
 pub mod metrics;

@@ -29,6 +29,7 @@ mod revision;
 mod scan;
 mod store;
 mod transact;
+mod transfer;
 mod watch;
 
 pub use error::EtcdOpenError;
@@ -36,4 +37,5 @@ pub use metrics::EtcdMetrics;
 pub use open::EtcdOpened;
 pub use options::{EtcdOptions, EtcdTls};
 pub use store::EtcdStore;
+pub use transfer::{EtcdImportReport, EtcdProgress, EtcdTransferError};
 pub use watch::EtcdEvents;

@@ -36,6 +36,10 @@ impl EtcdStore {
         Ok((Self { parts }, opened))
     }
 
+    pub(super) fn parts(&self) -> &Shared {
+        &self.parts
+    }
+
     /// The metrics.
     #[must_use]
     pub fn metrics(&self) -> &EtcdMetrics {

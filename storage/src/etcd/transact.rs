@@ -153,7 +153,7 @@ impl Parts {
         Err(StoreError::Closed { reason })
     }
 
-    fn body(&self, key: &Key, value: &Value) -> Result<Vec<u8>, StoreError> {
+    pub(super) fn body(&self, key: &Key, value: &Value) -> Result<Vec<u8>, StoreError> {
         let body = self
             .records
             .state_body(key, value)
