@@ -69,7 +69,7 @@ impl Failure {
             _ if has("required revision has been compacted") => Self::Compacted,
             _ if has("required revision is a future revision") => Self::Future,
             _ if has("database space exceeded") => Self::NoSpace,
-            _ if has("request is too large") => Self::TooLarge,
+            _ if has("request is too large") || has("received message larger than max") => Self::TooLarge,
             _ if has("too many requests") => Self::Busy,
             code::OUT_OF_RANGE | code::RESOURCE_EXHAUSTED if has("message length too large") => {
                 Self::LargeAnswer

@@ -32,8 +32,6 @@ const STATUS: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(250);
 /// How often the compacted revision is asked for: other servers compact, too.
 const ASK_FLOORS_EVERY: Duration = Duration::from_mins(1);
-/// A revision that no key has.
-const NEVER: i64 = -1;
 /// What a request needs besides a value.
 const FRAMES: usize = 2 << 10;
 
@@ -262,17 +260,17 @@ fn read<T>(answer: Result<Result<T, Failure>, StoreError>) -> Result<T, EtcdOpen
         .map_err(|failure| refused(failure.text()))
 }
 
-/// Whether etcd accepts the largest request this store sends: a write whose condition never holds.
+/// Whether etcd accepts the largest request this store sends. The bytes are in a condition that never holds, and not in a
+/// value: an etcd near its quota would raise its alarm for a value.
 async fn check_request_limit(members: &Members, keys: &Keyspace) -> Result<(), EtcdOpenError> {
     let largest = vec![0_u8; REQUEST_BYTES - FRAMES];
     let txn = Txn::new()
-        .when([Compare::mod_revision(keys.nothing(), CompareOp::Equal, NEVER)])
-        .and_then([TxnOp::put(keys.nothing(), largest, None)]);
+        .when([Compare::value(keys.nothing(), CompareOp::Equal, largest)])
+        .and_then([TxnOp::delete(keys.nothing(), None)]);
     let txn = &txn;
     let call = |mut connection: Connection| async move { connection.kv.txn(txn.clone()).await };
     match members.write(REQUEST, call).await.map_err(refused)? {
-        // A full etcd is said when something is written.
-        Ok(_) | Err(Failure::NoSpace) => Ok(()),
+        Ok(_) => Ok(()),
         Err(Failure::TooLarge) => Err(EtcdOpenError::RequestLimit),
         Err(failure) => Err(refused(failure.text())),
     }
