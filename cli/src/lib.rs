@@ -1,0 +1,79 @@
+//! The kubectl plugin `kubectl-drydock`: drains nodes, shows progress, and explains what holds a pod.
+//!
+//! Start at [`run`]. A command reads objects ([`api`]), hands them to pure code, and prints what comes back.
+//!
+//! ```text
+//! args ──▶ commands ──▶ api ──▶ the cluster
+//!              │
+//!              └──▶ explain, preflight, progress, interceptors (pure: objects in, text or data out)
+//! ```
+//!
+//! The plugin is an ordinary client: it speaks to the cluster through its public APIs alone, and what it can do can be
+//! done with kubectl too.
+
+pub mod api;
+pub mod args;
+pub mod budgets;
+mod commands;
+mod completion;
+pub mod connection;
+pub mod error;
+pub mod explain;
+pub mod interceptors;
+mod output;
+pub mod pods;
+pub mod preflight;
+pub mod progress;
+mod table;
+pub mod terminal;
+pub mod times;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::Program;
+use crate::error::{Error, ExitStatus};
+
+/// Runs the command line, prints what there is to print, and returns the exit code of [`ExitStatus`].
+#[must_use]
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    let program = match Program::try_parse_from(arguments) {
+        Ok(program) => program,
+        Err(error) => {
+            // Help and version are no errors; their output may have lost its reader.
+            drop(error.print());
+            let is_help = !error.use_stderr();
+            return ExitCode::from(if is_help { ExitStatus::Success } else { ExitStatus::Usage }.code());
+        }
+    };
+    match execute(program) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !matches!(error, Error::OutputClosed) {
+                terminal::note(&format!("error: {}", terminal::printable(&error.to_string())));
+            }
+            ExitCode::from(error.exit_status().code())
+        }
+    }
+}
+
+fn execute(program: Program) -> Result<(), Error> {
+    // It fails only when a provider is installed already, and then there is one.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io("the runtime", error))?;
+    runtime.block_on(async {
+        tokio::select! {
+            biased;
+            result = commands::run(program) => result,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|error| Error::io("signals", error))?;
+                Err(Error::Interrupted)
+            }
+        }
+    })
+}
