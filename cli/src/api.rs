@@ -187,7 +187,8 @@ impl Session {
         object: &Value,
     ) -> Result<Value, Error> {
         let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(namespace, None));
-        self.call(Method::POST, &path, Some(("application/json", object))).await
+        self.call(Method::POST, &path, Some(("application/json", object)))
+            .await
     }
 
     /// Applies an object server-side. With a uid in its metadata it changes only that object and creates none. Fields
@@ -206,8 +207,12 @@ impl Session {
         let path = resource.path(namespace, Some(name));
         let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true");
         // JSON is YAML.
-        self.call(Method::PATCH, &path, Some(("application/apply-patch+yaml", object)))
-            .await
+        self.call(
+            Method::PATCH,
+            &path,
+            Some(("application/apply-patch+yaml", object)),
+        )
+        .await
     }
 
     /// Sends a merge patch.
@@ -217,8 +222,12 @@ impl Session {
     /// [`Error`].
     pub async fn merge_patch(&self, resource: Resource, name: &str, patch: &Value) -> Result<Value, Error> {
         let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(None, Some(name)));
-        self.call(Method::PATCH, &path, Some(("application/merge-patch+json", patch)))
-            .await
+        self.call(
+            Method::PATCH,
+            &path,
+            Some(("application/merge-patch+json", patch)),
+        )
+        .await
     }
 
     /// Deletes the object with this uid.
@@ -283,17 +292,20 @@ fn print_warnings(head: &http::response::Parts) {
 /// The text in a warning header: `299 - "text"`.
 fn warning_text(header: &str) -> Option<String> {
     let quoted = header.strip_prefix("299 ")?.split_once(" \"")?.1;
-    Some(quoted.strip_suffix('"')?.replace("\\\"", "\"").replace("\\\\", "\\"))
+    Some(
+        quoted
+            .strip_suffix('"')?
+            .replace("\\\"", "\"")
+            .replace("\\\\", "\\"),
+    )
 }
 
 /// The error in a response.
 fn rejection(code: u16, body: &[u8], path: &str) -> Error {
     let status: Option<Value> = serde_json::from_slice(body).ok();
     let text = |pointer: &str| status.as_ref()?.pointer(pointer)?.as_str();
-    let message = text("/message").map_or_else(
-        || String::from_utf8_lossy(body).trim().to_owned(),
-        str::to_owned,
-    );
+    let message =
+        text("/message").map_or_else(|| String::from_utf8_lossy(body).trim().to_owned(), str::to_owned);
     let is_ours = path.starts_with(DRYDOCK);
     // A missing object has a name; a missing API has none.
     let names_an_object = text("/details/name").is_some_and(|name| !name.is_empty());
@@ -339,13 +351,20 @@ mod tests {
         let log = Arc::clone(&seen);
         let responses = Arc::new(Mutex::new(responses.into_iter()));
         let service = tower::service_fn(move |request: Request<Body>| {
-            log.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
+            log.lock()
+                .unwrap()
+                .push(format!("{} {}", request.method(), request.uri()));
             let (code, body) = responses.lock().unwrap().next().unwrap();
-            let response = http::Response::builder().status(code).body(Body::from(body.into_bytes()));
+            let response = http::Response::builder()
+                .status(code)
+                .body(Body::from(body.into_bytes()));
             async move { response }
         });
         let client = Client::new(service, "default");
-        (Session::new(client, "shop".to_owned(), Duration::from_secs(5)), seen)
+        (
+            Session::new(client, "shop".to_owned(), Duration::from_secs(5)),
+            seen,
+        )
     }
 
     async fn failure(code: u16, body: &str, resource: Resource) -> Error {
@@ -376,7 +395,10 @@ mod tests {
     #[tokio::test]
     async fn lists_are_read_page_by_page() {
         let page = |items: &str, token: &str| {
-            (200, format!(r#"{{"metadata":{{"continue":"{token}"}},"items":[{items}]}}"#))
+            (
+                200,
+                format!(r#"{{"metadata":{{"continue":"{token}"}},"items":[{items}]}}"#),
+            )
         };
         let (session, seen) = session(vec![page("1,2", "next one"), page("3", "")]);
         let query = [("fieldSelector", "spec.nodeName=a")];
@@ -398,7 +420,10 @@ mod tests {
         });
         let client = Client::new(service, "default");
         let session = Session::new(client, String::new(), Duration::from_secs(5));
-        let error = session.get::<Value>(Resource::Nodes, None, "a").await.unwrap_err();
+        let error = session
+            .get::<Value>(Resource::Nodes, None, "a")
+            .await
+            .unwrap_err();
         assert_eq!(error.exit_status(), ExitStatus::Unreachable, "{error}");
     }
 

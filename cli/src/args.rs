@@ -123,7 +123,11 @@ pub enum Format {
 #[derive(Debug, Clone, Default, Args)]
 pub struct NodesFlags {
     /// The nodes.
-    #[arg(value_name = "NODE", required_unless_present = "selector", conflicts_with = "selector")]
+    #[arg(
+        value_name = "NODE",
+        required_unless_present = "selector",
+        conflicts_with = "selector"
+    )]
     pub nodes: Vec<String>,
     /// A label selector of nodes.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
@@ -256,8 +260,14 @@ mod tests {
 
     #[test]
     fn every_command_has_examples() {
-        for command in Program::command().get_subcommands().filter(|command| !command.is_hide_set()) {
-            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for command in Program::command()
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+        {
+            let examples = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             let name = format!("kubectl drydock {}", command.get_name());
             assert!(examples.contains(&name), "{name}: {examples}");
         }
@@ -265,10 +275,16 @@ mod tests {
 
     #[test]
     fn the_help_names_every_exit_code() {
-        let help = Program::command().get_after_help().map(ToString::to_string).unwrap_or_default();
+        let help = Program::command()
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         for (status, _) in crate::error::ExitStatus::ALL {
             let code = status.code();
-            assert!(code == 130 || help.contains(&format!(" {code} ")), "{code}: {help}");
+            assert!(
+                code == 130 || help.contains(&format!(" {code} ")),
+                "{code}: {help}"
+            );
         }
     }
 

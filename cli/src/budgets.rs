@@ -45,9 +45,7 @@ pub fn of_pod<'a>(pod: &Pod, budgets: &'a [PodDisruptionBudget]) -> Vec<&'a PodD
                 && selector
                     // A budget with an invalid selector selects nothing.
                     .and_then(|selector| Selector::try_from(selector).ok())
-                    .is_some_and(|selector| {
-                        selector.matches(|key| labels?.get(key).map(String::as_str))
-                    })
+                    .is_some_and(|selector| selector.matches(|key| labels?.get(key).map(String::as_str)))
         })
         .collect()
 }
@@ -87,7 +85,10 @@ pub fn verdict(budget: &PodDisruptionBudget) -> Verdict {
 /// How many replicas would let one pod leave; `None` when more replicas do not help, since the budget counts from the top.
 #[must_use]
 pub fn replicas_for_one_disruption(budget: &PodDisruptionBudget) -> Option<i32> {
-    let is_relative = budget.spec.as_ref().is_none_or(|spec| spec.max_unavailable.is_some());
+    let is_relative = budget
+        .spec
+        .as_ref()
+        .is_none_or(|spec| spec.max_unavailable.is_some());
     match verdict(budget) {
         Verdict::Never { expected } if !is_relative => Some(expected.saturating_add(1)),
         Verdict::Exhausted { wanted, .. } if !is_relative => Some(wanted.saturating_add(1)),
@@ -103,13 +104,22 @@ pub fn describe(budget: &PodDisruptionBudget) -> String {
         Verdict::Allows(1) => format!("The budget {name} allows 1 disruption."),
         Verdict::Allows(count) => format!("The budget {name} allows {count} disruptions."),
         Verdict::Exhausted { healthy, wanted } => {
-            format!("The budget {name} allows no disruption now: {healthy} pods are healthy, {wanted} must be.")
+            format!(
+                "The budget {name} allows no disruption now: {healthy} pods are healthy, {wanted} must be."
+            )
+        }
+        Verdict::Never { expected: 1 } => {
+            format!("The budget {name} can never allow a disruption: its only pod must be healthy.")
         }
         Verdict::Never { expected } => {
-            format!("The budget {name} can never allow a disruption: all of its {expected} pods must be healthy.")
+            format!(
+                "The budget {name} can never allow a disruption: all of its {expected} pods must be healthy."
+            )
         }
         Verdict::NotObserved => {
-            format!("The budget {name} is not computed yet: the disruption controller has not seen its current version.")
+            format!(
+                "The budget {name} is not computed yet: the disruption controller has not seen its current version."
+            )
         }
         Verdict::NotComputable(why) => format!("The budget {name} cannot be computed: {why}"),
     }
@@ -142,9 +152,21 @@ pub(crate) mod tests {
         let everything = json!({});
         for (status, expected) in [
             (counts(3, 2, 3, 1), Verdict::Allows(1)),
-            (counts(2, 2, 3, 0), Verdict::Exhausted { healthy: 2, wanted: 2 }),
+            (
+                counts(2, 2, 3, 0),
+                Verdict::Exhausted {
+                    healthy: 2,
+                    wanted: 2,
+                },
+            ),
             (counts(3, 3, 3, 0), Verdict::Never { expected: 3 }),
-            (counts(0, 1, 0, 0), Verdict::Exhausted { healthy: 0, wanted: 1 }),
+            (
+                counts(0, 1, 0, 0),
+                Verdict::Exhausted {
+                    healthy: 0,
+                    wanted: 1,
+                },
+            ),
         ] {
             assert_eq!(verdict(&budget("b", &everything, &status)), expected);
         }

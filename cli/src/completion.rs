@@ -58,9 +58,11 @@ pub(crate) async fn run(words: &[String]) -> Result<(), Error> {
 /// What may follow the words.
 fn wanted(before: &[String], last: &str) -> Wanted {
     let program = Program::command();
-    let command = before
-        .iter()
-        .find_map(|word| program.get_subcommands().find(|command| command.get_name() == word));
+    let command = before.iter().find_map(|word| {
+        program
+            .get_subcommands()
+            .find(|command| command.get_name() == word)
+    });
     if let Some(flag) = before.last().and_then(|word| flag_of(&program, command, word)) {
         return value_of(flag);
     }
@@ -85,10 +87,16 @@ fn about(command: &Command) -> String {
 
 /// The flag that a word names, when it takes a value in the next word.
 fn flag_of<'a>(program: &'a Command, command: Option<&'a Command>, word: &str) -> Option<&'a clap::Arg> {
-    let all = program.get_arguments().chain(command.into_iter().flat_map(Command::get_arguments));
+    let all = program
+        .get_arguments()
+        .chain(command.into_iter().flat_map(Command::get_arguments));
     let mut named = all.filter(|flag| {
-        let long = flag.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
-        let short = flag.get_short().is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str()));
+        let long = flag
+            .get_long()
+            .is_some_and(|long| word.strip_prefix("--") == Some(long));
+        let short = flag
+            .get_short()
+            .is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str()));
         long || short
     });
     named.find(|flag| flag.get_action().takes_values())
@@ -108,10 +116,16 @@ fn value_of(flag: &clap::Arg) -> Wanted {
 }
 
 fn flags(program: &Command, command: Option<&Command>) -> Vec<(String, String)> {
-    let all = command.into_iter().flat_map(Command::get_arguments).chain(program.get_arguments());
+    let all = command
+        .into_iter()
+        .flat_map(Command::get_arguments)
+        .chain(program.get_arguments());
     all.filter_map(|flag| {
         let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
-        Some((format!("--{}", flag.get_long()?), help.lines().next().unwrap_or_default().to_owned()))
+        Some((
+            format!("--{}", flag.get_long()?),
+            help.lines().next().unwrap_or_default().to_owned(),
+        ))
     })
     .collect()
 }
@@ -142,16 +156,24 @@ async fn names(before: &[String], resources: &[Resource]) -> Result<Vec<(String,
 }
 
 async fn session(before: &[String]) -> Result<Session, Error> {
-    let connection = Program::command().get_arguments().filter_map(|flag| flag.get_long().map(str::to_owned)).collect::<Vec<_>>();
+    let connection = Program::command()
+        .get_arguments()
+        .filter_map(|flag| flag.get_long().map(str::to_owned))
+        .collect::<Vec<_>>();
     // Only connection flags: the rest of an unfinished line may not parse.
     let mut line = vec!["kubectl-drydock".to_owned(), "status".to_owned()];
     let mut words = before.iter().peekable();
     while let Some(word) = words.next() {
-        let name = word.strip_prefix("--").map(|word| word.split('=').next().unwrap_or_default());
-        let is_connection = name.is_some_and(|name| connection.iter().any(|known| known == name)) || ["-n", "-s"].contains(&word.as_str());
+        let name = word
+            .strip_prefix("--")
+            .map(|word| word.split('=').next().unwrap_or_default());
+        let is_connection = name.is_some_and(|name| connection.iter().any(|known| known == name))
+            || ["-n", "-s"].contains(&word.as_str());
         if is_connection {
             line.push(word.clone());
-            if !word.contains('=') && let Some(value) = words.next() {
+            if !word.contains('=')
+                && let Some(value) = words.next()
+            {
                 line.push(value.clone());
             }
         }

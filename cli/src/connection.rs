@@ -89,7 +89,9 @@ impl ConnectionFlags {
             }
             // As kubectl does in a pod without a kubeconfig.
             None => Config::incluster().map_err(|error| {
-                Error::Kubeconfig(format!("there is none, and this is not a pod of a cluster: {error}"))
+                Error::Kubeconfig(format!(
+                    "there is none, and this is not a pod of a cluster: {error}"
+                ))
             })?,
         };
         let namespace = self
@@ -138,13 +140,19 @@ impl ConnectionFlags {
                 kubeconfig = from_flags;
             }
         }
-        let context = options.context.clone().or_else(|| kubeconfig.current_context.clone());
+        let context = options
+            .context
+            .clone()
+            .or_else(|| kubeconfig.current_context.clone());
         let context = kubeconfig
             .contexts
             .iter()
             .find(|named| Some(&named.name) == context.as_ref())
             .and_then(|named| named.context.clone());
-        let cluster = options.cluster.clone().or_else(|| Some(context.as_ref()?.cluster.clone()));
+        let cluster = options
+            .cluster
+            .clone()
+            .or_else(|| Some(context.as_ref()?.cluster.clone()));
         let user = options.user.clone().or_else(|| context.as_ref()?.user.clone());
         for named in &mut kubeconfig.clusters {
             if Some(&named.name) == cluster.as_ref() {
@@ -164,7 +172,9 @@ impl ConnectionFlags {
         replace(&mut cluster.tls_server_name, self.tls_server_name.as_ref());
         if self.certificate_authority.is_some() {
             cluster.certificate_authority_data = None;
-            cluster.certificate_authority.clone_from(&self.certificate_authority);
+            cluster
+                .certificate_authority
+                .clone_from(&self.certificate_authority);
         }
         if self.insecure_skip_tls_verify {
             cluster.insecure_skip_tls_verify = Some(true);

@@ -80,14 +80,30 @@ pub fn declared(
     let mut found = Vec::new();
     let mut skipped = Vec::new();
     listed(pod, object, &mut found);
-    prioritized(pod, &mut found, &mut skipped);
-    for rule in rules.iter().filter(|rule| rule_matches(rule, pod, object, namespace)) {
+    let mut controller = prioritized(pod, &mut found, &mut skipped);
+    let mut matching: Vec<&EvictionInterceptor> = rules
+        .iter()
+        .filter(|rule| rule_matches(rule, pod, object, namespace))
+        .collect();
+    matching.sort_by(|a, b| a.spec.interceptor_name.cmp(&b.spec.interceptor_name));
+    for rule in matching {
         let priority = rule.spec.effective_priority();
         let source = format!(
             "evictioninterceptor/{}",
             rule.metadata.name.as_deref().unwrap_or_default()
         );
-        add(&mut found, priority, Source::PriorityOrRule, &rule.spec.interceptor_name, source);
+        let is_controller = rule.spec.role == Some(InterceptorRole::Controller);
+        if is_controller && !takes_role(&mut controller, &rule.spec.interceptor_name) {
+            skipped.push(format!("{source}: the role controller is already assigned"));
+            continue;
+        }
+        add(
+            &mut found,
+            priority,
+            Source::PriorityOrRule,
+            &rule.spec.interceptor_name,
+            source,
+        );
     }
     let allowed = AllowedNames::default();
     found.retain(|declaration| {
@@ -103,7 +119,13 @@ pub fn declared(
     });
     if pods::is_daemon_set_pod(pod) && !pods::is_static(pod) {
         let source = "the pod's DaemonSet".to_owned();
-        add(&mut found, CONTROLLER_PRIORITY, Source::DaemonSet, DAEMON_SET_INTERCEPTOR, source);
+        add(
+            &mut found,
+            CONTROLLER_PRIORITY,
+            Source::DaemonSet,
+            DAEMON_SET_INTERCEPTOR,
+            source,
+        );
     }
     let mut interceptors = ordered(found);
     if interceptors.len() >= MAX_INTERCEPTORS {
@@ -127,9 +149,15 @@ pub fn declared(
 fn ordered(mut found: Vec<Declaration>) -> Vec<Interceptor> {
     found.sort_by(|a, b| {
         let key = |declaration: &Declaration| {
-            (std::cmp::Reverse(declaration.priority), declaration.source, declaration.index)
+            (
+                std::cmp::Reverse(declaration.priority),
+                declaration.source,
+                declaration.index,
+            )
         };
-        key(a).cmp(&key(b)).then_with(|| a.interceptor.name.cmp(&b.interceptor.name))
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| a.interceptor.name.cmp(&b.interceptor.name))
     });
     let mut seen = BTreeSet::new();
     found
@@ -159,9 +187,21 @@ fn add(found: &mut Vec<Declaration>, priority: i32, source: Source, name: &str, 
 /// Interceptors that the spec or the annotation list, at the priority of controllers.
 fn listed(pod: &Pod, object: &Value, found: &mut Vec<Declaration>) {
     for field in ["evictionInterceptors", "evictionResponders"] {
-        let names = object.pointer(&format!("/spec/{field}")).and_then(Value::as_array);
-        for name in names.into_iter().flatten().filter_map(|one| one.get("name")?.as_str()) {
-            add(found, CONTROLLER_PRIORITY, Source::Spec, name, format!("spec.{field}"));
+        let names = object
+            .pointer(&format!("/spec/{field}"))
+            .and_then(Value::as_array);
+        for name in names
+            .into_iter()
+            .flatten()
+            .filter_map(|one| one.get("name")?.as_str())
+        {
+            add(
+                found,
+                CONTROLLER_PRIORITY,
+                Source::Spec,
+                name,
+                format!("spec.{field}"),
+            );
         }
     }
     let list = pods::annotation(pod, LIST_ANNOTATION).unwrap_or_default();
@@ -173,27 +213,39 @@ fn listed(pod: &Pod, object: &Value, found: &mut Vec<Declaration>) {
     }
 }
 
-/// Interceptors that annotations name with a priority.
-fn prioritized(pod: &Pod, found: &mut Vec<Declaration>, skipped: &mut Vec<String>) {
+/// Whether an interceptor can have the role `controller`, which one interceptor of a pod has.
+fn takes_role(controller: &mut Option<String>, name: &str) -> bool {
+    controller.get_or_insert_with(|| name.to_owned()) == name
+}
+
+/// Interceptors that annotations name with a priority. Returns the one with the role `controller`.
+fn prioritized(pod: &Pod, found: &mut Vec<Declaration>, skipped: &mut Vec<String>) -> Option<String> {
     let mut controller: Option<String> = None;
     for (key, value) in pod.metadata.annotations.iter().flatten() {
-        let Some(name) = PRIORITY_PREFIXES.iter().find_map(|prefix| key.strip_prefix(prefix)) else {
+        let Some(name) = PRIORITY_PREFIXES
+            .iter()
+            .find_map(|prefix| key.strip_prefix(prefix))
+        else {
             continue;
         };
         match parse_priority(value) {
             Ok((priority, is_controller)) => {
-                if is_controller && controller.as_ref().is_some_and(|other| other != name) {
+                if is_controller && !takes_role(&mut controller, name) {
                     skipped.push(format!("{key}: the role controller is already assigned"));
                     continue;
                 }
-                if is_controller {
-                    controller = Some(name.to_owned());
-                }
-                add(found, priority, Source::PriorityOrRule, name, format!("annotation {key}"));
+                add(
+                    found,
+                    priority,
+                    Source::PriorityOrRule,
+                    name,
+                    format!("annotation {key}"),
+                );
             }
             Err(why) => skipped.push(format!("{key}: {why}")),
         }
     }
+    controller
 }
 
 /// Parses `PRIORITY[/ROLE]` into the priority and whether the role is `controller`.
@@ -234,7 +286,9 @@ pub fn rule_matches(
     };
     let is_refused = |rule: &EvictionInterceptor| {
         let conditions = rule.status.iter().flat_map(|status| &status.conditions);
-        conditions.into_iter().any(|condition| condition.type_ == ACCEPTED && condition.status == "False")
+        conditions
+            .into_iter()
+            .any(|condition| condition.type_ == ACCEPTED && condition.status == "False")
     };
     if is_refused(rule) {
         return false;
@@ -286,7 +340,10 @@ pub fn heard(name: &str, requests: &[EvictionRequest], now: Timestamp) -> Heard 
     let mut silent: Option<(Timestamp, usize)> = None;
     for report in reports {
         let times = [&report.start_time, &report.heartbeat_time];
-        let reported = times.into_iter().filter_map(|time| timestamp(time.as_ref())).max();
+        let reported = times
+            .into_iter()
+            .filter_map(|time| timestamp(time.as_ref()))
+            .max();
         last = last.max(reported);
         if reported.is_none()
             && let Some(activated) = timestamp(report.activation_time.as_ref())
@@ -403,7 +460,10 @@ mod tests {
             heard(&[silent.clone(), recent]),
             Heard::Silent(at("2026-01-01T00:10:00Z"), 1)
         );
-        assert_eq!(heard(&[silent, answered]), Heard::Last(at("2026-01-01T00:12:00Z")));
+        assert_eq!(
+            heard(&[silent, answered]),
+            Heard::Last(at("2026-01-01T00:12:00Z"))
+        );
         assert_eq!(super::heard(IMPERATIVE_EVICTION, &[], now), Heard::BuiltIn);
     }
 }

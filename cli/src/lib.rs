@@ -19,6 +19,8 @@ mod completion;
 pub mod connection;
 pub mod error;
 pub mod explain;
+#[cfg(test)]
+mod golden;
 pub mod interceptors;
 mod output;
 pub mod pods;
@@ -45,7 +47,14 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
             // Help and version are no errors; their output may have lost its reader.
             drop(error.print());
             let is_help = !error.use_stderr();
-            return ExitCode::from(if is_help { ExitStatus::Success } else { ExitStatus::Usage }.code());
+            return ExitCode::from(
+                if is_help {
+                    ExitStatus::Success
+                } else {
+                    ExitStatus::Usage
+                }
+                .code(),
+            );
         }
     };
     match execute(program) {

@@ -205,8 +205,14 @@ mod tests {
         for (overlay, expected) in [
             (json!({}), true),
             (json!({"status": {"phase": "Succeeded"}}), false),
-            (json!({"metadata": {"annotations": {MIRROR_ANNOTATION: "x"}}}), false),
-            (json!({"metadata": {"ownerReferences": owned("Node", "a")}}), false),
+            (
+                json!({"metadata": {"annotations": {MIRROR_ANNOTATION: "x"}}}),
+                false,
+            ),
+            (
+                json!({"metadata": {"ownerReferences": owned("Node", "a")}}),
+                false,
+            ),
             (json!({"metadata": {"ownerReferences": daemon}}), true),
             (
                 json!({"metadata": {"ownerReferences": daemon}, "spec": {"tolerations": tolerant, "containers": []}}),

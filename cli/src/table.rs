@@ -5,7 +5,7 @@ const GAP: usize = 3;
 
 /// A header and rows, aligned; the last column is not padded. Rows have as many cells as the header.
 #[must_use]
-pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = header.iter().map(|cell| width(cell)).collect();
     for row in rows {

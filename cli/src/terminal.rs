@@ -85,7 +85,11 @@ impl Terminal {
         match rustix::termios::tcgetwinsize(std::io::stdout()) {
             Ok(size) if size.ws_col > 0 => (
                 usize::from(size.ws_col),
-                if size.ws_row == 0 { DEFAULT_HEIGHT } else { usize::from(size.ws_row) },
+                if size.ws_row == 0 {
+                    DEFAULT_HEIGHT
+                } else {
+                    usize::from(size.ws_row)
+                },
             ),
             _ => (DEFAULT_WIDTH, DEFAULT_HEIGHT),
         }
@@ -105,7 +109,10 @@ pub fn print(text: &str) -> Result<(), Error> {
 }
 
 /// Writes a line to standard error, for people.
-#[expect(clippy::print_stderr, reason = "this is the one place that does it for commands")]
+#[expect(
+    clippy::print_stderr,
+    reason = "this is the one place that does it for commands"
+)]
 pub fn note(text: &str) {
     eprintln!("{text}");
 }

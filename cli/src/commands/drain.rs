@@ -51,13 +51,18 @@ pub(super) async fn run(session: &Session, flags: &DrainFlags, clock: &dyn Clock
     });
     let found: Option<Value> = session.find(Resource::NodeMaintenances, None, &name).await?;
     let (object, done) = match found {
-        None => (session.create(Resource::NodeMaintenances, None, &object).await?, "created"),
+        None => (
+            session.create(Resource::NodeMaintenances, None, &object).await?,
+            "created",
+        ),
         Some(found) => continue_with(session, found, &object).await?,
     };
     if !print_as(flags.nodes.output, &object)? {
         print(&format!("nodemaintenance/{name} {done}\n"))?;
         if !flags.wait.wait {
-            note(&format!("It goes on by itself. Follow it: kubectl drydock status {name} --watch"));
+            note(&format!(
+                "It goes on by itself. Follow it: kubectl drydock status {name} --watch"
+            ));
         }
     }
     if flags.wait.wait {
@@ -103,17 +108,25 @@ async fn replace(session: &Session, old: &NodeMaintenance) -> Result<(), Error> 
     let name = old.metadata.name.as_deref().unwrap_or_default();
     let uid = old.metadata.uid.as_deref().unwrap_or_default();
     if old.metadata.deletion_timestamp.is_none() {
-        session.delete(Resource::NodeMaintenances, None, name, uid).await?;
+        session
+            .delete(Resource::NodeMaintenances, None, name, uid)
+            .await?;
     }
     let gone = async {
-        while session.find::<Value>(Resource::NodeMaintenances, None, name).await?.is_some() {
+        while session
+            .find::<Value>(Resource::NodeMaintenances, None, name)
+            .await?
+            .is_some()
+        {
             tokio::time::sleep(REPLACE_INTERVAL).await;
         }
         Ok(())
     };
-    tokio::time::timeout(REPLACE_DEADLINE, gone)
-        .await
-        .map_err(|_| Error::TimedOut(format!("the completed maintenance {name} is being deleted and not gone yet")))?
+    tokio::time::timeout(REPLACE_DEADLINE, gone).await.map_err(|_| {
+        Error::TimedOut(format!(
+            "the completed maintenance {name} is being deleted and not gone yet"
+        ))
+    })?
 }
 
 /// The selector that the flags describe. Named nodes must exist.
@@ -121,7 +134,9 @@ async fn node_selector(session: &Session, flags: &NodesFlags) -> Result<Value, E
     if let Some(text) = &flags.selector {
         let selector = Selector::parse(text).map_err(|error| Error::Usage(format!("--selector: {error}")))?;
         if selector.is_everything() {
-            return Err(Error::Usage("--selector is empty: it would select every node".to_owned()));
+            return Err(Error::Usage(
+                "--selector is empty: it would select every node".to_owned(),
+            ));
         }
         let expressions: Vec<Value> = selector.requirements().iter().map(expression).collect();
         return Ok(json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]}));
@@ -238,7 +253,10 @@ mod tests {
         let two = default_name(&nodes(&["b", "a"], None));
         assert_eq!(two, default_name(&nodes(&["a", "b", "a"], None)));
         assert_ne!(two, default_name(&nodes(&["a", "c"], None)));
-        assert_eq!(default_name(&nodes(&[], Some("pool=old"))), default_name(&nodes(&[], Some("pool=old"))));
+        assert_eq!(
+            default_name(&nodes(&[], Some("pool=old"))),
+            default_name(&nodes(&[], Some("pool=old")))
+        );
         assert_eq!(two.len(), "drain-01234567".len());
     }
 

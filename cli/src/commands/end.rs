@@ -30,7 +30,9 @@ pub(super) async fn cancel(session: &Session, flags: &EndFlags, clock: &dyn Cloc
     for name in &flags.names {
         let maintenance = get(session, name).await?;
         let uid = maintenance.metadata.uid.as_deref().unwrap_or_default();
-        session.delete(Resource::NodeMaintenances, None, bare(name), uid).await?;
+        session
+            .delete(Resource::NodeMaintenances, None, bare(name), uid)
+            .await?;
         print(&format!("nodemaintenance/{} canceled\n", bare(name)))?;
     }
     wait(session, flags, Goal::Gone, clock).await
@@ -70,5 +72,7 @@ pub(super) async fn set_stage(
         "metadata": {"name": name, "uid": maintenance.metadata.uid},
         "spec": {"stage": stage},
     });
-    session.apply(Resource::NodeMaintenances, None, name, &object).await
+    session
+        .apply(Resource::NodeMaintenances, None, name, &object)
+        .await
 }

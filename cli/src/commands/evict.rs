@@ -51,7 +51,10 @@ pub(super) async fn run(session: &Session, flags: &EvictFlags, clock: &dyn Clock
     if !print_as(flags.output, &list(objects))? {
         for one in &asked {
             let done = if flags.withdraw { "withdrawn" } else { "requested" };
-            print(&format!("evictionrequest/{} {done} for pod/{}\n", one.uid, one.name))?;
+            print(&format!(
+                "evictionrequest/{} {done} for pod/{}\n",
+                one.uid, one.name
+            ))?;
         }
     }
     if !flags.wait.wait {
@@ -102,7 +105,9 @@ async fn withdraw(session: &Session, pod: &str, uid: &str) -> Result<Value, Erro
     ) {
         metadata.insert("uid".to_owned(), own.clone());
     }
-    session.apply(Resource::EvictionRequests, namespace, uid, &object).await
+    session
+        .apply(Resource::EvictionRequests, namespace, uid, &object)
+        .await
 }
 
 /// Waits until all pods are gone.
@@ -144,7 +149,10 @@ async fn wait(session: &Session, asked: &[Asked], clock: &dyn Clock) -> Result<(
             before.push(String::new());
         }
         if let Some(canceled) = explanations.iter().find(|one| one.state == State::Canceled) {
-            return Err(Error::Ended(format!("the eviction was canceled: {}", one_line(canceled))));
+            return Err(Error::Ended(format!(
+                "the eviction was canceled: {}",
+                one_line(canceled)
+            )));
         }
         if explanations.iter().all(|one| one.state == State::Evicted) {
             return Ok(());
@@ -154,7 +162,11 @@ async fn wait(session: &Session, asked: &[Asked], clock: &dyn Clock) -> Result<(
 }
 
 /// Explains the pods that are not forgotten: a request that is gone with its pod has done its work.
-async fn explain_all(session: &Session, asked: &[Asked], clock: &dyn Clock) -> Result<Vec<Explanation>, Error> {
+async fn explain_all(
+    session: &Session,
+    asked: &[Asked],
+    clock: &dyn Clock,
+) -> Result<Vec<Explanation>, Error> {
     let mut explanations = Vec::new();
     for one in asked {
         explanations.extend(explain_one(session, session.namespace(), &one.name, &one.uid, clock).await?);
@@ -170,12 +182,18 @@ mod tests {
     fn request_names_the_pod_and_the_requester() {
         let wanted = request("db-0", "u-1", true);
         assert_eq!(wanted["metadata"]["name"], "u-1");
-        assert_eq!(wanted["spec"]["target"]["pod"], json!({"name": "db-0", "uid": "u-1"}));
+        assert_eq!(
+            wanted["spec"]["target"]["pod"],
+            json!({"name": "db-0", "uid": "u-1"})
+        );
         assert_eq!(wanted["spec"]["requesters"], json!([{"name": REQUESTER}]));
         assert_eq!(request("db-0", "u-1", false)["spec"].get("requesters"), None);
         let allowed = drydock_machinery::names::AllowedNames::default();
         let path = drydock_machinery::field_error::FieldPath::new("name");
-        assert!(allowed.validate(&path, REQUESTER).is_empty(), "the server accepts the name");
+        assert!(
+            allowed.validate(&path, REQUESTER).is_empty(),
+            "the server accepts the name"
+        );
         assert_eq!((bare("pod/a"), bare("a")), ("a", "a"));
     }
 }

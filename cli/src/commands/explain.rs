@@ -87,8 +87,11 @@ async fn watch(session: &Session, subject: &Subject, limit: usize, clock: &dyn C
                 let text = render(&explained, clock);
                 if is_live {
                     let (_, rows) = Terminal::size();
-                    let lines: Vec<String> =
-                        text.lines().take(rows.saturating_sub(1).max(3)).map(str::to_owned).collect();
+                    let lines: Vec<String> = text
+                        .lines()
+                        .take(rows.saturating_sub(1).max(3))
+                        .map(str::to_owned)
+                        .collect();
                     frame.draw(&lines)?;
                 } else if text != before {
                     print(&text)?;
@@ -111,16 +114,26 @@ async fn resolve(session: &Session, what: &str) -> Result<Subject, Error> {
             "node" | "nodes" | "no" => Ok(Subject::Node(name)),
             "nm" | "nodemaintenance" | "nodemaintenances" => Ok(Subject::Maintenance(name)),
             "er" | "evictionrequest" | "evictionrequests" => Ok(Subject::Request(name)),
-            _ => Err(Error::Usage(format!("{kind} cannot be explained: use pod/, node/, nm/ or er/"))),
+            _ => Err(Error::Usage(format!(
+                "{kind} cannot be explained: use pod/, node/, nm/ or er/"
+            ))),
         };
     }
     let namespace = Some(session.namespace());
     let mut found = Vec::new();
     for (resource, namespace, subject) in [
-        (Resource::NodeMaintenances, None, Subject::Maintenance(what.to_owned())),
+        (
+            Resource::NodeMaintenances,
+            None,
+            Subject::Maintenance(what.to_owned()),
+        ),
         (Resource::Nodes, None, Subject::Node(what.to_owned())),
         (Resource::Pods, namespace, Subject::Pod(what.to_owned())),
-        (Resource::EvictionRequests, namespace, Subject::Request(what.to_owned())),
+        (
+            Resource::EvictionRequests,
+            namespace,
+            Subject::Request(what.to_owned()),
+        ),
     ] {
         match session.find::<serde_json::Value>(resource, namespace, what).await {
             Ok(Some(_)) => found.push(subject),
@@ -151,7 +164,9 @@ async fn explain_subject(
 ) -> Result<Explained, Error> {
     match subject {
         Subject::Pod(name) => {
-            let pod: Pod = session.get(Resource::Pods, Some(session.namespace()), name).await?;
+            let pod: Pod = session
+                .get(Resource::Pods, Some(session.namespace()), name)
+                .await?;
             explain_pods(session, vec![pod], None, limit, clock).await
         }
         Subject::Request(name) => explain_request(session, name, clock).await,
@@ -168,7 +183,10 @@ async fn explain_subject(
                 Some(selector) => selected_nodes(session, selector).await?,
                 None => Vec::new(),
             };
-            let names: Vec<String> = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
+            let names: Vec<String> = nodes
+                .iter()
+                .filter_map(|node| node.metadata.name.clone())
+                .collect();
             let mut pods: Vec<Pod> = pods_on(session, &names).await?;
             pods.retain(|pod| names.iter().any(|name| name == pods::node(pod)));
             let mut explained = explain_pods(session, pods, Some(nodes), limit, clock).await?;
@@ -179,7 +197,10 @@ async fn explain_subject(
                 .filter(|blocker| blocker.pod.is_empty())
                 .map(Held::from)
                 .collect();
-            explained.nothing = format!("No pod has to leave the nodes of {name} (stage {}).", maintenance.spec.stage);
+            explained.nothing = format!(
+                "No pod has to leave the nodes of {name} (stage {}).",
+                maintenance.spec.stage
+            );
             Ok(explained)
         }
     }
@@ -227,7 +248,10 @@ async fn explain_pods(
     };
     let requests = requests_of(session, &pods).await?;
     let budgets = budgets_of(session, &pods).await?;
-    let all = match session.list::<NodeMaintenance>(Resource::NodeMaintenances, None, &[]).await {
+    let all = match session
+        .list::<NodeMaintenance>(Resource::NodeMaintenances, None, &[])
+        .await
+    {
         Err(error) if error.is_forbidden() => {
             note("maintenances are not shown: you may not list them");
             Vec::new()
@@ -247,7 +271,9 @@ async fn explain_pods(
             explain(&Facts {
                 pod: Some(pod),
                 request: requests.get(pods::uid(pod)),
-                node: nodes.iter().find(|node| node.metadata.name.as_deref() == Some(pods::node(pod))),
+                node: nodes
+                    .iter()
+                    .find(|node| node.metadata.name.as_deref() == Some(pods::node(pod))),
                 budgets: &budgets,
                 maintenances: by_node.get(pods::node(pod)).map_or(&[], Vec::as_slice),
                 now,
@@ -256,7 +282,13 @@ async fn explain_pods(
         .collect();
     explanations.sort_by_key(|one| {
         let since = one.blocked.as_ref().map(|blocked| blocked.since);
-        (one.blocked.is_none(), since, one.request.is_none(), one.namespace.clone(), one.pod.clone())
+        (
+            one.blocked.is_none(),
+            since,
+            one.request.is_none(),
+            one.namespace.clone(),
+            one.pod.clone(),
+        )
     });
     let hidden = explanations.len().saturating_sub(limit);
     explanations.truncate(limit);
@@ -270,7 +302,11 @@ async fn explain_pods(
 
 /// The nodes of pods. Who may not read nodes is told nothing about them.
 async fn nodes_of(session: &Session, pods: &[Pod]) -> Result<Vec<Node>, Error> {
-    let names: BTreeSet<&str> = pods.iter().map(pods::node).filter(|name| !name.is_empty()).collect();
+    let names: BTreeSet<&str> = pods
+        .iter()
+        .map(pods::node)
+        .filter(|name| !name.is_empty())
+        .collect();
     let mut nodes = Vec::new();
     for name in names {
         match session.find(Resource::Nodes, None, name).await {
@@ -288,7 +324,11 @@ async fn requests_of(session: &Session, pods: &[Pod]) -> Result<BTreeMap<String,
     if pods.len() <= FEW_PODS {
         for pod in pods {
             let found = session
-                .find(Resource::EvictionRequests, Some(pods::namespace(pod)), pods::uid(pod))
+                .find(
+                    Resource::EvictionRequests,
+                    Some(pods::namespace(pod)),
+                    pods::uid(pod),
+                )
                 .await?;
             requests.extend(found.map(|request| (pods::uid(pod).to_owned(), request)));
         }
@@ -296,9 +336,12 @@ async fn requests_of(session: &Session, pods: &[Pod]) -> Result<BTreeMap<String,
     }
     let namespaces: BTreeSet<&str> = pods.iter().map(pods::namespace).collect();
     for namespace in namespaces {
-        let found: Vec<EvictionRequest> =
-            session.list(Resource::EvictionRequests, Some(namespace), &[]).await?;
-        let named = found.into_iter().filter_map(|request| Some((request.metadata.name.clone()?, request)));
+        let found: Vec<EvictionRequest> = session
+            .list(Resource::EvictionRequests, Some(namespace), &[])
+            .await?;
+        let named = found
+            .into_iter()
+            .filter_map(|request| Some((request.metadata.name.clone()?, request)));
         requests.extend(named);
     }
     Ok(requests)
@@ -308,7 +351,10 @@ async fn requests_of(session: &Session, pods: &[Pod]) -> Result<BTreeMap<String,
 pub(super) fn one_line(explanation: &Explanation) -> String {
     let state = match &explanation.blocked {
         Some(blocked) => format!("blocked: {}: {}", blocked.reason, blocked.message),
-        None => explanation.outcome.clone().unwrap_or_else(|| format!("{:?}", explanation.state)),
+        None => explanation
+            .outcome
+            .clone()
+            .unwrap_or_else(|| format!("{:?}", explanation.state)),
     };
     let line = format!("{}/{}: {state}", explanation.namespace, explanation.pod);
     cut(&line.replace('\n', " "), 1000)
@@ -324,7 +370,9 @@ pub(super) async fn explain_one(
 ) -> Result<Option<Explanation>, Error> {
     let pod: Option<Pod> = session.find(Resource::Pods, Some(namespace), name).await?;
     let pod = pod.filter(|pod| pods::uid(pod) == uid);
-    let request: Option<EvictionRequest> = session.find(Resource::EvictionRequests, Some(namespace), uid).await?;
+    let request: Option<EvictionRequest> = session
+        .find(Resource::EvictionRequests, Some(namespace), uid)
+        .await?;
     if pod.is_none() && request.is_none() {
         return Ok(None);
     }

@@ -46,9 +46,10 @@ impl Goal {
             Self::Gone => Ok(false),
             Self::Completed => Ok(is_complete && !finalizers.iter().any(|name| name == COMPLETION_FINALIZER)),
             Self::Drained if snapshot.is_drained && snapshot.stage == Stage::Drain => Ok(true),
-            Self::Drained if is_complete || snapshot.is_ending => {
-                Err(Error::Ended(format!("{} was completed before it was drained", snapshot.maintenance)))
-            }
+            Self::Drained if is_complete || snapshot.is_ending => Err(Error::Ended(format!(
+                "{} was completed before it was drained",
+                snapshot.maintenance
+            ))),
             Self::Drained => Ok(false),
         }
     }
@@ -123,7 +124,9 @@ impl Follower<'_> {
             let (maintenance, snapshot) = match observe(self.session, self.name).await {
                 Ok(Some(observed)) => observed,
                 Ok(None) if self.goal == Goal::Gone => return Ok(()),
-                Ok(None) if before.is_some() => return Err(Error::Ended(format!("{} was deleted", self.name))),
+                Ok(None) if before.is_some() => {
+                    return Err(Error::Ended(format!("{} was deleted", self.name)));
+                }
                 Ok(None) => {
                     return Err(Error::NotFound(format!(
                         "nodemaintenances.coordination.k8s.io {:?} not found",
@@ -148,7 +151,13 @@ impl Follower<'_> {
             if self.terminal.is_live {
                 let (columns, rows) = Terminal::size();
                 let size = (columns, rows.saturating_sub(1).max(3));
-                frame.draw(&screen::render(&snapshot, &history, now, size, self.terminal.colour))?;
+                frame.draw(&screen::render(
+                    &snapshot,
+                    &history,
+                    now,
+                    size,
+                    self.terminal.colour,
+                ))?;
             } else {
                 for line in lines::changes(before.as_ref(), &snapshot) {
                     let time = now.strftime("%H:%M:%S");
@@ -175,7 +184,10 @@ pub(super) fn is_transient(error: &Error) -> bool {
 }
 
 /// Reads a maintenance, its nodes and their pods; `None` when it does not exist.
-pub(super) async fn observe(session: &Session, name: &str) -> Result<Option<(NodeMaintenance, Snapshot)>, Error> {
+pub(super) async fn observe(
+    session: &Session,
+    name: &str,
+) -> Result<Option<(NodeMaintenance, Snapshot)>, Error> {
     let Some(maintenance) = session.find(Resource::NodeMaintenances, None, name).await? else {
         return Ok(None);
     };
@@ -184,7 +196,10 @@ pub(super) async fn observe(session: &Session, name: &str) -> Result<Option<(Nod
         Some(selector) => selected_nodes(session, selector).await?,
         None => Vec::new(),
     };
-    let names: Vec<String> = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
+    let names: Vec<String> = nodes
+        .iter()
+        .filter_map(|node| node.metadata.name.clone())
+        .collect();
     let pods: Vec<Pod> = pods_on(session, &names).await?;
     let snapshot = Snapshot::new(&maintenance, &nodes, &pods);
     Ok(Some((maintenance, snapshot)))

@@ -20,8 +20,11 @@ use crate::times::ago;
 
 pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) -> Result<(), Error> {
     let namespace = session.namespace();
-    let object: Value = session.get(Resource::Pods, Some(namespace), bare(&flags.pod)).await?;
-    let pod: Pod = serde_json::from_value(object.clone()).map_err(|error| Error::Decode(error.to_string()))?;
+    let object: Value = session
+        .get(Resource::Pods, Some(namespace), bare(&flags.pod))
+        .await?;
+    let pod: Pod =
+        serde_json::from_value(object.clone()).map_err(|error| Error::Decode(error.to_string()))?;
     let rules: Vec<EvictionInterceptor> = session.list(Resource::EvictionInterceptors, None, &[]).await?;
     let its_namespace: Option<Namespace> = match session.find(Resource::Namespaces, None, namespace).await {
         Err(error) if error.is_forbidden() => None,
@@ -30,7 +33,9 @@ pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) 
     // Whether an interceptor has been heard of is known from all requests that one may read.
     let requests: Vec<EvictionRequest> = match session.list(Resource::EvictionRequests, None, &[]).await {
         Err(error) if error.is_forbidden() => {
-            session.list(Resource::EvictionRequests, Some(namespace), &[]).await?
+            session
+                .list(Resource::EvictionRequests, Some(namespace), &[])
+                .await?
         }
         result => result?,
     };
@@ -69,7 +74,9 @@ pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) 
 /// The order that the request has stored; it does not change afterwards.
 fn as_requested(declared: Vec<Interceptor>, request: Option<&EvictionRequest>) -> Vec<Interceptor> {
     let stored = request.and_then(|request| request.status.as_ref());
-    let stored = stored.map(|status| status.target_interceptors.as_slice()).unwrap_or_default();
+    let stored = stored
+        .map(|status| status.target_interceptors.as_slice())
+        .unwrap_or_default();
     if stored.is_empty() {
         return declared;
     }
@@ -90,7 +97,9 @@ fn describe(heard: &Heard, now: Timestamp) -> String {
     match heard {
         Heard::BuiltIn => "built in".to_owned(),
         Heard::Last(at) => format!("{} ago", ago(Some(*at), now)),
-        Heard::Silent(since, requests) => format!("silent for {} in {requests} requests", ago(Some(*since), now)),
+        Heard::Silent(since, requests) => {
+            format!("silent for {} in {requests} requests", ago(Some(*since), now))
+        }
         Heard::NeverAsked => "never asked".to_owned(),
     }
 }
@@ -107,7 +116,9 @@ fn render(rows: &[(Interceptor, Heard)], now: Timestamp, is_wide: bool) -> Strin
             let mut row = vec![
                 (index + 1).to_string(),
                 interceptor.name.clone(),
-                interceptor.priority.map_or_else(|| "-".to_owned(), |priority| priority.to_string()),
+                interceptor
+                    .priority
+                    .map_or_else(|| "-".to_owned(), |priority| priority.to_string()),
                 describe(heard, now),
             ];
             if is_wide {

@@ -21,10 +21,22 @@ pub(super) async fn run(session: &Session, flags: &NodesFlags, clock: &dyn Clock
     let facts = read_facts(session, flags).await?;
     let findings = findings(&facts, clock.now());
     if !print_as(flags.output, &findings)? {
-        let columns = if flags.output == Some(Format::Wide) { usize::MAX / 2 } else { Terminal::size().0 };
-        print(&text::render(&facts, &findings, columns, Terminal::detect().colour))?;
+        let columns = if flags.output == Some(Format::Wide) {
+            usize::MAX / 2
+        } else {
+            Terminal::size().0
+        };
+        print(&text::render(
+            &facts,
+            &findings,
+            columns,
+            Terminal::detect().colour,
+        ))?;
     }
-    if findings.iter().any(|finding| finding.severity == Severity::Blocks) {
+    if findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Blocks)
+    {
         return Err(Error::Blocked(text::summary(&findings)));
     }
     Ok(())
@@ -57,8 +69,10 @@ async fn read_facts(session: &Session, flags: &NodesFlags) -> Result<Facts, Erro
         pods.push(FoundPod { pod, object });
     }
     pods.retain(|found| nodes.iter().any(|name| name == pods::node(&found.pod)));
-    let namespaces: BTreeSet<String> =
-        pods.iter().map(|found| pods::namespace(&found.pod).to_owned()).collect();
+    let namespaces: BTreeSet<String> = pods
+        .iter()
+        .map(|found| pods::namespace(&found.pod).to_owned())
+        .collect();
     let mut facts = Facts {
         nodes,
         pods,
@@ -67,14 +81,34 @@ async fn read_facts(session: &Session, flags: &NodesFlags) -> Result<Facts, Erro
     let mut unread = Vec::new();
     for namespace in &namespaces {
         let namespace = Some(namespace.as_str());
-        facts.neighbours.extend(allowed(session, Resource::Pods, namespace, "other pods", &mut unread).await?);
-        facts.budgets.extend(allowed(session, Resource::Budgets, namespace, "budgets", &mut unread).await?);
-        facts.claims.extend(allowed(session, Resource::Claims, namespace, "volumes", &mut unread).await?);
+        facts
+            .neighbours
+            .extend(allowed(session, Resource::Pods, namespace, "other pods", &mut unread).await?);
+        facts
+            .budgets
+            .extend(allowed(session, Resource::Budgets, namespace, "budgets", &mut unread).await?);
+        facts
+            .claims
+            .extend(allowed(session, Resource::Claims, namespace, "volumes", &mut unread).await?);
     }
     facts.volumes = allowed(session, Resource::Volumes, None, "volumes", &mut unread).await?;
     facts.namespaces = allowed(session, Resource::Namespaces, None, "namespaces", &mut unread).await?;
-    facts.rules = allowed(session, Resource::EvictionInterceptors, None, "interceptors", &mut unread).await?;
-    facts.requests = allowed(session, Resource::EvictionRequests, None, "eviction requests", &mut unread).await?;
+    facts.rules = allowed(
+        session,
+        Resource::EvictionInterceptors,
+        None,
+        "interceptors",
+        &mut unread,
+    )
+    .await?;
+    facts.requests = allowed(
+        session,
+        Resource::EvictionRequests,
+        None,
+        "eviction requests",
+        &mut unread,
+    )
+    .await?;
     unread.sort();
     unread.dedup();
     facts.unread = unread;

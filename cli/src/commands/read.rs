@@ -59,7 +59,10 @@ fn names_only(selector: &NodeSelector) -> Option<BTreeSet<&str>> {
 }
 
 /// The pods on nodes.
-pub(super) async fn pods_on<T: DeserializeOwned>(session: &Session, nodes: &[String]) -> Result<Vec<T>, Error> {
+pub(super) async fn pods_on<T: DeserializeOwned>(
+    session: &Session,
+    nodes: &[String],
+) -> Result<Vec<T>, Error> {
     if nodes.len() > FEW_NODES {
         return session.list(Resource::Pods, None, &[]).await;
     }
@@ -75,7 +78,10 @@ pub(super) async fn pods_on<T: DeserializeOwned>(session: &Session, nodes: &[Str
 /// The maintenances that select a node, and are neither idle nor complete.
 pub(super) async fn maintenances_of(session: &Session, node: &Node) -> Result<Vec<NodeMaintenance>, Error> {
     let all: Vec<NodeMaintenance> = session.list(Resource::NodeMaintenances, None, &[]).await?;
-    Ok(all.into_iter().filter(|maintenance| is_active_on(maintenance, node)).collect())
+    Ok(all
+        .into_iter()
+        .filter(|maintenance| is_active_on(maintenance, node))
+        .collect())
 }
 
 /// Whether a maintenance is in effect on a node.

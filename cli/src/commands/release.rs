@@ -48,8 +48,9 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
         )));
     }
     for holder in &record.maintenances {
-        let found: Option<NodeMaintenance> =
-            session.find(Resource::NodeMaintenances, None, &holder.name).await?;
+        let found: Option<NodeMaintenance> = session
+            .find(Resource::NodeMaintenances, None, &holder.name)
+            .await?;
         if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
             return Err(Error::Refused(format!(
                 "the maintenance {} of node {name} is being deleted, and will return the node to service",
@@ -64,7 +65,11 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
         },
     });
     session.merge_patch(Resource::Nodes, name, &patch).await?;
-    let holders: Vec<&str> = record.maintenances.iter().map(|holder| holder.name.as_str()).collect();
+    let holders: Vec<&str> = record
+        .maintenances
+        .iter()
+        .map(|holder| holder.name.as_str())
+        .collect();
     print(&format!("node/{name} released from {}\n", holders.join(", ")))
 }
 

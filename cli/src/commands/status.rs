@@ -47,7 +47,11 @@ async fn one(session: &Session, name: &str, output: Option<Format>, clock: &dyn 
     let mut history = History::default();
     history.add(&snapshot, now);
     let terminal = Terminal::detect();
-    let columns = if output == Some(Format::Wide) { usize::MAX } else { Terminal::size().0 };
+    let columns = if output == Some(Format::Wide) {
+        usize::MAX
+    } else {
+        Terminal::size().0
+    };
     let lines = screen::render(&snapshot, &history, now, (columns, ALL_ROWS), terminal.colour);
     print(&(lines.join("\n") + "\n"))
 }
@@ -66,7 +70,11 @@ async fn all(session: &Session, output: Option<Format>, clock: &dyn Clock) -> Re
         return Ok(());
     }
     let maintenances = decode(objects)?;
-    print(&overview(&maintenances, clock.now(), output == Some(Format::Wide)))
+    print(&overview(
+        &maintenances,
+        clock.now(),
+        output == Some(Format::Wide),
+    ))
 }
 
 fn decode(objects: Vec<Value>) -> Result<Vec<NodeMaintenance>, Error> {
@@ -118,20 +126,28 @@ fn overview(maintenances: &[NodeMaintenance], now: Timestamp, is_wide: bool) -> 
         .map(|maintenance| {
             let status = maintenance.status.clone().unwrap_or_default();
             let drain = status.drain_status.unwrap_or_default();
-            let left = drain.pods_pending_eviction_request.saturating_add(drain.active_eviction_requests);
+            let left = drain
+                .pods_pending_eviction_request
+                .saturating_add(drain.active_eviction_requests);
             let mut row = vec![
                 maintenance.metadata.name.clone().unwrap_or_default(),
                 maintenance.spec.stage.to_string(),
                 status.selected_nodes.unwrap_or_default().to_string(),
                 status.drained_nodes.unwrap_or_default().to_string(),
                 left.to_string(),
-                status.blockers.first().map(Held::from).map_or_else(|| "-".to_owned(), |held| held_by(&held)),
+                status
+                    .blockers
+                    .first()
+                    .map(Held::from)
+                    .map_or_else(|| "-".to_owned(), |held| held_by(&held)),
                 ago(timestamp(maintenance.metadata.creation_timestamp.as_ref()), now),
             ];
             if is_wide {
                 row.extend([drain.drain_message, maintenance.spec.reason.clone()]);
             }
-            row.iter().map(|cell| crate::terminal::printable(cell).replace('\n', " ")).collect()
+            row.iter()
+                .map(|cell| crate::terminal::printable(cell).replace('\n', " "))
+                .collect()
         })
         .collect();
     table(&header, &rows)

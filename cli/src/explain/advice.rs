@@ -38,7 +38,10 @@ pub(super) fn advice(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice
         State::Evicted => Vec::new(),
         State::Canceled => vec![does(
             "Ask again, if it still has to leave:",
-            format!("kubectl drydock evict {} -n {}", explanation.pod, explanation.namespace),
+            format!(
+                "kubectl drydock evict {} -n {}",
+                explanation.pod, explanation.namespace
+            ),
         )],
         State::NotRequested if facts.maintenances.is_empty() => Vec::new(),
         State::NotRequested => vec![does(
@@ -54,7 +57,10 @@ pub(super) fn advice(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice
 
 /// For a pod that nothing is known to block.
 fn unblocked(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice> {
-    let mut active = explanation.turns.iter().filter(|turn| turn.state == TurnState::Active);
+    let mut active = explanation
+        .turns
+        .iter()
+        .filter(|turn| turn.state == TurnState::Active);
     match (explanation.state, active.next()) {
         (State::Intercepted, Some(turn)) => {
             let next = turn.deadline.and_then(|deadline| until(deadline, facts.now));
@@ -72,19 +78,31 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
     let (pod, namespace, node) = (&explanation.pod, &explanation.namespace, &explanation.node);
     let budgets: Vec<String> = facts.pod.map_or_else(Vec::new, |pod| {
         let budgets = budgets::of_pod(pod, facts.budgets);
-        budgets.into_iter().map(|budget| budgets::name(budget).to_owned()).collect()
+        budgets
+            .into_iter()
+            .map(|budget| budgets::name(budget).to_owned())
+            .collect()
     });
     match reason {
         "Budget" => budget(&budgets, facts, explanation),
         "MultipleBudgets" => vec![
-            does("See the budgets:", format!("kubectl get pdb {} -n {namespace}", budgets.join(" "))),
+            does(
+                "See the budgets:",
+                format!("kubectl get pdb {} -n {namespace}", budgets.join(" ")),
+            ),
             does(
                 "Keep one of them, since Kubernetes evicts no pod with two:",
-                format!("kubectl delete pdb {} -n {namespace}", budgets.last().map_or("NAME", String::as_str)),
+                format!(
+                    "kubectl delete pdb {} -n {namespace}",
+                    budgets.last().map_or("NAME", String::as_str)
+                ),
             ),
         ],
         "BudgetNotObserved" => vec![
-            does("See the budget:", format!("kubectl get pdb {} -n {namespace} -o yaml", budgets.join(" "))),
+            does(
+                "See the budget:",
+                format!("kubectl get pdb {} -n {namespace} -o yaml", budgets.join(" ")),
+            ),
             says("If it lasts, look at kube-controller-manager: its disruption controller does not follow."),
         ],
         "BudgetNotComputable" => vec![does(
@@ -95,7 +113,9 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
             "Ask who runs the webhook, or see its rules:",
             "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
         )],
-        "Throttled" => vec![says("Nothing to do: the API server is busy, and the next try follows.")],
+        "Throttled" => vec![says(
+            "Nothing to do: the API server is busy, and the next try follows.",
+        )],
         "NamespaceTerminating" => vec![does(
             "Its namespace is being deleted, and its pods with it. See what holds that:",
             format!("kubectl get namespace {namespace} -o jsonpath='{{.status.conditions}}'"),
@@ -120,7 +140,9 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
             "Nothing to do with kubectl: take its manifest off the node {node} (often /etc/kubernetes/manifests), if it has to leave."
         ))],
         "DaemonSetPod" => vec![says("Nothing to do: drains leave it alone.")],
-        "ClockSkew" => vec![says("Compare the clocks of the machines that run Drydock and the interceptor: a time in the request is in the future.")],
+        "ClockSkew" => vec![says(
+            "Compare the clocks of the machines that run Drydock and the interceptor: a time in the request is in the future.",
+        )],
         "ComesBack" => comes_back(explanation),
         "RequestRefused" | "RequestObstructed" => vec![does(
             "See the request:",
@@ -129,7 +151,10 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
                 facts.pod.map(pods::uid).unwrap_or_default()
             ),
         )],
-        _ => vec![does("See the pod:", format!("kubectl describe pod {pod} -n {namespace}"))],
+        _ => vec![does(
+            "See the pod:",
+            format!("kubectl describe pod {pod} -n {namespace}"),
+        )],
     }
 }
 
@@ -141,7 +166,10 @@ fn budget(names: &[String], facts: &Facts<'_>, explanation: &Explanation) -> Vec
     )];
     let budget = facts.pod.map(|pod| budgets::of_pod(pod, facts.budgets));
     let budget = budget.as_ref().and_then(|budgets| budgets.first().copied());
-    let workload = explanation.workload.as_deref().filter(|workload| pods::is_scalable(workload));
+    let workload = explanation
+        .workload
+        .as_deref()
+        .filter(|workload| pods::is_scalable(workload));
     match (budget.and_then(budgets::replicas_for_one_disruption), workload) {
         (Some(replicas), Some(workload)) => advice.push(does(
             "Run one replica more, so that one may leave:",
@@ -163,7 +191,10 @@ fn budget(names: &[String], facts: &Facts<'_>, explanation: &Explanation) -> Vec
 }
 
 fn silent(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice> {
-    let mut active = explanation.turns.iter().filter(|turn| turn.state == TurnState::Active);
+    let mut active = explanation
+        .turns
+        .iter()
+        .filter(|turn| turn.state == TurnState::Active);
     let Some(turn) = active.next() else {
         return Vec::new();
     };
@@ -172,7 +203,9 @@ fn silent(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice> {
         "kubectl get evictioninterceptors",
     )];
     if let Some(next) = turn.deadline.and_then(|deadline| until(deadline, facts.now)) {
-        advice.push(says(format!("Or wait: without a heartbeat, the next one has its turn in {next}.")));
+        advice.push(says(format!(
+            "Or wait: without a heartbeat, the next one has its turn in {next}."
+        )));
     }
     advice
 }
@@ -181,9 +214,13 @@ fn comes_back(explanation: &Explanation) -> Vec<Advice> {
     let namespace = &explanation.namespace;
     match &explanation.workload {
         Some(workload) => vec![does(
-            format!("{workload} creates the pod again on this node, since it names the node or tolerates every taint. Change it:"),
+            format!(
+                "{workload} creates the pod again on this node, since it names the node or tolerates every taint. Change it:"
+            ),
             format!("kubectl edit {workload} -n {namespace}"),
         )],
-        None => vec![says("Whatever creates the pod does it again on this node. Change or stop it.")],
+        None => vec![says(
+            "Whatever creates the pod does it again on this node. Change or stop it.",
+        )],
     }
 }

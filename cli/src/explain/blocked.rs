@@ -41,10 +41,15 @@ pub(super) fn blocked(facts: &Facts<'_>, state: State) -> Option<Blocked> {
     }
     let pod = facts.pod?;
     if pods::is_static(pod) {
-        return Some(found("StaticPod", None, "Only the kubelet of its node can end a static pod."));
+        return Some(found(
+            "StaticPod",
+            None,
+            "Only the kubelet of its node can end a static pod.",
+        ));
     }
     if pods::is_tolerant_daemon_set_pod(pod) {
-        let message = "Its DaemonSet tolerates the drain taint and would create it again. Drains leave it alone.";
+        let message =
+            "Its DaemonSet tolerates the drain taint and would create it again. Drains leave it alone.";
         return Some(found("DaemonSetPod", None, message));
     }
     if let Some(blocker) = blocker(facts) {
@@ -79,19 +84,26 @@ fn terminating(facts: &Facts<'_>) -> Option<Blocked> {
     }
     if let Some(node) = facts.node.filter(|node| !is_ready(node)) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let message = format!("It is deleted, and its node {name} is not ready: nobody confirms that it has stopped.");
+        let message =
+            format!("It is deleted, and its node {name} is not ready: nobody confirms that it has stopped.");
         return Some(found("NodeUnreachable", Some(deadline), &message));
     }
     let finalizers = pod.metadata.finalizers.as_deref().unwrap_or_default();
     (!finalizers.is_empty()).then(|| {
-        let message = format!("It is deleted, and finalizers keep it: {}.", finalizers.join(", "));
+        let message = format!(
+            "It is deleted, and finalizers keep it: {}.",
+            finalizers.join(", ")
+        );
         found("Finalizers", Some(deadline), &message)
     })
 }
 
 /// Whether the node is ready.
 pub(super) fn is_ready(node: &k8s_openapi::api::core::v1::Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref());
     conditions
         .unwrap_or_default()
         .iter()
@@ -110,7 +122,11 @@ fn refused(facts: &Facts<'_>, status: &EvictionRequestStatus) -> Option<Blocked>
     let budgets = budgets::of_pod(facts.pod?, facts.budgets);
     let names: Vec<&str> = budgets.iter().map(|budget| budgets::name(budget)).collect();
     Some(match budgets.as_slice() {
-        [] => found("EvictionFailed", since, report.map_or("", |report| &report.message)),
+        [] => found(
+            "EvictionFailed",
+            since,
+            report.map_or("", |report| &report.message),
+        ),
         [one] => {
             let reason = match budgets::verdict(one) {
                 Verdict::NotObserved => "BudgetNotObserved",
@@ -120,7 +136,10 @@ fn refused(facts: &Facts<'_>, status: &EvictionRequestStatus) -> Option<Blocked>
             found(reason, since, &budgets::describe(one))
         }
         _ => {
-            let message = format!("More than one budget selects it, so it cannot be evicted: {}.", names.join(", "));
+            let message = format!(
+                "More than one budget selects it, so it cannot be evicted: {}.",
+                names.join(", ")
+            );
             found("MultipleBudgets", since, &message)
         }
     })

@@ -174,7 +174,9 @@ pub fn explain(facts: &Facts<'_>) -> Explanation {
     let namespace = facts.pod.map_or_else(
         || {
             let metadata = facts.request.map(|request| &request.metadata);
-            metadata.and_then(|metadata| metadata.namespace.clone()).unwrap_or_default()
+            metadata
+                .and_then(|metadata| metadata.namespace.clone())
+                .unwrap_or_default()
         },
         |pod| pods::namespace(pod).to_owned(),
     );
@@ -186,9 +188,9 @@ pub fn explain(facts: &Facts<'_>) -> Explanation {
         .unwrap_or(&empty);
     let is_final = matches!(state, State::Evicted | State::Canceled);
     let eviction = status.pod_eviction_status.clone().unwrap_or_default();
-    let budgets = facts.pod.map_or_else(Vec::new, |pod| {
-        crate::budgets::of_pod(pod, facts.budgets)
-    });
+    let budgets = facts
+        .pod
+        .map_or_else(Vec::new, |pod| crate::budgets::of_pod(pod, facts.budgets));
     let mut explanation = Explanation {
         namespace,
         pod: pod_name,
@@ -199,8 +201,12 @@ pub fn explain(facts: &Facts<'_>) -> Explanation {
         requested_at: facts
             .request
             .and_then(|request| timestamp(request.metadata.creation_timestamp.as_ref())),
-        asked_by: facts.request.map_or_else(Vec::new, |request| askers(request, facts)),
-        turns: facts.request.map_or_else(Vec::new, |request| turns(request, status)),
+        asked_by: facts
+            .request
+            .map_or_else(Vec::new, |request| askers(request, facts)),
+        turns: facts
+            .request
+            .map_or_else(Vec::new, |request| turns(request, status)),
         blocked: blocked::blocked(facts, state),
         failed_attempts: eviction.failed_api_eviction_counter,
         next_attempt: timestamp(eviction.next_attempt_time.as_ref()).filter(|_| !is_final),
@@ -240,7 +246,10 @@ fn state(facts: &Facts<'_>) -> State {
     if is(CANCELED) {
         return State::Canceled;
     }
-    if facts.pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
+    if facts
+        .pod
+        .is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+    {
         return State::Terminating;
     }
     let active = status.and_then(|status| status.active_interceptors.first());
@@ -265,7 +274,11 @@ fn askers(request: &EvictionRequest, facts: &Facts<'_>) -> Vec<Asker> {
                     }
                     let name = maintenance.metadata.name.clone().unwrap_or_default();
                     let reason = &maintenance.spec.reason;
-                    maintenances.push(if reason.is_empty() { name } else { format!("{name}: {reason}") });
+                    maintenances.push(if reason.is_empty() {
+                        name
+                    } else {
+                        format!("{name}: {reason}")
+                    });
                 }
             }
             Asker {
@@ -285,24 +298,35 @@ fn turns(request: &EvictionRequest, status: &EvictionRequestStatus) -> Vec<Turn>
     let targets = status.target_interceptors.iter();
     targets
         .map(|target| {
-            let report = status.interceptors.iter().find(|report| report.name == target.name);
+            let report = status
+                .interceptors
+                .iter()
+                .find(|report| report.name == target.name);
             let report = report.unwrap_or(&none);
             let is_active = status.active_interceptors.contains(&target.name);
             let ended = timestamp(report.completion_time.as_ref());
             let state = if status.processed_interceptors.contains(&target.name) {
-                if ended.is_some() { TurnState::Done } else { TurnState::PassedOver }
+                if ended.is_some() {
+                    TurnState::Done
+                } else {
+                    TurnState::PassedOver
+                }
             } else if is_active {
                 TurnState::Active
             } else {
                 TurnState::Waiting
             };
-            let since = timestamp(report.activation_time.as_ref()).or_else(|| timestamp(report.start_time.as_ref()));
+            let since =
+                timestamp(report.activation_time.as_ref()).or_else(|| timestamp(report.start_time.as_ref()));
             let heartbeat = timestamp(report.heartbeat_time.as_ref());
             // The last one has no deadline: nobody comes after it.
             let deadline = since
                 .max(heartbeat)
                 .filter(|_| is_active && target.name != IMPERATIVE_EVICTION && ended.is_none())
-                .and_then(|from| from.checked_add(SignedDuration::from_secs(i64::from(window))).ok());
+                .and_then(|from| {
+                    from.checked_add(SignedDuration::from_secs(i64::from(window)))
+                        .ok()
+                });
             Turn {
                 name: target.name.clone(),
                 state,
@@ -321,7 +345,10 @@ fn outcome(status: &EvictionRequestStatus) -> Option<String> {
     let condition = status.conditions.iter().find(|condition| {
         condition.status == "True" && [EVICTED, CANCELED].contains(&condition.type_.as_str())
     })?;
-    Some(format!("{} ({}): {}", condition.type_, condition.reason, condition.message))
+    Some(format!(
+        "{} ({}): {}",
+        condition.type_, condition.reason, condition.message
+    ))
 }
 
 #[cfg(test)]

@@ -20,9 +20,15 @@ pub fn render(explanation: &Explanation, now: Timestamp, columns: usize, colour:
     text.heading(explanation);
     let blocked = explanation.blocked.as_ref();
     if let Some(blocked) = blocked {
-        let since = blocked.since.map(|since| format!(", for {}", ago(Some(since), now)));
+        let since = blocked
+            .since
+            .map(|since| format!(", for {}", ago(Some(since), now)));
         let reason = format!("{}{}", blocked.reason, since.unwrap_or_default());
-        text.field("Blocked", &colour.paint(Meaning::Bad, &printable(&reason)));
+        if explanation.state == State::LeftAlone {
+            text.field("Why", &reason);
+        } else {
+            text.field("Blocked", &colour.paint(Meaning::Bad, &printable(&reason)));
+        }
         text.paragraph(&blocked.message);
     }
     for sentence in &explanation.budgets {
@@ -47,8 +53,12 @@ pub fn render(explanation: &Explanation, now: Timestamp, columns: usize, colour:
     let widest = names.max().unwrap_or_default();
     for (index, turn) in explanation.turns.iter().enumerate() {
         let label = if index == 0 { "Turns" } else { "" };
-        let state = describe_turn(turn, now);
+        let is_final = matches!(explanation.state, State::Evicted | State::Canceled);
+        let state = describe_turn(turn, is_final, now);
         text.wrapped(label, &format!("{}. {:widest$}  {state}", index + 1, turn.name));
+        if let Some(details) = details(turn, now).filter(|_| !is_final) {
+            text.wrapped("", &format!("   {details}"));
+        }
         if !turn.message.is_empty() && turn.state == TurnState::Active && blocked.is_none() {
             text.paragraph(&format!("   \"{}\"", turn.message.trim()));
         }
@@ -59,10 +69,16 @@ pub fn render(explanation: &Explanation, now: Timestamp, columns: usize, colour:
             None => ", the next one now".to_owned(),
         });
         let failed = explanation.failed_attempts;
-        text.field("Attempts", &format!("{failed} refused{}", next.unwrap_or_default()));
+        text.field(
+            "Attempts",
+            &format!("{failed} refused{}", next.unwrap_or_default()),
+        );
     }
     for habit in &explanation.habits {
-        text.wrapped("Note", &format!("It carries {habit}. Drydock shows this and does not act on it."));
+        text.wrapped(
+            "Note",
+            &format!("It carries {habit}. Drydock shows this and does not act on it."),
+        );
     }
     for (index, advice) in explanation.advice.iter().enumerate() {
         text.wrapped(if index == 0 { "To do" } else { "" }, &advice.text);
@@ -73,25 +89,28 @@ pub fn render(explanation: &Explanation, now: Timestamp, columns: usize, colour:
     text.lines.join("\n") + "\n"
 }
 
-fn describe_turn(turn: &Turn, now: Timestamp) -> String {
+fn describe_turn(turn: &Turn, is_final: bool, now: Timestamp) -> String {
     match turn.state {
+        TurnState::Waiting if is_final => "was not needed".to_owned(),
         TurnState::Waiting => "later".to_owned(),
         TurnState::Done => format!("done {} ago", ago(turn.ended, now)),
         TurnState::PassedOver => "passed over: no heartbeat in time".to_owned(),
-        TurnState::Active => {
-            let mut parts = vec![format!("its turn for {}", ago(turn.since, now))];
-            if let Some(heartbeat) = turn.heartbeat {
-                parts.push(format!("heartbeat {} ago", ago(Some(heartbeat), now)));
-            }
-            if let Some(finish) = turn.expected_finish {
-                parts.push(match until(finish, now) {
-                    Some(until) => format!("expects to be done in {until}"),
-                    None => "expected to be done by now".to_owned(),
-                });
-            }
-            parts.join(", ")
-        }
+        TurnState::Active if is_final => "had the last turn".to_owned(),
+        TurnState::Active => format!("its turn for {}", ago(turn.since, now)),
     }
+}
+
+/// What the active interceptor has reported.
+fn details(turn: &Turn, now: Timestamp) -> Option<String> {
+    let heartbeat = turn
+        .heartbeat
+        .map(|at| format!("heartbeat {} ago", ago(Some(at), now)));
+    let finish = turn.expected_finish.map(|finish| match until(finish, now) {
+        Some(until) => format!("expects to be done in {until}"),
+        None => "expected to be done by now".to_owned(),
+    });
+    let parts: Vec<String> = heartbeat.into_iter().chain(finish).collect();
+    (turn.state == TurnState::Active && !parts.is_empty()).then(|| parts.join(", "))
 }
 
 struct Text {
@@ -126,8 +145,13 @@ impl Text {
     }
 
     fn field(&mut self, label: &str, value: &str) {
-        let label = if label.is_empty() { String::new() } else { format!("{label}:") };
-        self.lines.push(format!("  {label:width$}{value}", width = INDENT - 2));
+        let label = if label.is_empty() {
+            String::new()
+        } else {
+            format!("{label}:")
+        };
+        self.lines
+            .push(format!("  {label:width$}{value}", width = INDENT - 2));
     }
 
     fn wrapped(&mut self, label: &str, value: &str) {

@@ -94,7 +94,10 @@ impl Facts {
 pub fn findings(facts: &Facts, now: Timestamp) -> Vec<Finding> {
     let mut findings = Vec::new();
     for node in &facts.nodes {
-        let leaving: Vec<&FoundPod> = facts.on_node(node).filter(|found| pods::has_to_leave(&found.pod)).collect();
+        let leaving: Vec<&FoundPod> = facts
+            .on_node(node)
+            .filter(|found| pods::has_to_leave(&found.pod))
+            .collect();
         protection::budgets(facts, node, &leaving, &mut findings);
         protection::groups(node, &leaving, &mut findings);
         protection::interceptors(facts, node, &leaving, now, &mut findings);
@@ -103,7 +106,10 @@ pub fn findings(facts: &Facts, now: Timestamp) -> Vec<Finding> {
         pods_alone::replicas(facts, node, &leaving, &mut findings);
         pods_alone::tolerations(node, &leaving, &mut findings);
         pods_alone::habits(node, &leaving, &mut findings);
-        let staying: Vec<&FoundPod> = facts.on_node(node).filter(|found| !pods::has_to_leave(&found.pod)).collect();
+        let staying: Vec<&FoundPod> = facts
+            .on_node(node)
+            .filter(|found| !pods::has_to_leave(&found.pod))
+            .collect();
         pods_alone::left_alone(node, &staying, &mut findings);
     }
     let order = |node: &str| facts.nodes.iter().position(|known| known == node);

@@ -17,12 +17,20 @@ pub(super) fn own_server(node: &str, leaving: &[&FoundPod], findings: &mut Vec<F
         .copied()
         .filter(|found| {
             let labels = found.pod.metadata.labels.as_ref();
-            labels.and_then(|labels| labels.get(PART_OF.0)).is_some_and(|value| value == PART_OF.1)
+            labels
+                .and_then(|labels| labels.get(PART_OF.0))
+                .is_some_and(|value| value == PART_OF.1)
         })
         .collect();
     if !own.is_empty() {
         let message = "Drydock itself runs on this node: the drain pauses while it moves to another one.";
-        findings.push(finding(Severity::Warns, "OwnServer", node, &own, message.to_owned()));
+        findings.push(finding(
+            Severity::Warns,
+            "OwnServer",
+            node,
+            &own,
+            message.to_owned(),
+        ));
     }
 }
 
@@ -33,13 +41,18 @@ pub(super) fn volumes(facts: &Facts, node: &str, leaving: &[&FoundPod], findings
         let volumes = found.pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
         let mut pinned = Vec::new();
         for volume in volumes.unwrap_or_default() {
-            let Some(claim) = volume.persistent_volume_claim.as_ref() else { continue };
+            let Some(claim) = volume.persistent_volume_claim.as_ref() else {
+                continue;
+            };
             let bound = facts.claims.iter().find(|known| {
                 known.metadata.namespace.as_deref() == Some(namespace)
                     && known.metadata.name.as_deref() == Some(claim.claim_name.as_str())
             });
             let name = bound.and_then(|claim| claim.spec.as_ref()?.volume_name.as_deref());
-            let known = facts.volumes.iter().find(|known| known.metadata.name.as_deref() == name);
+            let known = facts
+                .volumes
+                .iter()
+                .find(|known| known.metadata.name.as_deref() == name);
             if name.is_some() && known.is_some_and(is_pinned) {
                 pinned.push(claim.claim_name.as_str());
             }
@@ -55,28 +68,47 @@ pub(super) fn volumes(facts: &Facts, node: &str, leaving: &[&FoundPod], findings
             );
         }
     }
-    let temporary: Vec<&FoundPod> = leaving.iter().copied().filter(|found| has_empty_dir(&found.pod)).collect();
+    let temporary: Vec<&FoundPod> = leaving
+        .iter()
+        .copied()
+        .filter(|found| has_empty_dir(&found.pod))
+        .collect();
     if !temporary.is_empty() {
         let message = "What these pods have in emptyDir volumes is lost.";
-        findings.push(finding(Severity::Notes, "EmptyDir", node, &temporary, message.to_owned()));
+        findings.push(finding(
+            Severity::Notes,
+            "EmptyDir",
+            node,
+            &temporary,
+            message.to_owned(),
+        ));
     }
 }
 
 fn has_empty_dir(pod: &Pod) -> bool {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-    volumes.unwrap_or_default().iter().any(|volume| volume.empty_dir.is_some())
+    volumes
+        .unwrap_or_default()
+        .iter()
+        .any(|volume| volume.empty_dir.is_some())
 }
 
 /// Whether a volume can be used on one node only: a local one, or one with the name of a node in its affinity.
 fn is_pinned(volume: &PersistentVolume) -> bool {
     let Some(spec) = &volume.spec else { return false };
-    let required = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+    let required = spec
+        .node_affinity
+        .as_ref()
+        .and_then(|affinity| affinity.required.as_ref());
     let names_a_node = required.is_some_and(|required| {
         required.node_selector_terms.iter().all(|term| {
             term.match_expressions.iter().flatten().any(|requirement| {
                 requirement.key == "kubernetes.io/hostname"
                     && requirement.operator == "In"
-                    && requirement.values.as_ref().is_some_and(|values| values.len() == 1)
+                    && requirement
+                        .values
+                        .as_ref()
+                        .is_some_and(|values| values.len() == 1)
             })
         })
     });
@@ -96,7 +128,13 @@ pub(super) fn replicas(facts: &Facts, node: &str, leaving: &[&FoundPod], finding
         match pods::controller(pod) {
             None => {
                 let message = "Nothing creates this pod again: it has no controller.";
-                findings.push(finding(Severity::Warns, "Unmanaged", node, &[found], message.to_owned()));
+                findings.push(finding(
+                    Severity::Warns,
+                    "Unmanaged",
+                    node,
+                    &[found],
+                    message.to_owned(),
+                ));
             }
             Some(("ReplicaSet" | "StatefulSet" | "ReplicationController", _, uid))
                 if counts.get(uid).copied().unwrap_or_default() <= 1 =>
@@ -106,7 +144,8 @@ pub(super) fn replicas(facts: &Facts, node: &str, leaving: &[&FoundPod], finding
                 let mut single = finding(Severity::Warns, "SingleReplica", node, &[found], message);
                 if pods::is_scalable(&workload) {
                     let namespace = pods::namespace(pod);
-                    single = single.with_command(format!("kubectl scale {workload} -n {namespace} --replicas=2"));
+                    single =
+                        single.with_command(format!("kubectl scale {workload} -n {namespace} --replicas=2"));
                 }
                 findings.push(single);
             }
@@ -124,7 +163,13 @@ pub(super) fn tolerations(node: &str, leaving: &[&FoundPod], findings: &mut Vec<
         .collect();
     if !tolerant.is_empty() {
         let message = "The pods tolerate every taint: the scheduler may put them back on the cordoned node.";
-        findings.push(finding(Severity::Warns, "ToleratesEverything", node, &tolerant, message.to_owned()));
+        findings.push(finding(
+            Severity::Warns,
+            "ToleratesEverything",
+            node,
+            &tolerant,
+            message.to_owned(),
+        ));
     }
 }
 
@@ -137,7 +182,8 @@ pub(super) fn habits(node: &str, leaving: &[&FoundPod], findings: &mut Vec<Findi
         }
     }
     for (habit, held) in by_habit {
-        let message = format!("The pods carry {habit}, which other programs heed. Drydock evicts them all the same.");
+        let message =
+            format!("The pods carry {habit}, which other programs heed. Drydock evicts them all the same.");
         findings.push(finding(Severity::Notes, "Annotated", node, &held, message));
     }
 }
@@ -147,8 +193,16 @@ pub(super) fn left_alone(node: &str, staying: &[&FoundPod], findings: &mut Vec<F
     let (is_static, tolerant): (Vec<&FoundPod>, Vec<&FoundPod>) =
         staying.iter().partition(|found| pods::is_static(&found.pod));
     for (check, held, message) in [
-        ("StaticPod", is_static, "Static pods stay: only the kubelet of the node can end them."),
-        ("DaemonSetPod", tolerant, "Pods of DaemonSets that tolerate the drain taint stay."),
+        (
+            "StaticPod",
+            is_static,
+            "Static pods stay: only the kubelet of the node can end them.",
+        ),
+        (
+            "DaemonSetPod",
+            tolerant,
+            "Pods of DaemonSets that tolerate the drain taint stay.",
+        ),
     ] {
         if !held.is_empty() {
             findings.push(finding(Severity::Notes, check, node, &held, message.to_owned()));

@@ -29,7 +29,10 @@ pub(super) fn budgets(facts: &Facts, node: &str, leaving: &[&FoundPod], findings
             continue;
         }
         for budget in own {
-            by_budget.entry((namespace, budgets::name(budget))).or_default().push(found);
+            by_budget
+                .entry((namespace, budgets::name(budget)))
+                .or_default()
+                .push(found);
         }
     }
     for ((namespace, name), held) in by_budget {
@@ -54,7 +57,10 @@ pub(super) fn budgets(facts: &Facts, node: &str, leaving: &[&FoundPod], findings
 /// Pods of a group of pods that are scheduled together: requests for one of them are canceled.
 pub(super) fn groups(node: &str, leaving: &[&FoundPod], findings: &mut Vec<Finding>) {
     let is_set = |found: &FoundPod, field: &str| {
-        found.object.pointer(&format!("/spec/{field}")).is_some_and(|value| !value.is_null())
+        found
+            .object
+            .pointer(&format!("/spec/{field}"))
+            .is_some_and(|value| !value.is_null())
     };
     let grouped: Vec<&FoundPod> = leaving
         .iter()
@@ -62,8 +68,15 @@ pub(super) fn groups(node: &str, leaving: &[&FoundPod], findings: &mut Vec<Findi
         .filter(|found| is_set(found, "workloadRef") || is_set(found, "schedulingGroup"))
         .collect();
     if !grouped.is_empty() {
-        let message = "The pods belong to a group that is scheduled together, and are not evicted one by one.";
-        findings.push(finding(Severity::Blocks, "PodGroup", node, &grouped, message.to_owned()));
+        let message =
+            "The pods belong to a group that is scheduled together, and are not evicted one by one.";
+        findings.push(finding(
+            Severity::Blocks,
+            "PodGroup",
+            node,
+            &grouped,
+            message.to_owned(),
+        ));
     }
 }
 
@@ -86,8 +99,17 @@ pub(super) fn interceptors(
             by_name.entry(interceptor.name).or_default().push(found);
         }
         if !declared.skipped.is_empty() {
-            let message = format!("Some declarations of interceptors are skipped: {}.", declared.skipped.join("; "));
-            findings.push(finding(Severity::Warns, "InterceptorSkipped", node, &[found], message));
+            let message = format!(
+                "Some declarations of interceptors are skipped: {}.",
+                declared.skipped.join("; ")
+            );
+            findings.push(finding(
+                Severity::Warns,
+                "InterceptorSkipped",
+                node,
+                &[found],
+                message,
+            ));
         }
     }
     for (name, waiting) in by_name {

@@ -14,7 +14,10 @@ const INDENT: usize = 10;
 pub fn render(facts: &Facts, findings: &[Finding], columns: usize, colour: Colour) -> String {
     let mut lines = Vec::new();
     for node in &facts.nodes {
-        let leaving = facts.on_node(node).filter(|found| pods::has_to_leave(&found.pod)).count();
+        let leaving = facts
+            .on_node(node)
+            .filter(|found| pods::has_to_leave(&found.pod))
+            .count();
         let staying = facts.on_node(node).count() - leaving;
         let heading = colour.paint(Meaning::Heading, &printable(node));
         lines.push(format!("{heading}: {leaving} pods have to leave, {staying} stay"));
@@ -32,11 +35,21 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize, colour: Colou
 /// One line: what was found in all.
 #[must_use]
 pub fn summary(findings: &[Finding]) -> String {
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    match (count(Severity::Blocks), count(Severity::Warns)) {
-        (0, 0) => "Nothing blocks a drain.".to_owned(),
-        (0, warns) => format!("Nothing blocks a drain; {warns} warnings."),
-        (blocks, warns) => format!("{blocks} findings block a drain; {warns} warnings."),
+    let count = |severity| {
+        findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    let warnings = match count(Severity::Warns) {
+        0 => String::new(),
+        1 => "; 1 warning".to_owned(),
+        warns => format!("; {warns} warnings"),
+    };
+    match count(Severity::Blocks) {
+        0 => format!("Nothing blocks a drain{warnings}."),
+        1 => format!("1 finding blocks a drain{warnings}."),
+        blocks => format!("{blocks} findings block a drain{warnings}."),
     }
 }
 
@@ -52,8 +65,15 @@ fn finding_lines(finding: &Finding, columns: usize, colour: Colour) -> Vec<Strin
     }
     let text = format!("{}: {} ({})", finding.check, finding.message, names.join(", "));
     let mut lines = Vec::new();
-    for (index, line) in wrap(&text, columns.saturating_sub(INDENT)).into_iter().enumerate() {
-        let label = if index == 0 { format!("{label:8}") } else { " ".repeat(8) };
+    for (index, line) in wrap(&text, columns.saturating_sub(INDENT))
+        .into_iter()
+        .enumerate()
+    {
+        let label = if index == 0 {
+            format!("{label:8}")
+        } else {
+            " ".repeat(8)
+        };
         lines.push(format!("  {}{line}", colour.paint(meaning, &label)));
     }
     if let Some(command) = &finding.command {

@@ -81,13 +81,16 @@ impl History {
     /// How the drain goes on: the pods that have left in the last minutes, and what is left at that rate.
     #[must_use]
     pub fn pace(&self, now: Timestamp) -> Pace {
-        let (Some((begin, first)), Some((_, left))) = (self.measurements.front(), self.measurements.back()) else {
+        let (Some((begin, first)), Some((_, left))) = (self.measurements.front(), self.measurements.back())
+        else {
             return Pace::Unknown;
         };
         if *left == 0 {
             return Pace::SecondsLeft(0);
         }
-        let stands = self.last_gone.map_or(0, |last| now.duration_since(last).as_secs());
+        let stands = self
+            .last_gone
+            .map_or(0, |last| now.duration_since(last).as_secs());
         if stands >= STANDSTILL_SECONDS {
             return Pace::Standstill(u64::try_from(stands).unwrap_or_default());
         }

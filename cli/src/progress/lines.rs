@@ -36,22 +36,43 @@ pub fn changes(before: Option<&Snapshot>, after: &Snapshot) -> Vec<String> {
         });
     }
     let key = |held: &super::Held| (held.node.clone(), held.pod.clone(), held.reason.clone());
-    let held_before: Vec<_> = before.iter().flat_map(|before| &before.blockers).map(key).collect();
+    let held_before: Vec<_> = before
+        .iter()
+        .flat_map(|before| &before.blockers)
+        .map(key)
+        .collect();
     let held_after: Vec<_> = after.blockers.iter().map(key).collect();
     for held in &after.blockers {
         if !held_before.contains(&key(held)) {
-            let what = if held.pod.is_empty() { &after.maintenance } else { &held.pod };
-            lines.push(printable(&format!("{what}: blocked: {}: {}", held.reason, held.message)).replace('\n', " "));
+            let what = if held.pod.is_empty() {
+                &after.maintenance
+            } else {
+                &held.pod
+            };
+            lines.push(
+                printable(&format!("{what}: blocked: {}: {}", held.reason, held.message)).replace('\n', " "),
+            );
         }
     }
     for (_, pod, reason) in held_before {
-        if !held_after.iter().any(|(_, held, why)| *held == pod && *why == reason) {
-            let what = if pod.is_empty() { after.maintenance.clone() } else { pod };
+        if !held_after
+            .iter()
+            .any(|(_, held, why)| *held == pod && *why == reason)
+        {
+            let what = if pod.is_empty() {
+                after.maintenance.clone()
+            } else {
+                pod
+            };
             lines.push(format!("{what}: no longer blocked: {reason}"));
         }
     }
     if after.is_drained && before.is_none_or(|before| !before.is_drained) {
-        lines.push(format!("{}: drained. {}", after.maintenance, after.outcome).trim_end().to_owned());
+        lines.push(
+            format!("{}: drained. {}", after.maintenance, after.outcome)
+                .trim_end()
+                .to_owned(),
+        );
     }
     lines
 }

@@ -107,19 +107,30 @@ impl Snapshot {
     #[must_use]
     pub fn new(maintenance: &NodeMaintenance, nodes: &[Node], pods: &[Pod]) -> Self {
         let status = maintenance.status.clone().unwrap_or_default();
-        let drained = status.conditions.iter().find(|condition| condition.type_ == DRAINED);
+        let drained = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == DRAINED);
         let drain = status.drain_status.as_ref();
         let mut progress: Vec<NodeProgress> = nodes
             .iter()
             .map(|node| {
                 let name = node.metadata.name.clone().unwrap_or_default();
-                let reported = status.node_statuses.iter().find(|status| status.node_ref.name == name);
-                let on_node = || pods.iter().filter(|pod| pods::node(pod) == name && !pods::is_terminal(pod));
+                let reported = status
+                    .node_statuses
+                    .iter()
+                    .find(|status| status.node_ref.name == name);
+                let on_node = || {
+                    pods.iter()
+                        .filter(|pod| pods::node(pod) == name && !pods::is_terminal(pod))
+                };
                 NodeProgress {
                     left: on_node().filter(|pod| pods::has_to_leave(pod)).count(),
                     left_alone: on_node().filter(|pod| !pods::has_to_leave(pod)).count(),
                     is_cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true),
-                    message: reported.map(|status| status.drain_message.clone()).unwrap_or_default(),
+                    message: reported
+                        .map(|status| status.drain_message.clone())
+                        .unwrap_or_default(),
                     name,
                 }
             })
@@ -132,7 +143,9 @@ impl Snapshot {
             reason: maintenance.spec.reason.clone(),
             message: drain.map(|drain| drain.drain_message.clone()).unwrap_or_default(),
             is_drained: drained.is_some_and(|condition| condition.status == "True"),
-            outcome: drained.map(|condition| condition.message.clone()).unwrap_or_default(),
+            outcome: drained
+                .map(|condition| condition.message.clone())
+                .unwrap_or_default(),
             is_ending: maintenance.metadata.deletion_timestamp.is_some(),
             since: timestamp(maintenance.metadata.creation_timestamp.as_ref()),
             selected_nodes: count(status.selected_nodes).max(progress.len()),

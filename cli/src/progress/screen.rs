@@ -40,7 +40,10 @@ pub fn render(
         let more = snapshot.blockers.len() - blockers;
         if more > 0 {
             lines.push(cut(
-                &format!("  and {more} more: kubectl drydock explain {}", snapshot.maintenance),
+                &format!(
+                    "  and {more} more: kubectl drydock explain {}",
+                    snapshot.maintenance
+                ),
                 columns,
             ));
         }
@@ -50,11 +53,11 @@ pub fn render(
 }
 
 fn heading(snapshot: &Snapshot, now: Timestamp, columns: usize, colour: Colour) -> String {
-    let mut text = format!("{} ({})", snapshot.maintenance, snapshot.stage);
+    let age = ago(snapshot.since, now);
+    let mut text = format!("{} ({}, created {age} ago)", snapshot.maintenance, snapshot.stage);
     if !snapshot.reason.is_empty() {
         text = format!("{text}: {}", snapshot.reason);
     }
-    text = format!("{text}, since {}", ago(snapshot.since, now));
     colour.paint(Meaning::Heading, &cut(&text, columns))
 }
 
@@ -84,7 +87,11 @@ fn nodes(snapshot: &Snapshot, history: &History, room: usize, columns: usize, co
     } else {
         snapshot.nodes.len()
     };
-    let names = snapshot.nodes.iter().take(shown).map(|node| node.name.chars().count());
+    let names = snapshot
+        .nodes
+        .iter()
+        .take(shown)
+        .map(|node| node.name.chars().count());
     let widest_name = names.max().unwrap_or_default().min(WIDEST_NAME).min(columns / 2);
     let bar_width = columns.saturating_sub(widest_name + 34).clamp(8, WIDEST_BAR);
     let mut lines: Vec<String> = snapshot
@@ -96,7 +103,10 @@ fn nodes(snapshot: &Snapshot, history: &History, room: usize, columns: usize, co
     let hidden = snapshot.nodes.len() - shown;
     if hidden > 0 {
         let left: usize = snapshot.nodes.iter().skip(shown).map(|node| node.left).sum();
-        lines.push(cut(&format!("and {hidden} more nodes, {left} pods left"), columns));
+        lines.push(cut(
+            &format!("and {hidden} more nodes, {left} pods left"),
+            columns,
+        ));
     }
     lines
 }
@@ -115,7 +125,10 @@ fn node_line(
     }
     let peak = history.peak(&node.name).max(node.left);
     if !history.shows_progress() {
-        let line = cut(&format!("{name:widest_name$}  {:>4} left  {state}", node.left), columns);
+        let line = cut(
+            &format!("{name:widest_name$}  {:>4} left  {state}", node.left),
+            columns,
+        );
         return line.trim_end().to_owned();
     }
     let gone = peak - node.left;
@@ -139,7 +152,10 @@ fn held_lines(held: &Held, now: Timestamp, columns: usize, colour: Colour) -> [S
         (false, true) => format!(" {}", held.pod),
         (false, false) => format!(" {} on {}", held.pod, held.node),
     };
-    let first = cut(&format!("  {:>5} {}{what}", ago(held.since, now), held.reason), columns);
+    let first = cut(
+        &format!("  {:>5} {}{what}", ago(held.since, now), held.reason),
+        columns,
+    );
     [
         colour.paint(Meaning::Bad, &first),
         cut(&format!("        {}", held.message.replace('\n', " ")), columns),
