@@ -14,6 +14,10 @@ use crate::error::Error;
 pub const FIELD_MANAGER: &str = "kubectl-drydock";
 /// How many objects a page of a list has.
 const PAGE: &str = "500";
+/// How often a request is repeated that a busy server has refused.
+const MAX_REPEATS: usize = 5;
+/// The longest pause before that.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The path of Drydock's API.
 const DRYDOCK: &str = "/apis/coordination.k8s.io/v1alpha3";
 
@@ -164,11 +168,8 @@ impl Session {
                     items.push(typed(item)?);
                 }
             }
-            continue_token = page
-                .pointer("/metadata/continue")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned();
+            let next = page.pointer("/metadata/continue").and_then(Value::as_str);
+            next.unwrap_or_default().clone_into(&mut continue_token);
             if continue_token.is_empty() {
                 return Ok(items);
             }
@@ -220,12 +221,12 @@ impl Session {
     /// # Errors
     ///
     /// [`Error`].
-    pub async fn merge_patch(&self, resource: Resource, name: &str, patch: &Value) -> Result<Value, Error> {
+    pub async fn merge_patch(&self, resource: Resource, name: &str, changes: &Value) -> Result<Value, Error> {
         let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(None, Some(name)));
         self.call(
             Method::PATCH,
             &path,
-            Some(("application/merge-patch+json", patch)),
+            Some(("application/merge-patch+json", changes)),
         )
         .await
     }
@@ -250,33 +251,68 @@ impl Session {
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Value, Error> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::ACCEPT, "application/json");
-        let mut bytes = Vec::new();
-        if let Some((content_type, object)) = body {
-            request = request.header(http::header::CONTENT_TYPE, content_type);
-            bytes = serde_json::to_vec(object).map_err(|error| Error::Decode(error.to_string()))?;
-        }
-        let request = request
-            .body(Body::from(bytes))
-            .map_err(|error| Error::Usage(error.to_string()))?;
-        let exchange = async {
-            let response = self.client.send(request).await?;
-            let (head, body) = response.into_parts();
-            Ok((head, body.collect_bytes().await?))
+        let bytes = match body {
+            Some((_, object)) => {
+                serde_json::to_vec(object).map_err(|error| Error::Decode(error.to_string()))?
+            }
+            None => Vec::new(),
         };
-        let exchange: Result<_, kube::Error> = tokio::time::timeout(self.deadline, exchange)
+        let content_type = body.map(|(content_type, _)| content_type);
+        let exchange = async {
+            for _ in 0..MAX_REPEATS {
+                let (head, body) = self.send(&method, path, content_type, bytes.clone()).await?;
+                match retry_after(&head) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Ok((head, body)),
+                }
+            }
+            self.send(&method, path, content_type, bytes.clone()).await
+        };
+        let (head, body) = tokio::time::timeout(self.deadline, exchange)
             .await
-            .map_err(|_| Error::NoResponse(self.deadline.as_secs()))?;
-        let (head, body) = exchange.map_err(|error| Error::Unreachable(chain(&error)))?;
+            .map_err(|_| Error::NoResponse(self.deadline.as_secs()))??;
         print_warnings(&head);
         if head.status.is_success() {
             return serde_json::from_slice(&body).map_err(|error| Error::Decode(error.to_string()));
         }
         Err(rejection(head.status.as_u16(), &body, path))
     }
+
+    async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<(http::response::Parts, Vec<u8>), Error> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::ACCEPT, "application/json");
+        if let Some(content_type) = content_type {
+            request = request.header(http::header::CONTENT_TYPE, content_type);
+        }
+        let request = request
+            .body(Body::from(body))
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        let exchange = async {
+            let (head, body) = self.client.send(request).await?.into_parts();
+            Ok((head, body.collect_bytes().await?.to_vec()))
+        };
+        exchange
+            .await
+            .map_err(|error: kube::Error| Error::Unreachable(chain(&error)))
+    }
+}
+
+/// How long a server that is too busy asks to wait before the same request is sent again.
+fn retry_after(head: &http::response::Parts) -> Option<Duration> {
+    if head.status != http::StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let header = head.headers.get(http::header::RETRY_AFTER)?;
+    let seconds = header.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
 /// Prints the warnings of a response, as kubectl does.
@@ -425,6 +461,25 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(error.exit_status(), ExitStatus::Unreachable, "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_a_busy_server_refused_are_repeated_as_it_asks() {
+        let calls = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&calls);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            *counted.lock().unwrap() += 1;
+            let is_busy = *counted.lock().unwrap() < 3;
+            let response = http::Response::builder()
+                .status(if is_busy { 429 } else { 200 })
+                .header("Retry-After", "2")
+                .body(Body::from(b"{}".to_vec()));
+            async move { response }
+        });
+        let client = Client::new(service, "default");
+        let session = Session::new(client, String::new(), Duration::from_secs(30));
+        let object: Value = session.get(Resource::Nodes, None, "a").await.unwrap();
+        assert_eq!((object, *calls.lock().unwrap()), (json!({}), 3));
     }
 
     #[test]

@@ -99,13 +99,6 @@ pub enum Command {
   # Check a pool
   kubectl drydock preflight -l pool=old -o json")]
     Preflight(NodesFlags),
-    /// Completes a command line for kubectl's shell completion.
-    #[command(name = "__complete", hide = true)]
-    CompleteWords {
-        /// The words so far, the last one to be completed.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
-    },
 }
 
 /// The format of the output.

@@ -1,4 +1,4 @@
-//! What PodDisruptionBudgets say about a pod. Pure functions over objects.
+//! What `PodDisruptionBudget`s say about a pod. Pure functions over objects.
 
 use drydock_machinery::selector::Selector;
 use k8s_openapi::api::core::v1::Pod;

@@ -11,6 +11,8 @@ use crate::args::Program;
 use crate::error::Error;
 use crate::terminal::print;
 
+/// The first word of a command line that asks for completion.
+pub(crate) const COMMAND: &str = "__complete";
 /// The directive that no file names are completed.
 const NO_FILES: &str = ":4";
 /// The directive that the shell completes file names.

@@ -75,7 +75,7 @@ impl ConnectionFlags {
     ///
     /// [`Error::Kubeconfig`].
     pub async fn connect(&self) -> Result<Session, Error> {
-        let config = match self.read_kubeconfig()? {
+        let mut config = match self.read_kubeconfig()? {
             Some(kubeconfig) => {
                 let options = KubeConfigOptions {
                     context: self.context.clone(),
@@ -94,6 +94,8 @@ impl ConnectionFlags {
                 ))
             })?,
         };
+        // A person wants to know now that a server is away. The session repeats what was refused for load.
+        config.default_retry = false;
         let namespace = self
             .namespace
             .clone()

@@ -41,6 +41,16 @@ use crate::error::{Error, ExitStatus};
 /// Runs the command line, prints what there is to print, and returns the exit code of [`ExitStatus`].
 #[must_use]
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    if let Some((_, [command, words @ ..])) = arguments.split_first()
+        && command == completion::COMMAND
+    {
+        // Not parsed: the words are an unfinished command line.
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        return exit_code(execute(completion::run(&words)));
+    }
     let program = match Program::try_parse_from(arguments) {
         Ok(program) => program,
         Err(error) => {
@@ -57,7 +67,11 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
             );
         }
     };
-    match execute(program) {
+    exit_code(execute(commands::run(program)))
+}
+
+fn exit_code(result: Result<(), Error>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !matches!(error, Error::OutputClosed) {
@@ -68,7 +82,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn execute(program: Program) -> Result<(), Error> {
+fn execute(command: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     // It fails only when a provider is installed already, and then there is one.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -78,7 +92,7 @@ fn execute(program: Program) -> Result<(), Error> {
     runtime.block_on(async {
         tokio::select! {
             biased;
-            result = commands::run(program) => result,
+            result = command => result,
             interrupted = tokio::signal::ctrl_c() => {
                 interrupted.map_err(|error| Error::io("signals", error))?;
                 Err(Error::Interrupted)

@@ -35,14 +35,14 @@ pub(crate) fn list(mut objects: Vec<Value>) -> Value {
         (Some(only), true) => only,
         (Some(last), false) => {
             objects.push(last);
-            as_list(objects)
+            as_list(&objects)
         }
-        (None, _) => as_list(objects),
+        (None, _) => as_list(&objects),
     }
 }
 
 /// Objects as a `List`.
 #[must_use]
-pub(crate) fn as_list(objects: Vec<Value>) -> Value {
+pub(crate) fn as_list(objects: &[Value]) -> Value {
     serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects})
 }

@@ -68,7 +68,7 @@ pub fn controller(pod: &Pod) -> Option<(&str, &str, &str)> {
     Some((&owner.kind, &owner.name, &owner.uid))
 }
 
-/// What a person would scale, as `kubectl` names it: `deployment/web`. A ReplicaSet with the hash of a Deployment in its
+/// What a person would scale, as `kubectl` names it: `deployment/web`. A `ReplicaSet` with the hash of a Deployment in its
 /// name stands for the Deployment.
 #[must_use]
 pub fn workload(pod: &Pod) -> Option<String> {

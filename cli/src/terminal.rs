@@ -59,7 +59,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Looks at standard output, at `NO_COLOR` (https://no-color.org) and at `TERM`.
+    /// Looks at standard output, at `NO_COLOR` (<https://no-color.org>) and at `TERM`.
     #[must_use]
     pub fn detect() -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());

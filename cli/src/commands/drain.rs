@@ -23,7 +23,7 @@ use crate::terminal::{note, print};
 /// The largest plan file, in bytes.
 const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 /// How long a completed maintenance of the same name may take to go.
-const REPLACE_DEADLINE: Duration = Duration::from_secs(60);
+const REPLACE_DEADLINE: Duration = Duration::from_mins(1);
 /// How often that is looked at.
 const REPLACE_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -43,14 +43,13 @@ impl Goal {
         let finalizers = maintenance.metadata.finalizers.as_deref().unwrap_or_default();
         let is_complete = snapshot.stage == Stage::Complete;
         match self {
-            Self::Gone => Ok(false),
             Self::Completed => Ok(is_complete && !finalizers.iter().any(|name| name == COMPLETION_FINALIZER)),
             Self::Drained if snapshot.is_drained && snapshot.stage == Stage::Drain => Ok(true),
             Self::Drained if is_complete || snapshot.is_ending => Err(Error::Ended(format!(
                 "{} was completed before it was drained",
                 snapshot.maintenance
             ))),
-            Self::Drained => Ok(false),
+            Self::Gone | Self::Drained => Ok(false),
         }
     }
 }
@@ -67,7 +66,9 @@ impl Frame {
         let mut text = String::new();
         if self.lines > 0 {
             // Up to the first line, and clear from there.
-            text.push_str(&format!("\u{1b}[{}A\r\u{1b}[J", self.lines));
+            text.push_str("\u{1b}[");
+            text.push_str(&self.lines.to_string());
+            text.push_str("A\r\u{1b}[J");
         }
         for line in lines {
             text.push_str(line);

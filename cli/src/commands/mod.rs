@@ -14,7 +14,6 @@ mod status;
 use drydock_machinery::clock::SystemClock;
 
 use crate::args::{Command, Program};
-use crate::completion;
 use crate::error::Error;
 
 /// Runs a command to its end.
@@ -22,7 +21,6 @@ pub(crate) async fn run(program: Program) -> Result<(), Error> {
     let connection = &program.connection;
     let clock = &SystemClock;
     match program.command {
-        Command::CompleteWords { words } => completion::run(&words).await,
         Command::Drain(flags) => drain::run(&connection.connect().await?, &flags, clock).await,
         Command::Status(flags) => status::run(&connection.connect().await?, &flags, clock).await,
         Command::Explain(flags) => explain::run(&connection.connect().await?, &flags, clock).await,

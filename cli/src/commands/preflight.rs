@@ -43,21 +43,18 @@ pub(super) async fn run(session: &Session, flags: &NodesFlags, clock: &dyn Clock
 }
 
 async fn read_facts(session: &Session, flags: &NodesFlags) -> Result<Facts, Error> {
-    let nodes = match &flags.selector {
-        Some(selector) => {
-            let query = [("labelSelector", selector.as_str())];
-            let found: Vec<Node> = session.list(Resource::Nodes, None, &query).await?;
-            found.into_iter().filter_map(|node| node.metadata.name).collect()
+    let nodes = if let Some(selector) = &flags.selector {
+        let query = [("labelSelector", selector.as_str())];
+        let found: Vec<Node> = session.list(Resource::Nodes, None, &query).await?;
+        found.into_iter().filter_map(|node| node.metadata.name).collect()
+    } else {
+        for name in &flags.nodes {
+            read::node(session, bare(name)).await?;
         }
-        None => {
-            for name in &flags.nodes {
-                read::node(session, bare(name)).await?;
-            }
-            let mut names: Vec<String> = flags.nodes.iter().map(|name| bare(name).to_owned()).collect();
-            names.sort();
-            names.dedup();
-            names
-        }
+        let mut names: Vec<String> = flags.nodes.iter().map(|name| bare(name).to_owned()).collect();
+        names.sort();
+        names.dedup();
+        names
     };
     if nodes.is_empty() {
         return Err(Error::NotFound("the selector selects no node".to_owned()));

@@ -66,7 +66,7 @@ async fn all(session: &Session, output: Option<Format>, clock: &dyn Clock) -> Re
         }
     }
     if matches!(output, Some(Format::Json | Format::Yaml)) {
-        print_as(output, &as_list(objects))?;
+        print_as(output, &as_list(&objects))?;
         return Ok(());
     }
     let maintenances = decode(objects)?;

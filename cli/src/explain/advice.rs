@@ -85,19 +85,7 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
     });
     match reason {
         "Budget" => budget(&budgets, facts, explanation),
-        "MultipleBudgets" => vec![
-            does(
-                "See the budgets:",
-                format!("kubectl get pdb {} -n {namespace}", budgets.join(" ")),
-            ),
-            does(
-                "Keep one of them, since Kubernetes evicts no pod with two:",
-                format!(
-                    "kubectl delete pdb {} -n {namespace}",
-                    budgets.last().map_or("NAME", String::as_str)
-                ),
-            ),
-        ],
+        "MultipleBudgets" => multiple_budgets(&budgets, namespace),
         "BudgetNotObserved" => vec![
             does(
                 "See the budget:",
@@ -188,6 +176,22 @@ fn budget(names: &[String], facts: &Facts<'_>, explanation: &Explanation) -> Vec
         format!("kubectl get pods -n {namespace} -o wide"),
     ));
     advice
+}
+
+fn multiple_budgets(names: &[String], namespace: &str) -> Vec<Advice> {
+    vec![
+        does(
+            "See the budgets:",
+            format!("kubectl get pdb {} -n {namespace}", names.join(" ")),
+        ),
+        does(
+            "Keep one of them, since Kubernetes evicts no pod with two:",
+            format!(
+                "kubectl delete pdb {} -n {namespace}",
+                names.last().map_or("NAME", String::as_str)
+            ),
+        ),
+    ]
 }
 
 fn silent(facts: &Facts<'_>, explanation: &Explanation) -> Vec<Advice> {

@@ -30,7 +30,7 @@ fn owner(kind: &str, name: &str) -> Value {
     json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true}])
 }
 
-/// A pod of a ReplicaSet with three pods: nothing to find.
+/// A pod of a `ReplicaSet` with three pods: nothing to find.
 fn web() -> FoundPod {
     pod(
         "web",

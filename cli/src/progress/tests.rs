@@ -68,7 +68,12 @@ fn check_screen(name: &str, snapshot: &Snapshot, history: &History, now: Timesta
         for line in &lines {
             assert!(line.chars().count() <= columns, "{columns}: {line}");
         }
-        text.push_str(&format!("{}\n{}\n", "-".repeat(columns), lines.join("\n")));
+        text.extend([
+            "-".repeat(columns),
+            "\n".to_owned(),
+            lines.join("\n"),
+            "\n".to_owned(),
+        ]);
     }
     golden::check(&format!("screen/{name}.txt"), &text);
 }
