@@ -184,6 +184,15 @@ mod tests {
     }
 
     #[test]
+    fn documentation_lists_every_exit_code() {
+        let page = include_str!("../../docs/kubectl-drydock.md");
+        for (status, meaning) in ExitStatus::ALL {
+            let row = format!("| {} | {meaning} |", status.code());
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
     fn a_closed_output_is_no_error() {
         let error = Error::io("write", std::io::ErrorKind::BrokenPipe.into());
         assert_eq!(error.exit_status(), ExitStatus::Success);

@@ -125,6 +125,11 @@ async fn allowed<T: DeserializeOwned>(
             unread.push(format!("{what} (forbidden)"));
             Ok(Vec::new())
         }
+        // Standalone mode does not serve everything.
+        Err(error) if error.is_not_found() => {
+            unread.push(format!("{what} (not served)"));
+            Ok(Vec::new())
+        }
         result => result,
     }
 }

@@ -21,6 +21,7 @@ mod invalid;
 mod kubectl;
 mod manifests;
 mod plugin;
+mod plugin_page;
 mod python;
 mod requests;
 mod security;

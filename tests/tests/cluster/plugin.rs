@@ -15,13 +15,13 @@ use tokio::time::timeout;
 use crate::stage::{PATIENCE, Stage, alone, requests_of, text, together};
 
 /// kubectl with the plugin on its path.
-struct Plugin {
-    kubectl: Kubectl,
+pub(crate) struct Plugin {
+    pub(crate) kubectl: Kubectl,
     path: String,
 }
 
 impl Plugin {
-    async fn new(stage: &Stage) -> Result<Self> {
+    pub(crate) async fn new(stage: &Stage) -> Result<Self> {
         let kubectl = stage.kubectl();
         let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let completion = repository.parent().context("the repository")?.join("cli");
@@ -45,7 +45,7 @@ impl Plugin {
         self.kubectl_command(&format!("drydock {line}"))
     }
 
-    fn kubectl_command(&self, line: &str) -> Command {
+    pub(crate) fn kubectl_command(&self, line: &str) -> Command {
         let mut command = Command::new(&self.kubectl.binary);
         command
             .args(words(line))
@@ -90,7 +90,7 @@ fn string(bytes: Vec<u8>) -> Result<String> {
 }
 
 /// The words of a line; quotes hold words together.
-pub(crate) fn words(line: &str) -> Vec<String> {
+fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut is_quoted = false;
     for character in line.chars() {
@@ -112,8 +112,14 @@ pub(crate) fn words(line: &str) -> Vec<String> {
 /// is also that of the namespace and of the pool.
 async fn scene(stage: &Stage, name: &str) -> Result<String> {
     let namespace = stage.namespace(name).await?;
-    let kubectl = stage.kubectl();
     stage.control_plane().add_node(name, &[("pool", name)]).await?;
+    application(stage, &namespace, name).await?;
+    Ok(namespace)
+}
+
+/// The application on the nodes of a pool.
+pub(crate) async fn application(stage: &Stage, namespace: &str, pool: &str) -> Result<()> {
+    let kubectl = stage.kubectl();
     let workload = |kind: &str, app: &str, replicas: u32| {
         json!({
             "apiVersion": "apps/v1",
@@ -126,7 +132,7 @@ async fn scene(stage: &Stage, name: &str) -> Result<String> {
                 "template": {
                     "metadata": { "labels": { "app": app } },
                     "spec": {
-                        "nodeSelector": { "pool": name },
+                        "nodeSelector": { "pool": pool },
                         "terminationGracePeriodSeconds": 1,
                         "containers": [{ "name": "main", "image": "main" }],
                     },
@@ -156,18 +162,17 @@ async fn scene(stage: &Stage, name: &str) -> Result<String> {
     kubectl.apply(&objects.to_string()).await?;
     for what in ["deployment/web", "statefulset/database"] {
         kubectl
-            .ok(&["rollout", "status", what, "-n", &namespace, "--timeout=55s"])
+            .ok(&["rollout", "status", what, "-n", namespace, "--timeout=55s"])
             .await?;
     }
     eventually("the budget to be computed", PATIENCE, async || {
         let path = "jsonpath={.status.currentHealthy},{.status.expectedPods}";
         let status = kubectl
-            .ok(&["get", "pdb", "database", "-n", &namespace, "-o", path])
+            .ok(&["get", "pdb", "database", "-n", namespace, "-o", path])
             .await?;
         Ok((status == "1,1").then_some(()))
     })
-    .await?;
-    Ok(namespace)
+    .await
 }
 
 /// The text with `#` for every duration: ages differ from run to run.
