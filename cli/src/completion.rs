@@ -92,16 +92,16 @@ fn flag_of<'a>(program: &'a Command, command: Option<&'a Command>, word: &str) -
     let all = program
         .get_arguments()
         .chain(command.into_iter().flat_map(Command::get_arguments));
-    let mut named = all.filter(|flag| {
-        let long = flag
-            .get_long()
-            .is_some_and(|long| word.strip_prefix("--") == Some(long));
-        let short = flag
-            .get_short()
-            .is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str()));
-        long || short
-    });
+    let mut named = all.filter(|flag| is_named(flag, word));
     named.find(|flag| flag.get_action().takes_values())
+}
+
+fn is_named(flag: &clap::Arg, word: &str) -> bool {
+    let long = flag
+        .get_long()
+        .is_some_and(|long| word.strip_prefix("--") == Some(long));
+    let short = flag.get_short();
+    long || short.is_some_and(|short| word.strip_prefix('-') == Some(short.to_string().as_str()))
 }
 
 fn value_of(flag: &clap::Arg) -> Wanted {
@@ -158,30 +158,29 @@ async fn names(before: &[String], resources: &[Resource]) -> Result<Vec<(String,
 }
 
 async fn session(before: &[String]) -> Result<Session, Error> {
-    let connection = Program::command()
-        .get_arguments()
-        .filter_map(|flag| flag.get_long().map(str::to_owned))
-        .collect::<Vec<_>>();
-    // Only connection flags: the rest of an unfinished line may not parse.
+    let program =
+        Program::try_parse_from(connection_line(before)).map_err(|error| Error::Usage(error.to_string()))?;
+    program.connection.connect().await
+}
+
+/// A command line with the connection flags among the words: the rest of an unfinished line may not parse.
+fn connection_line(before: &[String]) -> Vec<String> {
+    let program = Program::command();
     let mut line = vec!["kubectl-drydock".to_owned(), "status".to_owned()];
-    let mut words = before.iter().peekable();
+    let mut words = before.iter();
     while let Some(word) = words.next() {
-        let name = word
-            .strip_prefix("--")
-            .map(|word| word.split('=').next().unwrap_or_default());
-        let is_connection = name.is_some_and(|name| connection.iter().any(|known| known == name))
-            || ["-n", "-s"].contains(&word.as_str());
-        if is_connection {
+        let (name, has_value) = word
+            .split_once('=')
+            .map_or((word.as_str(), false), |(name, _)| (name, true));
+        if has_value && program.get_arguments().any(|flag| is_named(flag, name)) {
             line.push(word.clone());
-            if !word.contains('=')
-                && let Some(value) = words.next()
-            {
-                line.push(value.clone());
-            }
+        } else if flag_of(&program, None, name).is_some()
+            && let Some(value) = words.next()
+        {
+            line.extend([word.clone(), value.clone()]);
         }
     }
-    let program = Program::try_parse_from(line).map_err(|error| Error::Usage(error.to_string()))?;
-    program.connection.connect().await
+    line
 }
 
 #[cfg(test)]
@@ -199,6 +198,17 @@ mod tests {
             Wanted::Words(words) => words.into_iter().map(|(word, _)| word).collect(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn only_complete_connection_flags_are_used() {
+        let line = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            connection_line(&words).join(" ")
+        };
+        let expected = "kubectl-drydock status --context=c -n shop";
+        assert_eq!(line("--context=c drain a -o json -n shop --kubeconfig"), expected);
+        assert_eq!(line("-n"), "kubectl-drydock status");
     }
 
     #[test]
