@@ -97,9 +97,9 @@ pub enum Error {
     /// What was waited for will not happen.
     #[error("{0}")]
     Ended(String),
-    /// `preflight` found something that blocks a drain. Its findings are already printed.
-    #[error("{0}")]
-    Blocked(String),
+    /// `preflight` found something that blocks a drain, and has printed it.
+    #[error("something blocks a drain")]
+    Blocked,
     /// Another error response.
     #[error("{message} ({code})")]
     Response {
@@ -140,7 +140,7 @@ impl Error {
             Self::Refused(_) => ExitStatus::Refused,
             Self::TimedOut(_) => ExitStatus::TimedOut,
             Self::Ended(_) => ExitStatus::Ended,
-            Self::Blocked(_) => ExitStatus::Blocked,
+            Self::Blocked => ExitStatus::Blocked,
             Self::Interrupted => ExitStatus::Interrupted,
             Self::OutputClosed => ExitStatus::Success,
             Self::Response { .. } | Self::Decode(_) | Self::Io { .. } => ExitStatus::Failure,

@@ -74,7 +74,7 @@ fn exit_code(result: Result<(), Error>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if !matches!(error, Error::OutputClosed) {
+            if !matches!(error, Error::OutputClosed | Error::Blocked) {
                 terminal::note(&format!("error: {}", terminal::printable(&error.to_string())));
             }
             ExitCode::from(error.exit_status().code())

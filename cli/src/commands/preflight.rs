@@ -37,7 +37,7 @@ pub(super) async fn run(session: &Session, flags: &NodesFlags, clock: &dyn Clock
         .iter()
         .any(|finding| finding.severity == Severity::Blocks)
     {
-        return Err(Error::Blocked(text::summary(&findings)));
+        return Err(Error::Blocked);
     }
     Ok(())
 }

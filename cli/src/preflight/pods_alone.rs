@@ -123,19 +123,11 @@ pub(super) fn replicas(facts: &Facts, node: &str, leaving: &[&FoundPod], finding
             *counts.entry(uid).or_insert(0) += 1;
         }
     }
+    let mut unmanaged = Vec::new();
     for found in leaving {
         let pod = &found.pod;
         match pods::controller(pod) {
-            None => {
-                let message = "Nothing creates this pod again: it has no controller.";
-                findings.push(finding(
-                    Severity::Warns,
-                    "Unmanaged",
-                    node,
-                    &[found],
-                    message.to_owned(),
-                ));
-            }
+            None => unmanaged.push(*found),
             Some(("ReplicaSet" | "StatefulSet" | "ReplicationController", _, uid))
                 if counts.get(uid).copied().unwrap_or_default() <= 1 =>
             {
@@ -151,6 +143,16 @@ pub(super) fn replicas(facts: &Facts, node: &str, leaving: &[&FoundPod], finding
             }
             Some(_) => {}
         }
+    }
+    if !unmanaged.is_empty() {
+        let message = "Nothing creates these pods again: they have no controller.";
+        findings.push(finding(
+            Severity::Warns,
+            "Unmanaged",
+            node,
+            &unmanaged,
+            message.to_owned(),
+        ));
     }
 }
 

@@ -33,8 +33,7 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize, colour: Colou
 }
 
 /// One line: what was found in all.
-#[must_use]
-pub fn summary(findings: &[Finding]) -> String {
+fn summary(findings: &[Finding]) -> String {
     let count = |severity| {
         findings
             .iter()

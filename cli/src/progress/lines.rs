@@ -67,7 +67,8 @@ pub fn changes(before: Option<&Snapshot>, after: &Snapshot) -> Vec<String> {
             lines.push(format!("{what}: no longer blocked: {reason}"));
         }
     }
-    if after.is_drained && before.is_none_or(|before| !before.is_drained) {
+    let is_draining = after.stage == Stage::Drain;
+    if is_draining && after.is_drained && before.is_none_or(|before| !before.is_drained) {
         lines.push(
             format!("{}: drained. {}", after.maintenance, after.outcome)
                 .trim_end()
