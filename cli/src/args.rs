@@ -73,7 +73,7 @@ pub enum Command {
   # Stop the drain of node-a
   kubectl drydock cancel drain-node-a --wait")]
     Cancel(EndFlags),
-    /// Give up the record of a maintenance that has vanished, so that its node can return to service.
+    /// Give up the record of a maintenance that has vanished, and return its node to service.
     #[command(after_help = "Examples:
   # The maintenance of node-a was deleted by force, and the node is still cordoned
   kubectl drydock release node-a")]

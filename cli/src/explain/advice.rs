@@ -124,6 +124,10 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
             ),
         ],
         "InterceptorSilent" => silent(facts, explanation),
+        "InterceptorRule" => vec![does(
+            "Repair the rule, or delete it: while it is unknown whether it has an interceptor for the pod, the pod stays:",
+            "kubectl get evictioninterceptors -o wide",
+        )],
         "StaticPod" => vec![says(format!(
             "Nothing to do with kubectl: take its manifest off the node {node} (often /etc/kubernetes/manifests), if it has to leave."
         ))],

@@ -271,6 +271,7 @@ fn every_reason_has_advice() {
         "Finalizers",
         "NotDeleting",
         "NodeUnreachable",
+        "InterceptorRule",
         "InterceptorSilent",
         "StaticPod",
         "DaemonSetPod",

@@ -20,6 +20,7 @@ mod informers;
 mod invalid;
 mod kubectl;
 mod manifests;
+mod oracle;
 mod plugin;
 mod plugin_page;
 mod python;

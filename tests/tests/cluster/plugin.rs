@@ -541,7 +541,7 @@ async fn a_node_is_released_from_a_maintenance_that_vanished() -> Result<()> {
     let (_, error) = plugin.ends(&format!("release {name}"), 3).await?;
     ensure!(error.contains("no maintenance has left a record"), "{error}");
 
-    let annotation = r#"{"maintenances":[{"name":"vanished","stage":"Drain"}],"targets":[]}"#;
+    let annotation = r#"{"maintenances":[{"name":"vanished","stage":"Drain"}],"wasUnschedulable":false}"#;
     let annotation = format!("nodemaintenance.coordination.k8s.io/status={annotation}");
     let kubectl = stage.kubectl();
     // The controller may act on such a record itself; what the plugin must do is to take it off.
