@@ -21,6 +21,8 @@ mod invalid;
 mod kubectl;
 mod manifests;
 mod oracle;
+mod plugin;
+mod plugin_page;
 mod python;
 mod requests;
 mod security;
