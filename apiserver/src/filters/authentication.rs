@@ -19,11 +19,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     error::ApiError,
     host::{
-        AuthenticationConfig, TokenVerdict,
+        AuthenticationConfig, TokenVerdict, TrustBundle,
         request_header::strip_standard,
         reviews::{Reviews, Source},
     },
-    http::connection::Connection,
+    http::{certificate::PeerCertificates, connection::Connection, streams::PeerKind},
     metrics::{Metrics, Outcome},
     request::{UserInfo, Warnings},
 };
@@ -70,6 +70,23 @@ impl Authenticator {
             clock,
             metrics,
             reviews_by_address: Arc::default(),
+        }
+    }
+
+    /// Who a peer with these certificates is at this moment, for the limits of its connection.
+    pub(super) fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        let config = Arc::clone(&self.config.borrow());
+        let now = self.clock.now();
+        let by = |ca: &Arc<TrustBundle>| certificates.verified(ca, now).ok();
+        if let Some(front_proxy) = &config.request_header
+            && let Some(leaf) = front_proxy.ca.as_ref().and_then(by)
+            && front_proxy.allows(&leaf.common_name)
+        {
+            return PeerKind::FrontProxy;
+        }
+        match config.client_ca.as_ref().and_then(by) {
+            Some(_) => PeerKind::Client,
+            None => PeerKind::Stranger,
         }
     }
 

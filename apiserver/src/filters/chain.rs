@@ -24,8 +24,10 @@ use crate::{
     health::{Health, Mark},
     http::{
         body::{RequestBody, ResponseBody},
+        certificate::PeerCertificates,
         connection::{Connection, Service},
         shutdown::Stages,
+        streams::PeerKind,
     },
     metrics::{Exposition, Metrics},
     request::{RequestContext, Warnings, info::user_agent},
@@ -125,6 +127,10 @@ impl<H: Handler> Chain<H> {
 }
 
 impl<H: Handler> Service for Chain<H> {
+    fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        self.authenticator.peer(certificates)
+    }
+
     async fn serve(
         &self,
         connection: &Connection,

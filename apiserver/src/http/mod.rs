@@ -6,11 +6,13 @@
 pub mod body;
 pub mod certificate;
 pub mod connection;
+mod discard;
 pub mod failure;
 pub mod listener;
 mod outgoing;
 pub mod shutdown;
 mod socket;
+pub mod streams;
 pub mod tls;
 
 #[cfg(test)]
