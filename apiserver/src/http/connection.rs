@@ -5,14 +5,10 @@
 //! disconnected.
 
 use std::{
-    io,
     net::SocketAddr,
     pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
+    sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -20,7 +16,6 @@ use http::{Request, Response, header};
 use http_body::Body as _;
 use hyper::{
     body::Incoming,
-    rt::{Read, ReadBufCursor, Write},
     server::conn::{http1, http2},
     service::service_fn,
 };
@@ -32,9 +27,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    activity::{Activity, Stage},
     body::{RequestBody, ResponseBody},
     certificate::PeerCertificates,
     discard::Unread,
+    observed::Observed,
     outgoing::Outgoing,
     socket::{Socket, Unsent},
     streams::{Cancellations, PeerKind, StreamLimits},
@@ -135,119 +132,6 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// What the connection is doing, for the detection of slow and idle clients.
-#[derive(Debug)]
-struct Activity {
-    requests: AtomicUsize,
-    stage: Mutex<Stage>,
-    outgoing: Outgoing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// No request is in flight, since then.
-    Idle(Instant),
-    /// Part of a header block has arrived, since then.
-    Head(Instant),
-    /// Requests are in flight.
-    Busy,
-}
-
-impl Activity {
-    fn new(stage: Stage, outgoing: Outgoing) -> Arc<Self> {
-        Arc::new(Self {
-            requests: AtomicUsize::new(0),
-            stage: Mutex::new(stage),
-            outgoing,
-        })
-    }
-
-    fn set(&self, next: impl FnOnce(Stage) -> Stage) {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        *stage = next(*stage);
-    }
-
-    fn stage(&self) -> Stage {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(self: &Arc<Self>) -> Busy {
-        if self.requests.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.set(|_| Stage::Busy);
-        }
-        Busy(Arc::clone(self))
-    }
-}
-
-/// Held by a request and the body of its response.
-struct Busy(Arc<Activity>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if self.0.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.set(|_| Stage::Idle(Instant::now()));
-        }
-    }
-}
-
-/// Records that bytes arrive while no request is in flight: over HTTP/1.1 they are the start of a header block. Over HTTP/2
-/// they may be pings and settings, and hyper itself limits the time of header blocks.
-struct Observed<S> {
-    inner: Socket<S>,
-    activity: Arc<Activity>,
-    http2: bool,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Read for Observed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if !self.http2
-            && matches!(result, Poll::Ready(Ok(())))
-            && self.activity.requests.load(Ordering::Acquire) == 0
-        {
-            self.activity.set(|stage| match stage {
-                Stage::Idle(_) => Stage::Head(Instant::now()),
-                other => other,
-            });
-        }
-        result
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Write for Observed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-}
-
 /// Serves a connection until it ends, is idle or too slow, or `closed` is cancelled.
 pub async fn serve<T, S>(stream: T, connection: Connection, service: Arc<S>, closed: CancellationToken)
 where
@@ -260,11 +144,7 @@ where
     let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
     let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
     let socket = Socket::new(stream, unsent);
-    let io = Observed {
-        inner: socket.clone(),
-        activity: Arc::clone(&activity),
-        http2,
-    };
+    let io = Observed::new(socket.clone(), Arc::clone(&activity), http2);
     let connection = Arc::new(connection);
     let limits = StreamLimits::of(connection.peer);
     let cancellations = Cancellations::new(limits);

@@ -292,3 +292,31 @@ async fn a_slow_reader_does_not_outlive_the_deadline_of_its_request_over_http_1(
     assert!((60..=64).contains(&seconds), "{seconds}");
     reading.abort();
 }
+
+#[tokio::test]
+async fn long_targets_are_refused_and_end_no_watch() {
+    let cluster = Cluster::start().await;
+    let mut frames = watching(&cluster, &cluster.proxy()).await;
+    let path = |length: usize| format!("{PATH}?labelSelector={}", "a".repeat(length));
+    for number in 1..=3 {
+        let head = headers(1 + 2 * number, "GET", &path(70_000), &[], false);
+        frames.send(&head).await.unwrap();
+    }
+    let mut bodies = 0;
+    while bodies < 3 {
+        let (kind, _, stream, payload) = frames.next().await.expect("the connection goes on");
+        assert!(![3, 7].contains(&kind), "stream {stream} was reset");
+        bodies += usize::from(kind == 0 && String::from_utf8_lossy(&payload).contains("\"code\":414"));
+    }
+
+    for length in [65_500, 65_536, 100_000, 900_000] {
+        let mut stream = cluster.dial(Some(&cluster.proxy()), "http/1.1").await.unwrap();
+        let head = format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", path(length));
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        while !String::from_utf8_lossy(&response).contains("\"code\":414") {
+            assert!(stream.read_buf(&mut response).await.unwrap() > 0);
+        }
+        assert!(response.starts_with(b"HTTP/1.1 414 "), "{length}");
+    }
+}
