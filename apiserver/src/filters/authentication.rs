@@ -58,6 +58,13 @@ pub(super) struct Authenticated {
     pub(super) by_front_proxy: bool,
 }
 
+impl Authenticated {
+    /// Whether the client has no credential of its own.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.user.is_anonymous() && !self.by_front_proxy
+    }
+}
+
 type Cause = Box<dyn Error + Send + Sync>;
 
 impl Authenticator {
@@ -99,18 +106,14 @@ impl Authenticator {
         connection: &Connection,
         headers: &mut HeaderMap,
         warnings: &Warnings,
-    ) -> Result<Arc<UserInfo>, ApiError> {
+    ) -> Result<Authenticated, ApiError> {
         let before = Instant::now();
         let result = self.authenticate(connection, headers, warnings).await;
         self.metrics.filtered("authentication", before.elapsed());
-        let is_stranger = match &result {
-            Ok(found) => found.user.is_anonymous() && !found.by_front_proxy,
-            Err(_) => true,
-        };
-        if is_stranger && connection.http2 {
+        if connection.http2 && result.as_ref().map_or(true, Authenticated::is_stranger) {
             connection.close();
         }
-        result.map(|found| found.user)
+        result
     }
 
     async fn authenticate(
