@@ -27,7 +27,7 @@ use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
-use crate::filters::{Authenticator, Chain, ChainParts};
+use crate::filters::{AnonymousAccess, Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{Health, HealthBuilder, Mark, Scope};
 use crate::host::kube::{KubeHost, StartError};
@@ -303,6 +303,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
             routes_installed,
