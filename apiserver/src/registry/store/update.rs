@@ -14,6 +14,7 @@ use crate::registry::metadata::{self, is_terminating, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::parse_revision;
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 /// Computes the new object of an update from the current one.
 pub trait Change: Send {
@@ -52,7 +53,13 @@ impl<S: Store> ResourceStore<S> {
         let mut entry = self.get(&key).await?.entry();
         let mut backoff = Backoff::default();
         loop {
-            match self.try_update(request, &key, entry, change).await? {
+            // A small patch of a large object costs as much as the object.
+            let attempt = if entry.value.bytes.len() >= HEAVY_BYTES {
+                Heavy::new(self.try_update(request, &key, entry, change)).await
+            } else {
+                self.try_update(request, &key, entry, change).await
+            };
+            match attempt? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Conflict(Some(newer)) => entry = newer,
                 Attempt::Conflict(None) => {
@@ -226,7 +233,8 @@ impl<S: Store> ResourceStore<S> {
             ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
         })?;
         match sent {
-            None | Some(0) => Ok(()),
+            None | Some(0) if self.resource.capabilities.unconditional_update => Ok(()),
+            None | Some(0) => Err(ApiError::revision_required(self.resource.group_resource(), name)),
             Some(sent) if sent == entry.modified.0 => Ok(()),
             Some(_) => Err(self.conflict(
                 name,
