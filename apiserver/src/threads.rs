@@ -144,11 +144,11 @@ mod tests {
     fn heavy_futures_leave_the_workers_to_others() {
         let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let slots = Arc::new(Semaphore::new(2));
-        let (started, starts) = mpsc::channel();
+        let (started, starts) = mpsc::sync_channel(3);
         let mut ends = BTreeMap::new();
         let mut tasks = Vec::new();
         for index in 0..3 {
-            let (end, told) = mpsc::channel::<()>();
+            let (end, told) = mpsc::sync_channel::<()>(1);
             ends.insert(index, end);
             let started = started.clone();
             let work = async move {
@@ -176,11 +176,10 @@ mod tests {
     #[tokio::test]
     async fn heavy_futures_hold_a_place_only_while_they_compute() {
         let slots = Arc::new(Semaphore::new(1));
-        let (send, receive) = oneshot::channel();
-        let waits = Heavy::among(receive, &slots);
-        let sends = Heavy::among(async { send.send(7) }, &slots);
-        let (received, sent) = tokio::join!(waits, sends);
-        assert_eq!((received, sent), (Ok(7), Ok(())));
+        let (teller, told) = oneshot::channel();
+        let waits = Heavy::among(told, &slots);
+        let tells = Heavy::among(async { teller.send(7) }, &slots);
+        assert_eq!(tokio::join!(waits, tells), (Ok(7), Ok(())));
     }
 
     #[test]

@@ -156,14 +156,14 @@ impl NodeAccess {
         if denied.is_empty() {
             return Ok(());
         }
-        let named: Vec<String> = denied.iter().take(NODES_NAMED).map(|name| quoted(name)).collect();
-        let others = denied.len() - named.len();
+        let shown: Vec<String> = denied.iter().take(NODES_NAMED).map(|name| quoted(name)).collect();
+        let others = denied.len() - shown.len();
         let rest = if others > 0 {
             format!(" and {others} more")
         } else {
             String::new()
         };
-        Err(missing(write, &format!("nodes {}{rest}", named.join(", "))))
+        Err(missing(write, &format!("nodes {}{rest}", shown.join(", "))))
     }
 
     /// Whether the user has one of the verbs on a node; an empty name stands for all nodes.

@@ -22,6 +22,7 @@ mod kubectl;
 mod manifests;
 mod python;
 mod requests;
+mod rights;
 mod security;
 mod stage;
 mod watchers;
