@@ -5,12 +5,14 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
-use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, set_managed_fields};
+use super::{
+    Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, growth, set_managed_fields,
+};
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::deletion;
-use crate::registry::metadata::{self, is_terminating, metadata_mut};
+use crate::registry::metadata::{self, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::parse_revision;
@@ -107,9 +109,13 @@ impl<S: Store> ResourceStore<S> {
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
-            // A full store still accepts writes that lead to deletions: status updates, and updates of terminating objects.
-            let leads_to_deletion = request.part == Part::Status || is_terminating(&old);
-            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_deletion)
+            let growth = growth::of_update(
+                self.resource.scope,
+                request.part,
+                (&old, &entry.value),
+                (&new, &value),
+            );
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(growth)
         };
         Ok(match self.transact(transaction).await? {
             Outcome::Committed { revision } => Attempt::Done(Written {
