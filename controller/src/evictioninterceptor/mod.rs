@@ -130,7 +130,8 @@ impl Controller {
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 let pod = serde_json::to_value(&pod).unwrap_or_default();
                 let namespace = namespace.as_deref();
-                if rule.selects(namespace, &labels) && rule.conditions_hold(&pod, namespace) {
+                if rule.selects(namespace, &labels) && rule.conditions_hold(&pod, namespace).unwrap_or(false)
+                {
                     matched = matched.saturating_add(1);
                 }
             }

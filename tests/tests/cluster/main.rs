@@ -20,6 +20,7 @@ mod informers;
 mod invalid;
 mod kubectl;
 mod manifests;
+mod oracle;
 mod python;
 mod requests;
 mod rights;
