@@ -34,8 +34,8 @@ pub struct StorageFlags {
         value_name = "DURATION"
     )]
     history_window: GoDuration,
-    /// Total bytes of all objects, which are held in memory, at which creates and updates that grow are rejected; 0 = no
-    /// limit.
+    /// Total bytes of all objects, which are held in memory, at which creates and updates that grow are rejected. Status and
+    /// deletions may exceed it by a quarter; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_STORAGE_OBJECT_BYTES_LIMIT",

@@ -39,6 +39,7 @@ use crate::registry::resource::Part;
 use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 pub use self::body::{decode_protobuf, is_protobuf};
 
@@ -117,12 +118,8 @@ impl<S: Store> Api<S> {
             Verb::Get => get::get(&call).await,
             Verb::List => list::list(&call).await,
             Verb::Watch => watch::watch(&call).await,
-            Verb::Create => create::create(&call, body).await,
-            Verb::Update => update::update(&call, body).await,
-            Verb::Patch => patch::patch(&call, body).await,
-            Verb::Delete => delete::delete(&call, body).await,
-            Verb::DeleteCollection => delete_collection::delete_collection(&call, body).await,
-            Verb::Proxy | Verb::None => Err(ApiError::method_not_allowed()),
+            _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
+            _ => write(&call, verb, body).await,
         }
     }
 
@@ -241,6 +238,21 @@ impl<S: Store> Api<S> {
         self.discovery
             .respond(path, headers)
             .ok_or_else(ApiError::no_route)
+    }
+}
+
+async fn write<S: Store>(
+    call: &Call<'_, S>,
+    verb: Verb,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    match verb {
+        Verb::Create => create::create(call, body).await,
+        Verb::Update => update::update(call, body).await,
+        Verb::Patch => patch::patch(call, body).await,
+        Verb::Delete => delete::delete(call, body).await,
+        Verb::DeleteCollection => delete_collection::delete_collection(call, body).await,
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 

@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_errors};
+use drydock_machinery::excerpt;
+use drydock_machinery::field_error::quoted;
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -27,6 +29,9 @@ const PATCH_TYPES: &[&str] = &[
     "application/apply-patch+yaml",
 ];
 
+/// How much of a patched object an error about it prints, in bytes.
+const MAX_SHOWN_BYTES: usize = 4096;
+
 #[derive(Debug, Clone, Copy)]
 enum PatchType {
     Json,
@@ -47,7 +52,7 @@ struct Patch<'a> {
 
 /// 422 with the field `patch`, for a patched object that cannot be decoded.
 fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
-    let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
+    let shown = excerpt::print(patched, MAX_SHOWN_BYTES);
     ApiError::invalid(
         GroupResource {
             group: "",
@@ -56,7 +61,7 @@ fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
         "",
         vec![StatusCause {
             reason: "FieldValueInvalid".into(),
-            message: format!("Invalid value: {shown}: {why}"),
+            message: format!("Invalid value: {}: {why}", quoted(&shown)),
             field: "patch".to_owned(),
         }],
     )

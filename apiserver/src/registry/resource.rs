@@ -44,6 +44,8 @@ pub struct Capabilities {
     pub selectable_fields: &'static [&'static str],
     /// Subresources besides `status`.
     pub more_subresources: &'static [Subresource],
+    /// Whether an update without a resourceVersion overwrites whatever is stored. Otherwise it is rejected with 422.
+    pub unconditional_update: bool,
     /// Graceful deletion.
     pub grace_period: Option<GracePeriod>,
     /// Strategic merge patches; if `None`, they are rejected with 415.
@@ -57,6 +59,7 @@ impl Capabilities {
     pub const NONE: Self = Self {
         selectable_fields: &[],
         more_subresources: &[],
+        unconditional_update: false,
         grace_period: None,
         strategic_merge: None,
         message: None,

@@ -106,6 +106,8 @@ impl BuiltIn {
             capabilities: Capabilities {
                 selectable_fields: self.rules.selectable_fields,
                 more_subresources: self.more_subresources,
+                // As in kube-apiserver, where of these kinds only leases need a resourceVersion.
+                unconditional_update: self.kind != "Lease",
                 grace_period: self.rules.grace_period,
                 strategic_merge: Some(strategic_merge::apply),
                 message: self.rules.message,

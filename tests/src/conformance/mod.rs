@@ -27,6 +27,7 @@ pub mod creates;
 pub mod deletes;
 pub mod discovery;
 pub mod kinds;
+pub mod limits;
 pub mod lists;
 pub mod negotiation;
 pub mod options;
@@ -95,6 +96,10 @@ macro_rules! conformance_suite {
             deletes::preconditions_are_checked,
             deletes::a_terminating_object_takes_no_new_finalizer,
             deletes::collections_are_deleted_by_selection,
+            limits::errors_are_small_whatever_is_sent,
+            limits::errors_of_changes_are_small,
+            limits::costly_patches_are_rejected,
+            limits::an_object_has_at_most_64_owners,
             lists::an_empty_list_has_a_resource_version,
             lists::pages_are_one_snapshot,
             lists::resource_version_parameters_select_the_snapshot,

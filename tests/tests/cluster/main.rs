@@ -25,6 +25,7 @@ mod plugin;
 mod plugin_page;
 mod python;
 mod requests;
+mod rights;
 mod security;
 mod stage;
 mod vanished;

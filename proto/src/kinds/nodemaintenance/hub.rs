@@ -22,6 +22,10 @@ pub const DRAIN_TAINT_EFFECT: &str = "NoSchedule";
 /// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
 /// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
+/// The largest number of entries of a drain plan, the default ones included.
+pub const MAX_PLAN_ENTRIES: usize = 64;
+/// The largest size of a node selector: its terms, requirements and values together. Every node is compared with them.
+pub const MAX_SELECTOR_SIZE: usize = 20_000;
 
 /// The maximum number of blockers in a status.
 pub const MAX_BLOCKERS: usize = 20;
