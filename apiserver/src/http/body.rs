@@ -290,8 +290,8 @@ impl RequestBody {
     pub fn max_bytes(&self) -> usize {
         match &self.0 {
             Source::Bytes(bytes) => bytes.len(),
-            Source::Incoming(incoming) => {
-                let told = incoming.size_hint().upper();
+            Source::Unread(unread) => {
+                let told = unread.size_hint().upper();
                 told.map_or(BODY_LIMIT, |bytes| usize::try_from(bytes).unwrap_or(BODY_LIMIT))
             }
         }

@@ -17,6 +17,7 @@ mod socket;
 pub mod streams;
 pub mod target;
 pub mod tls;
+pub mod websocket;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use drydock_machinery::apply::field_set::FieldSet;
 use drydock_machinery::apply::managed_fields::{reset_by_object, reset_by_status};
 use drydock_machinery::codec::encode_stored;
-use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::patch::{PatchError, Patched};
 use drydock_proto::kinds::Scope;
+use drydock_proto::protobuf::Message;
 use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
@@ -48,10 +48,10 @@ pub struct Capabilities {
     pub unconditional_update: bool,
     /// Graceful deletion.
     pub grace_period: Option<GracePeriod>,
-    /// Strategic merge patches; if `None`, they are rejected with 415.
+    /// How strategic merge patches are applied; if `None`, by the schema of the version.
     pub strategic_merge: Option<StrategicMerge>,
-    /// The protobuf message of the kind; if `None`, protobuf bodies are rejected with 415.
-    pub message: Option<Message>,
+    /// The fields of protobuf bodies that are read, for a kind without a complete message in its versions.
+    pub body_message: Option<&'static Message>,
 }
 
 impl Capabilities {
@@ -62,7 +62,7 @@ impl Capabilities {
         unconditional_update: false,
         grace_period: None,
         strategic_merge: None,
-        message: None,
+        body_message: None,
     };
 }
 
