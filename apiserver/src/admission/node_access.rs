@@ -87,8 +87,8 @@ impl NodeAccess {
         let user = &write.caller.user.name;
         let refuse = |why: String| {
             Err(ApiError::forbidden(
-                write.resource.group_resource(),
-                write.name,
+                write.endpoint.group_resource(),
+                &write.shown_name(),
                 why,
             ))
         };

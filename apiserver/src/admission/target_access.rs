@@ -60,8 +60,8 @@ impl TargetAccess {
                      \"{namespace}\": pod \"{pod}\"{suffix}"
                 );
                 return Err(ApiError::forbidden(
-                    write.resource.group_resource(),
-                    write.name,
+                    write.endpoint.group_resource(),
+                    &write.shown_name(),
                     why,
                 ));
             }

@@ -109,12 +109,13 @@ impl Registration {
 }
 
 fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, UnusableSchema> {
+    let names = face.alias.map_or_else(|| kind.names(), |alias| alias.names);
     let (spec, status) = ((face.spec)(), (face.status)());
     let members = [("spec", &spec), ("status", &status)];
     let schema =
-        Structural::for_kind(kind.kind, face.version, kind.description, &members).map_err(|source| {
+        Structural::for_kind(names.kind, face.version, names.description, &members).map_err(|source| {
             UnusableSchema {
-                kind: kind.kind,
+                kind: names.kind,
                 version: face.version,
                 source,
             }
@@ -122,8 +123,11 @@ fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, Unusa
     Ok(Face {
         version: face.version,
         api_version: format!("{GROUP}/{}", face.version).into(),
+        names,
+        alias: face.alias,
         schema: Arc::new(schema),
         table,
         conversion: face.conversion,
+        paths: face.paths,
     })
 }

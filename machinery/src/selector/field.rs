@@ -106,6 +106,15 @@ impl FieldSelector {
             .all(|term| (field(&term.field).unwrap_or_default() == term.value) == term.equal)
     }
 
+    /// Replaces the values that a field is compared with.
+    #[must_use]
+    pub fn map_values(mut self, field: &str, replacement: impl Fn(&str) -> String) -> Self {
+        for term in self.terms.iter_mut().filter(|term| term.field == field) {
+            term.value = replacement(&term.value);
+        }
+        self
+    }
+
     /// The value that a term requires of a field, if any. A list by name then reads a single object.
     #[must_use]
     pub fn required_value(&self, field: &str) -> Option<&str> {

@@ -5,6 +5,7 @@ mod damaged;
 mod faces;
 mod lists;
 mod objects;
+mod versions;
 
 use std::sync::Arc;
 use std::time::Duration;
