@@ -1,5 +1,6 @@
 //! The objects that the path and the selectors of a list or watch select.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use drydock_machinery::selector::label::Operator;
@@ -63,19 +64,15 @@ async fn with_stored_names<S: Store>(
     call: &Call<'_, S>,
     fields: FieldSelector,
 ) -> Result<FieldSelector, ApiError> {
-    let Some(alias) = call.endpoint.face().alias else {
+    if call.endpoint.face().alias.is_none() {
         return Ok(fields);
-    };
-    let required = fields.required_value("metadata.name").map(str::to_owned);
-    let stored = match &required {
-        Some(name) => stored_name(call, name).await?,
-        None => NO_NAME.to_owned(),
-    };
+    }
+    let mut names: HashMap<String, String> = HashMap::new();
+    for name in fields.values("metadata.name") {
+        names.insert(name.to_owned(), stored_name(call, name).await?);
+    }
     Ok(fields.map_values("metadata.name", |name| {
-        if required.as_deref() == Some(name) {
-            return stored.clone();
-        }
-        (alias.stored_name)(name).unwrap_or(NO_NAME).to_owned()
+        names.get(name).map_or(NO_NAME, String::as_str).to_owned()
     }))
 }
 

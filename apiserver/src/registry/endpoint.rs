@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use drydock_machinery::apply::managed_fields::Versions;
+use drydock_machinery::apply::managed_fields::{Versions, sort_entries};
 use drydock_machinery::codec::{self, DecodeError, StrictError};
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::Structural;
@@ -250,12 +250,18 @@ impl Endpoint {
     }
 
     fn convert_versions(&self, entries: &mut Value, convert: fn(&Self, &str) -> Option<String>) {
-        for entry in entries.as_array_mut().into_iter().flatten() {
+        let Some(entries) = entries.as_array_mut() else {
+            return;
+        };
+        for entry in entries.iter_mut() {
             let version = entry.get("apiVersion").and_then(Value::as_str);
-            if let Some(converted) = version.and_then(|version| convert(self, version)) {
-                entry["apiVersion"] = converted.into();
+            if let Some(converted) = version.and_then(|version| convert(self, version))
+                && let Some(members) = entry.as_object_mut()
+            {
+                members.insert("apiVersion".to_owned(), converted.into());
             }
         }
+        sort_entries(entries);
     }
 
     /// Managed fields of an object in this version as they are stored.

@@ -30,7 +30,9 @@ const TEXTS: &[&str] = &[
 
 /// A random value that fits a schema. Optional members are there half of the time.
 fn value(schema: &Value, random: &mut fastrand::Rng) -> Value {
-    match schema["type"].as_str() {
+    // An optional field has the types of its value and null.
+    let type_ = schema["type"].get(0).unwrap_or(&schema["type"]);
+    match type_.as_str() {
         Some("object") => {
             let required: Vec<&str> = strings(&schema["required"]);
             let mut object = Map::new();
@@ -57,7 +59,12 @@ fn list(schema: &Value, random: &mut fastrand::Rng) -> Value {
     let is_set = schema["x-kubernetes-list-type"] == "set";
     let mut items: Vec<Value> = Vec::new();
     for _ in 0..random.usize(1..4) {
-        let item = value(&schema["items"], random);
+        let mut item = value(&schema["items"], random);
+        for key in &keys {
+            if item[*key].is_null() {
+                item[*key] = value(&schema["items"]["properties"][*key], random);
+            }
+        }
         let is_same = |other: &Value| {
             if keys.is_empty() {
                 is_set && *other == item
@@ -145,6 +152,20 @@ fn merged(mut base: Value, more: &Value) -> Value {
     base
 }
 
+/// Whether nothing of `part` is missing in `whole`, which may have more members and items: what the server derives. False and absent
+/// are the same.
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(name, part)| contains(whole.get(name).unwrap_or(&json!(false)), part)),
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() >= part.len() && whole.iter().zip(part).all(|(whole, part)| contains(whole, part))
+        }
+        _ => whole == part,
+    }
+}
+
 /// Every object of a version that its rules accept is the same after a visit to the hub and to every version.
 #[test]
 fn every_accepted_object_survives_the_hub_and_every_version() {
@@ -174,10 +195,9 @@ fn every_accepted_object_survives_the_hub_and_every_version() {
                     let shown = other.from_hub(hub.clone()).unwrap();
                     let again = other.into_hub(shown, Some(&hub), noon()).unwrap();
                     let back = endpoint.from_hub(again).unwrap();
-                    assert_eq!(
-                        back,
-                        object,
-                        "{} by way of {}: {hub}",
+                    assert!(
+                        contains(&back, &object),
+                        "{} by way of {}:\n{object}\n{hub}\n{back}",
                         endpoint.kind(),
                         other.kind()
                     );

@@ -188,7 +188,7 @@ pub struct EvacuationStatus {
     /// The number of rejected calls of the pod's eviction API. Never decreases.
     #[serde(default)]
     pub failed_eviction_counter: i32,
-    /// A human readable message of the active evacuator, or of the outcome. At most 32768 bytes.
+    /// A human readable message of the active evacuator, or else of the outcome. At most 32768 bytes.
     #[serde(default)]
     #[schemars(required, extend("default" = ""))]
     pub message: String,

@@ -6,7 +6,7 @@
 //! | completed | `completionTime` of its entry is set |
 //! | heartbeat | `heartbeatTime` of its entry, or `activationTime` before the first heartbeat |
 //! | expected finish | `expectedFinishTime` of its entry |
-//! | message | the message of the outcome, or that of its entry |
+//! | message | the message of its entry, or else that of the outcome |
 
 use serde_json::{Map, Value, json};
 
@@ -96,7 +96,8 @@ pub(super) fn show(hub: &Map<String, Value>, fields: &Fields) -> Map<String, Val
             entry.get("expectedFinishTime").cloned(),
         );
     }
-    let message = outcome(hub).or(entry).map_or("", |from| text(from, MESSAGE));
+    let reported = entry.filter(|entry| !text(entry, MESSAGE).is_empty());
+    let message = reported.or(outcome(hub)).map_or("", |from| text(from, MESSAGE));
     shown.insert(MESSAGE.to_owned(), message.into());
     let policy = hub.get(POLICY).cloned().unwrap_or_else(|| "Allow".into());
     shown.insert(fields.policy.to_owned(), policy);

@@ -111,7 +111,7 @@ pub struct EvictionRequestStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// A human readable message of the active interceptor, or of the outcome. At most 32768 bytes.
+    /// A human readable message of the active interceptor, or else of the outcome. At most 32768 bytes.
     #[serde(default)]
     #[schemars(required, extend("default" = ""))]
     pub message: String,
