@@ -24,4 +24,5 @@ mod python;
 mod requests;
 mod security;
 mod stage;
+mod versions;
 mod watchers;
