@@ -224,7 +224,7 @@ impl Base {
                 resource.faces.iter().map(|face| ServedResource {
                     group: resource.group,
                     version: face.version,
-                    resource: resource.plural,
+                    resource: face.names.plural,
                 })
             })
             .collect();

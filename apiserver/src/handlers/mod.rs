@@ -137,8 +137,8 @@ impl<S: Store> Api<S> {
         }
         let found = self.stores.iter().find_map(|store| {
             let candidate = &store.resource;
-            let matches = candidate.group == resource.group && candidate.plural == resource.resource;
-            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.version));
+            let matches = candidate.group == resource.group;
+            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.resource, &resource.version));
             endpoint.flatten().map(|endpoint| (store, endpoint))
         });
         let (store, endpoint) = found.ok_or_else(|| {

@@ -80,7 +80,7 @@ impl Change for Patch<'_> {
                 "the patch leaves the object without metadata",
             ));
         }
-        let (kind, api_version) = (self.endpoint.resource().kind, &*self.endpoint.face().api_version);
+        let (kind, api_version) = (self.endpoint.kind(), &*self.endpoint.face().api_version);
         let type_meta = [("kind", kind), ("apiVersion", api_version)];
         for (member, expected) in type_meta {
             // A patch may remove them. Then those of the URL are set, as for the body of an update.

@@ -53,6 +53,7 @@ macro_rules! conformance_suite {
         $crate::conformance_tests! {
             $endpoints;
             discovery::resources_are_listed,
+            discovery::resources_of_the_older_version_are_listed,
             discovery::groups_are_listed_in_both_forms,
             discovery::openapi_describes_every_kind,
             discovery::openapi_can_be_cached,

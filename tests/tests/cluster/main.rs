@@ -30,4 +30,5 @@ mod rights;
 mod security;
 mod stage;
 mod vanished;
+mod versions;
 mod watchers;
