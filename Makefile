@@ -18,9 +18,9 @@ tools: ## Installs the Debian packages that a build needs
 	@.ci/tools.sh
 
 .PHONY: build
-build: tools ## Builds bin/drydock-apiserver and bin/drydock-controller
-	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller
-	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/drydock-{apiserver,controller} bin/
+build: tools ## Builds drydock-apiserver, drydock-controller and kubectl-drydock into bin/
+	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller -p drydock-cli
+	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/{drydock-apiserver,drydock-controller,kubectl-drydock} cli/kubectl_complete-drydock bin/
 
 .PHONY: run
 run: build ## Runs server and controller without a cluster, with demo objects; Ctrl-C stops it
@@ -40,7 +40,7 @@ peer-binaries: ## Builds the aggregated server in Go for the benchmarks, once pe
 
 .PHONY: cluster
 cluster: tools cluster-binaries ## Starts a real control plane on loopback with Drydock
-	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-tests
+	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-cli -p drydock-tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
 
 .PHONY: cluster-down

@@ -4,6 +4,7 @@
 //! - [`schema`]: structural schemas: conformance, defaults, published OpenAPI schemas.
 //! - [`apply`]: field ownership and server-side apply.
 //! - [`patch`]: JSON patch, JSON merge patch and strategic merge patch.
+//! - [`excerpt`]: texts of clients in messages, cut to a limit.
 //! - [`field_error`]: field paths and validation errors.
 //! - [`object_meta`]: validation of `metadata`.
 //! - [`names`]: name syntax, and the names allowed for requesters and interceptors.
@@ -17,6 +18,7 @@ pub mod apply;
 pub mod clock;
 pub mod codec;
 mod duration;
+pub mod excerpt;
 pub mod expression;
 pub mod field_error;
 pub mod names;

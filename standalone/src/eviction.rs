@@ -9,8 +9,10 @@ use drydock_apiserver::error::{ApiError, GroupResource, Reason, Status, StatusCa
 use drydock_apiserver::handlers::{Extension, ResponseFuture};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::registry::caller::Caller;
+use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::metadata::time_text;
 use drydock_apiserver::registry::resource::Part;
+use drydock_apiserver::registry::store::DeleteRequest;
 use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
 use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};
 use drydock_proto::protobuf::{Field, FieldKind, META_V1_DELETE_OPTIONS, META_V1_OBJECT_META, Message};
@@ -292,8 +294,12 @@ impl<S: Store> Evictions<S> {
                 options.preconditions.resource_version = Some(revision.to_string());
             }
         }
-        let key = pods.key(at.namespace, at.name)?;
-        pods.delete(caller, &key, &options).await.map(drop)
+        let request = DeleteRequest {
+            caller,
+            endpoint: &Endpoint::stored(&pods.resource),
+            options: &options,
+        };
+        pods.delete(request, at.namespace, at.name).await.map(drop)
     }
 
     async fn respond(

@@ -29,7 +29,7 @@ pub enum WatchKind {
 /// Identifies an encoding: encoders of one resource with equal ids write the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EncoderId {
-    /// The served version.
+    /// The served version or resource.
     pub face: &'static str,
     /// What is shown of an object.
     pub projection: Projection,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 
-use super::{ApiError, Reason};
+use super::{ApiError, Reason, Status};
 
 /// The largest accepted request body in bytes: 3 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -121,6 +121,13 @@ impl ApiError {
     #[must_use]
     pub fn body_too_large() -> Self {
         Self::too_large(format!("Request entity too large: limit is {BODY_LIMIT}"))
+    }
+
+    /// 414: path and query together may have `most` bytes.
+    #[must_use]
+    pub fn target_too_long(most: usize) -> Self {
+        let message = format!("the request URI is too long: at most {most} bytes are allowed");
+        Self::from_status(Status::failure(StatusCode::URI_TOO_LONG, None, message))
     }
 
     /// 413 with the given message: too many patch operations, an object above the store's limit.

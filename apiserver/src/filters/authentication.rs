@@ -19,11 +19,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     error::ApiError,
     host::{
-        AuthenticationConfig, TokenVerdict,
+        AuthenticationConfig, TokenVerdict, TrustBundle,
         request_header::strip_standard,
         reviews::{Reviews, Source},
     },
-    http::{connection::Connection, websocket},
+    http::{certificate::PeerCertificates, connection::Connection, streams::PeerKind, websocket},
     metrics::{Metrics, Outcome},
     request::{UserInfo, Warnings},
 };
@@ -58,6 +58,13 @@ pub(super) struct Authenticated {
     pub(super) by_front_proxy: bool,
 }
 
+impl Authenticated {
+    /// Whether the client has no credential of its own.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.user.is_anonymous() && !self.by_front_proxy
+    }
+}
+
 type Cause = Box<dyn Error + Send + Sync>;
 
 impl Authenticator {
@@ -73,6 +80,23 @@ impl Authenticator {
         }
     }
 
+    /// Who a peer with these certificates is at this moment, for the limits of its connection.
+    pub(super) fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        let config = Arc::clone(&self.config.borrow());
+        let now = self.clock.now();
+        let by = |ca: &Arc<TrustBundle>| certificates.verified(ca, now).ok();
+        if let Some(front_proxy) = &config.request_header
+            && let Some(leaf) = front_proxy.ca.as_ref().and_then(by)
+            && front_proxy.allows(&leaf.common_name)
+        {
+            return PeerKind::FrontProxy;
+        }
+        match config.client_ca.as_ref().and_then(by) {
+            Some(_) => PeerKind::Client,
+            None => PeerKind::Stranger,
+        }
+    }
+
     /// The user of a request. Removes every credential and identity header.
     ///
     /// A client without an identity of its own gets one response per HTTP/2 connection, as over HTTP/1.1 without
@@ -82,18 +106,14 @@ impl Authenticator {
         connection: &Connection,
         headers: &mut HeaderMap,
         warnings: &Warnings,
-    ) -> Result<Arc<UserInfo>, ApiError> {
+    ) -> Result<Authenticated, ApiError> {
         let before = Instant::now();
         let result = self.authenticate(connection, headers, warnings).await;
         self.metrics.filtered("authentication", before.elapsed());
-        let is_stranger = match &result {
-            Ok(found) => found.user.is_anonymous() && !found.by_front_proxy,
-            Err(_) => true,
-        };
-        if is_stranger && connection.http2 {
+        if connection.http2 && result.as_ref().map_or(true, Authenticated::is_stranger) {
             connection.close();
         }
-        result.map(|found| found.user)
+        result
     }
 
     async fn authenticate(

@@ -72,7 +72,7 @@ pub(super) async fn apply<S: Store>(
 fn check_kind(endpoint: &Endpoint, config: &Value) -> Result<(), ApiError> {
     let text = |member: &str| config.get(member).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if kind == endpoint.resource().kind && *api_version == *endpoint.face().api_version {
+    if kind == endpoint.kind() && *api_version == *endpoint.face().api_version {
         return Ok(());
     }
     let shown = if api_version.is_empty() { "/" } else { api_version };

@@ -142,7 +142,7 @@ pub(super) fn decode_object<S: Store>(
 
 fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiError {
     ApiError::bad_request(codec::cannot_be_handled(
-        endpoint.resource().kind,
+        endpoint.kind(),
         endpoint.face().version,
         why,
     ))
@@ -151,7 +151,7 @@ fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiErr
 fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::bad_request(format!(
         "the object provided is unrecognized (must be of type {}): {error} ({})",
-        endpoint.resource().kind,
+        endpoint.kind(),
         quoted(bytes)
     ))
 }
@@ -178,7 +178,7 @@ fn check_type(
     object: &mut Value,
     bytes: &Bytes,
 ) -> Result<(), ApiError> {
-    let (kind, face) = (endpoint.resource().kind, endpoint.face());
+    let (kind, face) = (endpoint.kind(), endpoint.face());
     let Some(members) = object.as_object_mut() else {
         let error = DecodeError::wrong_type(object, "value", &format!("{}.{kind}", face.version));
         return Err(undecodable(endpoint, bytes, &error));
@@ -195,9 +195,9 @@ fn check_type(
         ));
     }
     if !sent_version.is_empty() && *sent_version != *face.api_version {
-        let mut same_kind = catalog.iter().filter(|resource| resource.kind == kind);
+        let mut faces = catalog.iter().flat_map(|resource| &resource.faces);
         return Err(
-            if same_kind.any(|resource| resource.face_of(sent_version).is_some()) {
+            if faces.any(|face| face.names.kind == kind && *face.api_version == *sent_version) {
                 ApiError::bad_request(format!(
                     "the API version in the data ({sent_version}) does not match the expected API version ({})",
                     face.api_version

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::{body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::store::Deleted;
+use crate::registry::store::{DeleteRequest, Deleted};
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::DeleteOptions;
 
@@ -34,22 +34,27 @@ pub(super) async fn delete<S: Store>(
     let representation = call.negotiate(ResponseKind::Object)?;
     let options = options(call, body).await?;
     let format = call.format(representation)?;
-    let key = call.store.key(&call.namespace, &call.name)?;
+    let (endpoint, namespace, name) = (&call.endpoint, &call.namespace, &call.name);
     let deleted = if options.unsafe_delete {
         call.store
-            .delete_unreadable(call.caller(), &key, call.endpoint.face().version)
+            .delete_unreadable(call.caller(), endpoint, namespace, name)
             .await?
     } else {
-        call.store.delete(call.caller(), &key, &options).await?
+        let request = DeleteRequest {
+            caller: call.caller(),
+            endpoint,
+            options: &options,
+        };
+        call.store.delete(request, namespace, name).await?
     };
     match deleted {
         Deleted::Removed { uid } => {
-            let resource = &call.store.resource;
+            let resource = endpoint.group_resource();
             let details = StatusDetails {
                 name: call.name.clone(),
                 group: resource.group.to_owned(),
-                kind: resource.plural.to_owned(),
-                uid,
+                kind: resource.resource.to_owned(),
+                uid: endpoint.other_uid(&uid).into_owned(),
                 ..StatusDetails::default()
             };
             response::status(&Status::success(details), representation)

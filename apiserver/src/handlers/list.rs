@@ -77,7 +77,7 @@ pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<Respon
 /// 400 and 422 for parameters, 410 for a compacted revision, 429 and 504 for a future one.
 pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError> {
     let options = ListOptions::parse(&call.context.query)?;
-    let selection = selection(call)?;
+    let selection = selection(call).await?;
     let (state, start) = match options.start {
         ListStart::State(state) => (state, None),
         ListStart::Token(text) => {
@@ -198,7 +198,7 @@ impl ListEncoder {
                 "metadata": metadata,
             }),
             Transform::None => json!({
-                "kind": format!("{}List", self.endpoint.resource().kind),
+                "kind": format!("{}List", self.endpoint.face().names.kind),
                 "apiVersion": &*self.endpoint.face().api_version,
                 "metadata": metadata,
             }),

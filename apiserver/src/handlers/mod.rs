@@ -40,6 +40,7 @@ use crate::registry::resource::Part;
 use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 pub use self::body::{decode_protobuf, is_protobuf};
 
@@ -118,12 +119,8 @@ impl<S: Store> Api<S> {
             Verb::Get => get::get(&call).await,
             Verb::List => list::list(&call).await,
             Verb::Watch => watch::watch(&call).await,
-            Verb::Create => create::create(&call, body).await,
-            Verb::Update => update::update(&call, body).await,
-            Verb::Patch => patch::patch(&call, body).await,
-            Verb::Delete => delete::delete(&call, body).await,
-            Verb::DeleteCollection => delete_collection::delete_collection(&call, body).await,
-            Verb::Proxy | Verb::None => Err(ApiError::method_not_allowed()),
+            _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
+            _ => write(&call, verb, body).await,
         }
     }
 
@@ -140,8 +137,8 @@ impl<S: Store> Api<S> {
         }
         let found = self.stores.iter().find_map(|store| {
             let candidate = &store.resource;
-            let matches = candidate.group == resource.group && candidate.plural == resource.resource;
-            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.version));
+            let matches = candidate.group == resource.group;
+            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.resource, &resource.version));
             endpoint.flatten().map(|endpoint| (store, endpoint))
         });
         let (store, endpoint) = found.ok_or_else(|| {
@@ -250,6 +247,21 @@ impl<S: Store> Api<S> {
         self.discovery
             .respond(path, headers)
             .ok_or_else(ApiError::no_page)
+    }
+}
+
+async fn write<S: Store>(
+    call: &Call<'_, S>,
+    verb: Verb,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    match verb {
+        Verb::Create => create::create(call, body).await,
+        Verb::Update => update::update(call, body).await,
+        Verb::Patch => patch::patch(call, body).await,
+        Verb::Delete => delete::delete(call, body).await,
+        Verb::DeleteCollection => delete_collection::delete_collection(call, body).await,
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 

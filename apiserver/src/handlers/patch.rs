@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_errors};
+use drydock_machinery::excerpt;
+use drydock_machinery::field_error::quoted;
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -19,6 +21,9 @@ use crate::registry::store::Change;
 use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
+
+/// How much of a patched object an error about it prints, in bytes.
+const MAX_SHOWN_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 enum PatchType {
@@ -40,7 +45,7 @@ struct Patch<'a> {
 
 /// 422 with the field `patch`, for a patched object that cannot be decoded.
 fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
-    let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
+    let shown = excerpt::print(patched, MAX_SHOWN_BYTES);
     ApiError::invalid(
         GroupResource {
             group: "",
@@ -49,7 +54,7 @@ fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
         "",
         vec![StatusCause {
             reason: "FieldValueInvalid".into(),
-            message: format!("Invalid value: {shown}: {why}"),
+            message: format!("Invalid value: {}: {why}", quoted(&shown)),
             field: "patch".to_owned(),
         }],
     )
@@ -75,7 +80,7 @@ impl Change for Patch<'_> {
                 "the patch leaves the object without metadata",
             ));
         }
-        let (kind, api_version) = (self.endpoint.resource().kind, &*self.endpoint.face().api_version);
+        let (kind, api_version) = (self.endpoint.kind(), &*self.endpoint.face().api_version);
         let type_meta = [("kind", kind), ("apiVersion", api_version)];
         for (member, expected) in type_meta {
             // A patch may remove them. Then those of the URL are set, as for the body of an update.

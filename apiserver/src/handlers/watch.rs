@@ -42,7 +42,7 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
     let representation = call.negotiate(ResponseKind::Watch)?;
     let options = WatchOptions::parse(&call.context.query)?;
     let include = IncludeObject::parse(&call.context.query, representation)?;
-    let selection = selection(call)?;
+    let selection = selection(call).await?;
     let timeout = timeout(options.timeout_seconds);
     // Before the watch begins, so that a handshake that is refused costs nothing.
     let handshake = Handshake::of(&call.headers)?;
@@ -236,7 +236,7 @@ struct ObjectEncoder {
 impl EventEncoder for ObjectEncoder {
     fn id(&self) -> EncoderId {
         EncoderId {
-            face: self.endpoint.face().version,
+            face: self.endpoint.face().id(),
             projection: Projection::Object,
             media_type: MediaType::Json,
         }
@@ -261,7 +261,7 @@ impl EventEncoder for ObjectEncoder {
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({
-            "kind": self.endpoint.resource().kind,
+            "kind": self.endpoint.face().names.kind,
             "apiVersion": &*self.endpoint.face().api_version,
             "metadata": bookmark_metadata(revision, ends_initial_events),
         });
@@ -355,7 +355,7 @@ struct PartialEncoder {
 impl EventEncoder for PartialEncoder {
     fn id(&self) -> EncoderId {
         EncoderId {
-            face: self.endpoint.face().version,
+            face: self.endpoint.face().id(),
             projection: Projection::Metadata(self.version),
             media_type: MediaType::Json,
         }
@@ -424,7 +424,7 @@ impl TableEncoder {
 impl EventEncoder for TableEncoder {
     fn id(&self) -> EncoderId {
         EncoderId {
-            face: self.endpoint.face().version,
+            face: self.endpoint.face().id(),
             projection: Projection::Table {
                 version: self.version,
                 include: self.include,

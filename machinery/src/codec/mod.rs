@@ -24,7 +24,6 @@ use serde_json::Value;
 
 pub use encode::{Stored, encode, encode_pretty, encode_stored, splice_offset};
 pub(crate) use location::{Location, Segment};
-pub(crate) use strict::MAX_ERRORS;
 pub use strict::{
     FieldValidation, StrictError, cannot_be_handled, strict_errors, strict_errors_in, strict_yaml_error,
 };

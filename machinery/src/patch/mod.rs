@@ -75,8 +75,8 @@ pub enum OperationError {
     /// The document would be nested more than 100 levels deep.
     #[error("document nested too deeply")]
     TooDeep,
-    /// Too many list items were shifted.
-    #[error("too many list items moved")]
+    /// Too many list items were shifted, or too many bytes moved.
+    #[error("too many items or bytes moved")]
     TooMuchWork,
     /// Copied values exceed 3 MiB in total.
     #[error("unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit")]

@@ -28,6 +28,7 @@ pub mod deletes;
 pub mod discovery;
 pub mod encodings;
 pub mod kinds;
+pub mod limits;
 pub mod lists;
 pub mod negotiation;
 pub mod options;
@@ -52,6 +53,7 @@ macro_rules! conformance_suite {
         $crate::conformance_tests! {
             $endpoints;
             discovery::resources_are_listed,
+            discovery::resources_of_the_older_version_are_listed,
             discovery::groups_are_listed_in_both_forms,
             discovery::openapi_describes_every_kind,
             discovery::openapi_can_be_cached,
@@ -98,6 +100,10 @@ macro_rules! conformance_suite {
             deletes::preconditions_are_checked,
             deletes::a_terminating_object_takes_no_new_finalizer,
             deletes::collections_are_deleted_by_selection,
+            limits::errors_are_small_whatever_is_sent,
+            limits::errors_of_changes_are_small,
+            limits::costly_patches_are_rejected,
+            limits::an_object_has_at_most_64_owners,
             lists::an_empty_list_has_a_resource_version,
             lists::pages_are_one_snapshot,
             lists::resource_version_parameters_select_the_snapshot,
