@@ -6,6 +6,7 @@ use drydock_storage::Store;
 use http::Response;
 
 use super::call::Call;
+use super::page::Page;
 use super::{delete, list};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
@@ -35,7 +36,7 @@ pub(super) async fn delete_collection<S: Store>(
     for batch in found.chunks(BATCH) {
         call.store.delete_many(request, batch).await?;
     }
-    let page = list::Page {
+    let page = Page {
         head: page.head,
         objects: Box::new(found.into_iter()),
     };

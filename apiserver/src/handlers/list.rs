@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use drydock_machinery::codec;
-use drydock_storage::{Revision, Store};
+use drydock_storage::Store;
 use futures_util::stream;
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::list_binary::BinaryEncoder;
+use super::page::{Head, Objects, Page, PageEncoder};
 use super::response::{self, Shape};
 use super::selection::selection;
 use crate::cache::{
@@ -30,39 +31,6 @@ use crate::request::projection::IncludeObject;
 
 /// The size of an encoded buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
-
-/// Objects in the order of their keys.
-pub(super) type Objects = Box<dyn Iterator<Item = Arc<CachedObject>> + Send>;
-
-/// The metadata of a list.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Head {
-    revision: Revision,
-    continue_token: Option<String>,
-    remaining: Option<u64>,
-}
-
-impl Head {
-    /// The `ListMeta`.
-    pub(super) fn metadata(&self) -> Value {
-        let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
-        if let Some(members) = metadata.as_object_mut() {
-            if let Some(token) = &self.continue_token {
-                members.insert("continue".to_owned(), token.clone().into());
-            }
-            if let Some(remaining) = self.remaining {
-                members.insert("remainingItemCount".to_owned(), remaining.into());
-            }
-        }
-        metadata
-    }
-}
-
-/// A page of objects.
-pub(super) struct Page {
-    pub(super) head: Head,
-    pub(super) objects: Objects,
-}
 
 pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::List)?;
@@ -148,18 +116,6 @@ pub(super) async fn render<S: Store>(
         now: call.store.clock().now(),
     };
     stream_page(encoder, &page.head, page.objects, media_type)
-}
-
-/// Encodes a page piece by piece.
-pub(super) trait PageEncoder: Send + 'static {
-    /// Writes the document up to its first object.
-    fn write_start(&self, out: &mut BytesMut, head: &Head) -> Result<(), ApiError>;
-
-    /// Writes an object.
-    fn write(&self, out: &mut BytesMut, object: &CachedObject, first: bool) -> Result<(), ApiError>;
-
-    /// Writes the rest of the document after its last object.
-    fn write_end(&self, out: &mut BytesMut, is_empty: bool);
 }
 
 /// Encodes the objects of a list.

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use drydock_machinery::codec::{cbor, protobuf};
 use drydock_proto::protobuf::META_V1_LIST_META;
 
-use super::list::{Head, Objects, PageEncoder};
+use super::page::{Head, Objects, PageEncoder};
 use super::response::{Shape, no_message, not_protobuf};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
@@ -81,7 +81,7 @@ impl BinaryEncoder {
             ),
             None => (
                 endpoint.face().api_version.to_string(),
-                format!("{}List", endpoint.resource().kind),
+                format!("{}List", endpoint.kind()),
             ),
         }
     }

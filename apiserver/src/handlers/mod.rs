@@ -12,6 +12,7 @@ mod delete_collection;
 mod get;
 mod list;
 mod list_binary;
+mod page;
 mod patch;
 mod response;
 mod selection;

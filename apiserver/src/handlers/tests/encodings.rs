@@ -399,3 +399,42 @@ async fn a_watch_is_upgraded_to_websocket() {
         assert_eq!(status["code"], code);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_version_has_its_own_messages() {
+    let served = Served::new().await;
+    served.create(&REQUESTS, 1).await;
+    let watch = "?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=";
+    let mut watches = Vec::new();
+    for (plural, kind) in [
+        ("evictionrequests", "EvictionRequest"),
+        ("evacuations", "Evacuation"),
+    ] {
+        let path = format!("/apis/coordination.k8s.io/v1alpha1/namespaces/shop/{plural}");
+        let shown = message_of_kind("v1alpha1", kind).unwrap();
+        let list = format!("{}List", shown.name);
+        let list = MESSAGES.iter().find(|message| message.name == list).unwrap();
+        let plain = served.get(&path).await.json(200).await;
+        assert_eq!(plain["kind"], format!("{kind}List"));
+        assert_eq!(read(&served, &path, CBOR, list).await, plain);
+        assert_eq!(
+            read(&served, &path, PROTOBUF, list).await,
+            without_item_types(plain)
+        );
+        let line = format!("GET {path}{watch}");
+        for accept in ["application/json", PROTOBUF, CBOR] {
+            let answer = served.send_with(&line, &[("accept", accept)], "").await;
+            watches.push((answer, accept, shown));
+        }
+    }
+    served.create(&REQUESTS, 2).await;
+    let mut expected = Value::Null;
+    for (mut answer, accept, shown) in watches {
+        if accept == "application/json" {
+            expected = answer.event().await.unwrap();
+            assert_eq!(expected["object"]["kind"], shown.short_name());
+        } else {
+            assert_eq!(event(&mut answer, accept, shown).await, expected, "{accept}");
+        }
+    }
+}
