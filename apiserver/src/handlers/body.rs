@@ -164,9 +164,9 @@ fn quoted(bytes: &[u8]) -> String {
         None => "<empty>".to_owned(),
         Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
         Some(_) => {
-            let mut text: String = start.iter().map(|byte| format!("{byte:02x}")).collect();
-            text.push_str(more);
-            text
+            let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+            let digits = start.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+            digits.chain(more.chars()).collect()
         }
     }
 }

@@ -3,8 +3,6 @@
 //! A list is a cursor over a snapshot. Objects are encoded into buffers of 64 KiB at the rate at which the client reads. A list
 //! holds no lock, and its memory does not depend on the number of objects.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use drydock_machinery::codec;
 use drydock_storage::Store;

@@ -22,13 +22,13 @@ pub fn fuzz_parse(bytes: &[u8]) {
         let shown = selector.to_string();
         let again = Selector::parse(&shown).map(|selector| selector.to_string());
         assert_eq!(again.as_ref(), Ok(&shown));
-        let _matches = selector.matches(&|_: &str| Some("1"));
+        let _matches = selector.matches(|_: &str| Some("1"));
     }
     if let Ok(selector) = FieldSelector::parse(&text) {
         let shown = selector.to_string();
         let again = FieldSelector::parse(&shown).map(|selector| selector.to_string());
         assert_eq!(again.as_ref(), Ok(&shown));
-        let _matches = selector.matches(&|_: &str| Some("1"));
+        let _matches = selector.matches(|_: &str| Some("1"));
     }
 }
 
