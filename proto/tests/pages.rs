@@ -21,17 +21,19 @@ fn rows(schema: &Value, path: &str, table: &mut String) {
             .as_str()
             .unwrap_or_default()
             .replace(['\n', '|'], " ");
-        let mut kind = inner["format"]
-            .as_str()
-            .or(inner["type"].as_str())
-            .unwrap_or("any")
+        // An optional object has two types.
+        let is_object = inner["properties"].is_object();
+        let named = inner["format"].as_str().or(inner["type"].as_str());
+        let mut kind = named
+            .unwrap_or(if is_object { "object" } else { "any" })
             .to_owned();
         if let Some(values) = inner["enum"].as_array() {
             let values: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
             kind = values.join(", ");
         }
         let default = &property["default"];
-        if !default.is_null() {
+        let is_empty = *default == Value::from("") || default.is_object() || default.is_array();
+        if !default.is_null() && !is_empty {
             kind = format!("{kind}; default {}", default.to_string().trim_matches('"'));
         }
         table.push_str(&["| `", &path, "` | ", &kind, " | ", &description, " |\n"].concat());

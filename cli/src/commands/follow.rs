@@ -193,6 +193,10 @@ pub(super) async fn observe(
         return Ok(None);
     };
     let maintenance: NodeMaintenance = maintenance;
+    if Snapshot::selected(&maintenance) > FEW_NODES {
+        let snapshot = Snapshot::from_status(&maintenance);
+        return Ok(Some((maintenance, snapshot)));
+    }
     let nodes: Vec<Node> = match &maintenance.spec.node_selector {
         Some(selector) => selected_nodes(session, selector).await?,
         None => Vec::new(),

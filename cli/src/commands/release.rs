@@ -12,6 +12,9 @@ use crate::args::ReleaseFlags;
 use crate::error::Error;
 use crate::terminal::print;
 
+/// How often a release is tried while others write the node.
+const MAX_ATTEMPTS: u32 = 10;
+
 /// What the annotation says, as far as it matters here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,7 +36,14 @@ struct Holder {
 
 pub(super) async fn run(session: &Session, flags: &ReleaseFlags) -> Result<(), Error> {
     for name in &flags.nodes {
-        release(session, bare(name)).await?;
+        // kubelets and controllers write nodes all the time: look again at what has changed.
+        let mut attempts = 1;
+        while let Err(error) = release(session, bare(name)).await {
+            if attempts == MAX_ATTEMPTS || !matches!(error, Error::Conflict(_)) {
+                return Err(error);
+            }
+            attempts += 1;
+        }
     }
     Ok(())
 }

@@ -408,6 +408,9 @@ async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
         },
     });
     kubectl.apply(&rule.to_string()).await?;
+    kubectl
+        .wait("ei/plugin-rule.example.com", "", "condition=Accepted")
+        .await?;
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
