@@ -11,7 +11,7 @@ use crate::api::{Resource, Session};
 use crate::error::Error;
 use crate::progress::history::History;
 use crate::progress::{Snapshot, lines, screen};
-use crate::terminal::{Terminal, note, print};
+use crate::terminal::{Terminal, note, print, printable};
 
 /// How often a drain is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ impl Follower<'_> {
             } else {
                 for line in lines::changes(before.as_ref(), &snapshot) {
                     let time = now.strftime("%H:%M:%S");
-                    print(&format!("{time} {line}\n"))?;
+                    print(&format!("{time} {}\n", printable(&line).replace('\n', " ")))?;
                 }
             }
             if self.goal.is_reached(&maintenance, &snapshot)? {

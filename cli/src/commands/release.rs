@@ -10,7 +10,7 @@ use super::read;
 use crate::api::{Resource, Session};
 use crate::args::ReleaseFlags;
 use crate::error::Error;
-use crate::terminal::print;
+use crate::terminal::{print, printable};
 
 /// How often a release is tried while others write the node.
 const MAX_ATTEMPTS: u32 = 10;
@@ -95,7 +95,7 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
     };
     print(&format!(
         "node/{name} released from {}{outcome}\n",
-        holders.join(", ")
+        printable(&holders.join(", "))
     ))
 }
 

@@ -484,6 +484,12 @@ async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
     assert_eq!(status.code(), Some(9));
     let request = host.get(&path).await?.expect(200)?;
     ensure!(crate::stage::is_true(&request, "Canceled"), "{request}");
+
+    // A canceled request is final: who asks again gets a new one.
+    plugin.ok(&format!("evict one -n {namespace}")).await?;
+    let again = host.get(&path).await?.expect(200)?;
+    ensure!(again["metadata"]["uid"] != request["metadata"]["uid"], "{again}");
+    plugin.ok(&format!("evict one -n {namespace} --withdraw")).await?;
     kubectl.ok(&["delete", "ei", "plugin-rule.example.com"]).await?;
     Ok(())
 }
