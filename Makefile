@@ -83,14 +83,14 @@ nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a f
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
 
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := fields json json_patch merge_patch yaml
+FUZZ_TARGETS := $(notdir $(wildcard tests/fuzz/corpus/*))
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 
 .PHONY: fuzz
 fuzz: export CARGO_TARGET_DIR := $(CACHE)/fuzz
 fuzz: export RUSTFLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
-	@cd tests/fuzz && cargo build --locked --target $(HOST) --bins
+	@$(CARGO) build --locked --manifest-path tests/fuzz/Cargo.toml --target $(HOST) --bins
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p "$(CACHE)/fuzz/corpus/$$target"; \
 		"$(CACHE)/fuzz/$(HOST)/debug/$$target" -max_total_time=$(FUZZ_SECONDS) -max_len=4096 \

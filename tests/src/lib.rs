@@ -33,6 +33,7 @@ pub mod objects;
 pub mod pseudo_terminal;
 pub mod soak;
 pub mod standalone;
+pub mod websocket;
 
 /// Locks a mutex, also after a panic of another holder.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -46,8 +46,8 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
-        applied, 4,
-        "a StatefulSet, a Service, an APIService and a Deployment"
+        applied, 5,
+        "a StatefulSet, a Service, two APIServices and a Deployment"
     );
     Ok(())
 }
@@ -80,20 +80,37 @@ const RIGHTS: &[(&str, &str, &str, &str, bool)] = &[
     ),
     (SERVER, "create", "authentication.k8s.io/tokenreviews", "", true),
     (SERVER, "watch", "/namespaces", "", true),
-    (
-        SERVER,
-        "watch",
-        "admissionregistration.k8s.io/validatingadmissionpolicies",
-        "",
-        true,
-    ),
-    (SERVER, "watch", "apiregistration.k8s.io/apiservices", "", true),
+    (SERVER, "list", "apiregistration.k8s.io/apiservices", "", true),
+    (SERVER, "list", "/pods", "default", false),
     (SERVER, "list", "/secrets", NAMESPACE, false),
     (SERVER, "delete", "/pods", "default", false),
     (CONTROLLER, "create", "/pods/eviction", "default", true),
     (CONTROLLER, "delete", "/pods", "default", true),
     (CONTROLLER, "patch", "/nodes", "", true),
-    (CONTROLLER, "list", "apps/daemonsets", "", true),
+    (CONTROLLER, "delete", "/nodes", "", false),
+    (CONTROLLER, "maintain", "/nodes", "", false),
+    (CONTROLLER, "list", "apps/daemonsets", "", false),
+    (
+        CONTROLLER,
+        "coordinate",
+        "coordination.k8s.io/evictionrequests",
+        "default",
+        true,
+    ),
+    (
+        CONTROLLER,
+        "intercept",
+        "coordination.k8s.io/evictioninterceptors//imperative-eviction.k8s.io",
+        "",
+        true,
+    ),
+    (
+        CONTROLLER,
+        "intercept",
+        "coordination.k8s.io/evictioninterceptors//other.example.com",
+        "",
+        false,
+    ),
     (CONTROLLER, "create", "events.k8s.io/events", "default", true),
     (
         CONTROLLER,
