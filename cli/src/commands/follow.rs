@@ -11,7 +11,7 @@ use crate::api::{Resource, Session};
 use crate::error::Error;
 use crate::progress::history::History;
 use crate::progress::{Snapshot, lines, screen};
-use crate::terminal::{Terminal, note, print, printable};
+use crate::terminal::{Terminal, note, print, printable, shown_lines};
 
 /// How often a drain is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +74,9 @@ impl Frame {
             text.push_str(line);
             text.push('\n');
         }
-        self.lines = lines.len();
+        // A command may be longer than the terminal is wide, and is then shown on more than one line.
+        let (columns, _) = Terminal::size();
+        self.lines = lines.iter().map(|line| shown_lines(line, columns)).sum();
         print(&text)
     }
 }

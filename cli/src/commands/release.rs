@@ -21,9 +21,6 @@ const MAX_ATTEMPTS: u32 = 10;
 struct Record {
     #[serde(default)]
     maintenances: Vec<Holder>,
-    /// Maintenances that are gone and were not completed.
-    #[serde(default)]
-    vanished: Vec<String>,
     /// Whether the node was unschedulable before its first maintenance; unknown in a record that cannot be read.
     was_unschedulable: Option<bool>,
 }
@@ -86,8 +83,12 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
         members.insert("spec".to_owned(), json!({ "unschedulable": null }));
     }
     session.merge_patch(Resource::Nodes, name, &patch).await?;
-    let mut holders: Vec<&str> = record.vanished.iter().map(String::as_str).collect();
-    holders.extend(record.maintenances.iter().map(|holder| holder.name.as_str()));
+    // Those that vanished are among them.
+    let holders: Vec<&str> = record
+        .maintenances
+        .iter()
+        .map(|holder| holder.name.as_str())
+        .collect();
     let outcome = match (uncordons, is_cordoned) {
         (true, _) => " and uncordoned".to_owned(),
         (false, true) => format!("; it stays cordoned. To change that: kubectl uncordon {name}"),
