@@ -180,7 +180,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error`]; [`Error::Refused`] when it exists already.
+    /// [`Error`]; [`Error::Conflict`] when it exists already.
     pub async fn create(
         &self,
         resource: Resource,
@@ -351,7 +351,8 @@ fn rejection(code: u16, body: &[u8], path: &str) -> Error {
         404 => Error::NotFound(message),
         401 => Error::Forbidden(format!("the cluster does not know this user: {message}")),
         403 => Error::Forbidden(message),
-        409 | 422 | 400 => Error::Refused(message),
+        409 => Error::Conflict(message),
+        422 | 400 => Error::Refused(message),
         _ => Error::Response { code, message },
     }
 }

@@ -91,6 +91,9 @@ pub enum Error {
     /// The server has refused the write.
     #[error("{0}")]
     Refused(String),
+    /// The object exists already, or has changed.
+    #[error("{0}")]
+    Conflict(String),
     /// `--timeout` has passed.
     #[error("{0}")]
     TimedOut(String),
@@ -137,7 +140,7 @@ impl Error {
             Self::NotInstalled | Self::NotAvailable(_) => ExitStatus::NotInstalled,
             Self::NotFound(_) => ExitStatus::NotFound,
             Self::Forbidden(_) => ExitStatus::Forbidden,
-            Self::Refused(_) => ExitStatus::Refused,
+            Self::Refused(_) | Self::Conflict(_) => ExitStatus::Refused,
             Self::TimedOut(_) => ExitStatus::TimedOut,
             Self::Ended(_) => ExitStatus::Ended,
             Self::Blocked => ExitStatus::Blocked,

@@ -130,6 +130,17 @@ pub fn cut(line: &str, columns: usize) -> String {
     cut
 }
 
+/// On how many lines a terminal of this width shows a line, whose colours take no room.
+#[must_use]
+pub fn shown_lines(line: &str, columns: usize) -> usize {
+    let mut parts = line.split("\u{1b}[");
+    let mut width = parts.next().unwrap_or_default().chars().count();
+    for part in parts {
+        width += part.split_once('m').map_or(0, |(_, text)| text.chars().count());
+    }
+    width.div_ceil(columns.max(1)).max(1)
+}
+
 /// The text with `?` for each control character except line breaks.
 #[must_use]
 pub fn printable(text: &str) -> String {
@@ -199,6 +210,13 @@ mod tests {
         assert_eq!(cut("abcdefg", 6), "abcde~");
         assert_eq!(cut("äöüäöüä", 6), "äöüäö~");
         assert_eq!(cut("a\u{1b}[2Jb\tc", 20), "a?[2Jb c");
+    }
+
+    #[test]
+    fn shown_lines_count_what_is_seen() {
+        for (line, expected) in [("", 1), ("abcd", 1), ("abcde", 2), ("\u{1b}[31mabcd\u{1b}[0m", 1)] {
+            assert_eq!(shown_lines(line, 4), expected, "{line:?}");
+        }
     }
 
     #[test]

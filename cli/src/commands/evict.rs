@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
+use drydock_proto::kinds::evictionrequest::{CANCELED, EvictionRequest};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ use crate::terminal::{Terminal, note, print};
 pub(crate) const REQUESTER: &str = "kubectl.drydock";
 /// How often a request is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a canceled request may take to go.
+const REPLACE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A pod that was asked to leave.
 struct Asked {
@@ -38,10 +41,7 @@ pub(super) async fn run(session: &Session, flags: &EvictFlags, clock: &dyn Clock
         objects.push(if flags.withdraw {
             withdraw(session, name, &uid).await?
         } else {
-            let request = request(name, &uid, true);
-            session
-                .apply(Resource::EvictionRequests, Some(namespace), &uid, &request)
-                .await?
+            ask(session, name, &uid).await?
         });
         asked.push(Asked {
             name: name.to_owned(),
@@ -70,6 +70,42 @@ pub(super) async fn run(session: &Session, flags: &EvictFlags, clock: &dyn Clock
             flags.wait.timeout.as_secs()
         ))),
     }
+}
+
+/// Applies the request with the requester. One that was canceled is final, and is replaced.
+async fn ask(session: &Session, pod: &str, uid: &str) -> Result<Value, Error> {
+    let namespace = Some(session.namespace());
+    let found: Option<EvictionRequest> = session.find(Resource::EvictionRequests, namespace, uid).await?;
+    if let Some(canceled) = found.filter(is_canceled) {
+        let own = canceled.metadata.uid.as_deref().unwrap_or_default();
+        session
+            .delete(Resource::EvictionRequests, namespace, uid, own)
+            .await?;
+        let gone = async {
+            while session
+                .find::<Value>(Resource::EvictionRequests, namespace, uid)
+                .await?
+                .is_some()
+            {
+                tokio::time::sleep(INTERVAL / 10).await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(REPLACE_DEADLINE, gone).await.map_err(|_| {
+            Error::TimedOut(format!(
+                "the canceled evictionrequest/{uid} is being deleted and not gone yet"
+            ))
+        })??;
+    }
+    let request = request(pod, uid, true);
+    session
+        .apply(Resource::EvictionRequests, namespace, uid, &request)
+        .await
+}
+
+fn is_canceled(request: &EvictionRequest) -> bool {
+    let mut conditions = request.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == CANCELED && condition.status == "True")
 }
 
 /// `pod/NAME` and `NAME`.

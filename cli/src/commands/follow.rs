@@ -11,7 +11,7 @@ use crate::api::{Resource, Session};
 use crate::error::Error;
 use crate::progress::history::History;
 use crate::progress::{Snapshot, lines, screen};
-use crate::terminal::{Terminal, note, print};
+use crate::terminal::{Terminal, note, print, printable, shown_lines};
 
 /// How often a drain is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +74,9 @@ impl Frame {
             text.push_str(line);
             text.push('\n');
         }
-        self.lines = lines.len();
+        // A command may be longer than the terminal is wide, and is then shown on more than one line.
+        let (columns, _) = Terminal::size();
+        self.lines = lines.iter().map(|line| shown_lines(line, columns)).sum();
         print(&text)
     }
 }
@@ -162,7 +164,7 @@ impl Follower<'_> {
             } else {
                 for line in lines::changes(before.as_ref(), &snapshot) {
                     let time = now.strftime("%H:%M:%S");
-                    print(&format!("{time} {line}\n"))?;
+                    print(&format!("{time} {}\n", printable(&line).replace('\n', " ")))?;
                 }
             }
             if self.goal.is_reached(&maintenance, &snapshot)? {
@@ -193,6 +195,10 @@ pub(super) async fn observe(
         return Ok(None);
     };
     let maintenance: NodeMaintenance = maintenance;
+    if Snapshot::selected(&maintenance) > FEW_NODES {
+        let snapshot = Snapshot::from_status(&maintenance);
+        return Ok(Some((maintenance, snapshot)));
+    }
     let nodes: Vec<Node> = match &maintenance.spec.node_selector {
         Some(selector) => selected_nodes(session, selector).await?,
         None => Vec::new(),

@@ -10,7 +10,10 @@ use super::read;
 use crate::api::{Resource, Session};
 use crate::args::ReleaseFlags;
 use crate::error::Error;
-use crate::terminal::print;
+use crate::terminal::{print, printable};
+
+/// How often a release is tried while others write the node.
+const MAX_ATTEMPTS: u32 = 10;
 
 /// What the annotation says, as far as it matters here.
 #[derive(Debug, Default, Deserialize)]
@@ -18,9 +21,6 @@ use crate::terminal::print;
 struct Record {
     #[serde(default)]
     maintenances: Vec<Holder>,
-    /// Maintenances that are gone and were not completed.
-    #[serde(default)]
-    vanished: Vec<String>,
     /// Whether the node was unschedulable before its first maintenance; unknown in a record that cannot be read.
     was_unschedulable: Option<bool>,
 }
@@ -33,7 +33,14 @@ struct Holder {
 
 pub(super) async fn run(session: &Session, flags: &ReleaseFlags) -> Result<(), Error> {
     for name in &flags.nodes {
-        release(session, bare(name)).await?;
+        // kubelets and controllers write nodes all the time: look again at what has changed.
+        let mut attempts = 1;
+        while let Err(error) = release(session, bare(name)).await {
+            if attempts == MAX_ATTEMPTS || !matches!(error, Error::Conflict(_)) {
+                return Err(error);
+            }
+            attempts += 1;
+        }
     }
     Ok(())
 }
@@ -76,8 +83,12 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
         members.insert("spec".to_owned(), json!({ "unschedulable": null }));
     }
     session.merge_patch(Resource::Nodes, name, &patch).await?;
-    let mut holders: Vec<&str> = record.vanished.iter().map(String::as_str).collect();
-    holders.extend(record.maintenances.iter().map(|holder| holder.name.as_str()));
+    // Those that vanished are among them.
+    let holders: Vec<&str> = record
+        .maintenances
+        .iter()
+        .map(|holder| holder.name.as_str())
+        .collect();
     let outcome = match (uncordons, is_cordoned) {
         (true, _) => " and uncordoned".to_owned(),
         (false, true) => format!("; it stays cordoned. To change that: kubectl uncordon {name}"),
@@ -85,7 +96,7 @@ async fn release(session: &Session, name: &str) -> Result<(), Error> {
     };
     print(&format!(
         "node/{name} released from {}{outcome}\n",
-        holders.join(", ")
+        printable(&holders.join(", "))
     ))
 }
 

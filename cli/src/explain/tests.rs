@@ -260,6 +260,10 @@ fn what_blocks_is_found_without_the_condition() {
 /// Every reason of the contract leads to words of its own, and every command names objects.
 #[test]
 fn every_reason_has_advice() {
+    let pages = [
+        include_str!("../../../docs/kinds/evictionrequest.md"),
+        include_str!("../../../docs/kinds/nodemaintenance.md"),
+    ];
     for reason in [
         "Budget",
         "MultipleBudgets",
@@ -287,6 +291,11 @@ fn every_reason_has_advice() {
         scene.budgets = vec![budget("db", &json!({}), &counts(1, 1, 1, 0))];
         let advice = scene.explain().advice;
         assert!(!advice.is_empty(), "{reason}");
+        let row = format!("| `{reason}` |");
+        assert!(
+            pages.iter().any(|page| page.contains(&row)),
+            "{reason} is in a page"
+        );
         for command in advice.iter().filter_map(|advice| advice.command.as_ref()) {
             assert!(
                 command.starts_with("kubectl ") && !command.contains("  "),

@@ -10,7 +10,9 @@ pub mod history;
 pub mod lines;
 pub mod screen;
 
-use drydock_proto::kinds::nodemaintenance::{Blocker, DRAINED, NodeMaintenance, Stage};
+use drydock_proto::kinds::nodemaintenance::{
+    Blocker, DRAINED, NodeMaintenance, NodeMaintenanceStatus, Stage,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
@@ -106,13 +108,9 @@ impl Snapshot {
     /// Reads a maintenance, its nodes, and the pods on them.
     #[must_use]
     pub fn new(maintenance: &NodeMaintenance, nodes: &[Node], pods: &[Pod]) -> Self {
-        let status = maintenance.status.clone().unwrap_or_default();
-        let drained = status
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == DRAINED);
-        let drain = status.drain_status.as_ref();
-        let mut progress: Vec<NodeProgress> = nodes
+        let empty = NodeMaintenanceStatus::default();
+        let status = maintenance.status.as_ref().unwrap_or(&empty);
+        let progress = nodes
             .iter()
             .map(|node| {
                 let name = node.metadata.name.clone().unwrap_or_default();
@@ -135,8 +133,38 @@ impl Snapshot {
                 }
             })
             .collect();
+        Self::with_nodes(maintenance, progress)
+    }
+
+    /// Reads a maintenance of so many nodes that only its status is read. It counts the pods that are asked to leave now,
+    /// and lists the nodes that are not drained first.
+    #[must_use]
+    pub fn from_status(maintenance: &NodeMaintenance) -> Self {
+        let statuses = maintenance.status.iter().flat_map(|status| &status.node_statuses);
+        let progress = statuses
+            .map(|status| NodeProgress {
+                name: status.node_ref.name.clone(),
+                left: count(Some(
+                    status
+                        .pods_pending_eviction_request
+                        .saturating_add(status.active_eviction_requests),
+                )),
+                left_alone: 0,
+                is_cordoned: true,
+                message: status.drain_message.clone(),
+            })
+            .collect();
+        Self::with_nodes(maintenance, progress)
+    }
+
+    fn with_nodes(maintenance: &NodeMaintenance, mut progress: Vec<NodeProgress>) -> Self {
+        let status = maintenance.status.clone().unwrap_or_default();
+        let drained = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == DRAINED);
+        let drain = status.drain_status.as_ref();
         progress.sort_by(|a, b| (a.left == 0, &a.name).cmp(&(b.left == 0, &b.name)));
-        let count = |number: Option<i32>| usize::try_from(number.unwrap_or_default()).unwrap_or_default();
         Self {
             maintenance: maintenance.metadata.name.clone().unwrap_or_default(),
             stage: maintenance.spec.stage.clone(),
@@ -155,11 +183,27 @@ impl Snapshot {
         }
     }
 
+    /// How many nodes a maintenance selects, by its status.
+    #[must_use]
+    pub fn selected(maintenance: &NodeMaintenance) -> usize {
+        count(
+            maintenance
+                .status
+                .as_ref()
+                .and_then(|status| status.selected_nodes),
+        )
+    }
+
     /// The pods that have to leave and are still there.
     #[must_use]
     pub fn left(&self) -> usize {
         self.nodes.iter().map(|node| node.left).sum()
     }
+}
+
+/// A count of the API.
+fn count(number: Option<i32>) -> usize {
+    usize::try_from(number.unwrap_or_default()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -235,3 +235,25 @@ fn snapshot_counts_pods_that_have_to_leave() {
         ("", 1)
     );
 }
+
+#[test]
+fn maintenance_of_many_nodes_is_read_from_its_status() {
+    let maintenance: NodeMaintenance = serde_json::from_value(json!({
+        "metadata": {"name": "m"},
+        "spec": {"stage": "Drain"},
+        "status": {
+            "selectedNodes": 5000, "drainedNodes": 4998,
+            "nodeStatuses": [
+                {"nodeRef": {"name": "a"}, "drainMessage": "Draining", "activeEvictionRequests": 2, "podsPendingEvictionRequest": 1},
+                {"nodeRef": {"name": "b"}, "drainMessage": "Drained"},
+            ],
+        },
+    }))
+    .unwrap();
+    let snapshot = Snapshot::from_status(&maintenance);
+    assert_eq!(
+        (snapshot.left(), snapshot.selected_nodes, snapshot.drained_nodes),
+        (3, 5000, 4998)
+    );
+    assert_eq!(snapshot.nodes[0].name, "a");
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use drydock_tests::calls::MERGE_PATCH;
 use drydock_tests::clients::{Kubectl, eventually};
 use drydock_tests::cluster::{Part, own_binaries};
 use drydock_tests::pseudo_terminal::{PseudoTerminal, frames};
@@ -12,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::stage::{PATIENCE, Stage, alone, requests_of, text, together};
+use crate::stage::{PATIENCE, ROOT, Stage, alone, requests_of, text, together};
 
 /// kubectl with the plugin on its path.
 pub(crate) struct Plugin {
@@ -248,10 +249,7 @@ async fn a_drain_is_shown_in_a_terminal_until_its_end() -> Result<()> {
     let terminal = PseudoTerminal::spawn(plugin.command(&line), 80, 24)?;
     database_is_blocked(&stage, &namespace).await?;
     let maintenance = format!("drain-{name}");
-    let path = format!(
-        "{}/{maintenance}",
-        crate::stage::ROOT.to_owned() + "/nodemaintenances"
-    );
+    let path = format!("{}/{maintenance}", ROOT.to_owned() + "/nodemaintenances");
     let host = stage.host()?;
     eventually("the maintenance to name its blocker", PATIENCE, async || {
         let object = host.get(&path).await?.expect(200)?;
@@ -408,6 +406,9 @@ async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
         },
     });
     kubectl.apply(&rule.to_string()).await?;
+    kubectl
+        .wait("ei/plugin-rule.example.com", "", "condition=Accepted")
+        .await?;
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -481,6 +482,12 @@ async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
     assert_eq!(status.code(), Some(9));
     let request = host.get(&path).await?.expect(200)?;
     ensure!(crate::stage::is_true(&request, "Canceled"), "{request}");
+
+    // A canceled request is final: who asks again gets a new one.
+    plugin.ok(&format!("evict one -n {namespace}")).await?;
+    let again = host.get(&path).await?.expect(200)?;
+    ensure!(again["metadata"]["uid"] != request["metadata"]["uid"], "{again}");
+    plugin.ok(&format!("evict one -n {namespace} --withdraw")).await?;
     kubectl.ok(&["delete", "ei", "plugin-rule.example.com"]).await?;
     Ok(())
 }
@@ -541,27 +548,36 @@ async fn a_node_is_released_from_a_maintenance_that_vanished() -> Result<()> {
     let (_, error) = plugin.ends(&format!("release {name}"), 3).await?;
     ensure!(error.contains("no maintenance has left a record"), "{error}");
 
-    let annotation = r#"{"maintenances":[{"name":"vanished","stage":"Drain"}],"wasUnschedulable":false}"#;
-    let annotation = format!("nodemaintenance.coordination.k8s.io/status={annotation}");
-    let kubectl = stage.kubectl();
-    // The controller may act on such a record itself; what the plugin must do is to take it off.
-    kubectl.ok(&["annotate", "node", name, &annotation]).await?;
-    let output = plugin.output(&format!("release {name}")).await?;
-    ensure!(
-        matches!(output.status.code(), Some(0 | 3)),
-        "{}",
-        string(output.stderr)?
+    plugin.ok(&format!("drain {name} --wait --timeout 50s")).await?;
+    let host = stage.host()?;
+    let path = format!("{ROOT}/nodemaintenances/drain-{name}");
+    // Deleted and without finalizers in one go, faster than any controller.
+    eventually("the maintenance to vanish", PATIENCE, async || {
+        let response = host.delete(&path).await?;
+        let bare = json!({ "metadata": { "finalizers": null } });
+        host.patch(&path, MERGE_PATCH, &bare).await?;
+        Ok((response.status == 404).then_some(()))
+    })
+    .await?;
+    let node = format!("/api/v1/nodes/{name}");
+    let record = async || -> Result<Option<String>> {
+        let object = host.get(&node).await?.expect(200)?;
+        let annotation = &object["metadata"]["annotations"]["nodemaintenance.coordination.k8s.io/status"];
+        Ok(annotation.as_str().map(str::to_owned))
+    };
+    eventually("the record to say so", PATIENCE, async || {
+        let record = record().await?.context("a record")?;
+        Ok(record.contains("\"vanished\":[").then_some(()))
+    })
+    .await?;
+    let released = plugin.ok(&format!("release {name}")).await?;
+    assert_eq!(
+        released,
+        format!("node/{name} released from drain-{name} and uncordoned\n")
     );
-    eventually("the record to be gone", PATIENCE, async || {
-        let object = stage
-            .host()?
-            .get(&format!("/api/v1/nodes/{name}"))
-            .await?
-            .expect(200)?;
-        let annotations = object["metadata"]["annotations"]
-            .as_object()
-            .context("annotations")?;
-        Ok((!annotations.contains_key("nodemaintenance.coordination.k8s.io/status")).then_some(()))
+    eventually("the node to be free", PATIENCE, async || {
+        let object = host.get(&node).await?.expect(200)?;
+        Ok((record().await?.is_none() && object["spec"]["unschedulable"] != true).then_some(()))
     })
     .await
 }

@@ -93,6 +93,24 @@ async fn the_page_of_the_plugin_can_be_followed() -> Result<()> {
             String::from_utf8_lossy(&output.stderr)
         );
     }
+    manifests_are_accepted(&plugin).await
+}
+
+/// Every manifest in the pages about the kinds is accepted by the server.
+async fn manifests_are_accepted(plugin: &Plugin) -> Result<()> {
+    let mut count = 0;
+    for entry in std::fs::read_dir(repository()?.join("docs/kinds")).context("read the pages")? {
+        let path = entry.context("a page")?.path();
+        let page = std::fs::read_to_string(&path).context("read a page")?;
+        for manifest in blocks(&page, "yaml") {
+            let arguments = ["create", "--dry-run=server", "-f", "-"];
+            let output = plugin.kubectl.run_with_input(&arguments, manifest).await?;
+            let error = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{}: {error}", path.display());
+            count += 1;
+        }
+    }
+    ensure!(count >= 3, "{count} manifests");
     Ok(())
 }
 
