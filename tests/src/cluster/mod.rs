@@ -11,6 +11,7 @@ mod binaries;
 mod control_plane;
 mod detached;
 mod drydock;
+mod etcd;
 mod folder;
 mod kubeconfig;
 mod node;
@@ -24,6 +25,7 @@ pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binari
 pub use self::control_plane::{Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part};
+pub use self::etcd::Etcd;
 pub use self::folder::Folder;
 pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;
