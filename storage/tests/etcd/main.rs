@@ -6,6 +6,7 @@ mod etcd_process;
 mod faults;
 mod moving;
 mod starts;
+mod tls;
 
 use drydock_storage::conformance::Backend;
 use drydock_storage::etcd::EtcdStore;

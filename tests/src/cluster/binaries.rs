@@ -121,6 +121,9 @@ async fn build_own() -> Result<PathBuf> {
             "drydock-server",
             "-p",
             "drydock-controller",
+            "-p",
+            "drydock-tests",
+            "--bins",
         ])
         .args(["--profile", profile, "--target-dir"])
         .arg(

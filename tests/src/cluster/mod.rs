@@ -7,6 +7,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use tokio::sync::OnceCell;
 
+mod balancer;
 mod binaries;
 mod control_plane;
 mod detached;
@@ -21,6 +22,7 @@ mod process;
 mod sample_apiserver;
 mod server;
 
+pub use self::balancer::balance;
 pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
 pub use self::control_plane::{Component, ControlPlane, Options};
 pub use self::detached::end_detached;

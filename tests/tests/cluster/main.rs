@@ -14,6 +14,7 @@ mod control_plane;
 mod daemonsets;
 mod drain;
 mod durability;
+mod etcd;
 mod harm;
 mod host_away;
 mod informers;
