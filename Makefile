@@ -39,9 +39,9 @@ peer-binaries: ## Builds the aggregated server in Go for the benchmarks, once pe
 	@tests/cluster/build.sh sample-apiserver >/dev/null
 
 .PHONY: cluster
-cluster: tools cluster-binaries ## Starts a real control plane on loopback with Drydock
+cluster: tools cluster-binaries ## Starts a real control plane on loopback with Drydock; ETCD=1: three servers over its etcd
 	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-cli -p drydock-tests
-	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION) $(if $(ETCD),--etcd-servers 3)
 
 .PHONY: cluster-down
 cluster-down: ## Stops the control plane of make cluster

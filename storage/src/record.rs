@@ -254,8 +254,8 @@ impl Records {
     }
 
     /// Decodes and checks the value of a state record without a place, from a store that has the revisions elsewhere.
-    pub(crate) fn unplaced_value(&self, key: &Key, bytes: Bytes) -> Result<Value, RecordError> {
-        let record = StateRecord::decode(bytes.slice(bytes.len() - body(&bytes)?.len()..));
+    pub(crate) fn unplaced_value(&self, key: &Key, bytes: &Bytes) -> Result<Value, RecordError> {
+        let record = StateRecord::decode(bytes.slice(bytes.len() - body(bytes)?.len()..));
         let record = record.map_err(RecordError::Protobuf)?;
         self.value(key, StoredState { record })
     }

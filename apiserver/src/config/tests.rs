@@ -137,10 +137,56 @@ fn byte_counts_may_have_suffixes() {
 }
 
 #[test]
+fn etcd_is_chosen_with_the_flags_of_kube_apiserver() {
+    assert_eq!(storage(&[]).etcd, None);
+    let flags = [
+        "--storage-backend=etcd",
+        "--etcd-servers=https://a:2379,https://b:2379",
+        "--etcd-cafile=ca",
+        "--etcd-certfile=c",
+        "--etcd-keyfile=k",
+        "--etcd-prefix=/mine",
+        "--etcd-compaction-interval=0",
+    ];
+    let expected = EtcdConfig {
+        servers: vec!["https://a:2379".to_owned(), "https://b:2379".to_owned()],
+        files: EtcdFiles {
+            ca: Some("ca".into()),
+            certificate: Some("c".into()),
+            key: Some("k".into()),
+        },
+        prefix: "/mine".to_owned(),
+        compaction_interval: Duration::ZERO,
+    };
+    assert_eq!(storage(&flags).etcd, Some(expected));
+    let file = "storageBackend: etcd\netcdServers: [http://a:2379]\n";
+    let etcd = with_file(file, &[]).unwrap().server.storage.etcd.unwrap();
+    assert_eq!(etcd.servers, ["http://a:2379"]);
+    assert_eq!(etcd.prefix, "/registry/drydock");
+    assert_eq!(etcd.compaction_interval, Duration::from_mins(5));
+}
+
+#[test]
 fn invalid_values_are_reported_in_one_line() {
     for (flags, text) in [
         (
-            &["--request-timeout=0s"][..],
+            &["--storage-backend=etcd"][..],
+            "--etcd-servers: is needed with --storage-backend=etcd",
+        ),
+        (
+            &["--etcd-servers=http://a:2379"],
+            "--etcd-servers: needs --storage-backend=etcd",
+        ),
+        (
+            &[
+                "--storage-backend=etcd",
+                "--etcd-servers=https://a",
+                "--etcd-keyfile=k",
+            ],
+            "--etcd-certfile: needs --etcd-keyfile, and the reverse",
+        ),
+        (
+            &["--request-timeout=0s"],
             "--request-timeout: must be at least 1s",
         ),
         (

@@ -43,7 +43,7 @@ impl From<StoreError> for ApiError {
                 Self::storage_read(format!("the stored data of {key} is damaged"))
             }
             StoreError::Unavailable { .. } => {
-                Self::service_unavailable("the storage cannot be read at the moment", 5)
+                Self::service_unavailable("the storage is not available at the moment", 5)
             }
             StoreError::Closed { .. } => Self::service_unavailable("the storage is closed", 5),
         }

@@ -48,7 +48,7 @@ pub(super) struct Member {
 
 /// All members.
 pub(super) struct Members {
-    members: Vec<Member>,
+    list: Vec<Member>,
     preferred: AtomicUsize,
     connection: RwLock<ConnectOptions>,
     /// The id of the cluster, once a member has told it.
@@ -126,9 +126,9 @@ impl Members {
         metrics: EtcdMetrics,
     ) -> Result<Self, EtcdOpenError> {
         let connect_options = options.connection(pem);
-        let mut members = Vec::new();
+        let mut list = Vec::new();
         for endpoint in &options.endpoints {
-            members.push(Member {
+            list.push(Member {
                 endpoint: endpoint.clone(),
                 connection: RwLock::new(connection(endpoint, &connect_options).await?),
                 is_down: AtomicBool::new(false),
@@ -137,7 +137,7 @@ impl Members {
             });
         }
         Ok(Self {
-            members,
+            list,
             preferred: AtomicUsize::new(0),
             connection: RwLock::new(connect_options),
             cluster: OnceLock::new(),
@@ -152,7 +152,7 @@ impl Members {
     /// Connects anew with other certificates. Open watches keep their connections until these end.
     pub(super) async fn reconnect(&self, options: &EtcdOptions, pem: &Pem) -> Result<(), EtcdOpenError> {
         let connect_options = options.connection(pem);
-        for member in &self.members {
+        for member in &self.list {
             let renewed = connection(&member.endpoint, &connect_options).await?;
             *sync::write(&member.connection) = renewed;
         }
@@ -162,14 +162,14 @@ impl Members {
 
     /// All members.
     pub(super) fn all(&self) -> &[Member] {
-        &self.members
+        &self.list
     }
 
     /// The member at the endpoint that requests go to, with its position.
     fn choose(&self) -> Option<(usize, &Member)> {
         let preferred = self.preferred.load(Ordering::Relaxed);
-        let mut from_preferred = self.members.iter().enumerate().cycle().skip(preferred);
-        let mut candidates = from_preferred.by_ref().take(self.members.len());
+        let mut from_preferred = self.list.iter().enumerate().cycle().skip(preferred);
+        let mut candidates = from_preferred.by_ref().take(self.list.len());
         candidates.find(|(_, member)| !member.is_down.load(Ordering::Relaxed))
     }
 
@@ -177,7 +177,7 @@ impl Members {
     fn choose_any(&self) -> Option<(usize, &Member)> {
         let preferred = self.preferred.load(Ordering::Relaxed);
         self.choose()
-            .or_else(|| Some((preferred, self.members.get(preferred)?)))
+            .or_else(|| Some((preferred, self.list.get(preferred)?)))
     }
 
     /// A connection of its own for a watch, and the endpoint it goes to.
@@ -189,7 +189,7 @@ impl Members {
 
     /// Notes that a request to a member failed.
     pub(super) fn note_failure(&self, index: usize, reason: &str) {
-        if let Some(member) = self.members.get(index) {
+        if let Some(member) = self.list.get(index) {
             if !member.is_down.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     endpoint = member.endpoint,
@@ -207,7 +207,7 @@ impl Members {
 
     /// Notes that a member serves.
     pub(super) fn note_success(&self, index: usize) {
-        if let Some(member) = self.members.get(index) {
+        if let Some(member) = self.list.get(index) {
             if member.is_down.swap(false, Ordering::Relaxed) {
                 tracing::info!(endpoint = member.endpoint, "a member of etcd serves again");
             }
@@ -225,7 +225,7 @@ impl Members {
         if self.choose().is_some() {
             return None;
         }
-        let troubles = self.members.iter().map(|member| {
+        let troubles = self.list.iter().map(|member| {
             let trouble = sync::read(&member.trouble);
             format!("{}: {trouble}", member.endpoint)
         });
@@ -238,8 +238,8 @@ impl Members {
     }
 
     /// Gives the store up: it must not be used any more.
-    pub(super) fn fail(&self, reason: String) {
-        if self.failed.set(reason.clone()).is_ok() {
+    pub(super) fn fail(&self, reason: &str) {
+        if self.failed.set(reason.to_owned()).is_ok() {
             tracing::error!(reason, "the store in etcd must not be used any more");
         }
     }
@@ -261,7 +261,7 @@ impl Members {
     ) -> Result<(), StoreError> {
         let found = header.map_or(0, ResponseHeader::cluster_id);
         if *self.cluster.get_or_init(|| found) != found {
-            self.fail(format!("{endpoint} now is a member of another etcd cluster"));
+            self.fail(&format!("{endpoint} now is a member of another etcd cluster"));
         }
         self.check_usable()
     }
@@ -272,7 +272,7 @@ impl Members {
         index: usize,
         header: Option<&ResponseHeader>,
     ) -> Result<(), StoreError> {
-        match self.members.get(index) {
+        match self.list.get(index) {
             Some(member) => self.check_cluster(&member.endpoint, header),
             None => self.check_usable(),
         }
@@ -280,7 +280,7 @@ impl Members {
 
     /// Whether a watch at this member should continue at another one.
     pub(super) fn should_leave(&self, index: usize) -> bool {
-        let member = self.members.get(index);
+        let member = self.list.get(index);
         member.is_some_and(|member| member.is_down.load(Ordering::Relaxed)) && self.choose().is_some()
     }
 
@@ -295,7 +295,7 @@ impl Members {
         self.check_cluster(endpoint, answer.header())?;
         let revision = revision_of(answer).0;
         if revision < before {
-            self.fail(format!(
+            self.fail(&format!(
                 "etcd went back from revision {before} to {revision}: was an old snapshot restored without raising revisions?"
             ));
         }
@@ -345,7 +345,7 @@ impl Members {
         call: impl Fn(Connection) -> F + Send + Sync,
     ) -> Result<Result<T, Failure>, StoreError> {
         let mut not_sent = Failure::NotSent("there is no member".to_owned());
-        for _ in &self.members {
+        for _ in &self.list {
             self.check_usable()?;
             let Some((index, member)) = self.choose() else {
                 let reason = self.outage().unwrap_or_else(|| not_sent.text());

@@ -8,7 +8,7 @@
 //! | handle | `store` (the [`Store`](crate::Store) trait), `parts` (what handles and tasks share) |
 //! | requests | `members` (connections, failover, deadlines), `probe` (which members answer), `failure` (what an error says) |
 //! | keys and values | `keyspace`, `marker` (whose prefix it is) |
-//! | read and write | `transact`, `scan`, `revision`, `watch` |
+//! | read and write | `transact`, `scan`, `revision` (with `waiting`), `watch` |
 //! | start | `options`, `open`, `error` |
 //! | background | `compactor`, `floors` |
 //! | moving | `transfer` (export and import) |
@@ -30,6 +30,7 @@ mod scan;
 mod store;
 mod transact;
 mod transfer;
+mod waiting;
 mod watch;
 
 pub use error::EtcdOpenError;

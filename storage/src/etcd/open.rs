@@ -20,8 +20,8 @@ use super::members::{Connection, Members, Request, revision_of};
 use super::metrics::EtcdMetrics;
 use super::options::{EtcdOptions, Pem};
 use super::parts::{Parts, Shared, revision};
-use super::revision::Waiting;
 use super::transact::REQUEST_BYTES;
+use super::waiting::Waiting;
 use super::{compactor, probe};
 use crate::record::Records;
 use crate::{KeyRange, StoreError};
@@ -128,13 +128,13 @@ fn start_tasks(parts: &Shared, pem: Pem) {
                 parts.floors.ask(&parts.members, &parts.keys).await;
             }
         };
-        let work = async {
+        let work = Box::pin(async {
             tokio::select! {
                 () = compactor::run(parts, parts.options.compaction_interval) => {}
                 () = probe::follow_files(&parts.members, &parts.options, pem) => {}
                 () = floors => {}
             }
-        };
+        });
         until_closed(parts, work).await;
     });
 }

@@ -14,7 +14,7 @@ use super::marker::Marker;
 use super::members::Members;
 use super::metrics::EtcdMetrics;
 use super::options::EtcdOptions;
-use super::revision::Waiting;
+use super::waiting::Waiting;
 use crate::record::{RecordError, Records};
 use crate::{Entry, Health, Key, Revision, StoreError, Value};
 
@@ -96,7 +96,7 @@ impl Parts {
     /// The value of a key.
     pub(super) fn value(&self, key: &Key, bytes: &[u8]) -> Result<Value, Unreadable> {
         let bytes = Bytes::copy_from_slice(bytes);
-        self.records.unplaced_value(key, bytes).map_err(|error| {
+        self.records.unplaced_value(key, &bytes).map_err(|error| {
             if error.is_damage() {
                 self.metrics.checksum_failures.inc();
             }

@@ -12,8 +12,8 @@ use crate::clock::Stopwatch;
 
 /// An answer that takes longer is worth a line in the log.
 const SLOW: Duration = Duration::from_millis(500);
-/// How often the files of certificates are read.
-const READ_FILES_EVERY: Duration = Duration::from_secs(30);
+/// The files of certificates are read once for so many probes.
+const READ_FILES_EVERY: u32 = 30;
 
 /// Probes one member without end.
 pub(super) async fn run(members: &Members, index: usize, period: Duration) {
@@ -67,7 +67,7 @@ async fn probe(members: &Members, member: &Member, limit: Duration) -> Result<()
 /// Connects anew when the files of certificates change, without end.
 pub(super) async fn follow_files(members: &Members, options: &EtcdOptions, mut known: Pem) {
     loop {
-        tokio::time::sleep(READ_FILES_EVERY).await;
+        tokio::time::sleep(options.probe_period * READ_FILES_EVERY).await;
         let read = match options.tls.read() {
             Ok(read) if read == known => continue,
             Ok(read) => read,

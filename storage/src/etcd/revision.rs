@@ -1,7 +1,7 @@
 //! The current revision, linearizably. Reads that wait together share one request.
 
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use etcd_client::GetOptions;
 use tokio::sync::oneshot;
@@ -9,27 +9,15 @@ use tokio::sync::oneshot;
 use super::failure::Failure;
 use super::members::{Request, revision_of};
 use super::parts::{Parts, Shared};
+use super::waiting::Answer;
 use crate::{Revision, StoreError, sync};
-
-/// The answer to one caller.
-type Answer = Result<Revision, Failure>;
-
-/// Callers that wait for the next request.
-#[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Callers>);
-
-#[derive(Debug, Default)]
-struct Callers {
-    answers: Vec<oneshot::Sender<Answer>>,
-    is_running: bool,
-}
 
 /// The current revision. The request is sent after this call began.
 pub(super) async fn current(parts: &Shared) -> Result<Revision, StoreError> {
     parts.check_open()?;
     let (sender, receiver) = oneshot::channel();
     let is_running = {
-        let mut callers = sync::lock(&parts.waiting.0);
+        let mut callers = sync::lock(&parts.waiting.callers);
         callers.answers.push(sender);
         mem::replace(&mut callers.is_running, true)
     };
@@ -48,7 +36,7 @@ pub(super) async fn current(parts: &Shared) -> Result<Revision, StoreError> {
 async fn run(parts: Shared) {
     loop {
         let answers = {
-            let mut callers = sync::lock(&parts.waiting.0);
+            let mut callers = sync::lock(&parts.waiting.callers);
             if callers.answers.is_empty() {
                 callers.is_running = false;
                 return;

@@ -149,7 +149,7 @@ impl Parts {
             (_, Some(_)) => format!("another version took the prefix {} over", self.keys.prefix()),
             (_, None) => format!("the prefix {} was wiped", self.keys.prefix()),
         };
-        self.members.fail(reason.clone());
+        self.members.fail(&reason);
         Err(StoreError::Closed { reason })
     }
 

@@ -304,7 +304,7 @@ impl RocksStore {
             now_ms: self.parts.settings.clock.now_ms(),
         };
         Ok(export::write(path, &exported, &|done| {
-            report(progress, done, Some(total))
+            report(progress, done, Some(total));
         })?)
     }
 }

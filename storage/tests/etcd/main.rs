@@ -1,16 +1,12 @@
 //! The conformance suite on etcd, one process for each case, and what only etcd has.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 #[path = "../support/etcd_process.rs"]
 mod etcd_process;
 mod faults;
 mod moving;
 mod starts;
+mod tls;
 
 use drydock_storage::conformance::Backend;
 use drydock_storage::etcd::EtcdStore;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use drydock_storage::conformance::history::{Call, Operation, Recorder, check};
 use drydock_storage::conformance::recorded_watch::{RecordedWatch, check_watch};
+use drydock_storage::etcd::{EtcdOptions, EtcdStore};
 use drydock_storage::memory::MemoryStore;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::{
@@ -390,6 +391,70 @@ async fn etcd_is_strictly_serializable_across_kills() {
     let truth = all_changes(&other).await;
     watches.check(&truth);
     assert_eq!(check(&recorder.operations(), &truth), Ok(()));
+}
+
+/// Each of three members, and so the leader, is killed while clients write through two servers, and starts again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn etcd_is_strictly_serializable_across_the_loss_of_any_member() {
+    let mut members = EtcdProcess::start_three().await;
+    let endpoints: Vec<String> = members.iter().map(EtcdProcess::endpoint).collect();
+    let open = || async {
+        let options = EtcdOptions {
+            endpoints: endpoints.clone(),
+            ..members[0].options()
+        };
+        EtcdStore::open(options).await.unwrap().0
+    };
+    let stores = [open().await, open().await];
+    let recorder = Arc::new(Recorder::default());
+    let mut watches = Watches::new();
+    let each = (operations() / 6).max(CLIENTS * 8);
+    for (life, member) in (30..).zip(&mut members) {
+        let before = recorder.operations().len() as u64;
+        let [one, two] = &stores;
+        let work = async {
+            let kill = async {
+                while (recorder.operations().len() as u64) < before + each / 4 {
+                    tokio::task::yield_now().await;
+                }
+                member.kill();
+            };
+            let of_one = run_clients(one, &recorder, life, each);
+            let of_two = run_clients(two, &recorder, life + 10, each);
+            let (of_one, of_two, ()) = tokio::join!(of_one, of_two, kill);
+            // Two of three members are enough.
+            put_again(one, &recorder, life).await;
+            of_one.into_iter().chain(of_two).collect::<Vec<_>>()
+        };
+        for end in watches.during(one, work).await {
+            assert!(
+                matches!(
+                    end,
+                    Ok(()) | Err(StoreError::Unknown { .. } | StoreError::Unavailable { .. })
+                ),
+                "{end:?}"
+            );
+        }
+        member.restart().await;
+    }
+    let truth = all_changes(&stores[1]).await;
+    watches.check(&truth);
+    assert_eq!(check(&recorder.operations(), &truth), Ok(()));
+}
+
+/// Writes, again until the outcome is known.
+async fn put_again<S: Store>(store: &S, recorder: &Recorder, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let again = async {
+        for attempt in 0_u64.. {
+            let unique = 1_000_000 + seed * 1_000 + attempt;
+            if write(store, recorder, &mut random, unique).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

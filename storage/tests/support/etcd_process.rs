@@ -1,4 +1,4 @@
-//! A real etcd of one member for a test: a folder of its own, ports from the operating system, killed when dropped.
+//! A real etcd for a test: a folder of its own, ports from the operating system, killed when dropped.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -50,24 +50,54 @@ impl EtcdProcess {
 
     /// Starts an empty etcd with more flags.
     pub(crate) async fn start_with(flags: &[&str]) -> Self {
+        let timing = ["--heartbeat-interval=20", "--election-timeout=200"];
+        let flags = [&timing[..], flags].concat();
+        let mut members = Self::start_members(1, &flags).await;
+        members.pop().unwrap()
+    }
+
+    /// Starts an empty etcd of three members that wait for the disk.
+    pub(crate) async fn start_three() -> Vec<Self> {
+        Self::start_members(3, &[]).await
+    }
+
+    async fn start_members(count: usize, flags: &[&str]) -> Vec<Self> {
         for _ in 0..5 {
-            let mut etcd = Self {
-                process: None,
-                folder: tempfile::tempdir().unwrap(),
-                client: free_port(),
-                peer: free_port(),
-                flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
-            };
-            if etcd.run().await {
-                return etcd;
+            let peers: Vec<SocketAddr> = (0..count).map(|_| free_port()).collect();
+            let cluster: Vec<String> = peers
+                .iter()
+                .enumerate()
+                .map(|(number, peer)| format!("m{number}=http://{peer}"))
+                .collect();
+            let mut members = Vec::new();
+            for (number, peer) in peers.into_iter().enumerate() {
+                let mut member = Self {
+                    process: None,
+                    folder: tempfile::tempdir().unwrap(),
+                    client: free_port(),
+                    peer,
+                    flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+                };
+                member.flags.push(format!("--name=m{number}"));
+                member
+                    .flags
+                    .push(format!("--initial-cluster={}", cluster.join(",")));
+                member.spawn();
+                members.push(member);
             }
-            // Somebody else got one of its ports.
+            let mut all_serve = true;
+            for member in &mut members {
+                all_serve &= member.serves().await;
+            }
+            if all_serve {
+                return members;
+            }
+            // Somebody else got one of the ports.
         }
         panic!("etcd does not start");
     }
 
-    /// Starts the process; returns whether it serves.
-    async fn run(&mut self) -> bool {
+    fn spawn(&mut self) {
         let (client, peer) = (self.endpoint(), format!("http://{}", self.peer));
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
         // The process ends with this one, however this one ends.
@@ -83,16 +113,16 @@ impl EtcdProcess {
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster=default={peer}"))
-            .args([
-                "--heartbeat-interval=20",
-                "--election-timeout=200",
-                "--log-level=warn",
-            ])
+            .arg("--log-level=warn")
             .args(&self.flags)
             .stdout(Stdio::null())
             .stderr(log);
-        let mut process = command.spawn().unwrap();
+        self.process = Some(command.spawn().unwrap());
+    }
+
+    /// Waits until it serves; returns whether it does.
+    async fn serves(&mut self) -> bool {
+        let process = self.process.as_mut().unwrap();
         let serves = tokio::time::timeout(PATIENCE, async {
             loop {
                 if process.try_wait().unwrap().is_some() {
@@ -104,9 +134,7 @@ impl EtcdProcess {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        let serves = serves.await.unwrap();
-        self.process = Some(process);
-        serves
+        serves.await.unwrap()
     }
 
     /// Kills it, as a crash would.
@@ -120,7 +148,8 @@ impl EtcdProcess {
     /// Starts it again with its data.
     pub(crate) async fn restart(&mut self) {
         self.kill();
-        assert!(self.run().await, "etcd does not start again");
+        self.spawn();
+        assert!(self.serves().await, "etcd does not start again");
     }
 
     /// Its process id.
@@ -130,7 +159,8 @@ impl EtcdProcess {
 
     /// Its client URL.
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.client)
+        let is_tls = self.flags.iter().any(|flag| flag.starts_with("--cert-file"));
+        format!("http{}://{}", if is_tls { "s" } else { "" }, self.client)
     }
 
     /// Options of a store in it.

@@ -1,12 +1,13 @@
 //! Starts and ends a real control plane with Drydock in the background, for `make cluster` and `make cluster-down`.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 use drydock_tests::cluster::{
-    ControlPlane, DEFAULT_KUBERNETES_VERSION, Drydock, Lifetime, Options, end_detached,
+    ControlPlane, DEFAULT_KUBERNETES_VERSION, Drydock, Lifetime, Options, balance, end_detached,
 };
 
 /// Starts and ends a real control plane with Drydock on this machine.
@@ -33,6 +34,22 @@ enum Verb {
         /// Start the control plane without Drydock
         #[arg(long)]
         no_drydock: bool,
+        /// The number of servers that share the control plane's etcd; 0: one with a store of its own
+        #[arg(long, default_value_t = 0)]
+        etcd_servers: usize,
+    },
+    /// Forwards connections to several servers
+    #[command(hide = true)]
+    Balance {
+        /// Where to listen
+        #[arg(long)]
+        listen: SocketAddr,
+        /// The servers
+        #[arg(long)]
+        to: Vec<SocketAddr>,
+        /// The cluster's folder, by which the process is found
+        #[arg(long)]
+        dir: PathBuf,
     },
     /// Ends a cluster and removes its folder
     Down {
@@ -56,6 +73,7 @@ async fn main() -> Result<()> {
             dir,
             nodes,
             no_drydock,
+            etcd_servers,
         } => {
             ensure!(
                 !dir.exists(),
@@ -67,6 +85,7 @@ async fn main() -> Result<()> {
                 kubernetes_version,
                 folder: Some(dir.clone()),
                 lifetime: Lifetime::Detached,
+                etcd_servers,
                 ..Options::default()
             };
             let started = up(options, nodes, !no_drydock).await;
@@ -79,6 +98,7 @@ async fn main() -> Result<()> {
             }
             started
         }
+        Verb::Balance { listen, to, dir: _ } => balance(listen, to).await,
         Verb::Down { dir } => {
             end_detached(&dir).await?;
             say("ended")

@@ -57,6 +57,16 @@ impl Binaries {
     }
 }
 
+/// `etcd`, built if this machine has none.
+///
+/// # Errors
+/// The build failed; the script's message is on standard error.
+pub(super) async fn etcd() -> Result<PathBuf> {
+    let script = repository().join("tests/cluster/build.sh");
+    let folder = built_by(&script, &["etcd"]).await.context("build etcd")?;
+    Ok(folder.join("etcd"))
+}
+
 /// The aggregated server in Go, built if this machine has none.
 ///
 /// # Errors
@@ -113,6 +123,9 @@ async fn build_own() -> Result<PathBuf> {
             "drydock-controller",
             "-p",
             "drydock-cli",
+            "-p",
+            "drydock-tests",
+            "--bins",
         ])
         .args(["--profile", profile, "--target-dir"])
         .arg(

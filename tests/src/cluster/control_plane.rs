@@ -44,6 +44,8 @@ pub struct Options {
     /// Whether our servers compare cache and store every few seconds and exit on a difference: for suites, not for
     /// benchmarks.
     pub frequent_cache_checks: bool,
+    /// How many of our servers share the control plane's etcd; 0: one with a store of its own.
+    pub etcd_servers: usize,
 }
 
 impl Default for Options {
@@ -60,6 +62,7 @@ impl Default for Options {
             lifetime: Lifetime::WithParent,
             apiserver_flags: Vec::new(),
             frequent_cache_checks: true,
+            etcd_servers: 0,
         }
     }
 }
@@ -226,6 +229,12 @@ impl ControlPlane {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The client URL of etcd.
+    #[must_use]
+    pub fn etcd_url(&self) -> String {
+        format!("http://{}", self.addresses.etcd_client)
     }
 
     /// The address of kube-apiserver.

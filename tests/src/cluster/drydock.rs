@@ -63,9 +63,13 @@ impl Part {
 /// Addresses, credentials and data stay the same across restarts.
 pub struct Drydock<'a> {
     processes: Processes<Part>,
+    /// The balancer and the further servers, where several share an etcd.
+    others: Processes<usize>,
     control_plane: &'a ControlPlane,
     binaries: PathBuf,
     address: SocketAddr,
+    /// The addresses of the balancer and of the further servers.
+    other_addresses: Vec<SocketAddr>,
     serving: Credential,
 }
 
@@ -83,6 +87,10 @@ impl<'a> Drydock<'a> {
     async fn start_all(control_plane: &'a ControlPlane) -> Result<Self> {
         let drydock = Self::prepare(control_plane).await?;
         drydock.start_part(Part::ApiServer).await?;
+        for number in 1..drydock.other_addresses.len() {
+            drydock.start_server(number).await?;
+        }
+        drydock.start_balancer()?;
         drydock.register().await?;
         drydock.available().await?;
         drydock.start_part(Part::Controller).await?;
@@ -121,12 +129,16 @@ impl<'a> Drydock<'a> {
             let token = admin.ok(&token).await?;
             control_plane.kubeconfig_with_token(account, token.trim_end())?;
         }
+        let servers = control_plane.options().etcd_servers;
+        let mut ports = Ports::reserve(servers + 1)?;
         Ok(Self {
             processes: Processes::default(),
+            others: Processes::default(),
             control_plane,
             binaries,
             // The same for all starts, since the `APIService` names the port.
-            address: Ports::reserve(1)?.take()?,
+            address: ports.take()?,
+            other_addresses: (0..servers).map(|_| ports.take()).collect::<Result<_>>()?,
             serving,
         })
     }
@@ -163,6 +175,75 @@ impl<'a> Drydock<'a> {
         }
         self.processes.insert(part, process);
         Ok(())
+    }
+
+    /// Starts one of several servers over one etcd, which are numbered from 0, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It ended or was not ready in time, or there is no such server.
+    pub async fn start_server(&self, number: usize) -> Result<()> {
+        if number == 0 {
+            return self.start_part(Part::ApiServer).await;
+        }
+        let address = *self
+            .other_addresses
+            .get(number)
+            .context("there is such a server")?;
+        let command = self.server_command(
+            address,
+            &self.file("drydock-serving.crt"),
+            &self.file("drydock-serving.key"),
+            &self.data_dir(),
+        );
+        let (folder, lifetime) = (
+            self.control_plane.folder().path(),
+            self.control_plane.options().lifetime,
+        );
+        let name = format!("drydock-apiserver-{number}");
+        let mut process = Process::spawn(command, &name, folder, lifetime)?;
+        detached::record(folder, process.id())?;
+        let authority = self.control_plane.pki().drydock.certificate();
+        let probe = RawClient::new(address, SERVER_NAME, &authority, None, Protocol::Http1)?;
+        let is_ready = async || Ok(probe.get("/readyz").await?.status().is_success());
+        process.ready(START_DEADLINE, is_ready).await?;
+        self.others.insert(number, process);
+        Ok(())
+    }
+
+    /// Kills one of several servers over one etcd. It may be started again.
+    pub fn kill_server(&self, number: usize) {
+        if number == 0 {
+            self.kill_part(Part::ApiServer);
+        } else {
+            self.others.kill(&number);
+        }
+    }
+
+    /// Starts the balancer in front of several servers, if there are several.
+    fn start_balancer(&self) -> Result<()> {
+        let Some((listen, others)) = self.other_addresses.split_first() else {
+            return Ok(());
+        };
+        let (folder, lifetime) = (
+            self.control_plane.folder().path(),
+            self.control_plane.options().lifetime,
+        );
+        let mut command = Command::new(self.binaries.join("drydock-cluster"));
+        command.arg("balance").arg("--dir").arg(folder);
+        command.args(["--listen", &listen.to_string()]);
+        for server in std::iter::once(&self.address).chain(others) {
+            command.args(["--to", &server.to_string()]);
+        }
+        let process = Process::spawn(command, "balancer", folder, lifetime)?;
+        detached::record(folder, process.id())?;
+        self.others.insert(0, process);
+        Ok(())
+    }
+
+    /// Where the Service leads to.
+    fn service_port(&self) -> u16 {
+        let balancer = self.other_addresses.first();
+        balancer.unwrap_or(&self.address).port()
     }
 
     /// Stops a process with SIGTERM, as a rolling update does. `None` if it was not started.
@@ -313,6 +394,10 @@ impl<'a> Drydock<'a> {
         if self.control_plane.options().frequent_cache_checks {
             command.args(["--debug-cache-check-period", "5s"]);
         }
+        if self.control_plane.options().etcd_servers > 0 {
+            command.arg("--storage-backend=etcd");
+            command.args(["--etcd-servers", &self.control_plane.etcd_url()]);
+        }
         command
     }
 
@@ -344,7 +429,7 @@ impl<'a> Drydock<'a> {
         let manifest = repository().join("deploy/apiserver/apiservice.yaml");
         let mut items = vec![service];
         for api_service in read_manifests(&manifest)? {
-            items.push(local_api_service(&api_service, self.address.port(), &authority)?);
+            items.push(local_api_service(&api_service, self.service_port(), &authority)?);
         }
         let admin = self.control_plane.admin();
         admin

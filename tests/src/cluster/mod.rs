@@ -7,10 +7,12 @@ use std::io::Write as _;
 use anyhow::Result;
 use tokio::sync::OnceCell;
 
+mod balancer;
 mod binaries;
 mod control_plane;
 mod detached;
 mod drydock;
+mod etcd;
 mod folder;
 mod kubeconfig;
 mod node;
@@ -20,10 +22,12 @@ mod process;
 mod sample_apiserver;
 mod server;
 
+pub use self::balancer::balance;
 pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
 pub use self::control_plane::{Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part};
+pub use self::etcd::Etcd;
 pub use self::folder::Folder;
 pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;

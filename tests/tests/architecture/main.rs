@@ -33,12 +33,17 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// A crate, or a module of one, that only these folders and files may name.
 const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("rocksdb", &["storage/src/rocks"]),
+    ("etcd_client", &["storage/src/etcd"]),
     ("hyper", &["apiserver/src/http", "controller/src"]),
-    // The server is generic over its storage backend. The rest are commands on RocksDB's files, and tests.
+    // The server is generic over its storage backend. The rest are commands on a store, and tests.
+    (
+        "drydock_storage::etcd",
+        &["apiserver/src/backend", "apiserver/src/storage_command.rs"],
+    ),
     (
         "drydock_storage::rocks",
         &[
-            "apiserver/src/backend.rs",
+            "apiserver/src/backend",
             "apiserver/src/storage_command.rs",
             "apiserver/src/backups.rs",
             "apiserver/src/cache/tests",
@@ -48,7 +53,15 @@ const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that pure logic must not depend on.
-const IMPURE: &[&str] = &["tokio", "hyper", "kube", "rocksdb", "reqwest", "rustls"];
+const IMPURE: &[&str] = &[
+    "tokio",
+    "hyper",
+    "kube",
+    "rocksdb",
+    "etcd-client",
+    "reqwest",
+    "rustls",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -22,6 +22,7 @@ const WITHOUT_CIRCLES: &[(&str, &[&str])] = &[
     ("apiserver", &["registry"]),
     ("apiserver", &["request"]),
     ("cli", &[]),
+    ("storage", &["etcd"]),
     ("storage", &["rocks"]),
 ];
 

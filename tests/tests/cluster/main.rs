@@ -15,6 +15,7 @@ mod daemonsets;
 mod drain;
 mod durability;
 mod encodings;
+mod etcd;
 mod harm;
 mod host_away;
 mod informers;

@@ -36,18 +36,24 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     };
     rights_are_applied(cluster).await?;
     // The manifests for cert-manager are left out: its kinds are not installed.
-    let (apiserver, controller) = (deploy("apiserver"), deploy("controller"));
-    let (apiserver, controller) = (apiserver.display().to_string(), controller.display().to_string());
+    let [apiserver, controller, etcd] =
+        ["apiserver", "controller", "etcd"].map(|name| deploy(name).display().to_string());
     let arguments = ["apply", "--server-side", "--dry-run=server", "--validate=strict"];
     let output = cluster
-        .kubectl(&[&arguments[..], &["-f", &apiserver, "-f", &controller]].concat())
+        .kubectl(
+            &[
+                &arguments[..],
+                &["-f", &apiserver, "-f", &controller, "-f", &etcd],
+            ]
+            .concat(),
+        )
         .await?;
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
-        applied, 5,
-        "a StatefulSet, a Service, two APIServices and a Deployment"
+        applied, 10,
+        "two StatefulSets, Services, Deployments, budgets and APIServices"
     );
     Ok(())
 }

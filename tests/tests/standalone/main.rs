@@ -7,6 +7,7 @@
 
 mod conformance;
 mod drain;
+mod etcd;
 mod folders;
 mod full;
 mod large;

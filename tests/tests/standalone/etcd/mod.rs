@@ -1,0 +1,14 @@
+//! Servers that store their objects in etcd: the conformance suite, and several servers over one etcd.
+
+mod conformance;
+mod replicas;
+
+use anyhow::Result;
+use drydock_tests::cluster::Etcd;
+use drydock_tests::standalone::Standalone;
+
+/// A server on this etcd.
+async fn server(etcd: &Etcd) -> Result<Standalone> {
+    let [backend, servers] = etcd.server_flags();
+    Standalone::start_with(&[&backend, &servers]).await
+}
