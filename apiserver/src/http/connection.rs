@@ -33,6 +33,7 @@ use super::{
     discard::Unread,
     observed::Observed,
     outgoing::Outgoing,
+    places::Presence,
     socket::{Socket, Unsent},
     streams::{Cancellations, PeerKind, StreamLimits},
 };
@@ -83,6 +84,7 @@ pub struct Connection {
     /// Who the peer is by its certificate, for limits alone.
     pub peer: PeerKind,
     closing: CancellationToken,
+    presence: Arc<Presence>,
 }
 
 impl Connection {
@@ -95,6 +97,7 @@ impl Connection {
             certificates,
             peer: PeerKind::default(),
             closing: CancellationToken::new(),
+            presence: Arc::default(),
         }
     }
 
@@ -102,6 +105,16 @@ impl Connection {
     #[must_use]
     pub fn of(self, peer: PeerKind) -> Self {
         Self { peer, ..self }
+    }
+
+    /// The same in a place of the listener.
+    pub(super) fn at(self, presence: Arc<Presence>) -> Self {
+        Self { presence, ..self }
+    }
+
+    /// The client has authenticated: its connection does not make way for those of strangers.
+    pub fn set_known(&self) {
+        self.presence.set_known();
     }
 
     /// Closes the connection after the responses in flight.
@@ -142,7 +155,11 @@ where
     let now = Instant::now();
     let unsent = (!http2).then(Arc::<Unsent>::default);
     let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
-    let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
+    let activity = Activity::new(
+        stage,
+        Outgoing::new(unsent.clone()),
+        Arc::clone(&connection.presence),
+    );
     let socket = Socket::new(stream, unsent);
     let io = Observed::new(socket.clone(), Arc::clone(&activity), http2);
     let connection = Arc::new(connection);
