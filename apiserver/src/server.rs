@@ -395,11 +395,17 @@ impl Base {
     fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
-        let (store, host, unready) = (store.clone(), Arc::clone(host), self.stages.unready().clone());
+        let (ready, store) = (store.clone(), store.clone());
+        let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
         let health = health
-            .check("etcd", Scope::All, move || match store.health() {
-                StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
+            .check("etcd", Scope::Live, move || match store.health() {
                 StoreHealth::Failed(reason) => Err(reason),
+                // A restart would not help.
+                StoreHealth::Ready | StoreHealth::ReadOnly(_) | StoreHealth::Unreachable(_) => Ok(()),
+            })
+            .check("etcd", Scope::Ready, move || match ready.health() {
+                StoreHealth::Failed(reason) | StoreHealth::Unreachable(reason) => Err(reason),
+                StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
             })
             .check("informer-sync", Scope::Ready, move || {
                 if host.is_synced() {

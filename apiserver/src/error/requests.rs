@@ -32,6 +32,22 @@ impl ApiError {
         .empty_details()
     }
 
+    /// 403: a WebSocket handshake without an `Origin` that is a URL.
+    #[must_use]
+    pub fn forbidden_origin() -> Self {
+        Self::new(Reason::Forbidden, "the Origin header is missing or not a URL")
+    }
+
+    /// 404 as text: a path outside all groups and versions that are served.
+    #[must_use]
+    pub fn no_page() -> Self {
+        Self::text(
+            StatusCode::NOT_FOUND,
+            Some(Reason::NotFound),
+            "404 page not found\n",
+        )
+    }
+
     /// 404 of the router: unknown resource, version, subresource or scope.
     #[must_use]
     pub fn no_route() -> Self {

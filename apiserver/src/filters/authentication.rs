@@ -1,7 +1,7 @@
 //! Identifies the user of a request.
 //!
-//! Front-proxy headers are tried first, then the client's own certificate, then a bearer token; the first that succeeds
-//! counts. A request without any credential is anonymous. An invalid credential is 401 and never becomes anonymous.
+//! Front-proxy headers are tried first, then the client's own certificate, then a bearer token, which a WebSocket may carry
+//! as a subprotocol; the first that succeeds counts. A request without any credential is anonymous. An invalid credential is 401 and never becomes anonymous.
 //! Identity is established per request and never kept with a connection.
 
 use std::{
@@ -23,7 +23,7 @@ use crate::{
         request_header::strip_standard,
         reviews::{Reviews, Source},
     },
-    http::{certificate::PeerCertificates, connection::Connection, streams::PeerKind},
+    http::{certificate::PeerCertificates, connection::Connection, streams::PeerKind, websocket},
     metrics::{Metrics, Outcome},
     request::{UserInfo, Warnings},
 };
@@ -127,7 +127,10 @@ impl Authenticator {
     ) -> Result<Authenticated, ApiError> {
         let before = Instant::now();
         let config = Arc::clone(&self.config.borrow());
-        let result = self.identify(&config, connection, headers, warnings).await;
+        let carried = websocket::take_token(headers);
+        let result = self
+            .identify(&config, connection, headers, carried, warnings)
+            .await;
         match &config.request_header {
             Some(front_proxy) => front_proxy.strip(headers),
             None => strip_standard(headers),
@@ -150,6 +153,7 @@ impl Authenticator {
         config: &AuthenticationConfig,
         connection: &Connection,
         headers: &HeaderMap,
+        carried: Result<Option<String>, &'static str>,
         warnings: &Warnings,
     ) -> Result<Authenticated, Vec<Cause>> {
         let mut causes: Vec<Cause> = Vec::new();
@@ -170,7 +174,14 @@ impl Authenticator {
             Ok(None) => {}
             Err(cause) => causes.push(cause),
         }
-        if let Some(token) = bearer_token(headers, warnings) {
+        let carried = carried.unwrap_or_else(|cause| {
+            causes.push(cause.into());
+            None
+        });
+        for token in bearer_token(headers, warnings)
+            .into_iter()
+            .chain(carried.as_deref())
+        {
             match self.by_token(token, connection.remote.ip()).await {
                 Ok(user) => {
                     return Ok(Authenticated {

@@ -164,8 +164,8 @@ impl<H: Handler> Service for Chain<H> {
         // Futures are pinned where they are made, so that the filters around them hold a pointer and no copy.
         let filtered = pin!(async {
             parsed?;
-            // Upgrade: not supported by any handler.
-            upgrade::refuse(request.headers())?;
+            // Upgrade: only watches support one.
+            upgrade::check(&state.info, request.headers())?;
             // Shutdown: before authentication, which costs a review; the request counts as in flight from here.
             let in_flight = shutdown::admit(&self.stages, &state.info, request.headers(), connection)?;
             // Deadline: everything inside shares the time limit of the request, its body included.

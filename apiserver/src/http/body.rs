@@ -285,6 +285,18 @@ impl RequestBody {
         Self(Source::Unread(unread))
     }
 
+    /// The largest size the body can have, in bytes: its Content-Length. [`BODY_LIMIT`] if the client has not told it.
+    #[must_use]
+    pub fn max_bytes(&self) -> usize {
+        match &self.0 {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Unread(unread) => {
+                let told = unread.size_hint().upper();
+                told.map_or(BODY_LIMIT, |bytes| usize::try_from(bytes).unwrap_or(BODY_LIMIT))
+            }
+        }
+    }
+
     /// Reads the whole body.
     ///
     /// # Errors

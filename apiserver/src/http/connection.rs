@@ -2,26 +2,29 @@
 //!
 //! ALPN selects HTTP/1.1 or HTTP/2, with hyper's builders and every limit set explicitly: an aggregator sends the requests
 //! of all its users over few connections, so streams are many and header blocks large. Slow and idle clients are
-//! disconnected.
+//! disconnected. A connection that is upgraded to WebSocket goes on in [`websocket`].
 
 use std::{
+    io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    task::Poll,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    task::{Context, Poll},
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use http::{Request, Response, header};
 use http_body::Body as _;
+use hyper::upgrade::OnUpgrade;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -36,6 +39,7 @@ use super::{
     places::Presence,
     socket::{Socket, Unsent},
     streams::{Cancellations, PeerKind, StreamLimits},
+    websocket::{self, Messages},
 };
 
 /// The largest header block: 1 MiB and Go's allowance of 4 KiB.
@@ -151,6 +155,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service,
 {
+    let upgraded = Upgraded::default();
     let http2 = connection.http2;
     let now = Instant::now();
     let unsent = (!http2).then(Arc::<Unsent>::default);
@@ -171,16 +176,21 @@ where
         flooded: cancellations.flooded().clone(),
     };
     let handler = {
-        let activity = Arc::clone(&activity);
-        service_fn(move |request: Request<Incoming>| {
+        let (activity, upgraded) = (Arc::clone(&activity), Arc::clone(&upgraded));
+        service_fn(move |mut request: Request<Incoming>| {
             let busy = activity.begin();
+            let upgrade = hyper::upgrade::on(&mut request);
             let request = with_body(request, &activity);
-            let activity = Arc::clone(&activity);
+            let (activity, upgraded) = (Arc::clone(&activity), Arc::clone(&upgraded));
             let (connection, service) = (Arc::clone(&connection), Arc::clone(&service));
             let unanswered = cancellations.begin();
             async move {
                 let response = service.serve(&connection, request).await;
                 unanswered.answered();
+                let (response, messages) = websocket::take_messages(response);
+                if let Some(messages) = messages {
+                    *upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, messages));
+                }
                 Ok::<_, std::convert::Infallible>(
                     response.map(|body| activity.outgoing.track(body.holding(busy))),
                 )
@@ -199,16 +209,66 @@ where
         )
         .await;
     } else {
-        let served = http1_builder().serve_connection(io, handler);
+        let served = http1_builder().serve_connection(io, handler).with_upgrades();
         let served = std::pin::pin!(served);
         drive(
             served,
-            http1::Connection::graceful_shutdown,
+            http1::UpgradeableConnection::graceful_shutdown,
             &socket,
             &activity,
             &ends,
         )
         .await;
+        let upgraded = upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((upgrade, messages)) = upgraded
+            && let Some(Ok(stream)) = upgrade.now_or_never()
+        {
+            let stream = TokioIo::new(stream);
+            websocket::run(Unbuffered { stream, socket }, messages).await;
+        }
+    }
+}
+
+/// The upgrade of a connection, and the messages to send on it.
+type Upgraded = Arc<Mutex<Option<(OnUpgrade, Messages)>>>;
+
+/// An upgraded connection. Unlike [`Socket`], it sends what was written when it is flushed.
+struct Unbuffered<S> {
+    stream: TokioIo<hyper::upgrade::Upgraded>,
+    socket: Socket<S>,
+}
+
+impl<S> AsyncRead for Unbuffered<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S> AsyncWrite for Unbuffered<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_sent(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

@@ -18,6 +18,7 @@ mod socket;
 pub mod streams;
 pub mod target;
 pub mod tls;
+pub mod websocket;
 
 #[cfg(test)]
 mod tests;

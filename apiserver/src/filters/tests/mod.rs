@@ -187,17 +187,18 @@ async fn error_responses_carry_warnings() {
 }
 
 #[tokio::test]
-async fn upgrades_are_rejected() {
+async fn only_watches_are_upgraded_and_only_to_websocket() {
     let cluster = Cluster::new();
-    let lines = [("connection", "upgrade"), ("upgrade", "websocket")];
-    assert_eq!(
-        cluster
-            .server
-            .send(&connection(None), get(PATH, &lines))
-            .await
-            .code,
-        400
-    );
+    let watch = "/apis/g/v/rs?watch=1";
+    for (target, protocol, code) in [
+        (PATH, "websocket", 400),
+        (watch, "h2c", 400),
+        (watch, "WebSocket", 200),
+    ] {
+        let lines = [("connection", "upgrade"), ("upgrade", protocol)];
+        let response = cluster.server.send(&connection(None), get(target, &lines)).await;
+        assert_eq!(response.code, code, "{target} {protocol}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
