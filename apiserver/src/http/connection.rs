@@ -223,6 +223,8 @@ where
         if let Some((upgrade, messages)) = upgraded
             && let Some(Ok(stream)) = upgrade.now_or_never()
         {
+            // Not idle, although no request is in flight.
+            let _busy = activity.begin();
             let stream = TokioIo::new(stream);
             websocket::run(Unbuffered { stream, socket }, messages).await;
         }
