@@ -77,6 +77,7 @@ NIGHTLY := crash histories soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
+nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
 nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \

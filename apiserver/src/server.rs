@@ -85,6 +85,9 @@ pub enum RunError {
     /// The task that feeds a watch cache ended: the cache would never see another change.
     #[error("a watch cache stopped following the storage")]
     CacheEnded,
+    /// A loop that follows the host ended: certificates and namespaces would be judged by what was true then.
+    #[error("the host is no longer followed")]
+    HostLost,
     /// The store did not close.
     #[error("the storage did not close")]
     Close(#[source] StoreError),
@@ -315,7 +318,7 @@ impl Base {
         });
         tasks.spawn(listener.run(tls, Arc::new(chain), self.metrics, self.stages.clone()));
 
-        let ended = wait_for_shutdown(&store, &mut feeders).await;
+        let ended = wait_for_shutdown(&store, &*host, &mut feeders).await;
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
@@ -448,8 +451,12 @@ async fn end_watches<S: Store>(caches: Vec<WatchCache<S>>, ending: CancellationT
     }
 }
 
-/// Waits for a signal, which is no failure, or for the store or the feeder of a cache to fail.
-async fn wait_for_shutdown<S: Store>(store: &S, feeders: &mut JoinSet<()>) -> Result<(), RunError> {
+/// Waits for a signal, which is no failure, or for the store, the host or the feeder of a cache to fail.
+async fn wait_for_shutdown<S: Store>(
+    store: &S,
+    host: &dyn Host,
+    feeders: &mut JoinSet<()>,
+) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|_| RunError::Machine("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|_| RunError::Machine("signals"))?;
     let mut check = tokio::time::interval(HEALTH_PERIOD);
@@ -458,6 +465,7 @@ async fn wait_for_shutdown<S: Store>(store: &S, feeders: &mut JoinSet<()>) -> Re
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             Some(_) = feeders.join_next() => return Err(RunError::CacheEnded),
+            () = host.failed() => return Err(RunError::HostLost),
             _ = check.tick() => {
                 if let StoreHealth::Failed(reason) = store.health() {
                     tracing::error!(reason, "the storage has failed: only a restart can establish what it holds");

@@ -1,8 +1,9 @@
 //! Serves `/livez`, `/readyz`, `/healthz` and `/metrics` over HTTPS.
 
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ use crate::config::CertificateFiles;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
-/// How many connections are served at a time. Probes and scrapers need few.
+/// How many connections are served at a time; beyond that old ones make way. Probes and scrapers need few.
 const MAX_CONNECTIONS: usize = 64;
 /// The timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -175,29 +175,49 @@ impl Listener {
 
     /// Serves until cancelled.
     pub async fn serve(self, health: Health, cancel: CancellationToken) {
-        let limit = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
+        let mut open = VecDeque::new();
         loop {
-            let permit = Arc::clone(&limit).acquire_owned();
             let accepted = tokio::select! {
                 () = cancel.cancelled() => return,
-                accepted = async { (permit.await, self.listener.accept().await) } => accepted,
+                accepted = self.listener.accept() => accepted,
             };
             while connections.try_join_next().is_some() {}
-            let (Ok(permit), Ok((stream, _))) = accepted else {
+            let Ok((stream, remote)) = accepted else {
                 // Most likely the process is out of file descriptors, which connections release as they end.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
+            make_way(&mut open);
             let (tls, health) = (self.tls.clone(), health.clone());
-            connections.spawn(async move {
+            let connection = connections.spawn(async move {
                 let served = tokio::time::timeout(MAX_CONNECTION_AGE, serve_connection(stream, tls, health));
                 if let Ok(Err(error)) = served.await {
                     tracing::debug!(%error, "a connection for health or metrics failed");
                 }
-                drop(permit);
             });
+            open.push_back((remote.ip(), connection));
         }
+    }
+}
+
+/// Ends a connection if there are too many: the oldest of the address that has the most. Probes have few and are answered at
+/// once, so they always find room.
+fn make_way(open: &mut VecDeque<(IpAddr, AbortHandle)>) {
+    open.retain(|(_, connection)| !connection.is_finished());
+    if open.len() < MAX_CONNECTIONS {
+        return;
+    }
+    let mut counts = HashMap::<IpAddr, usize>::new();
+    for (address, _) in &*open {
+        *counts.entry(*address).or_default() += 1;
+    }
+    let most = counts.values().copied().max();
+    let oldest = open
+        .iter()
+        .position(|(address, _)| counts.get(address).copied() == most);
+    if let Some((_, connection)) = oldest.and_then(|at| open.remove(at)) {
+        connection.abort();
     }
 }
 
@@ -248,6 +268,27 @@ fn self_signed(address: SocketAddr) -> Result<CertifiedKey, HealthError> {
 mod tests {
     use super::*;
     use crate::stores::Informers;
+
+    #[tokio::test]
+    async fn connections_of_the_address_with_the_most_make_way() {
+        let (holder, prober) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut connections = JoinSet::new();
+        let mut open = VecDeque::new();
+        let connect = |connections: &mut JoinSet<()>, open: &mut VecDeque<_>, address| {
+            make_way(open);
+            open.push_back((address, connections.spawn(std::future::pending())));
+        };
+        connect(&mut connections, &mut open, prober);
+        for _ in 0..MAX_CONNECTIONS * 2 {
+            connect(&mut connections, &mut open, holder);
+        }
+        assert_eq!(open.len(), MAX_CONNECTIONS);
+        assert_eq!(open.front().map(|(address, _)| *address), Some(prober));
+        for _ in 0..=MAX_CONNECTIONS {
+            assert!(connections.join_next().await.unwrap().unwrap_err().is_cancelled());
+        }
+        assert_eq!(connections.len(), MAX_CONNECTIONS);
+    }
 
     #[test]
     fn process_is_ready_from_synced_stores_until_shutdown() {

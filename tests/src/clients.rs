@@ -167,6 +167,16 @@ pub enum Protocol {
     Http2,
 }
 
+impl Protocol {
+    /// Its names in ALPN.
+    fn names(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Http1 => vec![b"http/1.1".to_vec()],
+            Self::Http2 => vec![b"h2".to_vec()],
+        }
+    }
+}
+
 /// An HTTPS client that sends requests unchanged, for forged identity headers, unusual paths and untrusted client
 /// certificates. It verifies the server's certificate.
 #[derive(Clone)]
@@ -214,10 +224,7 @@ impl RawClient {
                     .context("use the client certificate")?
             }
         };
-        tls.alpn_protocols = match protocol {
-            Protocol::Http1 => vec![b"http/1.1".to_vec()],
-            Protocol::Http2 => vec![b"h2".to_vec()],
-        };
+        tls.alpn_protocols = protocol.names();
         let server_name = ServerName::try_from(server_name.to_owned())
             .with_context(|| format!("{server_name} is not a server name"))?;
         Ok(Self {
@@ -258,6 +265,18 @@ impl RawClient {
         Self {
             tls: Arc::new(tls),
             protocol: Protocol::Http1,
+            ..self.clone()
+        }
+    }
+
+    /// The same client with another protocol.
+    #[must_use]
+    pub fn speaking(&self, protocol: Protocol) -> Self {
+        let mut tls = ClientConfig::clone(&self.tls);
+        tls.alpn_protocols = protocol.names();
+        Self {
+            tls: Arc::new(tls),
+            protocol,
             ..self.clone()
         }
     }

@@ -11,6 +11,7 @@
 //! standalone              the server without a cluster, and the controller
 //! ledger                  a record of all writes, which checks every list and watch
 //! lines                   the lines of a watch's body
+//! abuse                   what users can do to each other, and a client that must not notice
 //! soak                    hours of load, checked while it runs
 //! pseudo_terminal         commands in a terminal of a given size
 //! environment             numbers from environment variables
@@ -21,6 +22,7 @@
 //! control plane of its own. Everything listens on loopback, on ports from the operating system, and ends with the
 //! process that started it, even if that is killed.
 
+pub mod abuse;
 pub mod calls;
 pub mod clients;
 pub mod cluster;

@@ -195,6 +195,21 @@ impl Standalone {
     /// # Errors
     /// The kubeconfig cannot be read.
     pub fn raw_client(&self, protocol: Protocol) -> Result<RawClient> {
+        let (authority, admin) = self.credentials()?;
+        RawClient::new(self.address, "localhost", &authority, Some(&admin), protocol)
+    }
+
+    /// A raw client without a credential.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be read.
+    pub fn stranger(&self, protocol: Protocol) -> Result<RawClient> {
+        let (authority, _) = self.credentials()?;
+        RawClient::new(self.address, "localhost", &authority, None, protocol)
+    }
+
+    /// The authority of the server's certificate, and the admin's credential.
+    fn credentials(&self) -> Result<(String, Credential)> {
         let config = Kubeconfig::read_from(self.kubeconfig()).context("read the kubeconfig")?;
         let decode = |data: Option<&str>| {
             let bytes = STANDARD
@@ -220,6 +235,6 @@ impl Standalone {
             certificate,
             key: decode(key)?,
         };
-        RawClient::new(self.address, "localhost", &authority, Some(&credential), protocol)
+        Ok((authority, credential))
     }
 }

@@ -113,6 +113,9 @@ impl Authenticator {
         if connection.http2 && result.as_ref().map_or(true, Authenticated::is_stranger) {
             connection.close();
         }
+        if result.as_ref().is_ok_and(|found| !found.is_stranger()) {
+            connection.set_known();
+        }
         result
     }
 

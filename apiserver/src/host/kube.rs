@@ -10,7 +10,7 @@ mod options;
 mod review;
 mod settings;
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{fmt, panic::AssertUnwindSafe, path::Path, sync::Arc, time::Duration};
 
 use drydock_machinery::clock::Clock;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -68,6 +68,8 @@ pub struct KubeHost {
     metrics: Metrics,
     clock: Arc<dyn Clock>,
     tasks: TaskTracker,
+    /// Cancelled when a loop that follows the host has ended before it should.
+    failed: CancellationToken,
 }
 
 impl fmt::Debug for KubeHost {
@@ -107,6 +109,7 @@ impl KubeHost {
             metrics,
             clock,
             tasks: TaskTracker::new(),
+            failed: CancellationToken::new(),
         });
         host.follow(settings, &stop);
         Ok(host)
@@ -119,18 +122,40 @@ impl KubeHost {
     }
 
     fn follow(&self, settings: Settings, stop: &CancellationToken) {
-        let until = |work: BoxFuture<'static, ()>| {
-            let stop = stop.clone();
-            self.tasks.spawn(async move {
-                tokio::select! { () = stop.cancelled() => {}, () = work => {} }
-            });
+        let until = |name: &'static str, work: BoxFuture<'static, ()>| {
+            let (stop, failed) = (stop.clone(), self.failed.clone());
+            self.tasks.spawn(follow_until(stop, failed, name, work));
         };
         let events = watch_all(Api::<PartialObjectMeta<KubeNamespace>>::all(self.client.clone()));
         let namespaces = Arc::clone(&self.namespaces);
-        until(mirror(events, namespaces, "namespaces", mirrored_namespace).boxed());
+        until(
+            "namespaces",
+            mirror(events, namespaces, "namespaces", mirrored_namespace).boxed(),
+        );
         let events = watch_all(Api::<PartialObjectMeta<Node>>::all(self.client.clone()));
-        until(mirror(events, Arc::clone(&self.nodes), "nodes", mirrored_node).boxed());
-        until(settings.follow().boxed());
+        until(
+            "nodes",
+            mirror(events, Arc::clone(&self.nodes), "nodes", mirrored_node).boxed(),
+        );
+        until("authentication settings", settings.follow().boxed());
+    }
+}
+
+/// Runs `work` until `stop`. If it ends or panics before, what it follows is stale from then on: that is logged, and `failed`
+/// is cancelled.
+async fn follow_until(
+    stop: CancellationToken,
+    failed: CancellationToken,
+    name: &'static str,
+    work: BoxFuture<'static, ()>,
+) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        ended = AssertUnwindSafe(work).catch_unwind() => {
+            let panicked = ended.is_err();
+            tracing::error!(panicked, "the host's {name} are no longer followed");
+            failed.cancel();
+        }
     }
 }
 
@@ -291,7 +316,11 @@ impl Host for KubeHost {
     }
 
     fn is_synced(&self) -> bool {
-        self.namespaces.is_synced() && self.nodes.is_synced()
+        self.namespaces.is_synced() && self.nodes.is_synced() && !self.failed.is_cancelled()
+    }
+
+    fn failed(&self) -> BoxFuture<'_, ()> {
+        self.failed.cancelled().boxed()
     }
 }
 
@@ -312,4 +341,26 @@ struct ApiServiceSpec {
     #[serde(default)]
     version: String,
     service: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_ends_too_early_is_a_failure() {
+        let works: [(BoxFuture<'static, ()>, bool); 3] = [
+            (async { panic!("a bug") }.boxed(), true),
+            (std::future::ready(()).boxed(), true),
+            (std::future::pending().boxed(), false),
+        ];
+        for (work, expected) in works {
+            let (stop, failed) = (CancellationToken::new(), CancellationToken::new());
+            if !expected {
+                stop.cancel();
+            }
+            follow_until(stop, failed.clone(), "settings", work).await;
+            assert_eq!(failed.is_cancelled(), expected);
+        }
+    }
 }

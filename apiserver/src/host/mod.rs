@@ -11,7 +11,7 @@ pub mod trust;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -248,6 +248,11 @@ pub trait Host: Send + Sync + 'static {
     /// Records an event: best effort, and never awaited by a request.
     fn record_event(&self, event: HostEvent);
 
-    /// Whether the caches behind these calls are complete: the readiness check `informer-sync`.
+    /// Whether the caches behind these calls are complete and followed: the readiness check `informer-sync`.
     fn is_synced(&self) -> bool;
+
+    /// Returns when the host is no longer followed because of a bug, which only a restart can mend.
+    fn failed(&self) -> BoxFuture<'_, ()> {
+        std::future::pending().boxed()
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::outgoing::Outgoing;
+use super::{outgoing::Outgoing, places::Presence};
 
 /// The requests of a connection.
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub(super) struct Activity {
     /// How many are in flight.
     pub(super) requests: AtomicUsize,
     stage: Mutex<Stage>,
+    presence: Arc<Presence>,
     /// Their responses.
     pub(super) outgoing: Outgoing,
 }
@@ -30,10 +31,11 @@ pub(super) enum Stage {
 }
 
 impl Activity {
-    pub(super) fn new(stage: Stage, outgoing: Outgoing) -> Arc<Self> {
+    pub(super) fn new(stage: Stage, outgoing: Outgoing, presence: Arc<Presence>) -> Arc<Self> {
         Arc::new(Self {
             requests: AtomicUsize::new(0),
             stage: Mutex::new(stage),
+            presence,
             outgoing,
         })
     }
@@ -48,6 +50,7 @@ impl Activity {
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Busy {
+        self.presence.begin_request();
         if self.requests.fetch_add(1, Ordering::AcqRel) == 0 {
             self.set(|_| Stage::Busy);
         }
@@ -60,6 +63,7 @@ pub(super) struct Busy(Arc<Activity>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
+        self.0.presence.end_request();
         if self.0.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.set(|_| Stage::Idle(Instant::now()));
         }

@@ -36,6 +36,7 @@ use super::{
     discard::Unread,
     observed::Observed,
     outgoing::Outgoing,
+    places::Presence,
     socket::{Socket, Unsent},
     streams::{Cancellations, PeerKind, StreamLimits},
     websocket::{self, Messages},
@@ -87,6 +88,7 @@ pub struct Connection {
     /// Who the peer is by its certificate, for limits alone.
     pub peer: PeerKind,
     closing: CancellationToken,
+    presence: Arc<Presence>,
 }
 
 impl Connection {
@@ -99,6 +101,7 @@ impl Connection {
             certificates,
             peer: PeerKind::default(),
             closing: CancellationToken::new(),
+            presence: Arc::default(),
         }
     }
 
@@ -106,6 +109,16 @@ impl Connection {
     #[must_use]
     pub fn of(self, peer: PeerKind) -> Self {
         Self { peer, ..self }
+    }
+
+    /// The same in a place of the listener.
+    pub(super) fn at(self, presence: Arc<Presence>) -> Self {
+        Self { presence, ..self }
+    }
+
+    /// The client has authenticated: its connection does not make way for those of strangers.
+    pub fn set_known(&self) {
+        self.presence.set_known();
     }
 
     /// Closes the connection after the responses in flight.
@@ -147,7 +160,11 @@ where
     let now = Instant::now();
     let unsent = (!http2).then(Arc::<Unsent>::default);
     let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
-    let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
+    let activity = Activity::new(
+        stage,
+        Outgoing::new(unsent.clone()),
+        Arc::clone(&connection.presence),
+    );
     let socket = Socket::new(stream, unsent);
     let io = Observed::new(socket.clone(), Arc::clone(&activity), http2);
     let connection = Arc::new(connection);
@@ -206,6 +223,8 @@ where
         if let Some((upgrade, messages)) = upgraded
             && let Some(Ok(stream)) = upgrade.now_or_never()
         {
+            // Not idle, although no request is in flight.
+            let _busy = activity.begin();
             let stream = TokioIo::new(stream);
             websocket::run(Unbuffered { stream, socket }, messages).await;
         }

@@ -5,7 +5,6 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -14,6 +13,7 @@ use super::{
     certificate::PeerCertificates,
     connection::{self, Connection, Service},
     outgoing::READ_TIMEOUT,
+    places::{Place, PlaceLimits, Places},
     shutdown::Stages,
     streams::PeerKind,
     tls::Tls,
@@ -22,8 +22,12 @@ use crate::metrics::Metrics;
 
 /// Time limit of a handshake; without it scanners and dead peers would hold tasks.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of connections. The aggregator needs a handful; more wait in the kernel.
-const CONNECTIONS: usize = 4096;
+/// Maximum number of connections. The aggregator needs a handful.
+const PLACES: PlaceLimits = PlaceLimits {
+    connections: 4096,
+    per_address: 1024,
+    kept: 64,
+};
 /// Pause after the system had no file descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,27 +58,33 @@ impl Listener {
     /// Accepts connections until the shutdown closes the listener. Each runs as a task of `stages`.
     pub async fn run<S: Service>(self, tls: Arc<Tls>, service: Arc<S>, metrics: Metrics, stages: Stages) {
         tracing::info!(address = %self.address, "serving securely");
-        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Places::new(PLACES);
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = stages.closed().cancelled() => return,
-                accepted = async {
-                    let permit = Arc::clone(&permits).acquire_owned().await;
-                    (self.socket.accept().await, permit)
-                } => accepted,
+                accepted = self.socket.accept() => accepted,
             };
-            let (Ok((stream, remote)), Ok(permit)) = accepted else {
+            let Ok((stream, remote)) = accepted else {
                 // Usually a temporary lack of file descriptors; without the pause this loop would spin.
                 tracing::warn!("accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             };
+            let Some(place) = places.admit(remote.ip()) else {
+                tracing::debug!(%remote, "connection closed: there are too many");
+                continue;
+            };
             let acceptor = TlsAcceptor::from(tls.current());
             let (service, metrics, closed) = (Arc::clone(&service), metrics.clone(), stages.closed().clone());
             stages.connections().spawn(async move {
-                let _permit = permit;
-                serve(stream, remote, acceptor, service, &metrics, closed).await;
+                let evicted = place.evicted().clone();
+                tokio::select! {
+                    () = evicted.cancelled() => {
+                        tracing::debug!(%remote, "connection closed: it made way for another");
+                    }
+                    () = serve(stream, remote, &place, acceptor, service, &metrics, closed) => {}
+                }
             });
         }
     }
@@ -92,6 +102,7 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 async fn serve<S: Service>(
     stream: TcpStream,
     remote: SocketAddr,
+    place: &Place,
     acceptor: TlsAcceptor,
     service: Arc<S>,
     metrics: &Metrics,
@@ -119,7 +130,13 @@ async fn serve<S: Service>(
     let peer = certificates
         .as_ref()
         .map_or(PeerKind::Stranger, |certificates| service.peer(certificates));
-    let connection = Connection::new(remote, http2, certificates).of(peer);
+    if !place.settle(peer) {
+        tracing::debug!(%remote, "connection closed: its place is kept for trusted certificates");
+        return;
+    }
+    let connection = Connection::new(remote, http2, certificates)
+        .of(peer)
+        .at(Arc::clone(place.presence()));
     connection::serve(stream, connection, service, closed).await;
 }
 

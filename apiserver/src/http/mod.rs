@@ -12,6 +12,7 @@ pub mod failure;
 pub mod listener;
 mod observed;
 mod outgoing;
+mod places;
 pub mod shutdown;
 mod socket;
 pub mod streams;

@@ -197,10 +197,14 @@ impl Reloader {
                         tracing::error!(%error, cause, "invalid serving certificate, keeping the old one");
                     }
                 },
-                changed = self.authentication.changed(), if watching => match changed {
-                    Ok(()) => self.update_hints(),
-                    Err(_) => watching = false,
-                },
+                changed = self.authentication.changed(), if watching => {
+                    watching = changed.is_ok();
+                    if watching {
+                        self.update_hints();
+                    } else if !stop.is_cancelled() {
+                        tracing::error!("the authentication settings are no longer followed");
+                    }
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
     reason = "tests fail by panicking, also where JSON has another shape"
 )]
 
+mod abuse;
 mod clients;
 mod conformance;
 mod control_plane;

@@ -138,9 +138,9 @@ async fn requests_beyond_the_limit_in_flight_are_429() -> Result<()> {
     let visitor = pki.cluster.client("visitor", None, Validity::Current)?;
     let client = server.raw_client(Some(&visitor), Protocol::Http2)?;
     let admin = Caller::new(server.raw_client(Some(&pki.admin), Protocol::Http2)?);
-    // Each path needs an access review of its own, which takes time.
-    let busy = eventually("two requests at the same time", PATIENCE, async || {
-        let all = (0..20).map(async |number| {
+    // Each path needs an access review of its own, which takes time. Two hundred requests of a user may wait.
+    let busy = eventually("more requests than may wait", PATIENCE, async || {
+        let all = (0..300).map(async |number| {
             let path = format!("{}/n{number}", collection());
             Caller::new(client.clone()).get(&path).await
         });

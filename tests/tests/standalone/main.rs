@@ -5,6 +5,7 @@
     reason = "tests fail by panicking, also where JSON has another shape"
 )]
 
+mod abuse;
 mod conformance;
 mod drain;
 mod etcd;

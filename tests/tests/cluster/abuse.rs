@@ -1,0 +1,106 @@
+//! Behind kube-apiserver all users share a connection: what one of them does must not reach the others.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use drydock_tests::abuse::{Abuser, Honest, Volume};
+use drydock_tests::calls::Caller;
+use drydock_tests::clients::Protocol;
+use drydock_tests::cluster::pki::Validity;
+use http::Method;
+use serde_json::json;
+
+use crate::stage::{ROOT, Stage, interceptor, together};
+
+/// Groups of a user with very many.
+const GROUPS: usize = 1500;
+
+/// Binds users to all rights on interceptors, which are of the cluster.
+async fn grant(stage: &Stage, name: &str, users: &[&str]) -> Result<()> {
+    let subjects: Vec<_> = users
+        .iter()
+        .map(|user| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }))
+        .collect();
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name },
+            "rules": [{
+                "apiGroups": ["coordination.k8s.io"], "resources": ["evictioninterceptors"], "verbs": ["*"],
+            }],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+            "subjects": subjects,
+        },
+    ] });
+    stage.kubectl().apply(&list.to_string()).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    grant(&stage, "abuse", &["abuse-alice", "abuse-mallory"]).await?;
+    let client = |name: &str| {
+        let authority = &stage.control_plane().pki().cluster;
+        let credential = authority.client(name, None, Validity::Current)?;
+        stage.control_plane().raw_client(Some(&credential))
+    };
+    let collection = format!("{ROOT}/evictioninterceptors");
+    let alice = Caller::new(client("abuse-alice")?);
+    let honest = Honest::new(alice, collection.clone(), |round| {
+        interceptor(&format!("abuse-{round}.example.com"), "abuse")
+    });
+    let mallory = Abuser::new(client("abuse-mallory")?.speaking(Protocol::Http2), collection);
+    let fared = honest
+        .work_during(mallory.abuse(Volume {
+            cancelled: 3000,
+            refused: 3000,
+            watches: 500,
+            drops: 20,
+            targets: 20,
+            selectors: 20,
+        }))
+        .await?;
+    eprintln!("{fared:?}");
+    ensure!(fared.slowest < Duration::from_secs(10), "{fared:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_user_with_very_many_groups_reads_and_watches() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let admin = stage
+            .control_plane()
+            .raw_client(Some(&stage.control_plane().pki().admin))?;
+        let mut caller = Caller::new(admin.speaking(protocol)).with_header("Impersonate-User", "many")?;
+        for number in 0..GROUPS {
+            caller = caller.with_header("Impersonate-Group", &format!("groups-of-a-directory:{number}"))?;
+        }
+        let caller = caller.with_header("Impersonate-Group", "system:masters")?;
+        let path = format!("{ROOT}/evictioninterceptors");
+        caller.get(&path).await?.expect(200)?;
+
+        // kube-apiserver sends an upgrade on a connection of its own, over HTTP/1.1.
+        let upgrade = caller
+            .with_header("Upgrade", "websocket")?
+            .with_header("Connection", "Upgrade")?;
+        if protocol == Protocol::Http1 {
+            // A list is not upgraded: our server refuses it, and has read every line before.
+            let response = upgrade.call(Method::GET, &path, "", "").await?;
+            ensure!(response.status == 400, "{}: {}", response.status, response.text());
+            ensure!(
+                response.text().contains("protocol upgrades are not supported"),
+                "{}",
+                response.text()
+            );
+        }
+    }
+    Ok(())
+}
