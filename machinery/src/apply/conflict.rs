@@ -20,7 +20,7 @@ pub struct Conflict {
     pub subresource: String,
     /// The time of the manager's last change.
     pub time: Option<String>,
-    /// The fields, sorted; never empty.
+    /// The fields, in the order of [`FieldSet::paths`]; never empty.
     pub fields: Vec<Path>,
     /// The JSON text of the entry's identity, by which conflicts are sorted.
     identity: String,

@@ -134,7 +134,6 @@ impl Structural {
                 preserves_unknown: false,
                 is_atomic: false,
             })),
-            nullable: false,
             default: None,
             definition: None,
             annotations,
@@ -216,7 +215,7 @@ struct Converter<'a> {
 
 impl Converter<'_> {
     fn convert(&self, schema: &Value, place: &Place<'_>) -> Result<Structural, SchemaError> {
-        let (flat, nullable) = flatten(schema, place)?;
+        let flat = flatten(schema, place)?;
         let preserves_unknown = place.preserves_unknown
             || flat.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
         let place = Place {
@@ -250,7 +249,6 @@ impl Converter<'_> {
         let definition = flat.get(DEFINITION).and_then(Value::as_str).map(str::to_owned);
         Ok(Structural {
             shape,
-            nullable,
             default,
             definition,
             annotations,
@@ -408,9 +406,9 @@ fn list_kind(schema: &Map<String, Value>, place: &Place<'_>) -> Result<ListKind,
     })
 }
 
-/// Resolves `allOf`, `anyOf`, `oneOf`, `const` and lists of types to one schema. The flag says whether `null` was among
-/// the alternatives.
-fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, bool), SchemaError> {
+/// Resolves `allOf`, `anyOf`, `oneOf`, `const` and lists of types to one schema. `null` among the alternatives says
+/// nothing: decoding reads it as absent everywhere.
+fn flatten(schema: &Value, place: &Place<'_>) -> Result<Map<String, Value>, SchemaError> {
     let mut flat = match schema {
         Value::Object(schema) => schema.clone(),
         Value::Bool(true) => Map::new(),
@@ -421,10 +419,9 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
             path: place.path.to_owned(),
         });
     }
-    let mut nullable = flat.remove("nullable") == Some(Value::Bool(true));
+    flat.remove("nullable");
     if let Some(Value::Array(types)) = flat.get("type") {
         let mut types: Vec<Value> = types.clone();
-        nullable |= types.iter().any(|kind| kind == "null");
         types.retain(|kind| kind != "null");
         match types.as_slice() {
             [one] => flat.insert("type".to_owned(), one.clone()),
@@ -451,12 +448,8 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
         };
         let mut flattened = Vec::new();
         for branch in branches.as_array().ok_or_else(|| place.keyword("alternatives"))? {
-            if branch.get("type").is_some_and(|kind| kind == "null") {
-                nullable = true;
-            } else {
-                let (branch, null) = flatten(branch, place)?;
-                nullable |= null;
-                flattened.push(branch);
+            if branch.get("type").is_none_or(|kind| kind != "null") {
+                flattened.push(flatten(branch, place)?);
             }
         }
         let merged = one_shape(flattened).ok_or_else(|| SchemaError::Alternatives {
@@ -466,7 +459,7 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, boo
             flat.entry(key).or_insert(value);
         }
     }
-    Ok((flat, nullable))
+    Ok(flat)
 }
 
 /// The schema equivalent to the alternatives: a single one, an enumeration of strings, or an integer or string.
@@ -538,12 +531,11 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_with_null_make_a_nullable_schema() {
+    fn null_among_alternatives_is_dropped() {
         let schema = Structural::from_json_schema(
             &json!({"description": "d", "anyOf": [{"type": "string", "enum": ["A", "B"]}, {"type": "null"}]}),
         )
         .unwrap();
-        assert!(schema.nullable);
         assert_eq!(schema.shape, Shape::String);
         assert_eq!(schema.annotations["enum"], json!(["A", "B"]));
         let schema =

@@ -7,8 +7,6 @@ use serde_json::{Map, Value};
 pub struct Structural {
     /// The shape of the value.
     pub shape: Shape,
-    /// Whether the published schema allows `null`. Decoding always reads `null` as absent.
-    pub nullable: bool,
     /// The value to fill in if the value is absent and its parent is present.
     pub default: Option<Value>,
     /// The name under which the schema is published as a definition of its own, if any.
@@ -116,7 +114,6 @@ impl Structural {
     pub fn any() -> Self {
         Self {
             shape: Shape::Any,
-            nullable: false,
             default: None,
             definition: None,
             annotations: Map::new(),

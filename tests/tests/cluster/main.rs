@@ -21,6 +21,7 @@ mod informers;
 mod invalid;
 mod kubectl;
 mod manifests;
+mod oracle;
 mod python;
 mod requests;
 mod security;

@@ -118,7 +118,7 @@ pub struct NodeMaintenanceSpec {
 pub struct NodeSelector {
     /// A node is selected when any term matches it.
     #[serde(default)]
-    #[schemars(required, extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(extend("required" = true, "x-kubernetes-list-type" = "atomic"))]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
@@ -143,11 +143,11 @@ pub struct NodeSelectorTerm {
 pub struct NodeSelectorRequirement {
     /// The label key or the field.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub operator: String,
     /// The values that the operator compares with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -161,11 +161,11 @@ pub struct NodeSelectorRequirement {
 pub struct DrainPlanEntry {
     /// Default, DaemonSet or Static.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub pod_type: PodType,
     /// Selects pods with this priority or a lower one.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub pod_priority: i32,
     /// Restricts the entry to pods that match this label selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,7 +210,7 @@ pub struct NodeMaintenanceStatus {
 pub struct StageStatus {
     /// The stage.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: Stage,
     /// When the stage started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,14 +277,14 @@ pub struct Blocker {
     pub request: String,
     /// Why the drain is held, in one word.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub reason: String,
     /// A human readable message with names. At most 1024 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Since when the drain is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(required, schema_with = "crate::schema::time")]
+    #[schemars(extend("required" = true), schema_with = "crate::schema::time")]
     pub since: Option<Time>,
 }
 
@@ -294,6 +294,6 @@ pub struct Blocker {
 pub struct NodeReference {
     /// The name of the node.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
