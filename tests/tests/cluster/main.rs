@@ -20,6 +20,7 @@ mod host_away;
 mod informers;
 mod invalid;
 mod kubectl;
+mod leases;
 mod manifests;
 mod oracle;
 mod python;
