@@ -22,11 +22,18 @@ pub const DRAIN_TAINT_EFFECT: &str = "NoSchedule";
 /// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
 /// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
+/// The largest number of entries of a drain plan, the default ones included.
+pub const MAX_PLAN_ENTRIES: usize = 64;
+/// The largest size of a node selector: its terms, requirements and values together. Every node is compared with them.
+pub const MAX_SELECTOR_SIZE: usize = 20_000;
 
 /// The maximum number of blockers in a status.
 pub const MAX_BLOCKERS: usize = 20;
 /// The maximum length of a blocker's message, in bytes.
 pub const MAX_BLOCKER_MESSAGE_BYTES: usize = 1024;
+
+/// The maximum number of nodes in `status.cordonedBefore`.
+pub const MAX_CORDONED_BEFORE: usize = 5000;
 
 /// Declares that nodes go out of service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -198,6 +205,11 @@ pub struct NodeMaintenanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub blockers: Vec<Blocker>,
+    /// The selected nodes that were unschedulable before this maintenance, or any other one, touched them. They stay
+    /// unschedulable when it completes. At most 5000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub cordoned_before: Vec<String>,
     /// Drained, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
