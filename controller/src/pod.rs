@@ -81,6 +81,20 @@ pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
     #[serde(default)]
     pub phase: Option<String>,
+    /// The conditions; [`Pod::trim`] keeps Ready.
+    #[serde(default)]
+    pub conditions: Vec<PodCondition>,
+}
+
+/// A condition of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct PodCondition {
+    /// The type.
+    #[serde(rename = "type", default)]
+    pub type_: String,
+    /// True, False or Unknown.
+    #[serde(default)]
+    pub status: String,
 }
 
 impl k8s_openapi::Resource for Pod {
@@ -119,6 +133,7 @@ impl Pod {
             creation_timestamp: metadata.creation_timestamp,
             labels: metadata.labels,
             deletion_timestamp: metadata.deletion_timestamp,
+            finalizers: metadata.finalizers,
             owner_references: metadata.owner_references.map(|owners| {
                 owners
                     .into_iter()
@@ -137,6 +152,8 @@ impl Pod {
             .tolerations
             .retain(|toleration| tolerates_drain_taint(toleration) || tolerates_unschedulable(toleration));
         self.spec.tolerations.shrink_to_fit();
+        self.status.conditions.retain(PodCondition::is_ready);
+        self.status.conditions.shrink_to_fit();
     }
 
     /// The name.
@@ -173,6 +190,18 @@ impl Pod {
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// Whether its phase is Pending. Budgets do not protect such pods.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.status.phase.as_deref() == Some("Pending")
+    }
+
+    /// Whether its condition Ready is True.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(PodCondition::is_ready)
     }
 
     /// Whether it is being deleted.
@@ -243,6 +272,12 @@ impl Pod {
                 .scheduling_group
                 .as_ref()
                 .is_some_and(|value| !value.is_null())
+    }
+}
+
+impl PodCondition {
+    fn is_ready(&self) -> bool {
+        self.type_ == "Ready" && self.status == "True"
     }
 }
 

@@ -18,16 +18,16 @@ use crate::pod::Pod;
 use crate::stores::Stores;
 use crate::sync::lock;
 
-/// A compiled rule. What cannot be compiled counts as matching: an error in a rule must not let a pod be evicted sooner.
+/// A compiled rule.
 #[derive(Debug)]
 pub struct Rule {
     namespaces: Selector,
     pods: Selector,
-    conditions: Vec<Expression>,
-    error: Option<InvalidRule>,
+    /// By name.
+    conditions: Vec<(String, Expression)>,
 }
 
-/// Why a rule cannot be compiled.
+/// Why a rule was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRule(String);
@@ -43,19 +43,38 @@ pub struct MatchedInterceptor {
     pub is_controller: bool,
 }
 
+/// The interceptors that rules register for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matching {
+    /// These.
+    Known(Vec<MatchedInterceptor>),
+    /// It is unknown whether this rule matches. An interceptor is never skipped for that: the pod waits.
+    Unknown(UnusableRule),
+}
+
+/// A rule of which it is unknown whether it matches a pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("It is unknown whether EvictionInterceptor {name} matches the pod: {why}")]
+pub struct UnusableRule {
+    /// The name of the object.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A rule, or why it cannot be compiled.
+pub type Compiled = Arc<Result<Rule, InvalidRule>>;
+
 /// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
 pub struct Rules {
-    compiled: Mutex<HashMap<String, Compiled>>,
+    compiled: Mutex<HashMap<String, (Option<i64>, Compiled)>>,
 }
-
-/// A generation and its rule.
-type Compiled = (Option<i64>, Arc<Rule>);
 
 impl Rules {
     /// The rule of the object. It is compiled when its generation is new.
     #[must_use]
-    pub fn get_or_compile(&self, object: &EvictionInterceptor) -> Arc<Rule> {
+    pub fn get_or_compile(&self, object: &EvictionInterceptor) -> Compiled {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let generation = object.metadata.generation;
         if let Some((known, rule)) = lock(&self.compiled).get(&uid)
@@ -73,23 +92,32 @@ impl Rules {
         lock(&self.compiled).remove(uid);
     }
 
-    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as true, like one that
-    /// cannot be compiled.
+    /// The interceptors whose rules match the pod. An error in a rule must not let a pod be evicted sooner, so that there
+    /// is no answer while a rule is invalid, or cannot be evaluated for the pod.
     ///
     /// # Errors
     ///
     /// [`Error`] of reading the complete pod, which only rules with conditions need.
-    pub async fn matching(
-        &self,
-        stores: &Stores,
-        host: &Client,
-        pod: &Pod,
-    ) -> Result<Vec<MatchedInterceptor>, Error> {
+    pub async fn matching(&self, stores: &Stores, host: &Client, pod: &Pod) -> Result<Matching, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
         let mut complete_pod: Option<Arc<Value>> = None;
         let mut matching = Vec::new();
         for object in stores.interceptors.all() {
-            let rule = self.get_or_compile(&object);
+            let unknown = |why: String| {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                Ok(Matching::Unknown(UnusableRule { name, why }))
+            };
+            let compiled = self.get_or_compile(&object);
+            let rule = match &*compiled {
+                Ok(rule) => rule,
+                Err(_)
+                    if Rule::selectors(&object)
+                        .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
+                {
+                    continue;
+                }
+                Err(error) => return unknown(error.to_string()),
+            };
             if !rule.selects(namespace.as_deref(), pod.labels()) {
                 continue;
             }
@@ -100,10 +128,19 @@ impl Rules {
                 let Some(complete_pod) = &complete_pod else {
                     continue;
                 };
-                let (complete_pod, namespace) = (Arc::clone(complete_pod), namespace.clone());
-                let holds = blocking(move || rule.conditions_hold(&complete_pod, namespace.as_deref()));
-                if !holds.await.unwrap_or(true) {
-                    continue;
+                let (compiled, complete_pod, namespace) =
+                    (Arc::clone(&compiled), Arc::clone(complete_pod), namespace.clone());
+                let holds = blocking(move || match &*compiled {
+                    Ok(rule) => rule.conditions_hold(&complete_pod, namespace.as_deref()),
+                    Err(error) => Err(error.clone()),
+                });
+                match holds
+                    .await
+                    .unwrap_or_else(|| Err(InvalidRule("a condition panicked".to_owned())))
+                {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(error) => return unknown(error.to_string()),
                 }
             }
             matching.push(MatchedInterceptor {
@@ -112,44 +149,30 @@ impl Rules {
                 is_controller: object.spec.role == Some(InterceptorRole::Controller),
             });
         }
-        Ok(matching)
+        Ok(Matching::Known(matching))
     }
 }
 
 impl Rule {
-    fn compile(object: &EvictionInterceptor) -> Self {
-        let spec = &object.spec;
-        let mut error = None;
-        let mut valid_selector = |field: &str, wanted: Option<&LabelSelector>| {
-            selector(field, wanted).unwrap_or_else(|invalid| {
-                error.get_or_insert(invalid);
-                Selector::everything()
-            })
-        };
-        let namespaces = valid_selector("namespaceSelector", spec.namespace_selector.as_ref());
-        let pods = valid_selector("podSelector", spec.pod_selector.as_ref());
-        let mut conditions = Vec::new();
-        for condition in &spec.match_conditions {
-            match Expression::compile(&condition.expression) {
-                Ok(expression) => conditions.push(expression),
-                Err(invalid) => {
-                    let message = format!("matchConditions[{}]: {invalid}", condition.name);
-                    error.get_or_insert(InvalidRule(message));
-                }
-            }
-        }
-        Self {
-            namespaces,
-            pods,
-            conditions,
-            error,
-        }
+    fn compile(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
+        let conditions = object.spec.match_conditions.iter().map(|condition| {
+            Expression::compile(&condition.expression)
+                .map(|expression| (condition.name.clone(), expression))
+                .map_err(|error| InvalidRule(format!("matchConditions[{}]: {error}", condition.name)))
+        });
+        Ok(Self {
+            conditions: conditions.collect::<Result<_, _>>()?,
+            ..Self::selectors(object)?
+        })
     }
 
-    /// Why a part of it cannot be compiled.
-    #[must_use]
-    pub fn error(&self) -> Option<&InvalidRule> {
-        self.error.as_ref()
+    /// The rule without its conditions.
+    fn selectors(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
+        Ok(Self {
+            namespaces: selector("namespaceSelector", object.spec.namespace_selector.as_ref())?,
+            pods: selector("podSelector", object.spec.pod_selector.as_ref())?,
+            conditions: Vec::new(),
+        })
     }
 
     /// Whether both selectors match.
@@ -177,17 +200,27 @@ impl Rule {
         self.pods.to_string()
     }
 
-    /// Whether every condition is true for the pod and its namespace. Blocks; see [`blocking`].
-    #[must_use]
-    pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
+    /// Whether every condition is true for the pod and its namespace. A condition that is false decides, as in
+    /// `matchConditions` of admission webhooks. Blocks; see [`blocking`].
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRule`] when no condition is false and one cannot be evaluated.
+    pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> Result<bool, InvalidRule> {
         let namespace = namespace
             .and_then(|namespace| serde_json::to_value(namespace).ok())
             .unwrap_or_default();
-        self.conditions.iter().all(|condition| {
-            condition
-                .evaluate(&[("pod", pod), ("namespace", &namespace)])
-                .unwrap_or(true)
-        })
+        let mut failure = None;
+        for (name, condition) in &self.conditions {
+            match condition.evaluate(&[("pod", pod), ("namespace", &namespace)]) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    failure.get_or_insert_with(|| InvalidRule(format!("matchConditions[{name}]: {error}")));
+                }
+            }
+        }
+        failure.map_or(Ok(true), Err)
     }
 }
 
@@ -226,7 +259,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rule(spec: &Value) -> Rule {
+    fn rule(spec: &Value) -> Result<Rule, InvalidRule> {
         let object = json!({"metadata": {"name": "r", "uid": "1", "generation": 1}, "spec": spec});
         Rule::compile(&serde_json::from_value(object).unwrap())
     }
@@ -240,7 +273,8 @@ mod tests {
         let rule = rule(&json!({
             "podSelector": {"matchLabels": {"app": "web"}},
             "namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gold"]}]},
-        }));
+        }))
+        .unwrap();
         let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
         assert!(rule.selects(Some(&namespace()), &labels("web")));
         assert!(!rule.selects(Some(&namespace()), &labels("db")));
@@ -248,17 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn conditions_read_pod_and_namespace_and_errors_count_as_true() {
+    fn conditions_read_pod_and_namespace_and_errors_are_reported() {
         let pod = json!({"metadata": {"name": "web"}, "spec": {"priority": 7}});
         for (expression, holds) in [
-            ("pod.spec.priority > 5", true),
-            ("pod.spec.priority > 9", false),
-            ("namespace.metadata.labels.tier == 'gold'", true),
-            ("pod.spec.missing == 1", true),
+            ("pod.spec.priority > 5", Some(true)),
+            ("pod.spec.priority > 9", Some(false)),
+            ("namespace.metadata.labels.tier == 'gold'", Some(true)),
+            ("pod.spec.missing == 1", None),
         ] {
-            let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]}));
+            let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]})).unwrap();
             assert_eq!(
-                rule.conditions_hold(&pod, Some(&namespace())),
+                rule.conditions_hold(&pod, Some(&namespace())).ok(),
                 holds,
                 "{expression}"
             );
@@ -267,8 +301,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_condition() {
-        let rule = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]}));
-        let error = rule.error().unwrap();
+        let error = rule(&json!({"matchConditions": [{"name": "mine", "expression": "pod."}]})).unwrap_err();
         assert!(
             error.to_string().starts_with("matchConditions[mine]: "),
             "{error}"

@@ -182,8 +182,6 @@ pub struct RequestFacts {
     pub created: Timestamp,
     /// Whether node maintenances are among the requesters.
     pub has_maintenance_requester: bool,
-    /// Whether it was created for a maintenance.
-    pub is_created_by_maintenance: bool,
     /// Whether its cancellation is forbidden, so that the requester cannot be removed.
     pub is_cancellation_forbidden: bool,
     /// Whether it is finished, and how.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use drydock_machinery::selector::NodeMatcher;
 use drydock_proto::kinds::evictionrequest::{
-    CANCELED, EVICTED, EvictionRequest, IMPERATIVE_EVICTION, NODE_MAINTENANCE_REQUESTER,
+    BLOCKED, CANCELED, EVICTED, EvictionRequest, NODE_MAINTENANCE_REQUESTER,
 };
 use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, PodType, Stage};
 use jiff::Timestamp;
@@ -21,12 +21,7 @@ use super::recovery::recover_records;
 use super::replacement::REPLACED_ANNOTATION;
 use super::successor::Life;
 use crate::pod::Pod;
-use crate::rejection;
 use crate::stores::Stores;
-use crate::tracking::IGNORED_ANNOTATIONS;
-
-/// The condition of a request that says what its pod waits for.
-const BLOCKED: &str = "Blocked";
 
 /// The input of the planner, and the API objects behind it.
 #[derive(Debug, Default)]
@@ -227,7 +222,7 @@ pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
     }
 }
 
-/// What keeps the request from ending its pod: its condition says so, its evictions fail, or it was canceled.
+/// What keeps the request from ending its pod: its condition says so, or it was canceled.
 fn obstacle(object: &EvictionRequest) -> Option<Obstacle> {
     let status = object.status.as_ref()?;
     let condition = |wanted: &str| {
@@ -242,23 +237,11 @@ fn obstacle(object: &EvictionRequest) -> Option<Obstacle> {
             message: format!("{}: {}", canceled.reason, canceled.message),
         });
     }
-    if let Some(blocked) = condition(BLOCKED) {
-        return Some(Obstacle {
-            since: blocked.last_transition_time.0,
-            reason: blocked.reason.clone(),
-            message: blocked.message.clone(),
-        });
-    }
-    let active = status.active_interceptors.first()?;
-    let entry = status
-        .interceptors
-        .iter()
-        .find(|entry| entry.name == *active && entry.name == IMPERATIVE_EVICTION)?;
-    let cause = rejection::cause(&entry.message)?;
+    let blocked = condition(BLOCKED)?;
     Some(Obstacle {
-        since: entry.start_time.as_ref()?.0,
-        reason: rejection::reason(cause).to_owned(),
-        message: cause.to_owned(),
+        since: blocked.last_transition_time.0,
+        reason: blocked.reason.clone(),
+        message: blocked.message.clone(),
     })
 }
 
@@ -279,9 +262,6 @@ fn request(object: &EvictionRequest, pod: &str) -> RequestFacts {
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         obstacle: obstacle(object),
         has_maintenance_requester: has_maintenance_requester(object),
-        is_created_by_maintenance: IGNORED_ANNOTATIONS
-            .iter()
-            .all(|(key, value)| annotation(key).is_some_and(|found| found == value)),
         is_cancellation_forbidden: object.is_cancellation_forbidden(),
         state: match ended {
             None => RequestState::Active,
@@ -315,27 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn obstacle_is_the_cause_of_failed_evictions_or_of_the_cancellation() {
-        let evicting = |active: &str, message: &str| {
-            json!({
-                "activeInterceptors": [active],
-                "interceptors": [{"name": active, "startTime": "1970-01-01T00:00:09Z", "message": message}],
-            })
-        };
-        let rejected = rejection::message(&rejection::budgets(&["db"]), 7, 100);
-        assert_eq!(
-            obstacle_of(&evicting(IMPERATIVE_EVICTION, &rejected)),
-            Some((
-                9,
-                "Budget".to_owned(),
-                "blocked by PodDisruptionBudget db".to_owned()
-            ))
-        );
-        assert_eq!(obstacle_of(&evicting("a.example.com", &rejected)), None);
-        assert_eq!(
-            obstacle_of(&evicting(IMPERATIVE_EVICTION, "The pod was evicted.")),
-            None
-        );
+    fn cancellation_is_an_obstacle() {
         let canceled = |reason: &str| {
             json!({"conditions": [{
                 "type": "Canceled", "status": "True", "reason": reason, "message": "m",

@@ -90,7 +90,7 @@ async fn nodes_are_changed_first_then_requests_then_maintenances() {
         received[1].body["spec"]["requesters"],
         json!([{"name": NODE_MAINTENANCE_REQUESTER}])
     );
-    assert_eq!(received[1].query, "&fieldManager=nodemaintenance.k8s.io");
+    assert_eq!(received[1].query, "&fieldManager=drydock-controller");
     let finalizers = json!(["other.example.com/keep", COMPLETION_FINALIZER]);
     assert_eq!(
         received[2].body["metadata"],
@@ -239,7 +239,7 @@ async fn existing_request_is_joined_without_the_entries_of_others() {
     assert_eq!(executor.execute(&observed, &plan).await, None);
     let received = received.lock().unwrap().clone();
     assert_eq!(received.len(), 1);
-    assert_eq!(received[0].query, "&fieldManager=nodemaintenance.k8s.io");
+    assert_eq!(received[0].query, "&fieldManager=drydock-controller");
     // With the UID an apply never creates the request.
     assert_eq!(
         received[0].body["metadata"],
@@ -256,7 +256,7 @@ async fn withdrawal_leaves_out_the_entry_and_removes_it_where_others_own_it_too(
     for is_owned_by_others in [false, true] {
         let (executor, mut observed, received) = executor(move |request| {
             let mut requesters = vec![json!({"name": "a.example.com"})];
-            if is_owned_by_others && request.query.contains("force") {
+            if is_owned_by_others && request.query.contains("fieldManager") {
                 requesters.push(json!({"name": NODE_MAINTENANCE_REQUESTER}));
             }
             let object = json!({
