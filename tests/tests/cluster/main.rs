@@ -8,6 +8,7 @@
     reason = "tests fail by panicking, also where JSON has another shape"
 )]
 
+mod actor;
 mod clients;
 mod conformance;
 mod control_plane;
@@ -24,5 +25,6 @@ mod python;
 mod requests;
 mod security;
 mod stage;
+mod stories;
 mod vanished;
 mod watchers;

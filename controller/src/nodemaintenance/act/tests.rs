@@ -2,9 +2,10 @@ use super::*;
 use crate::fixtures::{
     Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, typed,
 };
-use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, RequestFacts};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, PodProperties, RequestFacts};
 use crate::nodemaintenance::node_state::NodeRecord;
 use crate::nodemaintenance::replacement::REPLACED_ANNOTATION;
+use crate::nodemaintenance::shared::Shared;
 use crate::nodemaintenance::successor::SUCCESSOR_ANNOTATION;
 use drydock_proto::kinds::evictionrequest::NODE_MAINTENANCE_REQUESTER;
 
@@ -22,10 +23,14 @@ fn executor(
                 ..NodeFacts::default()
             }],
             pods: vec![PodFacts {
-                uid: "uid-1".to_owned(),
-                namespace: "shop".to_owned(),
-                name: "web".to_owned(),
-                ..PodFacts::default()
+                node: 0,
+                namespace_deleted: None,
+                pod: Shared::from(PodProperties {
+                    uid: "uid-1".to_owned(),
+                    namespace: "shop".to_owned(),
+                    name: "web".to_owned(),
+                    ..PodProperties::default()
+                }),
             }],
             ..ClusterState::default()
         },
@@ -234,7 +239,7 @@ async fn existing_request_is_joined_without_the_entries_of_others() {
         uid: "er-1".to_owned(),
         ..RequestFacts::default()
     };
-    observed.state.requests.insert("uid-1".to_owned(), request);
+    observed.state.requests.insert("uid-1".to_owned(), request.into());
     let plan = plan_of(RequestAction::Join { origin: None });
     assert_eq!(executor.execute(&observed, &plan).await, None);
     let received = received.lock().unwrap().clone();
@@ -270,7 +275,7 @@ async fn withdrawal_leaves_out_the_entry_and_removes_it_where_others_own_it_too(
             has_maintenance_requester: true,
             ..RequestFacts::default()
         };
-        observed.state.requests.insert("uid-1".to_owned(), request);
+        observed.state.requests.insert("uid-1".to_owned(), request.into());
         let plan = plan_of(RequestAction::Withdraw);
         assert_eq!(executor.execute(&observed, &plan).await, None);
         let received = received.lock().unwrap().clone();
@@ -388,7 +393,7 @@ async fn maintenance_that_lost_its_finalizer_is_told() {
         stage: Stage::Drain,
         is_deleting: false,
         has_finalizer: false,
-        entries: Vec::new(),
+        entries: Arc::default(),
         nodes: Vec::new(),
         status: NodeMaintenanceStatus::default(),
     });
