@@ -107,6 +107,20 @@ impl<K: Resource> Store<K> {
             synced: watch::channel(true).1,
         }
     }
+
+    /// Puts an object into the store, and returns the one before.
+    pub(crate) fn put(&self, object: K) -> Option<Arc<K>> {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        insert(&mut objects, Arc::new(object))
+    }
+
+    /// Removes an object from the store.
+    pub(crate) fn delete(&self, namespace: &str, name: &str) {
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        objects
+            .get_mut(namespace)
+            .and_then(|objects| objects.remove(name));
+    }
 }
 
 /// The creation, update or deletion of one object.

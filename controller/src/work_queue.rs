@@ -191,7 +191,7 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 
     /// Queues the keys that are due. Returns the time until the next deadline.
-    fn enqueue_due(&self) -> Duration {
+    pub(crate) fn enqueue_due(&self) -> Duration {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         while let Some(key) = state.deadlines.pop_due(now) {

@@ -5,11 +5,13 @@
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
-//! - [`node_access`]: writing a NodeMaintenance requires permission to delete its nodes.
+//! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
+//! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
 mod namespace_lifecycle;
 mod node_access;
 mod rule;
+mod status_access;
 mod target_access;
 
 use std::sync::Arc;
@@ -44,6 +46,9 @@ impl Chain {
         let access = Access::new(Arc::clone(&authorizer));
         let rules: Vec<Box<dyn Rule>> = vec![
             Box::new(target_access::TargetAccess {
+                access: access.clone(),
+            }),
+            Box::new(status_access::StatusAccess {
                 access: access.clone(),
             }),
             Box::new(node_access::NodeAccess {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use drydock_machinery::schema::Structural;
 use drydock_machinery::table::{Cell, Column};
 use drydock_proto::kinds::{Conversion, ConversionError};
+use drydock_proto::protobuf::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -26,6 +27,8 @@ pub struct Face {
     pub api_version: Arc<str>,
     /// The fields an object may have, with their defaults.
     pub schema: Arc<Structural>,
+    /// The protobuf message of objects; if `None`, they are not served as protobuf, and a body in protobuf is rejected with 415.
+    pub message: Option<&'static Message>,
     /// The columns of `kubectl get`.
     pub table: Table,
     /// How objects convert between this version and the hub.

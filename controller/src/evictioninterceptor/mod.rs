@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::informer::Change;
 use crate::stores::Informers;
 use crate::work_queue::{Outcome, WorkQueue};
-use rules::{Compiled, Rule, Rules, blocking, complete_pods};
+use rules::{Rule, Rules, blocking, complete_pods};
 
 /// How often matched pods are counted.
 const COUNT_INTERVAL: Duration = Duration::from_mins(1);
@@ -61,10 +61,10 @@ impl Controller {
         };
         let rule = self.rules.get_or_compile(&object);
         let (matched, next, error) = match &*rule {
-            Ok(compiled) if compiled.has_conditions() && self.count(compiled) > 0 => {
-                (self.count_complete(&rule).await?, COMPLETE_COUNT_INTERVAL, None)
+            Ok(rule) if rule.has_conditions() => {
+                (self.count_complete(rule).await?, COMPLETE_COUNT_INTERVAL, None)
             }
-            Ok(compiled) => (self.count(compiled), COUNT_INTERVAL, None),
+            Ok(rule) => (self.count(rule), COUNT_INTERVAL, None),
             Err(error) => (0, COUNT_INTERVAL, Some(error.to_string())),
         };
         let mut status = object.status.clone().unwrap_or_default();
@@ -115,29 +115,29 @@ impl Controller {
         i32::try_from(matched).unwrap_or(i32::MAX)
     }
 
-    /// Counts the pods that match a rule with conditions, from the API.
-    async fn count_complete(&self, rule: &Compiled) -> Result<i32, Error> {
-        let Ok(selectors) = &**rule else { return Ok(0) };
+    /// Counts the pods that match a rule with conditions, from the API. Without a pod that its selectors match, the API
+    /// is not called.
+    async fn count_complete(&self, rule: &Arc<Rule>) -> Result<i32, Error> {
+        if self.count(rule) == 0 {
+            return Ok(0);
+        }
         let api = complete_pods(&self.context.clients.host, None);
         let mut parameters = ListParams::default()
-            .labels(&selectors.pod_selector())
+            .labels(&rule.pod_selector())
             .limit(PAGE_SIZE);
         let mut matched = 0_i32;
         loop {
             let page = call(api.list(&parameters)).await?;
             let (rule, namespaces) = (Arc::clone(rule), self.context.stores.namespaces.clone());
             let count = blocking(move || {
-                let rule = (*rule).as_ref().ok();
                 let is_match = |pod: &&DynamicObject| {
                     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                     let namespace = namespaces.get("", namespace);
                     let labels = pod.metadata.labels.clone().unwrap_or_default();
-                    let value = serde_json::to_value(pod).unwrap_or_default();
                     let namespace = namespace.as_deref();
-                    rule.is_some_and(|rule| {
-                        rule.selects(namespace, &labels)
-                            && rule.conditions_hold(&value, namespace).unwrap_or(false)
-                    })
+                    let pod = || serde_json::to_value(pod).unwrap_or_default();
+                    rule.selects(namespace, &labels)
+                        && rule.conditions_hold(&pod(), namespace).unwrap_or(false)
                 };
                 page.items.iter().filter(is_match).count()
             });

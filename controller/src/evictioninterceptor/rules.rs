@@ -62,8 +62,7 @@ pub struct UnusableRule {
     pub why: String,
 }
 
-/// A rule, or why it cannot be compiled.
-pub type Compiled = Arc<Result<Rule, InvalidRule>>;
+type Compiled = Arc<Result<Arc<Rule>, InvalidRule>>;
 
 /// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
@@ -82,7 +81,7 @@ impl Rules {
         {
             return Arc::clone(rule);
         }
-        let rule = Arc::new(Rule::compile(object));
+        let rule = Arc::new(Rule::compile(object).map(Arc::new));
         lock(&self.compiled).insert(uid, (generation, Arc::clone(&rule)));
         rule
     }
@@ -107,9 +106,8 @@ impl Rules {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 Ok(Matching::Unknown(UnusableRule { name, why }))
             };
-            let compiled = self.get_or_compile(&object);
-            let rule = match &*compiled {
-                Ok(rule) => rule,
+            let rule = match &*self.get_or_compile(&object) {
+                Ok(rule) => Arc::clone(rule),
                 Err(_)
                     if Rule::selectors(&object)
                         .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
@@ -128,19 +126,13 @@ impl Rules {
                 let Some(complete_pod) = &complete_pod else {
                     continue;
                 };
-                let (compiled, complete_pod, namespace) =
-                    (Arc::clone(&compiled), Arc::clone(complete_pod), namespace.clone());
-                let holds = blocking(move || match &*compiled {
-                    Ok(rule) => rule.conditions_hold(&complete_pod, namespace.as_deref()),
-                    Err(error) => Err(error.clone()),
-                });
-                match holds
-                    .await
-                    .unwrap_or_else(|| Err(InvalidRule("a condition panicked".to_owned())))
-                {
-                    Ok(true) => {}
-                    Ok(false) => continue,
-                    Err(error) => return unknown(error.to_string()),
+                let (complete_pod, namespace) = (Arc::clone(complete_pod), namespace.clone());
+                let holds = blocking(move || rule.conditions_hold(&complete_pod, namespace.as_deref())).await;
+                match holds {
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => continue,
+                    Some(Err(error)) => return unknown(error.to_string()),
+                    None => return unknown("the evaluation of its conditions failed".to_owned()),
                 }
             }
             matching.push(MatchedInterceptor {
@@ -201,11 +193,11 @@ impl Rule {
     }
 
     /// Whether every condition is true for the pod and its namespace. A condition that is false decides, as in
-    /// `matchConditions` of admission webhooks. Blocks; see [`blocking`].
+    /// `matchConditions` of admission webhooks.
     ///
     /// # Errors
     ///
-    /// [`InvalidRule`] when no condition is false and one cannot be evaluated.
+    /// [`InvalidRule`] when no condition is false and one cannot be evaluated. Blocks; see [`blocking`].
     pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> Result<bool, InvalidRule> {
         let namespace = namespace
             .and_then(|namespace| serde_json::to_value(namespace).ok())

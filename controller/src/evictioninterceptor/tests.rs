@@ -70,3 +70,29 @@ async fn complete_pods_are_listed_only_when_a_selector_matches() {
         assert_eq!(status["conditions"][0]["status"], "True");
     }
 }
+
+#[tokio::test]
+async fn rule_that_cannot_be_compiled_is_reported_and_makes_its_pods_wait() {
+    let (clients, received) = api_double(|_| (200, json!({"metadata": {"name": "a.example.com"}})));
+    let mut object = (*interceptor(1, &json!({}))).clone();
+    object.spec.match_conditions[0].expression = "pod.".to_owned();
+    let mut stores = empty_stores();
+    let pod = pod(&json!({"metadata": {"labels": {"app": "db"}}}));
+    stores.pods = Store::synced_with(vec![pod.clone()]);
+    stores.interceptors = Store::synced_with(vec![object]);
+    let rules = Arc::<Rules>::default();
+    let context = context(stores, clients, &clock_at(0));
+    let matching = rules.matching(&context.stores, &context.clients.host, &pod);
+    let matching = matching.await.unwrap();
+    assert!(
+        matches!(&matching, rules::Matching::Unknown(rule) if rule.name == "a.example.com"),
+        "{matching:?}"
+    );
+    let controller = Controller::new(context, rules);
+    controller.reconcile("a.example.com".to_owned()).await;
+    let status = received.lock().unwrap().last().unwrap().body["status"].clone();
+    assert_eq!(status["conditions"][0]["status"], "False");
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("matchConditions[c]"), "{message}");
+    assert_eq!(status["matchedPods"], 0);
+}

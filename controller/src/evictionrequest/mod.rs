@@ -216,6 +216,7 @@ impl Controller {
             self.wake(self.broker.forget(key));
         }
         if observed.request.finished_at.is_some() || observed.request.is_deleting {
+            lock(&self.memory).attempts.remove(key);
             return Outcome::Wait(decision.next);
         }
         let resync = now

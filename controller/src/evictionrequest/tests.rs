@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 mod faults;
+mod herd;
 mod holds;
 
 /// A controller with one request and its pod, and an API that stores the request as the server does.

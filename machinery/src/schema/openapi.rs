@@ -15,7 +15,7 @@ pub const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 pub enum Dialect {
     /// OpenAPI v3: `components.schemas`.
     V3,
-    /// Swagger 2.0: `definitions`, without `nullable` and alternatives.
+    /// Swagger 2.0: `definitions`, without alternatives.
     V2,
 }
 
@@ -37,9 +37,6 @@ pub fn schema(schema: &Structural, dialect: Dialect) -> Value {
     let mut written = schema.annotations.clone();
     if let Some(default) = &schema.default {
         written.insert("default".to_owned(), default.clone());
-    }
-    if schema.nullable && dialect == Dialect::V3 {
-        written.insert("nullable".to_owned(), true.into());
     }
     let kind = match &schema.shape {
         Shape::Any => None,
@@ -418,7 +415,7 @@ mod tests {
         assert_eq!(
             v3["properties"]["spec"],
             spec(
-                json!({ "type": "string", "description": "n", "minLength": 1, "nullable": true }),
+                json!({ "type": "string", "description": "n", "minLength": 1 }),
                 json!({ "x-kubernetes-int-or-string": true, "format": "int-or-string", "oneOf": [{ "type": "integer" }, { "type": "string" }] }),
             )
         );

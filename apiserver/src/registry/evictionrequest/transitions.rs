@@ -93,6 +93,9 @@ fn validate_requesters_change(
         return errors;
     };
     for (index, requester) in new.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         if !before.contains(requester.name.as_str()) {
             let detail = format!("may not be added: the request is final, its condition {end} is True");
             errors.push(FieldError::forbidden(&path.index(index), &detail));

@@ -74,6 +74,9 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
         ));
     }
     for (index, node) in new.node_statuses.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         let path = path.child("nodeStatuses").index(index);
         if node.node_ref.name.is_empty() {
             errors.push(FieldError::required(&path.child("nodeRef").child("name"), ""));
@@ -109,6 +112,9 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
     let mut errors = ErrorList::new();
     let mut seen = BTreeSet::new();
     for (index, stage) in new.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         let path = path.index(index);
         if let Stage::Other(other) = &stage.name {
             errors.push(FieldError::not_supported(

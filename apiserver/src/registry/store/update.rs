@@ -5,15 +5,18 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
-use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, set_managed_fields};
+use super::{
+    Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, growth, set_managed_fields,
+};
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::deletion;
-use crate::registry::metadata::{self, is_terminating, metadata_mut};
+use crate::registry::metadata::{self, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::parse_revision;
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 /// Computes the new object of an update from the current one.
 pub trait Change: Send {
@@ -52,7 +55,13 @@ impl<S: Store> ResourceStore<S> {
         let mut entry = self.get(&key).await?.entry();
         let mut backoff = Backoff::default();
         loop {
-            match self.try_update(request, &key, entry, change).await? {
+            // A small patch of a large object costs as much as the object.
+            let attempt = if entry.value.bytes.len() >= HEAVY_BYTES {
+                Heavy::new(self.try_update(request, &key, entry, change)).await
+            } else {
+                self.try_update(request, &key, entry, change).await
+            };
+            match attempt? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Conflict(Some(newer)) => entry = newer,
                 Attempt::Conflict(None) => {
@@ -100,9 +109,13 @@ impl<S: Store> ResourceStore<S> {
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
-            // A full store still accepts writes that lead to deletions: status updates, and updates of terminating objects.
-            let leads_to_deletion = request.part == Part::Status || is_terminating(&old);
-            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_deletion)
+            let growth = growth::of_update(
+                self.resource.scope,
+                request.part,
+                (&old, &entry.value),
+                (&new, &value),
+            );
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(growth)
         };
         Ok(match self.transact(transaction).await? {
             Outcome::Committed { revision } => Attempt::Done(Written {
@@ -226,7 +239,8 @@ impl<S: Store> ResourceStore<S> {
             ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
         })?;
         match sent {
-            None | Some(0) => Ok(()),
+            None | Some(0) if self.resource.capabilities.unconditional_update => Ok(()),
+            None | Some(0) => Err(ApiError::revision_required(self.resource.group_resource(), name)),
             Some(sent) if sent == entry.modified.0 => Ok(()),
             Some(_) => Err(self.conflict(
                 name,

@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::api::Clients;
+use crate::lease_fence::LeaseFence;
+use crate::metrics::Metrics;
+use crate::server_time::ServerClock;
+use crate::transport::TransportLayer;
 
 /// A controller whose API for requests is another one than that for pods.
 fn with_drydock(
@@ -145,6 +149,61 @@ async fn rejected_times_are_told_as_clock_skew() {
     let received = received.lock().unwrap();
     assert_eq!(received[1].body["status"]["conditions"][0]["reason"], "ClockSkew");
     assert_eq!(evictions(&scenario), 0);
+}
+
+/// The clocks of the controller's machine and of the server differ, and every response tells the server's.
+#[tokio::test]
+async fn times_in_objects_are_those_of_the_server() {
+    for skew in [-30, 30] {
+        let scenario = Scenario::new(&json!({}), vec![pod()], Vec::new(), accepted());
+        let context = &scenario.controller.context;
+        let server = Arc::clone(&scenario.clock);
+        let clock = Arc::new(ServerClock::new(clock_at(server.now().as_second() + skew)));
+        let layer = TransportLayer {
+            fence: Arc::new(LeaseFence::open()),
+            clock: Arc::clone(&clock),
+            metrics: Metrics::default(),
+        };
+        let inner = context.clients.drydock.clone();
+        let service = tower::service_fn(move |request| {
+            let (inner, server) = (inner.clone(), Arc::clone(&server));
+            async move {
+                let mut response = inner.send(request).await?;
+                let date = jiff::fmt::rfc2822::DateTimePrinter::new()
+                    .timestamp_to_rfc9110_string(&server.now())
+                    .unwrap();
+                response
+                    .headers_mut()
+                    .insert(http::header::DATE, date.parse().unwrap());
+                Ok::<_, kube::Error>(response)
+            }
+        });
+        let client = kube::client::ClientBuilder::new(service, "default")
+            .with_layer(&layer)
+            .build();
+        let context = Arc::new(Context {
+            stores: context.stores.clone(),
+            clients: Clients {
+                host: client.clone(),
+                drydock: client.clone(),
+            },
+            events: context.events.clone(),
+            metrics: Metrics::default(),
+            labels: context.labels.clone(),
+            clock,
+        });
+        let queue = Arc::clone(&scenario.controller.queue);
+        let options = Options::default();
+        let controller = Controller::new(context, Arc::default(), options, queue, Arc::default());
+        // As the watches do, which begin before anything is written.
+        let requests: kube::Api<EvictionRequest> = kube::Api::namespaced(client, "shop");
+        requests.get("uid-1").await.unwrap();
+        controller.reconcile(key()).await;
+        let last = &scenario.stored()["status"]["podEvictionStatus"]["lastAttemptTime"];
+        let last: jiff::Timestamp = last.as_str().unwrap().parse().unwrap();
+        let difference = last.duration_since(scenario.clock.now()).as_secs().abs();
+        assert!(difference <= 1, "{difference} s with a skew of {skew} s");
+    }
 }
 
 #[tokio::test]

@@ -115,11 +115,11 @@ pub struct EvictionTarget {
 pub struct PodReference {
     /// The name of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// The UID of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub uid: String,
 }
 
@@ -130,7 +130,7 @@ pub struct PodReference {
 pub struct Requester {
     /// A fully qualified domain name, or a path prefixed by one. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -180,7 +180,7 @@ pub struct EvictionRequestStatus {
 pub struct TargetInterceptor {
     /// The name of the interceptor. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -191,7 +191,7 @@ pub struct TargetInterceptor {
 pub struct InterceptorStatus {
     /// The name of the interceptor.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// When the controller made the interceptor active. The first deadline counts from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,7 +224,7 @@ pub struct InterceptorStatus {
 pub struct PodEvictionStatus {
     /// The number of rejected calls. Never decreases.
     #[serde(default, rename = "failedAPIEvictionCounter")]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub failed_api_eviction_counter: i32,
     /// When the eviction API was last called. The controller writes it before the call, so that a request that changed
     /// meanwhile is not carried out. May only be advanced.
