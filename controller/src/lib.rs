@@ -29,7 +29,8 @@
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts, blocked ▶ refusal ▶ snapshot ▶ interceptors; broker
-//! nodemaintenance    act ▶ act::requests, observe ▶ recovery ▶ model ▶ node_state ▶ drain_plan, successor, replacement
+//! nodemaintenance    act ▶ act::requests, pace; observe ▶ recovery, index ▶ request_facts ▶ model ▶ node_state ▶
+//!                    drain_plan, successor, replacement, shared
 //!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
 //!                    plan::returning ▶ model
 //! ```

@@ -21,7 +21,7 @@ const ANNOTATIONS: [(&str, &str); 2] = [
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
 ];
 /// The field manager of this program, from its user agent.
-const MANAGER: &str = "drydock-controller";
+pub const MANAGER: &str = "drydock-controller";
 
 /// Labels by key; `None` removes one.
 pub type LabelChanges = BTreeMap<String, Option<String>>;

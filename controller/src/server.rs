@@ -306,10 +306,12 @@ impl Controllers {
 
         let queue = new_queue(context, "nodemaintenances");
         let deleted = Arc::<nodemaintenance::DeletedRequests>::default();
-        nodemaintenance::add_handlers(informers, stores, &queue, &deleted);
+        let index = Arc::<nodemaintenance::ClusterIndex>::default();
+        nodemaintenance::add_handlers(informers, stores, &queue, &index, &deleted);
         // Nodes may still be held by maintenances that no longer exist, and no change would report them.
         queue.add(());
-        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods, deleted);
+        let controller =
+            nodemaintenance::Controller::new(Arc::clone(context), config.static_pods, index, deleted);
         let maintenances = workers(1, queue, controller, |controller, ()| async move {
             controller.reconcile().await
         });

@@ -103,7 +103,7 @@ impl Controller {
             .get("", pod.spec.node_name.as_deref()?)?;
         let record = node_state::record(&node)?;
         let draining = record.maintenances.iter().find(|one| one.stage == Stage::Drain)?;
-        if !observe::pod_facts(pod, 0).is_targeted(&record.targets) {
+        if !observe::pod_properties(pod).is_targeted(&record.targets) {
             return None;
         }
         let maintenance = self.context.stores.maintenances.get("", &draining.name);

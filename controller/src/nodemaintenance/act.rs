@@ -204,7 +204,7 @@ impl PlanExecutor {
         action: RequestAction,
     ) -> Result<(), Error> {
         let node = node_name(observed, pod.node);
-        let request = observed.state.requests.get(&pod.uid);
+        let request = observed.state.requests.get(&pod.uid).map(|request| &**request);
         let written = self.requester.write(node, pod, request, action).await?;
         if written == Written::Requested {
             self.context.metrics.count_request();

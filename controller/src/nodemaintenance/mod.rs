@@ -3,6 +3,7 @@
 
 pub mod act;
 pub mod drain_plan;
+pub mod index;
 pub mod model;
 pub mod node_state;
 pub mod observe;
@@ -10,6 +11,10 @@ pub mod pace;
 pub mod plan;
 pub mod recovery;
 pub mod replacement;
+pub mod request_facts;
+#[cfg(test)]
+mod scale;
+pub mod shared;
 pub mod successor;
 
 use std::sync::Arc;
@@ -18,7 +23,7 @@ use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use drydock_proto::kinds::nodemaintenance::NodeMaintenance;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 
 use crate::context::Context;
 use crate::informer::Change;
@@ -28,14 +33,16 @@ use crate::work_queue::{Outcome, WorkQueue};
 
 pub use act::DeletedRequests;
 use act::PlanExecutor;
+pub use index::ClusterIndex;
 use model::StaticPods;
+use observe::Observer;
 use plan::plan;
 
 /// How long changes are collected before a reconciliation. Changes come in bursts, and each reconciliation observes
 /// everything.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
-/// The delay before a reconciliation is at least this many times the duration of the last one, so that large clusters
-/// are not planned without a pause.
+/// The delay before a reconciliation is at least this many times the duration of the last planning, so that large
+/// clusters are not planned without a pause.
 const BATCH_DELAY_FACTOR: u32 = 3;
 /// The longest delay before a reconciliation.
 const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
@@ -44,49 +51,94 @@ const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Controller {
     context: Arc<Context>,
+    observer: Arc<Observer>,
     executor: PlanExecutor,
-    static_pods: StaticPods,
-    /// The duration of the last reconciliation, in milliseconds.
+    /// The duration of the last observation and planning, in milliseconds.
     last_duration: AtomicU64,
 }
 
 impl Controller {
-    /// A controller. `deleted` are the requests that somebody deleted, as [`add_handlers`] finds them.
+    /// A controller. [`add_handlers`] fills the index and finds the requests that somebody deleted.
     #[must_use]
-    pub fn new(context: Arc<Context>, static_pods: StaticPods, deleted: Arc<DeletedRequests>) -> Self {
+    pub fn new(
+        context: Arc<Context>,
+        static_pods: StaticPods,
+        index: Arc<ClusterIndex>,
+        deleted: Arc<DeletedRequests>,
+    ) -> Self {
         Self {
+            observer: Arc::new(Observer::new(context.stores.clone(), index, static_pods)),
             executor: PlanExecutor::new(Arc::clone(&context), deleted),
             context,
-            static_pods,
             last_duration: AtomicU64::new(0),
         }
     }
 
     /// Reconciles all maintenances.
+    ///
+    /// # Panics
+    ///
+    /// Resumes a panic of the planner.
     pub async fn reconcile(&self) -> Outcome {
         let last = Duration::from_millis(self.last_duration.load(Ordering::Relaxed));
         let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
         tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
         let begun = self.context.clock.now();
-        let mut observed = observe::observe(&self.context.stores, self.static_pods);
-        observed.state.refused = self.executor.refusals();
-        let plan = plan(&observed.state, self.context.clock.now());
-        let again = self.executor.execute(&observed, &plan).await;
+        let (observer, refused) = (Arc::clone(&self.observer), self.executor.refusals());
+        // Large clusters take long to plan, and workers of the runtime have other tasks.
+        let planned = tokio::task::spawn_blocking(move || {
+            let mut observed = observer.observe();
+            observed.state.refused = refused;
+            let plan = plan(&observed.state, begun);
+            (observed, plan)
+        });
+        let (observed, plan) = match planned.await {
+            Ok(planned) => planned,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return Outcome::Retry,
+            },
+        };
         let took = self.context.clock.now().duration_since(begun).as_millis();
         self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
+        let again = self.executor.execute(&observed, &plan).await;
         Outcome::Wait(plan.next.into_iter().chain(again).min())
     }
 }
 
 /// Queues a reconciliation when something changes that maintenances depend on. The queue has a single key, as all
-/// maintenances are planned together. Requests that somebody deletes before they are finished are added to `deleted`.
+/// maintenances are planned together. Keeps the index up to date, and adds requests that somebody deletes before they
+/// are finished to `deleted`.
 pub fn add_handlers(
     informers: &mut Informers,
     stores: &Stores,
     queue: &Arc<WorkQueue<()>>,
+    index: &Arc<ClusterIndex>,
     deleted: &Arc<DeletedRequests>,
 ) {
+    // The index has a change before the round that it queues.
+    informers.pods.add_handler({
+        let index = Arc::clone(index);
+        move |change: &Change<Pod>| index.pod_changed(change)
+    });
+    informers.requests.add_handler({
+        let index = Arc::clone(index);
+        move |change: &Change<EvictionRequest>| index.request_changed(change)
+    });
+    informers.namespaces.add_handler({
+        let (queue, maintenances) = (Arc::clone(queue), stores.maintenances.clone());
+        move |change: &Change<Namespace>| {
+            let deleted = |namespace: &Option<Arc<Namespace>>| {
+                namespace
+                    .as_ref()
+                    .and_then(|one| one.metadata.deletion_timestamp.clone())
+            };
+            if deleted(&change.old) != deleted(&change.new) && !maintenances.all().is_empty() {
+                queue.add(());
+            }
+        }
+    });
     informers.maintenances.add_handler({
         let queue = Arc::clone(queue);
         move |_: &Change<NodeMaintenance>| queue.add(())
@@ -129,13 +181,13 @@ pub fn add_handlers(
                 old: Some(old),
                 new: None,
             } = change
-                && observe::has_maintenance_requester(old)
+                && request_facts::has_maintenance_requester(old)
                 && !old.is_finished()
             {
                 deleted.add(old.metadata.name.as_deref().unwrap_or_default());
             }
             if change.states().any(|request| {
-                observe::has_maintenance_requester(request) || concerns_maintenance(&stores, request)
+                request_facts::has_maintenance_requester(request) || concerns_maintenance(&stores, request)
             }) {
                 queue.add(());
             }

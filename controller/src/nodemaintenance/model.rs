@@ -1,12 +1,15 @@
 //! Input and output of the planner: the state of all maintenances, nodes, pods and requests, and the plan for them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus, Stage};
 use jiff::Timestamp;
 
 use super::drain_plan::{Entry, entries};
 use super::node_state::{NodeAction, NodeRecord};
+use super::shared::Shared;
 use super::successor::Life;
 
 /// Whether static pods count against the `Drained` condition.
@@ -37,7 +40,7 @@ pub struct Maintenance {
     /// Whether it has the completion finalizer.
     pub has_finalizer: bool,
     /// The entries of its drain plan, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Arc<Vec<Entry>>,
     /// The nodes it selects: ascending indexes into [`ClusterState::nodes`].
     pub nodes: Vec<usize>,
     /// The stored status.
@@ -120,14 +123,37 @@ pub enum RecordSource {
 /// A pod on a node.
 #[derive(Debug, Clone, Default)]
 pub struct PodFacts {
+    /// Its node: an index into [`ClusterState::nodes`].
+    pub node: usize,
+    /// Since when its namespace is being deleted. Its pods are deleted with it and are not requested to leave.
+    pub namespace_deleted: Option<Timestamp>,
+    /// What does not depend on other objects.
+    pub pod: Shared<PodProperties>,
+}
+
+impl Deref for PodFacts {
+    type Target = PodProperties;
+
+    fn deref(&self) -> &PodProperties {
+        &self.pod
+    }
+}
+
+impl DerefMut for PodFacts {
+    fn deref_mut(&mut self) -> &mut PodProperties {
+        &mut self.pod
+    }
+}
+
+/// What the planner reads of a pod itself.
+#[derive(Debug, Clone, Default)]
+pub struct PodProperties {
     /// Its UID.
     pub uid: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its node: an index into [`ClusterState::nodes`].
-    pub node: usize,
     /// The rank of its type.
     pub pod_type: usize,
     /// Its priority.
@@ -144,8 +170,6 @@ pub struct PodFacts {
     pub is_tolerant_daemon_set_pod: bool,
     /// Whether its controller can create it again on its node, although that is unschedulable.
     pub may_come_back: bool,
-    /// Since when its namespace is being deleted. Its pods are deleted with it and are not requested to leave.
-    pub namespace_deleted: Option<Timestamp>,
 }
 
 /// The controller that owns a pod, in the namespace of the pod.
@@ -159,7 +183,7 @@ pub struct Controller {
     pub uid: String,
 }
 
-impl PodFacts {
+impl PodProperties {
     /// Whether the entry matches the pod.
     #[must_use]
     pub fn is_matched_by(&self, entry: &Entry) -> bool {
@@ -182,8 +206,6 @@ pub struct RequestFacts {
     pub created: Timestamp,
     /// Whether node maintenances are among the requesters.
     pub has_maintenance_requester: bool,
-    /// Whether it was created for a maintenance.
-    pub is_created_by_maintenance: bool,
     /// Whether its cancellation is forbidden, so that the requester cannot be removed.
     pub is_cancellation_forbidden: bool,
     /// Whether it is finished, and how.
@@ -250,7 +272,7 @@ pub struct ClusterState {
     /// The pods of nodes under maintenance, and all pods with an active request for a maintenance.
     pub pods: Vec<PodFacts>,
     /// Requests by the UID of their pod.
-    pub requests: HashMap<String, RequestFacts>,
+    pub requests: HashMap<String, Shared<RequestFacts>>,
     /// The lives of successors that ended on nodes under maintenance.
     pub lives: Vec<Life>,
     /// Why requests could not be written, by the UID of their pod.

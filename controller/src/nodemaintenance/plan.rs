@@ -40,7 +40,6 @@ use jiff::Timestamp;
 
 use super::model::{
     ClusterState, Maintenance, MaintenanceAction, MaintenanceEvent, NodeFacts, Plan, RecordSource,
-    RequestFacts,
 };
 use super::node_state::{NodeAction, NodeRecord, vanished_message};
 use crate::conditions::whole_seconds;
@@ -277,7 +276,7 @@ fn is_completed(progress: &DrainProgress<'_>, holds: &[Hold], maintenance: &Main
         let request = state.requests.get(&pod.uid);
         maintenance.selects(pod.node)
             && is_free(pod.node)
-            && request.is_some_and(RequestFacts::is_active_for_maintenance)
+            && request.is_some_and(|request| request.is_active_for_maintenance())
     });
     !holds_nodes && !has_requests
 }

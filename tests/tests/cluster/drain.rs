@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use drydock_tests::calls::{Caller, MERGE_PATCH};
+use anyhow::{Result, ensure};
+use drydock_tests::calls::MERGE_PATCH;
 use drydock_tests::clients::{Kubectl, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::actor::Actor;
 use crate::stage::{PATIENCE, Stage, condition, requests_of, text, together};
 
 const NAMESPACE: &str = "drain";
@@ -68,59 +69,6 @@ fn application() -> Value {
             },
         ],
     })
-}
-
-/// The interceptor of the guarded pod.
-struct Guard {
-    caller: Caller,
-    path: String,
-}
-
-impl Guard {
-    async fn report(&self, change: impl Fn(&mut Value)) -> Result<()> {
-        let mut request = self.caller.get(&self.path).await?.expect(200)?;
-        let version = request["metadata"]["resourceVersion"].clone();
-        let reports = request["status"]["interceptors"]
-            .as_array_mut()
-            .context("reports")?;
-        let own = reports.iter_mut().find(|report| report["name"] == GUARD);
-        change(own.context("the guard's entry")?);
-        // The whole list with the version it was read at: a merge patch replaces lists.
-        let patch = json!({
-            "metadata": { "resourceVersion": version },
-            "status": { "interceptors": reports },
-        });
-        let path = format!("{}/status", self.path);
-        self.caller.patch(&path, MERGE_PATCH, &patch).await?.expect(200)?;
-        Ok(())
-    }
-
-    /// Waits until it is active and starts.
-    async fn begin(&self) -> Result<()> {
-        eventually("the guard to be active", PATIENCE, async || {
-            let request = self.caller.get(&self.path).await?.expect(200)?;
-            ensure!(
-                request["status"]["activeInterceptors"] == json!([GUARD]),
-                "{}",
-                request["status"]
-            );
-            let now = self.caller.get(&self.path).await?.time()?;
-            self.report(|own| {
-                own["startTime"] = json!(now);
-                own["heartbeatTime"] = json!(now);
-                own["message"] = json!("saving what is in memory");
-            })
-            .await?;
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    /// Completes; the next interceptor evicts the pod.
-    async fn complete(&self) -> Result<()> {
-        let now = self.caller.get(&self.path).await?.time()?;
-        self.report(|own| own["completionTime"] = json!(now)).await
-    }
 }
 
 async fn pods_on_nodes(kubectl: &Kubectl) -> Result<Vec<String>> {
@@ -261,11 +209,12 @@ impl Drain {
 
     /// The guarded pod stays until its interceptor has completed, the database as long as its budget holds it.
     async fn held_pods_stay(&self) -> Result<()> {
-        let guard = Guard {
+        let guard = Actor {
             caller: self.stage.host()?,
+            name: GUARD,
             path: format!("{}/{}", requests_of(NAMESPACE), self.guarded),
         };
-        guard.begin().await?;
+        guard.begin("saving what is in memory", &json!({})).await?;
         let row = self.row(&self.guarded).await?;
         for word in [GUARD, "Intercepted", "saving what is in memory"] {
             ensure!(row.contains(word), "{word}: {row}");

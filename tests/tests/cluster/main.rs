@@ -9,6 +9,7 @@
 )]
 
 mod abuse;
+mod actor;
 mod clients;
 mod conformance;
 mod control_plane;
@@ -33,6 +34,7 @@ mod requests;
 mod rights;
 mod security;
 mod stage;
+mod stories;
 mod vanished;
 mod versions;
 mod watchers;

@@ -17,8 +17,8 @@ use crate::nodemaintenance::successor::{KEPT_SECONDS, Origin, SUCCESSOR_ANNOTATI
 use crate::request_labels::{self, RequestLabels};
 use crate::sync::lock;
 
-/// The name under which the fields are owned.
-const FIELD_MANAGER: &str = NODE_MAINTENANCE_REQUESTER;
+/// The name under which the fields are owned: that of the program, which keeps the labels in sync.
+const FIELD_MANAGER: &str = request_labels::MANAGER;
 /// How many entries of its memory are kept at most.
 const MAX_REMEMBERED: usize = 100_000;
 
@@ -136,7 +136,7 @@ impl Requester {
                 let origin = origin.and_then(|is_first| origin_of(node, pod, is_first));
                 let uid = request.map(|request| request.uid.as_str());
                 let config = joining(pod, uid, origin.as_deref());
-                api::apply(&requests, &pod.uid, FIELD_MANAGER, false, &config).await?;
+                api::apply(&requests, &pod.uid, FIELD_MANAGER, &config).await?;
                 Ok(Written::Requested)
             }
             RequestAction::Withdraw => self.withdraw(&requests, pod, request).await,
@@ -153,11 +153,11 @@ impl Requester {
     ) -> Result<Written, Error> {
         let replaced = lock(&self.memory).replaced.get(&pod.uid).copied();
         let config = complete(&self.context.labels, pod, origin, replaced, true);
-        match api::apply(requests, &pod.uid, FIELD_MANAGER, false, &config).await {
+        match api::apply(requests, &pod.uid, FIELD_MANAGER, &config).await {
             // Another requester created it with other labels or another TTL, which stay.
             Err(error) if error.is_conflict() => {
                 let config = joining(pod, None, origin);
-                api::apply(requests, &pod.uid, FIELD_MANAGER, false, &config).await?;
+                api::apply(requests, &pod.uid, FIELD_MANAGER, &config).await?;
             }
             created => drop(created?),
         }
@@ -172,15 +172,22 @@ impl Requester {
         request: Option<&RequestFacts>,
     ) -> Result<Written, Error> {
         // An apply removes what this manager owned alone and leaves out. The UID keeps it from creating the request.
-        let mut config = if request.is_some_and(|request| request.is_created_by_maintenance) {
-            complete(&self.context.labels, pod, None, None, false)
-        } else {
-            described(pod)
+        let with_uid = |mut config: Value| {
+            if let (Some(request), Some(metadata)) = (request, config.get_mut("metadata")) {
+                metadata["uid"] = json!(request.uid);
+            }
+            config
         };
-        if let (Some(request), Some(metadata)) = (request, config.get_mut("metadata")) {
-            metadata["uid"] = json!(request.uid);
-        }
-        let mut left: EvictionRequest = api::apply(requests, &pod.uid, FIELD_MANAGER, true, &config).await?;
+        let config = with_uid(complete(&self.context.labels, pod, None, None, false));
+        let applied = api::apply(requests, &pod.uid, FIELD_MANAGER, &config).await;
+        let mut left: EvictionRequest = match applied {
+            // Others gave its labels or annotations other values, which stay.
+            Err(error) if error.is_conflict() => {
+                let config = with_uid(described(pod));
+                api::apply(requests, &pod.uid, FIELD_MANAGER, &config).await?
+            }
+            applied => applied?,
+        };
         let is_listed = |request: &EvictionRequest| {
             let mut names = request.spec.requesters.iter();
             names.any(|requester| requester.name == NODE_MAINTENANCE_REQUESTER)

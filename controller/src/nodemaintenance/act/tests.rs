@@ -2,9 +2,10 @@ use super::*;
 use crate::fixtures::{
     Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, typed,
 };
-use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, RequestFacts};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, PodProperties, RequestFacts};
 use crate::nodemaintenance::node_state::NodeRecord;
 use crate::nodemaintenance::replacement::REPLACED_ANNOTATION;
+use crate::nodemaintenance::shared::Shared;
 use crate::nodemaintenance::successor::SUCCESSOR_ANNOTATION;
 use drydock_proto::kinds::evictionrequest::NODE_MAINTENANCE_REQUESTER;
 
@@ -22,10 +23,14 @@ fn executor(
                 ..NodeFacts::default()
             }],
             pods: vec![PodFacts {
-                uid: "uid-1".to_owned(),
-                namespace: "shop".to_owned(),
-                name: "web".to_owned(),
-                ..PodFacts::default()
+                node: 0,
+                namespace_deleted: None,
+                pod: Shared::from(PodProperties {
+                    uid: "uid-1".to_owned(),
+                    namespace: "shop".to_owned(),
+                    name: "web".to_owned(),
+                    ..PodProperties::default()
+                }),
             }],
             ..ClusterState::default()
         },
@@ -90,7 +95,7 @@ async fn nodes_are_changed_first_then_requests_then_maintenances() {
         received[1].body["spec"]["requesters"],
         json!([{"name": NODE_MAINTENANCE_REQUESTER}])
     );
-    assert_eq!(received[1].query, "&fieldManager=nodemaintenance.k8s.io");
+    assert_eq!(received[1].query, "&fieldManager=drydock-controller");
     let finalizers = json!(["other.example.com/keep", COMPLETION_FINALIZER]);
     assert_eq!(
         received[2].body["metadata"],
@@ -234,12 +239,12 @@ async fn existing_request_is_joined_without_the_entries_of_others() {
         uid: "er-1".to_owned(),
         ..RequestFacts::default()
     };
-    observed.state.requests.insert("uid-1".to_owned(), request);
+    observed.state.requests.insert("uid-1".to_owned(), request.into());
     let plan = plan_of(RequestAction::Join { origin: None });
     assert_eq!(executor.execute(&observed, &plan).await, None);
     let received = received.lock().unwrap().clone();
     assert_eq!(received.len(), 1);
-    assert_eq!(received[0].query, "&fieldManager=nodemaintenance.k8s.io");
+    assert_eq!(received[0].query, "&fieldManager=drydock-controller");
     // With the UID an apply never creates the request.
     assert_eq!(
         received[0].body["metadata"],
@@ -256,7 +261,7 @@ async fn withdrawal_leaves_out_the_entry_and_removes_it_where_others_own_it_too(
     for is_owned_by_others in [false, true] {
         let (executor, mut observed, received) = executor(move |request| {
             let mut requesters = vec![json!({"name": "a.example.com"})];
-            if is_owned_by_others && request.query.contains("force") {
+            if is_owned_by_others && request.query.contains("fieldManager") {
                 requesters.push(json!({"name": NODE_MAINTENANCE_REQUESTER}));
             }
             let object = json!({
@@ -270,7 +275,7 @@ async fn withdrawal_leaves_out_the_entry_and_removes_it_where_others_own_it_too(
             has_maintenance_requester: true,
             ..RequestFacts::default()
         };
-        observed.state.requests.insert("uid-1".to_owned(), request);
+        observed.state.requests.insert("uid-1".to_owned(), request.into());
         let plan = plan_of(RequestAction::Withdraw);
         assert_eq!(executor.execute(&observed, &plan).await, None);
         let received = received.lock().unwrap().clone();
@@ -388,7 +393,7 @@ async fn maintenance_that_lost_its_finalizer_is_told() {
         stage: Stage::Drain,
         is_deleting: false,
         has_finalizer: false,
-        entries: Vec::new(),
+        entries: Arc::default(),
         nodes: Vec::new(),
         status: NodeMaintenanceStatus::default(),
     });

@@ -1,6 +1,7 @@
 //! The progress of all drains: the levels of nodes, the entries that maintenances have passed, and which maintenances
 //! hold back which. The terms are defined in [`super`].
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 
 use super::returning::{Returning, ReturningByController, count_lives, drain_start};
 use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
-use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
 
 /// Whether this much time has passed.
@@ -30,6 +31,10 @@ pub(super) struct DrainProgress<'a> {
     pub(super) nodes: Vec<NodeProgress<'a>>,
     /// The governors of the nodes that a drainer waits for, by drainer.
     awaited: Vec<BTreeSet<usize>>,
+    /// The recorded targets of each node.
+    recorded: Vec<Vec<Entry>>,
+    /// The drain targets of each node, computed when they are first asked for.
+    targets: Vec<OnceCell<Vec<DrainPlanEntry>>>,
     /// From when each pod is a drain target; `None` for pods that are not drained.
     pub(super) targeted_from: Vec<Option<TargetedFrom>>,
     /// When the drain of each node began.
@@ -102,7 +107,7 @@ impl<'a> NodeProgress<'a> {
         let is_requested = state
             .requests
             .get(&pod.uid)
-            .is_some_and(RequestFacts::is_active_for_maintenance);
+            .is_some_and(|request| request.is_active_for_maintenance());
         let counter = if is_requested {
             &mut self.requested
         } else {
@@ -126,6 +131,15 @@ impl<'a> DrainProgress<'a> {
             node_drainers: vec![Vec::new(); state.nodes.len()],
             nodes: Vec::new(),
             awaited: Vec::new(),
+            recorded: state
+                .nodes
+                .iter()
+                .map(|node| {
+                    let record = node.record.as_ref();
+                    record.map(|record| entries(&record.targets)).unwrap_or_default()
+                })
+                .collect(),
+            targets: vec![OnceCell::new(); state.nodes.len()],
             targeted_from: Vec::new(),
             starts: Vec::new(),
             now,
@@ -250,20 +264,9 @@ impl<'a> DrainProgress<'a> {
 
     fn count_pods(&mut self) {
         let state = self.state;
-        let recorded: Vec<Vec<Entry>> = state
-            .nodes
-            .iter()
-            .map(|node| {
-                node.record
-                    .as_ref()
-                    .map(|record| entries(&record.targets))
-                    .unwrap_or_default()
-            })
-            .collect();
         for pod in &state.pods {
             let is_successor = self.is_successor(pod);
-            let recorded = recorded.get(pod.node).map(Vec::as_slice).unwrap_or_default();
-            let from = self.find_targeted_from(pod, recorded);
+            let from = self.find_targeted_from(pod);
             if let Some(node) = self.nodes.get_mut(pod.node)
                 && !pod.is_terminal
             {
@@ -277,12 +280,16 @@ impl<'a> DrainProgress<'a> {
         }
     }
 
-    fn find_targeted_from(&self, pod: &PodFacts, recorded: &[Entry]) -> Option<TargetedFrom> {
+    fn find_targeted_from(&self, pod: &PodFacts) -> Option<TargetedFrom> {
         let drainers = self.drainers_of(pod.node);
         if drainers.is_empty() || pod.is_terminal || pod.is_tolerant_daemon_set_pod {
             return None;
         }
-        if recorded.iter().any(|entry| pod.is_matched_by(entry)) {
+        if self
+            .recorded_targets(pod.node)
+            .iter()
+            .any(|entry| pod.is_matched_by(entry))
+        {
             return Some(TargetedFrom::Always);
         }
         drainers
@@ -441,14 +448,24 @@ impl<'a> DrainProgress<'a> {
 
     /// The drain targets of a node: per pod type the entry without a selector, then one entry per selector.
     pub(super) fn targets(&self, index: usize) -> Vec<DrainPlanEntry> {
+        let cached = self.targets.get(index);
+        cached
+            .map(|targets| targets.get_or_init(|| self.find_targets(index)).clone())
+            .unwrap_or_default()
+    }
+
+    fn recorded_targets(&self, node: usize) -> &[Entry] {
+        self.recorded.get(node).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn find_targets(&self, index: usize) -> Vec<DrainPlanEntry> {
         let level = self.nodes.get(index).and_then(|node| node.level.as_ref());
-        let record = self.state.nodes.get(index).and_then(|node| node.record.as_ref());
-        let recorded = record.map(|record| entries(&record.targets)).unwrap_or_default();
+        let recorded = self.recorded_targets(index);
         let planned = self
             .drainers_of(index)
             .iter()
             .filter_map(|drainer| self.maintenance(*drainer))
-            .flat_map(|maintenance| &maintenance.entries)
+            .flat_map(|maintenance| maintenance.entries.iter())
             .map(|entry| (entry, level.is_some_and(|level| entry.position <= *level)));
         // By pod type and selector: the highest priority reached, and the entry.
         let mut priorities: BTreeMap<(usize, &str), i32> = BTreeMap::new();

@@ -138,7 +138,7 @@ fn requests_are_created_joined_and_replaced() {
         ),
     ] {
         let uid = cluster.state.pods[pod].uid.clone();
-        cluster.state.requests.insert(uid, request);
+        cluster.state.requests.insert(uid, request.into());
     }
     cluster.state.pods[5].is_terminal = true;
     let actions = cluster.execute().requests;

@@ -12,7 +12,7 @@ mod worked_example;
 use super::*;
 use crate::nodemaintenance::drain_plan::entries;
 use crate::nodemaintenance::model::{
-    Controller, PodFacts, RecordSource, RequestAction, RequestState, StaticPods,
+    Controller, PodFacts, PodProperties, RecordSource, RequestAction, RequestFacts, RequestState, StaticPods,
 };
 use crate::nodemaintenance::recovery::recover_records;
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus};
@@ -69,7 +69,7 @@ impl Cluster {
             stage: Stage::Drain,
             is_deleting: false,
             has_finalizer: true,
-            entries: entries(plan),
+            entries: entries(plan).into(),
             nodes: nodes.to_vec(),
             status: NodeMaintenanceStatus::default(),
         });
@@ -83,14 +83,18 @@ impl Cluster {
     fn typed_pods(&mut self, node: usize, count: usize, pod_type: &PodType, priority: i32) {
         for _ in 0..count {
             self.serial += 1;
-            self.state.pods.push(PodFacts {
+            let pod = PodProperties {
                 uid: format!("uid-{}", self.serial),
                 namespace: "shop".to_owned(),
                 name: format!("pod-{}", self.serial),
-                node,
                 pod_type: pod_type.rank().unwrap(),
                 priority,
-                ..PodFacts::default()
+                ..PodProperties::default()
+            };
+            self.state.pods.push(PodFacts {
+                node,
+                namespace_deleted: None,
+                pod: pod.into(),
             });
         }
     }
@@ -141,7 +145,7 @@ impl Cluster {
                     request.has_maintenance_requester = true;
                 }
                 RequestAction::Replace { .. } => drop(self.state.requests.remove(&uid)),
-                RequestAction::Withdraw => *request = withdrawn(),
+                RequestAction::Withdraw => **request = withdrawn(),
             }
         }
         for (index, action) in &plan.maintenances {

@@ -10,7 +10,7 @@ fn with_request(request: RequestFacts) -> Cluster {
     cluster.maintenance("m", &[node], &full_plan());
     cluster.pods(node, 1, 0);
     cluster.settle();
-    cluster.state.requests.insert("uid-1".to_owned(), request);
+    cluster.state.requests.insert("uid-1".to_owned(), request.into());
     cluster
 }
 
@@ -46,7 +46,7 @@ fn canceled_request_is_replaced_five_times_with_growing_pauses_and_then_named() 
             replacements.push((cluster.elapsed, *count));
             // The new one is canceled at once.
             let request = canceled(cluster.now(), *count);
-            cluster.state.requests.insert("uid-1".to_owned(), request);
+            cluster.state.requests.insert("uid-1".to_owned(), request.into());
         } else if cluster.status(0).blockers.is_empty() {
             assert_eq!(replacements.len(), 1, "named while it waits");
         }
@@ -105,7 +105,8 @@ fn request_with_the_name_of_another_pod_is_named_and_replaced_when_it_ends() {
         RequestFacts {
             other_pod: Some("other".to_owned()),
             ..canceled(now(), 0)
-        },
+        }
+        .into(),
     );
     cluster.settle();
     assert!(cluster.state.requests["uid-1"].is_active_for_maintenance());

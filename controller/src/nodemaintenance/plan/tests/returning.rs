@@ -57,7 +57,7 @@ impl Scenario {
                     uid: "rs-1".to_owned(),
                     is_first: false,
                 },
-                namespace: pod.namespace,
+                namespace: pod.namespace.clone(),
                 requested_at: self.cluster.now(),
                 ended_at: Some(self.cluster.now()),
             });

@@ -172,7 +172,7 @@ fn request_for_a_tolerant_daemon_set_pod_is_withdrawn() {
     cluster.settle();
     cluster.state.pods[0].is_tolerant_daemon_set_pod = true;
     cluster.settle();
-    assert_eq!(cluster.state.requests["uid-1"], withdrawn());
+    assert_eq!(*cluster.state.requests["uid-1"], withdrawn());
 }
 
 #[test]
