@@ -19,6 +19,7 @@ mod host_away;
 mod informers;
 mod invalid;
 mod kubectl;
+mod least_privilege;
 mod manifests;
 mod oracle;
 mod python;
