@@ -372,7 +372,7 @@ impl ControlPlane {
         ] {
             folder.write(name, contents)?;
         }
-        folder.write(AUDIT_POLICY, &AUDIT_RULES)?;
+        folder.write(AUDIT_POLICY, AUDIT_RULES)?;
         for (name, credential) in [
             ("admin", &pki.admin),
             ("somebody", &pki.somebody),
