@@ -88,6 +88,9 @@ impl<S: Backend> Backups<S> {
         query: &Query,
         user: &Arc<UserInfo>,
     ) -> Result<http::Response<ResponseBody>, ApiError> {
+        if let Some(elsewhere) = self.store.backups_are_elsewhere() {
+            return Err(ApiError::bad_request(elsewhere));
+        }
         let keep = self.kept(query, user).await?;
         let incremental = query.boolean("incremental").unwrap_or(false);
         let folder = if incremental {
@@ -182,16 +185,17 @@ mod tests {
     use drydock_storage::{Key, Options, Store as _, Transaction, Value};
 
     use super::*;
-    use crate::backend::ServerStore;
     use crate::config::Durability;
     use crate::fixtures::FakeHost;
     use crate::host::reviews::{ReviewTtls, Reviews};
     use crate::host::{AccessVerdict, AuthenticationConfig};
     use crate::metrics::Metrics;
     use crate::request::user::MASTERS;
+    use drydock_storage::rocks::RocksStore;
 
     fn settings(folder: &Path) -> StorageConfig {
         StorageConfig {
+            etcd: None,
             data_dir: folder.to_owned(),
             durability: Durability::Strict,
             history_window: Duration::from_mins(5),
@@ -222,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_who_may_not_remove_backups_removes_none() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store.clone(), &settings(folder.path()), authorizer());
         let jane = user("people");
         for keep in ["keep=0", "keep=1"] {
@@ -258,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn incremental_backups_go_to_the_configured_folder_only() {
         let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let nowhere = Backups::new(store.clone(), &settings(folder.path()), authorizer());
         let query = Query::parse("incremental=true&keep=2");
         assert_eq!(
@@ -295,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn a_running_server_is_backed_up_and_the_newest_backups_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store.clone(), &settings(folder.path()), authorizer());
         for name in ["a", "b", "c"] {
             let value = Value {
@@ -326,7 +330,7 @@ mod tests {
     #[tokio::test]
     async fn backups_run_one_at_a_time_and_a_negative_keep_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()), authorizer());
         assert_eq!(
             backups
@@ -350,7 +354,7 @@ mod tests {
     #[test]
     fn only_its_own_path_is_claimed() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()), authorizer());
         for (path, claimed) in [
             (PATH, true),

@@ -188,6 +188,7 @@ mod tests {
         let own = getpriority_process(None).unwrap();
         let runtime = runtime().unwrap();
         let config = StorageConfig {
+            etcd: None,
             data_dir: root.path().to_owned(),
             durability: Durability::Strict,
             history_window: Duration::from_mins(5),

@@ -110,6 +110,29 @@ where
     call(api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await
 }
 
+/// Sends a server-side apply of an object. With `is_forced` it takes over fields that others own with another value.
+///
+/// # Errors
+///
+/// [`Error`]; a conflict when others own fields with another value, or the object has another UID than the
+/// configuration.
+pub async fn apply<K>(
+    api: &Api<K>,
+    name: &str,
+    manager: &str,
+    is_forced: bool,
+    config: &Value,
+) -> Result<K, Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let parameters = PatchParams {
+        force: is_forced,
+        ..PatchParams::apply(manager)
+    };
+    call(api.patch(name, &parameters, &Patch::Apply(config))).await
+}
+
 /// Sends a merge patch of an object's status.
 ///
 /// # Errors

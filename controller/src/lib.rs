@@ -30,8 +30,9 @@
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts, blocked ▶ refusal ▶ snapshot ▶ interceptors; broker
-//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
-//!                    plan ▶ plan::report ▶ plan::blockers ▶ plan::progress ▶ plan::returning ▶ model
+//! nodemaintenance    act ▶ act::requests, observe ▶ recovery ▶ model ▶ node_state ▶ drain_plan, successor, replacement
+//!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
+//!                    plan::returning ▶ model
 //! ```
 //!
 //! # Invariants

@@ -48,6 +48,7 @@ pub struct Metrics {
     queues: QueueFamilies,
     evictions: Family<Label, PlainCounter>,
     requests: Counter,
+    repairs: Family<Label, Counter>,
     invalid_status_writes: Family<Label, Counter>,
     leader: Gauge,
     clock_skew: Gauge<f64, AtomicU64>,
@@ -124,6 +125,12 @@ impl Default for Metrics {
                 "nodemaintenance_controller_eviction_requests",
                 "Eviction requests created or joined for node maintenances",
                 Counter::default(),
+            ),
+            repairs: registered(
+                to,
+                "nodemaintenance_controller_repairs",
+                "Finalizers and node records that were lost and restored",
+                Family::default(),
             ),
             invalid_status_writes: registered(
                 to,
@@ -220,6 +227,11 @@ impl Metrics {
     /// Counts an eviction request created or joined for a maintenance.
     pub fn count_request(&self) {
         self.requests.inc();
+    }
+
+    /// Counts something that was lost and restored: `finalizer` of a maintenance, or `record` of a node.
+    pub fn count_repair(&self, what: &'static str) {
+        self.repairs.get_or_create(&[("what", what.to_owned())]).inc();
     }
 
     /// Counts a status write that the API rejected as invalid.

@@ -316,10 +316,11 @@ impl Controllers {
         );
 
         let queue = new_queue(context, "nodemaintenances");
-        nodemaintenance::add_handlers(informers, stores, &queue);
+        let deleted = Arc::<nodemaintenance::DeletedRequests>::default();
+        nodemaintenance::add_handlers(informers, stores, &queue, &deleted);
         // Nodes may still be held by maintenances that no longer exist, and no change would report them.
         queue.add(());
-        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods);
+        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods, deleted);
         let maintenances = workers(1, queue, controller, |controller, ()| async move {
             controller.reconcile().await
         });

@@ -228,6 +228,15 @@ impl FieldError {
         &self.field
     }
 
+    /// The same error at another path.
+    #[must_use]
+    pub fn at(self, path: impl Into<String>) -> Self {
+        Self {
+            field: path.into(),
+            ..self
+        }
+    }
+
     /// The error without the field: the message of the cause in a `Status`.
     #[must_use]
     pub fn body(&self) -> &str {

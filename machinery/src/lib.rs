@@ -3,7 +3,7 @@
 //! - [`codec`]: decoding and encoding of objects.
 //! - [`schema`]: structural schemas: conformance, defaults, published OpenAPI schemas.
 //! - [`apply`]: field ownership and server-side apply.
-//! - [`patch`]: JSON patch and JSON merge patch.
+//! - [`patch`]: JSON patch, JSON merge patch and strategic merge patch.
 //! - [`excerpt`]: texts of clients in messages, cut to a limit.
 //! - [`field_error`]: field paths and validation errors.
 //! - [`object_meta`]: validation of `metadata`.
@@ -11,6 +11,7 @@
 //! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
 //! - [`table`]: columns and cells for `kubectl get`.
+//! - [`websocket`]: the frames of watches over WebSocket.
 //! - [`clock`]: the current time as an argument.
 
 pub mod apply;
@@ -26,3 +27,4 @@ pub mod patch;
 pub mod schema;
 pub mod selector;
 pub mod table;
+pub mod websocket;

@@ -9,7 +9,7 @@ use drydock_apiserver::error::ApiError;
 use drydock_apiserver::registry::caller::Caller;
 use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::resource::{Part, Resource};
-use drydock_apiserver::registry::store::{Change, Ownership, ResourceStore, WriteRequest};
+use drydock_apiserver::registry::store::{Change, DeleteRequest, Ownership, ResourceStore, WriteRequest};
 use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use drydock_apiserver::request::user::MASTERS;
 use drydock_apiserver::request::{UserInfo, Warnings};
@@ -152,7 +152,7 @@ impl<S: Store> Objects<S> {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Value>, ApiError> {
-        let key = self.store_of(kind)?.key(namespace, name)?;
+        let key = Endpoint::stored(&self.store_of(kind)?.resource).key(namespace, name)?;
         let found = self.store.get(&key).await?;
         found.entry.map(|entry| read(&key, &entry)).transpose()
     }
@@ -225,7 +225,6 @@ impl<S: Store> Objects<S> {
     ) -> Result<(), ApiError> {
         let own = self.store_of(kind)?;
         let at = ObjectRef::to(kind, object);
-        let key = own.key(at.namespace, at.name)?;
         let options = DeleteOptions {
             preconditions: Preconditions {
                 uid: Some(text(object, "/metadata/uid").to_owned()),
@@ -234,7 +233,12 @@ impl<S: Store> Objects<S> {
             grace_period_seconds: grace_seconds,
             ..DeleteOptions::default()
         };
-        own.delete(self.caller(), &key, &options).await.map(drop)
+        let request = DeleteRequest {
+            caller: self.caller(),
+            endpoint: &Endpoint::stored(&own.resource),
+            options: &options,
+        };
+        own.delete(request, at.namespace, at.name).await.map(drop)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The storage: keys, opaque values, revisions, history and watches. It knows nothing about Kubernetes kinds.
 //!
-//! Start at [`Store`], the contract every backend keeps, then [`rocks`] (the embedded engine) and [`memory`] (the reference
-//! implementation for tests).
+//! Start at [`Store`], the contract every backend keeps, then [`rocks`] (the embedded engine), [`etcd`] (for several servers
+//! over one store) and [`memory`] (the reference implementation for tests).
 
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+pub mod etcd;
+pub mod export;
 mod key;
 pub mod memory;
 pub mod metrics;

@@ -377,6 +377,8 @@ pub enum Health {
     Ready,
     /// Reads only, and why.
     ReadOnly(String),
+    /// The store does not answer now, and why. It may again without a restart.
+    Unreachable(String),
     /// The outcome of a write is unknown: reads of published state go on until the process ends. Holds the cause.
     Failed(String),
 }
@@ -389,8 +391,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Checks the condition and writes, atomically. If the future is dropped, the write happens once or not at all.
     fn transact(&self, transaction: Transaction) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
-    /// Runs independent transactions in order, each at a revision of its own, and returns all outcomes together.
-    /// One failure does not stop the others. Cheaper than single calls where the backend batches.
+    /// Runs independent transactions, each at a revision of its own, and returns all outcomes together. Those of one key
+    /// run in their order. One failure does not stop the others. Cheaper than single calls where the backend batches.
     fn transact_many(
         &self,
         transactions: Vec<Transaction>,

@@ -5,6 +5,7 @@
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
+//! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
 //! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
 //! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
@@ -13,10 +14,10 @@ mod node_access;
 mod rule;
 mod status_access;
 mod target_access;
+mod target_lookup;
 
 use std::sync::Arc;
 
-use drydock_storage::Key;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
@@ -26,7 +27,7 @@ use crate::error::ApiError;
 use crate::host::{AccessReview, Attributes, Host, Namespace, ResourceAttributes};
 use crate::registry::admission::{Admission, WriteAttributes};
 use crate::registry::caller::Caller;
-use crate::registry::resource::Resource;
+use crate::registry::endpoint::Endpoint;
 
 /// The verb that permits removing objects that cannot be read, as in kube-apiserver.
 const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
@@ -48,6 +49,9 @@ impl Chain {
             Box::new(target_access::TargetAccess {
                 access: access.clone(),
             }),
+            Box::new(target_lookup::TargetLookup {
+                host: Arc::clone(&host),
+            }),
             Box::new(status_access::StatusAccess {
                 access: access.clone(),
             }),
@@ -67,19 +71,12 @@ impl Chain {
     async fn review_unsafe_delete(
         &self,
         caller: Caller<'_>,
-        resource: &Resource,
-        version: &str,
-        key: &Key,
+        endpoint: &Endpoint,
+        namespace: &str,
+        name: &str,
     ) -> Result<(), ApiError> {
-        let review = review(
-            caller,
-            UNSAFE_DELETE_VERB,
-            resource,
-            version,
-            key.namespace(),
-            key.name(),
-        );
-        let forbid = |why: String| ApiError::forbidden(resource.group_resource(), key.name(), why);
+        let review = review(caller, UNSAFE_DELETE_VERB, endpoint, namespace, name);
+        let forbid = |why: String| ApiError::forbidden(endpoint.group_resource(), name, why);
         match self.authorizer.decide(&review).await {
             Ok(Decision::Allow) => Ok(()),
             Ok(Decision::Forbid(reason)) => Err(forbid(format!(
@@ -94,21 +91,14 @@ impl Chain {
 }
 
 /// A review of a verb on an object of ours.
-fn review(
-    caller: Caller<'_>,
-    verb: &str,
-    resource: &Resource,
-    version: &str,
-    namespace: &str,
-    name: &str,
-) -> AccessReview {
+fn review(caller: Caller<'_>, verb: &str, endpoint: &Endpoint, namespace: &str, name: &str) -> AccessReview {
     AccessReview {
         user: Arc::clone(caller.user),
         attributes: Attributes::Resource(ResourceAttributes {
             verb: verb.to_owned(),
-            group: resource.group.to_owned(),
-            version: version.to_owned(),
-            resource: resource.plural.to_owned(),
+            group: endpoint.resource().group.to_owned(),
+            version: endpoint.face().version.to_owned(),
+            resource: endpoint.face().names.plural.to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             ..ResourceAttributes::default()
@@ -134,12 +124,11 @@ impl Admission for Chain {
     fn check_create<'a>(
         &'a self,
         caller: Caller<'a>,
-        resource: &'a Resource,
-        version: &'a str,
+        endpoint: &'a Endpoint,
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let review = review(caller, "create", resource, version, namespace, name);
+        let review = review(caller, "create", endpoint, namespace, name);
         async move {
             match self.authorizer.decide(&review).await {
                 Ok(Decision::Allow) => Ok(()),
@@ -155,11 +144,12 @@ impl Admission for Chain {
     fn check_unsafe_delete<'a>(
         &'a self,
         caller: Caller<'a>,
-        resource: &'a Resource,
-        version: &'a str,
-        key: &'a Key,
+        endpoint: &'a Endpoint,
+        namespace: &'a str,
+        name: &'a str,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        self.review_unsafe_delete(caller, resource, version, key).boxed()
+        self.review_unsafe_delete(caller, endpoint, namespace, name)
+            .boxed()
     }
 
     fn is_namespace_terminating<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, bool> {

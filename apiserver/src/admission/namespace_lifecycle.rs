@@ -16,7 +16,7 @@ pub(super) async fn check(host: &dyn Host, write: &WriteAttributes<'_>) -> Resul
         Ok(Namespace::Active(_)) => Ok(()),
         Ok(Namespace::Missing) => Err(ApiError::namespace_not_found(write.namespace)),
         Ok(Namespace::Terminating(_)) => Err(ApiError::namespace_terminating(
-            write.resource.group_resource(),
+            write.endpoint.group_resource(),
             write.name,
             write.namespace,
         )),

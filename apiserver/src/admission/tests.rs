@@ -158,7 +158,8 @@ impl Write {
         let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());
         let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
         let chain = Chain::new(host, authorizer, Some("own".to_owned()));
-        let resource = self.registration.resource(&Arc::default()).unwrap();
+        let resource = Arc::new(self.registration.resource(&Arc::default()).unwrap());
+        let endpoint = Endpoint::stored(&resource);
         let user = Arc::new(UserInfo {
             name: "jane".to_owned(),
             ..UserInfo::default()
@@ -172,6 +173,7 @@ impl Write {
         let write = WriteAttributes {
             operation: self.operation,
             resource: &resource,
+            endpoint: &endpoint,
             caller,
             part: self.part,
             namespace: self.namespace,

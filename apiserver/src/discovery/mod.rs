@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::catalog::Catalog;
+use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::{Resource, api_version};
 
 /// Verbs of a resource, sorted.
@@ -261,25 +262,26 @@ fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Value {
     let mut entries: Vec<(String, Value)> = Vec::new();
     for endpoint in catalog.of_group_version(group, version) {
         let resource = endpoint.resource();
+        let names = endpoint.face().names;
         let mut entry = json!({
-            "name": resource.plural,
-            "singularName": resource.singular,
+            "name": names.plural,
+            "singularName": names.singular,
             "namespaced": resource.is_namespaced(),
-            "kind": resource.kind,
+            "kind": names.kind,
             "verbs": VERBS,
             "storageVersionHash": storage_version_hash(resource),
         });
         if let Some(members) = entry.as_object_mut() {
-            if !resource.short_names.is_empty() {
-                members.insert("shortNames".to_owned(), json!(resource.short_names));
+            if !names.short_names.is_empty() {
+                members.insert("shortNames".to_owned(), json!(names.short_names));
             }
             if !resource.categories.is_empty() {
                 members.insert("categories".to_owned(), json!(resource.categories));
             }
         }
-        entries.push((resource.plural.to_owned(), entry));
-        for subresource in resource.subresources() {
-            let name = format!("{}/{}", resource.plural, subresource.name);
+        entries.push((names.plural.to_owned(), entry));
+        for subresource in resource.subresources(endpoint.face()) {
+            let name = format!("{}/{}", names.plural, subresource.name);
             let mut entry = json!({
                 "name": name,
                 "singularName": "",
@@ -314,7 +316,7 @@ fn aggregated_document(catalog: &Catalog, groups: &[&str]) -> Value {
                 .map(|version| {
                     let resources: Vec<Value> = catalog
                         .of_group_version(group, version)
-                        .map(|endpoint| aggregated_resource(endpoint.resource(), version))
+                        .map(|endpoint| aggregated_resource(&endpoint))
                         .collect();
                     json!({ "version": version, "resources": resources, "freshness": "Current" })
                 })
@@ -330,10 +332,12 @@ fn aggregated_document(catalog: &Catalog, groups: &[&str]) -> Value {
     })
 }
 
-fn aggregated_resource(resource: &Resource, version: &str) -> Value {
+fn aggregated_resource(endpoint: &Endpoint) -> Value {
+    let (resource, face) = (endpoint.resource(), endpoint.face());
+    let (names, version) = (face.names, face.version);
     let kind = |kind: &str| json!({ "group": resource.group, "version": version, "kind": kind });
     let subresources: Vec<Value> = resource
-        .subresources()
+        .subresources(face)
         .into_iter()
         .map(|subresource| {
             json!({
@@ -349,15 +353,15 @@ fn aggregated_resource(resource: &Resource, version: &str) -> Value {
         })
         .collect();
     let mut entry = json!({
-        "resource": resource.plural,
-        "responseKind": kind(resource.kind),
+        "resource": names.plural,
+        "responseKind": kind(names.kind),
         "scope": if resource.is_namespaced() { "Namespaced" } else { "Cluster" },
-        "singularResource": resource.singular,
+        "singularResource": names.singular,
         "verbs": VERBS,
     });
     if let Some(members) = entry.as_object_mut() {
-        if !resource.short_names.is_empty() {
-            members.insert("shortNames".to_owned(), json!(resource.short_names));
+        if !names.short_names.is_empty() {
+            members.insert("shortNames".to_owned(), json!(names.short_names));
         }
         if !resource.categories.is_empty() {
             members.insert("categories".to_owned(), json!(resource.categories));

@@ -1,7 +1,6 @@
 //! DELETE of one object.
 
 use bytes::Bytes;
-use drydock_machinery::codec::protobuf::DELETE_OPTIONS;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
@@ -9,7 +8,7 @@ use super::call::Call;
 use super::{body, response};
 use crate::error::{ApiError, Status, StatusDetails};
 use crate::http::body::{RequestBody, ResponseBody};
-use crate::registry::store::Deleted;
+use crate::registry::store::{DeleteRequest, Deleted};
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::DeleteOptions;
 
@@ -21,13 +20,9 @@ pub(super) async fn options<S: Store>(
     let bytes: Bytes = body.read().await?;
     let value = if bytes.is_empty() {
         None
-    } else if body::is_protobuf(&call.headers) {
-        Some(body::decode_protobuf(&bytes, DELETE_OPTIONS)?)
     } else {
-        let media_type = body::content_type(&call.headers)?;
-        let decoded =
-            body::decode(&bytes, media_type).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        Some(decoded.value)
+        let media_type = body::content_type(&call.headers, true)?;
+        Some(body::decode_options(&bytes, media_type)?)
     };
     DeleteOptions::parse(&call.context.query, value, &call.endpoint.face().api_version)
 }
@@ -39,22 +34,27 @@ pub(super) async fn delete<S: Store>(
     let representation = call.negotiate(ResponseKind::Object)?;
     let options = options(call, body).await?;
     let format = call.format(representation)?;
-    let key = call.store.key(&call.namespace, &call.name)?;
+    let (endpoint, namespace, name) = (&call.endpoint, &call.namespace, &call.name);
     let deleted = if options.unsafe_delete {
         call.store
-            .delete_unreadable(call.caller(), &key, call.endpoint.face().version)
+            .delete_unreadable(call.caller(), endpoint, namespace, name)
             .await?
     } else {
-        call.store.delete(call.caller(), &key, &options).await?
+        let request = DeleteRequest {
+            caller: call.caller(),
+            endpoint,
+            options: &options,
+        };
+        call.store.delete(request, namespace, name).await?
     };
     match deleted {
         Deleted::Removed { uid } => {
-            let resource = &call.store.resource;
+            let resource = endpoint.group_resource();
             let details = StatusDetails {
                 name: call.name.clone(),
                 group: resource.group.to_owned(),
-                kind: resource.plural.to_owned(),
-                uid,
+                kind: resource.resource.to_owned(),
+                uid: endpoint.other_uid(&uid).into_owned(),
                 ..StatusDetails::default()
             };
             response::status(&Status::success(details), representation)

@@ -10,6 +10,7 @@ use super::{delete, list};
 use crate::cache::CachedObject;
 use crate::error::ApiError;
 use crate::http::body::{RequestBody, ResponseBody};
+use crate::registry::store::DeleteRequest;
 use crate::request::negotiate::ResponseKind;
 use crate::request::projection::IncludeObject;
 
@@ -26,12 +27,17 @@ pub(super) async fn delete_collection<S: Store>(
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let page = list::page(call).await?;
     let found: Vec<Arc<CachedObject>> = page.objects.collect();
+    let request = DeleteRequest {
+        caller: call.caller(),
+        endpoint: &call.endpoint,
+        options: &options,
+    };
     for batch in found.chunks(BATCH) {
-        call.store.delete_many(call.caller(), batch, &options).await?;
+        call.store.delete_many(request, batch).await?;
     }
     let page = list::Page {
         head: page.head,
         objects: Box::new(found.into_iter()),
     };
-    Ok(list::render(call, representation, include, page))
+    list::render(call, representation, include, page).await
 }

@@ -13,10 +13,10 @@ use crate::request::options::get_freshness;
 pub(super) async fn get<S: Store>(call: &Call<'_, S>) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::Object)?;
     let freshness = get_freshness(&call.context.query)?;
-    let key = call.store.key(&call.namespace, &call.name)?;
-    let object = call.store.cache.get(&key, freshness).await?;
-    let object =
-        object.ok_or_else(|| ApiError::not_found(call.store.resource.group_resource(), &call.name))?;
+    let found = call
+        .store
+        .find(&call.endpoint, &call.namespace, &call.name, freshness);
+    let (_, object) = found.await?;
     let written = Written {
         value: object.value().clone(),
         revision: Some(object.modified()),

@@ -11,6 +11,7 @@ mod delete;
 mod delete_collection;
 mod get;
 mod list;
+mod list_binary;
 mod patch;
 mod response;
 mod selection;
@@ -136,11 +137,18 @@ impl<S: Store> Api<S> {
         }
         let found = self.stores.iter().find_map(|store| {
             let candidate = &store.resource;
-            let matches = candidate.group == resource.group && candidate.plural == resource.resource;
-            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.version));
+            let matches = candidate.group == resource.group;
+            let endpoint = matches.then(|| Endpoint::of(candidate, &resource.resource, &resource.version));
             endpoint.flatten().map(|endpoint| (store, endpoint))
         });
-        let (store, endpoint) = found.ok_or_else(ApiError::no_route)?;
+        let (store, endpoint) = found.ok_or_else(|| {
+            let mut versions = self.catalog.of_group_version(&resource.group, &resource.version);
+            if versions.next().is_some() {
+                ApiError::no_route()
+            } else {
+                ApiError::no_page()
+            }
+        })?;
         let namespaced = store.resource.is_namespaced();
         let is_item = !resource.name.is_empty();
         let in_namespace = !resource.namespace.is_empty();
@@ -206,7 +214,7 @@ impl<S: Store> Api<S> {
             return Err(if known {
                 ApiError::method_not_allowed()
             } else {
-                ApiError::no_route()
+                ApiError::no_page()
             });
         }
         if matches!(path, "/" | "/index.html") {
@@ -228,6 +236,7 @@ impl<S: Store> Api<S> {
                     pretty: true,
                     ..Representation::JSON
                 },
+                None,
             )?;
             return Ok(response::with_body(
                 http::StatusCode::OK,
@@ -237,7 +246,7 @@ impl<S: Store> Api<S> {
         }
         self.discovery
             .respond(path, headers)
-            .ok_or_else(ApiError::no_route)
+            .ok_or_else(ApiError::no_page)
     }
 }
 
@@ -274,7 +283,7 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 impl<S: Store> Handler for Api<S> {
     async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
         let representation =
-            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
+            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Status, true).ok();
         match self.dispatch(context, request).await {
             Ok(response) => response,
             Err(error) => response::error(error, representation),

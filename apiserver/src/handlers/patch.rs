@@ -22,13 +22,6 @@ use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
-/// The media types that a 415 lists. Strategic merge patches are not supported by kinds without them, as by custom resources.
-const PATCH_TYPES: &[&str] = &[
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-];
-
 /// How much of a patched object an error about it prints, in bytes.
 const MAX_SHOWN_BYTES: usize = 4096;
 
@@ -36,7 +29,7 @@ const MAX_SHOWN_BYTES: usize = 4096;
 enum PatchType {
     Json,
     Merge,
-    Strategic(StrategicMerge),
+    Strategic(Option<StrategicMerge>),
 }
 
 /// The patch of a request, as a change that the registry applies to the current object.
@@ -72,7 +65,10 @@ impl Change for Patch<'_> {
         let patched = match self.type_ {
             PatchType::Json => patch::json::apply(current, &self.bytes),
             PatchType::Merge => patch::merge::apply(current, &self.bytes, self.validation),
-            PatchType::Strategic(apply) => apply(current, &self.bytes),
+            PatchType::Strategic(Some(apply)) => apply(current, &self.bytes),
+            PatchType::Strategic(None) => {
+                patch::strategic::apply(current, &self.bytes, &self.endpoint.face().schema)
+            }
         }
         .map_err(patch_error)?;
         let mut object = patched.value;
@@ -84,7 +80,7 @@ impl Change for Patch<'_> {
                 "the patch leaves the object without metadata",
             ));
         }
-        let (kind, api_version) = (self.endpoint.resource().kind, &*self.endpoint.face().api_version);
+        let (kind, api_version) = (self.endpoint.kind(), &*self.endpoint.face().api_version);
         let type_meta = [("kind", kind), ("apiVersion", api_version)];
         for (member, expected) in type_meta {
             // A patch may remove them. Then those of the URL are set, as for the body of an update.
@@ -146,11 +142,11 @@ pub(super) async fn patch<S: Store>(
     let type_ = match text.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => PatchType::Json,
         "application/merge-patch+json" => PatchType::Merge,
-        "application/strategic-merge-patch+json" => match call.store.resource.capabilities.strategic_merge {
-            Some(apply) => PatchType::Strategic(apply),
-            None => return Err(ApiError::unsupported_media_type(PATCH_TYPES)),
-        },
-        "application/apply-patch+yaml" => return Box::pin(apply::apply(call, body)).await,
+        "application/strategic-merge-patch+json" => {
+            PatchType::Strategic(call.store.resource.capabilities.strategic_merge)
+        }
+        "application/apply-patch+yaml" => return Box::pin(apply::apply(call, body, false)).await,
+        "application/apply-patch+cbor" => return Box::pin(apply::apply(call, body, true)).await,
         _ => return Err(ApiError::unsupported_media_type_route()),
     };
     let representation = call.negotiate(ResponseKind::Object)?;

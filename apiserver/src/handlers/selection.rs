@@ -1,5 +1,6 @@
 //! The objects that the path and the selectors of a list or watch select.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use drydock_machinery::selector::label::Operator;
@@ -7,14 +8,14 @@ use drydock_machinery::selector::{FieldSelector, Selector};
 use drydock_storage::Store;
 
 use super::call::Call;
-use crate::cache::{Predicate, Scope, Selection};
+use crate::cache::{Freshness, Predicate, Scope, Selection};
 use crate::error::ApiError;
 
 /// The selection of a request: its namespace, its name (for a watch of one object), and its selectors.
 ///
 /// # Errors
 /// 400 for selectors that cannot be parsed or that use a field that is not selectable.
-pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiError> {
+pub(super) async fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiError> {
     let query = &call.context.query;
     let labels = Selector::parse(query.first("labelSelector").unwrap_or_default())
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -41,9 +42,10 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
         }
         Scope::Name {
             namespace: call.namespace.clone(),
-            name: call.name.clone(),
+            name: stored_name(call, &call.name).await?,
         }
     };
+    let fields = with_stored_names(call, fields).await?;
     let (group, plural) = call.store.resource.key_prefix();
     Ok(Selection::new(
         group,
@@ -52,6 +54,43 @@ pub(super) fn selection<S: Store>(call: &Call<'_, S>) -> Result<Selection, ApiEr
         Some(Box::new(Labels(labels))),
         Some(Box::new(Fields(fields, declared))),
     ))
+}
+
+/// No object has this name: it is not a DNS subdomain.
+const NO_NAME: &str = "_";
+
+/// A field selector whose names are those of stored objects.
+async fn with_stored_names<S: Store>(
+    call: &Call<'_, S>,
+    fields: FieldSelector,
+) -> Result<FieldSelector, ApiError> {
+    if call.endpoint.face().alias.is_none() {
+        return Ok(fields);
+    }
+    let mut names: HashMap<String, String> = HashMap::new();
+    for name in fields.values("metadata.name") {
+        names.insert(name.to_owned(), stored_name(call, name).await?);
+    }
+    Ok(fields.map_values("metadata.name", |name| {
+        names.get(name).map_or(NO_NAME, String::as_str).to_owned()
+    }))
+}
+
+/// The stored name of the object with a name in the version of the request; [`NO_NAME`] if there can be none.
+async fn stored_name<S: Store>(call: &Call<'_, S>, name: &str) -> Result<String, ApiError> {
+    let Some(alias) = call.endpoint.face().alias else {
+        return Ok(name.to_owned());
+    };
+    let Some(stored) = (alias.stored_name)(name) else {
+        return Ok(NO_NAME.to_owned());
+    };
+    // The stored object may have another name in this version. In a list of all namespaces it may be in any of them.
+    let Ok(key) = call.endpoint.key(&call.namespace, name) else {
+        return Ok(stored.to_owned());
+    };
+    let found = call.store.cache.get(&key, Freshness::MostRecent).await?;
+    let is_other = found.is_some_and(|object| call.endpoint.check_name(object.value(), name).is_err());
+    Ok(if is_other { NO_NAME } else { stored }.to_owned())
 }
 
 /// A label selector, as a predicate of the cache.

@@ -25,6 +25,7 @@ use crate::discovery::{entity_tag, hex_upper};
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
 use crate::registry::catalog::Catalog;
+use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::Resource;
 use crate::request::Query;
 
@@ -188,14 +189,19 @@ fn root(group: &str, version: &str) -> String {
 }
 
 /// The name of a kind's definition, unique among all documents that the aggregator merges.
-fn definition_name(resource: &Resource, version: &str) -> String {
-    let group = resource
+fn definition_name(endpoint: &Endpoint) -> String {
+    let group = endpoint
+        .resource()
         .group
         .split('.')
         .next()
         .filter(|group| !group.is_empty())
         .unwrap_or("core");
-    format!("io.drydock.api.{group}.{version}.{}", resource.kind)
+    format!(
+        "io.drydock.api.{group}.{}.{}",
+        endpoint.face().version,
+        endpoint.kind()
+    )
 }
 
 fn group_version_kind(resource: &Resource, version: &str, kind: &str) -> Value {
@@ -207,13 +213,14 @@ fn definitions(catalog: &Catalog, group: &str, version: &str, dialect: Dialect) 
     let mut found = shapes::definitions(dialect);
     for endpoint in catalog.of_group_version(group, version) {
         let resource = endpoint.resource();
-        let name = definition_name(resource, version);
-        let list_kind = format!("{}List", resource.kind);
+        let name = definition_name(&endpoint);
+        let own_kind = endpoint.kind();
+        let list_kind = format!("{own_kind}List");
         let definition = shapes::schema(&endpoint.face().schema, dialect);
-        let list = shapes::list_schema(resource.kind, &name, dialect);
+        let list = shapes::list_schema(own_kind, &name, dialect);
         for (name, kind, mut schema) in [
             (format!("{name}List"), list_kind.as_str(), list),
-            (name, resource.kind, definition),
+            (name, own_kind, definition),
         ] {
             if let Some(members) = schema.as_object_mut() {
                 let kind = group_version_kind(resource, version, kind);

@@ -8,17 +8,25 @@ use crate::registry::catalog::Catalog;
 use crate::registry::resource::Resource;
 
 /// Media types of request bodies.
-const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
+const BODY_TYPES: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/cbor",
+];
 /// Media types of patches.
 const PATCH_TYPES: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
+    "application/apply-patch+cbor",
 ];
 
 struct Writer<'a> {
     dialect: Dialect,
     resource: &'a Resource,
+    kind: &'static str,
     version: &'a str,
     definition: String,
 }
@@ -37,10 +45,11 @@ pub(super) fn of_group_version(
         let writer = Writer {
             dialect,
             resource,
+            kind: endpoint.kind(),
             version,
-            definition: definition_name(resource, version),
+            definition: definition_name(&endpoint),
         };
-        let plural = resource.plural;
+        let plural = endpoint.face().names.plural;
         let collection = if resource.is_namespaced() {
             let get = writer.list("ForAllNamespaces");
             paths.insert(
@@ -102,10 +111,7 @@ impl Writer<'_> {
             );
         }
         if named {
-            parameters.insert(
-                0,
-                self.path("name", &format!("name of the {}", self.resource.kind)),
-            );
+            parameters.insert(0, self.path("name", &format!("name of the {}", self.kind)));
         }
         let mut item = Map::new();
         for (verb, operation) in verbs {
@@ -240,16 +246,11 @@ impl Writer<'_> {
         let mut operation = Map::new();
         operation.insert(
             "operationId".to_owned(),
-            format!(
-                "{verb}{}{scope}{}{suffix}",
-                camel(self.version),
-                self.resource.kind
-            )
-            .into(),
+            format!("{verb}{}{scope}{}{suffix}", camel(self.version), self.kind).into(),
         );
         operation.insert(
             "description".to_owned(),
-            format!("{verb} objects of kind {}", self.resource.kind).into(),
+            format!("{verb} objects of kind {}", self.kind).into(),
         );
         operation.insert(
             "tags".to_owned(),
@@ -271,7 +272,7 @@ impl Writer<'_> {
         operation.insert("x-kubernetes-action".to_owned(), action.into());
         operation.insert(
             "x-kubernetes-group-version-kind".to_owned(),
-            group_version_kind(self.resource, self.version, self.resource.kind),
+            group_version_kind(self.resource, self.version, self.kind),
         );
         operation
     }

@@ -1,11 +1,13 @@
 //! The interface between the registry and admission control, which decides whether a write is allowed beyond the rules of
 //! the kind itself.
 
-use drydock_storage::Key;
+use std::borrow::Cow;
+
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::caller::Caller;
+use super::endpoint::Endpoint;
 use super::resource::{Part, Resource};
 use crate::error::ApiError;
 
@@ -27,6 +29,8 @@ pub struct WriteAttributes<'a> {
     pub operation: Operation,
     /// The resource.
     pub resource: &'a Resource,
+    /// The version of the request.
+    pub endpoint: &'a Endpoint,
     /// The client.
     pub caller: Caller<'a>,
     /// The part that is written.
@@ -44,6 +48,15 @@ pub struct WriteAttributes<'a> {
 }
 
 impl WriteAttributes<'_> {
+    /// The name in the version of the request.
+    #[must_use]
+    pub fn shown_name(&self) -> Cow<'_, str> {
+        match self.object.or(self.old) {
+            Some(object) if self.endpoint.face().alias.is_some() => self.endpoint.name_of(object),
+            _ => Cow::Borrowed(self.name),
+        }
+    }
+
     /// Whether an update changes only managed fields and the resourceVersion. Storage migrations send such updates, and their
     /// users have no rights on the target.
     #[must_use]
@@ -88,8 +101,7 @@ pub trait Admission: Send + Sync {
     fn check_create<'a>(
         &'a self,
         caller: Caller<'a>,
-        resource: &'a Resource,
-        version: &'a str,
+        endpoint: &'a Endpoint,
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
@@ -101,9 +113,9 @@ pub trait Admission: Send + Sync {
     fn check_unsafe_delete<'a>(
         &'a self,
         caller: Caller<'a>,
-        resource: &'a Resource,
-        version: &'a str,
-        key: &'a Key,
+        endpoint: &'a Endpoint,
+        namespace: &'a str,
+        name: &'a str,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Whether a namespace is being deleted or does not exist; false if it cannot be looked up.

@@ -47,6 +47,7 @@ impl Catalog {
         self.resources
             .iter()
             .filter(move |resource| resource.group == group)
-            .filter_map(move |resource| Endpoint::of(resource, version))
+            .flat_map(Endpoint::all)
+            .filter(move |endpoint| endpoint.face().version == version)
     }
 }

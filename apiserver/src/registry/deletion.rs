@@ -1,13 +1,11 @@
 //! Decides the effect of a delete on an object: remove it, set its deletion timestamp, or change nothing.
 
+use drydock_proto::kinds::CollectionFinalizers;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::metadata::{generation, is_terminating, metadata_mut, strings, time_text};
 use crate::request::options::{DeleteOptions, Propagation};
-
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// The effect of a delete on an object.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,14 +18,26 @@ pub enum Deletion {
     Unchanged,
 }
 
-/// Decides what a delete does. `grace` is the grace period in seconds, `None` for kinds without graceful deletion.
+/// Decides what a delete does. `collection` are the finalizers of the garbage collector, `is_released` tells which finalizers
+/// hold the object no longer, and `grace` is the grace period in seconds, `None` for kinds without graceful deletion.
 #[must_use]
-pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: Timestamp) -> Deletion {
+pub fn decide(
+    object: &Value,
+    options: &DeleteOptions,
+    collection: &CollectionFinalizers,
+    is_released: impl Fn(&str) -> bool,
+    grace: Option<i64>,
+    now: Timestamp,
+) -> Deletion {
+    let finalizers_after =
+        |object: &Value, options: &DeleteOptions| finalizers_after(object, options, collection);
     let pending = is_terminating(object)
         .then(|| grace_period(object))
         .filter(|pending| *pending > 0);
     match (grace, pending) {
-        (Some(_), Some(pending)) => return shorten_grace_period(object, options, pending),
+        (Some(_), Some(pending)) => {
+            return shorten_grace_period(object, options, pending, finalizers_after(object, options));
+        }
         (Some(period), None) if period > 0 && !is_terminating(object) => {
             let mut marked = object.clone();
             mark(
@@ -46,7 +56,7 @@ pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: 
     }
     let before = strings(object, "finalizers");
     let finalizers = finalizers_after(object, options);
-    if finalizers.is_empty() {
+    if finalizers.iter().all(|finalizer| is_released(finalizer)) {
         return Deletion::Remove;
     }
     if is_terminating(object) && finalizers == before {
@@ -61,15 +71,20 @@ pub fn decide(object: &Value, options: &DeleteOptions, grace: Option<i64>, now: 
 }
 
 /// The finalizers after a delete with this propagation policy.
-fn finalizers_after(object: &Value, options: &DeleteOptions) -> Vec<String> {
+fn finalizers_after(
+    object: &Value,
+    options: &DeleteOptions,
+    collection: &CollectionFinalizers,
+) -> Vec<String> {
+    let CollectionFinalizers { orphan, foreground } = *collection;
     let mut finalizers = strings(object, "finalizers");
     let wanted = match options.propagation {
         None => return finalizers,
         Some(Propagation::Background) => "",
-        Some(Propagation::Foreground) => FOREGROUND,
-        Some(Propagation::Orphan) => ORPHAN,
+        Some(Propagation::Foreground) => foreground,
+        Some(Propagation::Orphan) => orphan,
     };
-    finalizers.retain(|finalizer| finalizer == wanted || (finalizer != ORPHAN && finalizer != FOREGROUND));
+    finalizers.retain(|finalizer| finalizer == wanted || (finalizer != orphan && finalizer != foreground));
     if !wanted.is_empty() && !finalizers.iter().any(|finalizer| finalizer == wanted) {
         finalizers.push(wanted.to_owned());
     }
@@ -88,14 +103,18 @@ fn mark(object: &mut Value, deletion_time: Timestamp, grace: i64) {
 }
 
 /// A delete during the grace period can only shorten it.
-fn shorten_grace_period(object: &Value, options: &DeleteOptions, pending: i64) -> Deletion {
+fn shorten_grace_period(
+    object: &Value,
+    options: &DeleteOptions,
+    pending: i64,
+    finalizers: Vec<String>,
+) -> Deletion {
     let requested = options
         .grace_period_seconds
         .map(|period| if period < 0 { 1 } else { period });
     let Some(period) = requested.filter(|period| *period < pending) else {
         return Deletion::Unchanged;
     };
-    let finalizers = finalizers_after(object, options);
     if period == 0 && finalizers.is_empty() {
         return Deletion::Remove;
     }
@@ -125,15 +144,32 @@ fn grace_period(object: &Value) -> i64 {
         .unwrap_or(0)
 }
 
-/// Whether an update completes a deletion: the object is being deleted and has no finalizer and no grace period left.
+/// Whether an update completes a deletion: the object is being deleted, no grace period is left, and no finalizer holds it.
 #[must_use]
-pub fn is_complete(new: &Value) -> bool {
-    is_terminating(new) && grace_period(new) == 0 && strings(new, "finalizers").is_empty()
+pub fn is_complete(new: &Value, is_released: impl Fn(&str) -> bool) -> bool {
+    is_terminating(new)
+        && grace_period(new) == 0
+        && strings(new, "finalizers")
+            .iter()
+            .all(|finalizer| is_released(finalizer))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Decides on a stored object whose finalizers all hold it.
+    fn plain(object: &Value, options: &DeleteOptions, grace: Option<i64>) -> Deletion {
+        let collection = CollectionFinalizers::STORED;
+        decide(
+            object,
+            options,
+            &collection,
+            |_| false,
+            grace,
+            Timestamp::UNIX_EPOCH,
+        )
+    }
 
     fn check(finalizers: &[&str], terminating: bool, propagation: Option<Propagation>) -> Deletion {
         let mut object = json!({"metadata": {"name": "a", "generation": 2, "finalizers": finalizers}});
@@ -144,7 +180,7 @@ mod tests {
             propagation,
             ..DeleteOptions::default()
         };
-        decide(&object, &options, None, Timestamp::UNIX_EPOCH)
+        plain(&object, &options, None)
     }
 
     fn kept(deletion: Deletion) -> Vec<String> {
@@ -190,21 +226,16 @@ mod tests {
     #[track_caller]
     fn check_grace(first: i64, second: Option<i64>, finalizers: &[&str], expected: Option<(&str, i64)>) {
         let object = json!({"metadata": {"name": "a", "generation": 1, "finalizers": finalizers}});
-        let Deletion::Mark(marked) = decide(
-            &object,
-            &DeleteOptions::default(),
-            Some(first),
-            Timestamp::UNIX_EPOCH,
-        ) else {
+        let Deletion::Mark(marked) = plain(&object, &DeleteOptions::default(), Some(first)) else {
             panic!("not marked")
         };
         assert_eq!(marked["metadata"]["generation"], json!(2));
-        assert!(!is_complete(&marked) || first == 0);
+        assert!(!is_complete(&marked, |_| false) || first == 0);
         let options = DeleteOptions {
             grace_period_seconds: second,
             ..DeleteOptions::default()
         };
-        let after = match decide(&marked, &options, Some(first), Timestamp::UNIX_EPOCH) {
+        let after = match plain(&marked, &options, Some(first)) {
             Deletion::Remove => None,
             Deletion::Unchanged => Some(marked),
             Deletion::Mark(marked) => Some(marked),
@@ -238,7 +269,7 @@ mod tests {
         check_grace(0, Some(0), &["a/b"], Some(("1970-01-01T00:00:00Z", 0)));
         let object = json!({"metadata": {"name": "a"}});
         assert_eq!(
-            decide(&object, &DeleteOptions::default(), Some(0), Timestamp::UNIX_EPOCH),
+            plain(&object, &DeleteOptions::default(), Some(0)),
             Deletion::Remove
         );
     }

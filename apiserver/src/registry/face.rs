@@ -1,10 +1,14 @@
 //! A served version of a resource, and its conversion to and from the stored form (the hub).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use drydock_machinery::schema::Structural;
 use drydock_machinery::table::{Cell, Column};
-use drydock_proto::kinds::{Conversion, ConversionError};
+use drydock_proto::kinds::{
+    Alias, CollectionFinalizers, Context, Conversion, ConversionError, FromHub, Names, ToHub,
+};
+use drydock_proto::protobuf::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -24,12 +28,21 @@ pub struct Face {
     pub version: &'static str,
     /// `group/version`, as in `apiVersion`.
     pub api_version: Arc<str>,
+    /// The names of the resource and its kind in this version.
+    pub names: Names,
+    /// Set if this version is a resource of its own.
+    pub alias: Option<&'static Alias>,
     /// The fields an object may have, with their defaults.
     pub schema: Arc<Structural>,
+    /// The protobuf message of objects; if `None`, they are not served as protobuf, and a body in protobuf is rejected with 415.
+    pub message: Option<&'static Message>,
     /// The columns of `kubectl get`.
     pub table: Table,
     /// How objects convert between this version and the hub.
     pub conversion: Conversion,
+    /// The paths of fields in the hub whose path in this version differs, and that path. See
+    /// [`drydock_proto::kinds::Face::paths`].
+    pub paths: &'static [(&'static str, &'static str)],
 }
 
 impl Face {
@@ -39,30 +52,92 @@ impl Face {
         matches!(self.conversion, Conversion::Identity)
     }
 
-    /// Converts an object of this version to the hub. `apiVersion` becomes that of `storage`, the stored version.
-    pub(super) fn convert_to_hub(&self, mut object: Value, storage: &Self) -> Result<Value, ConversionError> {
-        if let Conversion::Functions { to_hub, .. } = self.conversion {
-            to_hub(&mut object)?;
+    /// Tells this face from the others of its kind.
+    #[must_use]
+    pub fn id(&self) -> &'static str {
+        self.alias.map_or(self.version, |alias| alias.names.plural)
+    }
+
+    /// The functions that convert between this version and the hub; `None` if it has the shape of the hub.
+    const fn functions(&self) -> Option<(ToHub, FromHub)> {
+        match self.conversion {
+            Conversion::Identity => None,
+            Conversion::Functions { to_hub, from_hub } => Some((to_hub, from_hub)),
         }
-        set_api_version(&mut object, &storage.api_version);
+    }
+
+    /// Converts an object of this version to the hub, with the defaults of the hub. `apiVersion` and `kind` become those of
+    /// `storage`, the stored version.
+    pub(super) fn convert_to_hub(
+        &self,
+        mut object: Value,
+        storage: &Self,
+        context: &Context<'_>,
+    ) -> Result<Value, ConversionError> {
+        if let Some((to_hub, _)) = self.functions() {
+            to_hub(&mut object, context)?;
+        }
+        set_type(&mut object, storage);
         Ok(object)
     }
 
     /// Converts a hub to an object of this version.
     pub(super) fn convert_from_hub(&self, mut hub: Value) -> Result<Value, ConversionError> {
-        if let Conversion::Functions { from_hub, .. } = self.conversion {
+        if let Some((_, from_hub)) = self.functions() {
             from_hub(&mut hub)?;
         }
-        set_api_version(&mut hub, &self.api_version);
+        set_type(&mut hub, self);
         Ok(hub)
+    }
+
+    /// The path of a field in this version, given its path in the hub.
+    #[must_use]
+    pub fn path<'a>(&self, hub: &'a str) -> Cow<'a, str> {
+        let plain = without_indices(hub);
+        let renamed = self.paths.iter().find_map(|(stored, own)| {
+            let rest = plain.strip_prefix(stored)?;
+            (rest.is_empty() || rest.starts_with('.')).then_some((*own, rest))
+        });
+        match renamed {
+            None => Cow::Borrowed(hub),
+            // This version has a field in place of a list, or another list: it has no such item.
+            Some((own, _)) if plain.len() < hub.len() => Cow::Owned(own.to_owned()),
+            Some((own, rest)) => Cow::Owned(format!("{own}{rest}")),
+        }
+    }
+
+    /// How the finalizers of the garbage collector for objects of this version are stored.
+    #[must_use]
+    pub fn collection_finalizers(&self) -> CollectionFinalizers {
+        self.alias
+            .map_or(CollectionFinalizers::STORED, |alias| alias.collection_finalizers)
     }
 }
 
-/// Sets `apiVersion`, unless it has that value already: the common case allocates nothing.
-fn set_api_version(object: &mut Value, api_version: &str) {
+/// A path without `[0]`.
+fn without_indices(path: &str) -> String {
+    path.split('[')
+        .enumerate()
+        .map(|(index, part)| match part.split_once(']') {
+            Some((_, rest)) if index > 0 => rest,
+            _ => part,
+        })
+        .collect()
+}
+
+/// Sets `apiVersion` and, for a resource of its own, `kind`.
+fn set_type(object: &mut Value, face: &Face) {
+    set_text(object, "apiVersion", &face.api_version);
+    if object.get("kind").is_some() {
+        set_text(object, "kind", face.names.kind);
+    }
+}
+
+/// Sets a member, unless it has that value already: the common case allocates nothing.
+fn set_text(object: &mut Value, member: &str, text: &str) {
     if let Some(members) = object.as_object_mut()
-        && members.get("apiVersion").and_then(Value::as_str) != Some(api_version)
+        && members.get(member).and_then(Value::as_str) != Some(text)
     {
-        members.insert("apiVersion".to_owned(), api_version.into());
+        members.insert(member.to_owned(), text.into());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use drydock_machinery::names::AllowedNames;
 use drydock_machinery::schema::{SchemaError, Structural};
 use drydock_proto::kinds::{Face as KindFace, GROUP, Kind};
+use drydock_proto::protobuf::message_of_kind;
 use serde_json::Value;
 
 use super::face::{Face, Table};
@@ -109,12 +110,13 @@ impl Registration {
 }
 
 fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, UnusableSchema> {
+    let names = face.alias.map_or_else(|| kind.names(), |alias| alias.names);
     let (spec, status) = ((face.spec)(), (face.status)());
     let members = [("spec", &spec), ("status", &status)];
     let schema =
-        Structural::for_kind(kind.kind, face.version, kind.description, &members).map_err(|source| {
+        Structural::for_kind(names.kind, face.version, names.description, &members).map_err(|source| {
             UnusableSchema {
-                kind: kind.kind,
+                kind: names.kind,
                 version: face.version,
                 source,
             }
@@ -122,8 +124,12 @@ fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, Unusa
     Ok(Face {
         version: face.version,
         api_version: format!("{GROUP}/{}", face.version).into(),
+        names,
+        alias: face.alias,
         schema: Arc::new(schema),
+        message: message_of_kind(face.version, kind.kind),
         table,
         conversion: face.conversion,
+        paths: face.paths,
     })
 }

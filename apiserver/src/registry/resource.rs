@@ -6,9 +6,9 @@ use bytes::Bytes;
 use drydock_machinery::apply::field_set::FieldSet;
 use drydock_machinery::apply::managed_fields::{reset_by_object, reset_by_status};
 use drydock_machinery::codec::encode_stored;
-use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::patch::{PatchError, Patched};
-use drydock_proto::kinds::Scope;
+use drydock_proto::kinds::{Context, Scope};
+use drydock_proto::protobuf::Message;
 use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
@@ -48,10 +48,10 @@ pub struct Capabilities {
     pub unconditional_update: bool,
     /// Graceful deletion.
     pub grace_period: Option<GracePeriod>,
-    /// Strategic merge patches; if `None`, they are rejected with 415.
+    /// How strategic merge patches are applied; if `None`, by the schema of the version.
     pub strategic_merge: Option<StrategicMerge>,
-    /// The protobuf message of the kind; if `None`, protobuf bodies are rejected with 415.
-    pub message: Option<Message>,
+    /// The fields of protobuf bodies that are read, for a kind without a complete message in its versions.
+    pub body_message: Option<&'static Message>,
 }
 
 impl Capabilities {
@@ -62,7 +62,7 @@ impl Capabilities {
         unconditional_update: false,
         grace_period: None,
         strategic_merge: None,
-        message: None,
+        body_message: None,
     };
 }
 
@@ -115,12 +115,12 @@ impl std::fmt::Debug for Resource {
 }
 
 impl Resource {
-    /// The subresources, `status` first.
+    /// The subresources in a version, `status` first.
     #[must_use]
-    pub fn subresources(&self) -> Vec<Subresource> {
+    pub fn subresources(&self, face: &Face) -> Vec<Subresource> {
         let status = self.has_status.then_some(Subresource {
             name: "status",
-            kind: self.kind,
+            kind: face.names.kind,
             foreign_kind: None,
             verbs: &["get", "patch", "update"],
         });
@@ -136,16 +136,18 @@ impl Resource {
         matches!(self.scope, Scope::Namespaced)
     }
 
-    /// The served version with this name.
+    /// The served version with this name, under one of the plurals of the resource.
     #[must_use]
-    pub fn face(&self, version: &str) -> Option<&Arc<Face>> {
-        self.faces.iter().find(|face| face.version == version)
+    pub fn face(&self, plural: &str, version: &str) -> Option<&Arc<Face>> {
+        let mut faces = self.faces.iter().filter(|face| face.version == version);
+        faces.find(|face| face.names.plural == plural)
     }
 
-    /// The served version with this `apiVersion`.
+    /// The served version with this `apiVersion`, under the names of the kind.
     #[must_use]
     pub fn face_of(&self, api_version: &str) -> Option<&Arc<Face>> {
-        self.faces.iter().find(|face| *face.api_version == *api_version)
+        let mut faces = self.faces.iter().filter(|face| face.alias.is_none());
+        faces.find(|face| *face.api_version == *api_version)
     }
 
     /// The version objects are stored in: the hub.
@@ -176,7 +178,11 @@ impl Resource {
                 kind: self.kind,
             })
         })?;
-        face.convert_to_hub(object, storage)
+        let context = Context {
+            stored: None,
+            now: "1970-01-01T00:00:00Z",
+        };
+        face.convert_to_hub(object, storage, &context)
             .map_err(|error| undecodable().because(error))
     }
 

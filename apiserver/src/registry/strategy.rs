@@ -16,6 +16,9 @@ use drydock_machinery::field_error::ErrorList;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::face::Face;
+use super::resource::Part;
+
 /// What a strategy may depend on besides the objects.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteContext {
@@ -57,6 +60,18 @@ pub trait Strategy: Send + Sync + 'static {
     /// All errors of an update through `status`. Everything except status has been restored from `old`; may not change
     /// the object.
     fn validate_status_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList;
+
+    /// All errors of an object in a version that does not have the shape of the hub, by the rules that only this version
+    /// has: `new` and `old` are in that version, and `old` is `None` for a new object. Runs before `new` is converted to
+    /// the hub.
+    fn validate_face(&self, _face: &Face, _part: Part, _new: &Value, _old: Option<&Value>) -> ErrorList {
+        ErrorList::new()
+    }
+
+    /// Whether a finalizer of the object has served its purpose, so that it does not hold a deleted object any more.
+    fn is_released(&self, _object: &Value, _finalizer: &str) -> bool {
+        false
+    }
 
     /// The reason why the object may not be deleted now, as the message of a 403. Runs after admission.
     fn refuse_delete(&self, _object: &Value, _context: &WriteContext) -> Option<String> {

@@ -1,5 +1,7 @@
 //! Helpers for the tests of the kinds' rules.
 
+mod conversions;
+
 use drydock_machinery::field_error::ErrorList;
 use serde_json::Value;
 

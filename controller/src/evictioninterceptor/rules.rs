@@ -62,7 +62,7 @@ pub struct UnusableRule {
     pub why: String,
 }
 
-type Compiled = Arc<Result<Rule, InvalidRule>>;
+type Compiled = Arc<Result<Arc<Rule>, InvalidRule>>;
 
 /// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl Rules {
         {
             return Arc::clone(rule);
         }
-        let rule = Arc::new(Rule::compile(object));
+        let rule = Arc::new(Rule::compile(object).map(Arc::new));
         lock(&self.compiled).insert(uid, (generation, Arc::clone(&rule)));
         rule
     }
@@ -99,16 +99,15 @@ impl Rules {
     /// [`Error`] of reading the complete pod, which only rules with conditions need.
     pub async fn matching(&self, stores: &Stores, host: &Client, pod: &Pod) -> Result<Matching, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
-        let mut complete_pod = None;
+        let mut complete_pod: Option<Arc<Value>> = None;
         let mut matching = Vec::new();
         for object in stores.interceptors.all() {
             let unknown = |why: String| {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 Ok(Matching::Unknown(UnusableRule { name, why }))
             };
-            let rule = self.get_or_compile(&object);
-            let rule = match &*rule {
-                Ok(rule) => rule,
+            let rule = match &*self.get_or_compile(&object) {
+                Ok(rule) => Arc::clone(rule),
                 Err(_)
                     if Rule::selectors(&object)
                         .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
@@ -122,15 +121,18 @@ impl Rules {
             }
             if rule.has_conditions() {
                 if complete_pod.is_none() {
-                    complete_pod = read_complete_pod(host, pod).await?;
+                    complete_pod = read_complete_pod(host, pod).await?.map(Arc::new);
                 }
                 let Some(complete_pod) = &complete_pod else {
                     continue;
                 };
-                match rule.conditions_hold(complete_pod, namespace.as_deref()) {
-                    Ok(true) => {}
-                    Ok(false) => continue,
-                    Err(error) => return unknown(error.to_string()),
+                let (complete_pod, namespace) = (Arc::clone(complete_pod), namespace.clone());
+                let holds = blocking(move || rule.conditions_hold(&complete_pod, namespace.as_deref())).await;
+                match holds {
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => continue,
+                    Some(Err(error)) => return unknown(error.to_string()),
+                    None => return unknown("the evaluation of its conditions failed".to_owned()),
                 }
             }
             matching.push(MatchedInterceptor {
@@ -195,7 +197,7 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// [`InvalidRule`] when no condition is false and one cannot be evaluated.
+    /// [`InvalidRule`] when no condition is false and one cannot be evaluated. Blocks; see [`blocking`].
     pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> Result<bool, InvalidRule> {
         let namespace = namespace
             .and_then(|namespace| serde_json::to_value(namespace).ok())
@@ -212,6 +214,11 @@ impl Rule {
         }
         failure.map_or(Ok(true), Err)
     }
+}
+
+/// Runs what blocks, such as the evaluation of conditions, beside the tasks of the runtime. `None` when it panicked.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn selector(field: &str, selector: Option<&LabelSelector>) -> Result<Selector, InvalidRule> {

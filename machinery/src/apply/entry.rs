@@ -218,6 +218,18 @@ pub(super) fn encode_entries(mut entries: Vec<Entry>) -> Option<Value> {
     Some(Value::Array(entries.into_iter().map(Entry::into_value).collect()))
 }
 
+/// Restores the order of encoded entries after their versions have been renamed.
+pub fn sort_entries(entries: &mut [Value]) {
+    fn text<'a>(entry: &'a Value, member: &str) -> &'a str {
+        entry.get(member).and_then(Value::as_str).unwrap_or_default()
+    }
+    let members = ["operation", "time", "manager", "apiVersion", "subresource"];
+    entries.sort_by(|left, right| {
+        let texts = members.map(|member| text(left, member));
+        texts.cmp(&members.map(|member| text(right, member)))
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

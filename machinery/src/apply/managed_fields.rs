@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::changes::{ChangesByVersion, ChangesError};
+pub use super::entry::sort_entries;
 use super::entry::{Entry, Operation, decode_entries, encode_entries};
 use super::field_set::FieldSet;
 use super::manager_name::UNKNOWN;

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! bytes ── json::decode / yaml::decode ──► Decoded { value, duplicates }
+//!       ── protobuf::decode / cbor::decode ──► Value
 //!                                             │ schema::Structural::conform, default
 //! bytes ◄── encode / encode_pretty / encode_stored ── Value
+//!       ◄── protobuf::encode / cbor::encode ── Value
 //! ```
 //!
 //! Decoders return duplicate keys beside the value, for `fieldValidation`. Error texts are those of the reference
 //! server (Go's `encoding/json` and `sigs.k8s.io/yaml`), since clients see them. Start at [`json::decode`].
 
+pub mod cbor;
 mod encode;
 pub mod json;
 mod location;

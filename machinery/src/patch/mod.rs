@@ -1,10 +1,11 @@
-//! JSON patch (RFC 6902) and JSON merge patch (RFC 7386), as the reference server applies them.
+//! JSON patch (RFC 6902), JSON merge patch (RFC 7386) and strategic merge patch, as the reference server applies them.
 //!
 //! A patch is applied to the object in the version of the request, metadata included. The caller decodes, defaults and
-//! validates the result like an update. Start at [`json::apply`] and [`merge::apply`].
+//! validates the result like an update. Start at [`json::apply`], [`merge::apply`] and [`strategic::apply`].
 
 pub mod json;
 pub mod merge;
+pub mod strategic;
 
 use serde_json::Value;
 

@@ -134,6 +134,7 @@ impl Structural {
                 preserves_unknown: false,
                 is_atomic: false,
             })),
+            nullable: false,
             default: None,
             definition: None,
             annotations,
@@ -215,7 +216,7 @@ struct Converter<'a> {
 
 impl Converter<'_> {
     fn convert(&self, schema: &Value, place: &Place<'_>) -> Result<Structural, SchemaError> {
-        let flat = flatten(schema, place)?;
+        let (flat, nullable) = flatten(schema, place)?;
         let preserves_unknown = place.preserves_unknown
             || flat.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
         let place = Place {
@@ -249,6 +250,7 @@ impl Converter<'_> {
         let definition = flat.get(DEFINITION).and_then(Value::as_str).map(str::to_owned);
         Ok(Structural {
             shape,
+            nullable,
             default,
             definition,
             annotations,
@@ -406,9 +408,9 @@ fn list_kind(schema: &Map<String, Value>, place: &Place<'_>) -> Result<ListKind,
     })
 }
 
-/// Resolves `allOf`, `anyOf`, `oneOf`, `const` and lists of types to one schema. `null` among the alternatives says
-/// nothing: decoding reads it as absent everywhere.
-fn flatten(schema: &Value, place: &Place<'_>) -> Result<Map<String, Value>, SchemaError> {
+/// Resolves `allOf`, `anyOf`, `oneOf`, `const` and lists of types to one schema. The flag says whether `null` was among
+/// the alternatives.
+fn flatten(schema: &Value, place: &Place<'_>) -> Result<(Map<String, Value>, bool), SchemaError> {
     let mut flat = match schema {
         Value::Object(schema) => schema.clone(),
         Value::Bool(true) => Map::new(),
@@ -419,9 +421,10 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<Map<String, Value>, Sche
             path: place.path.to_owned(),
         });
     }
-    flat.remove("nullable");
+    let mut nullable = flat.remove("nullable") == Some(Value::Bool(true));
     if let Some(Value::Array(types)) = flat.get("type") {
         let mut types: Vec<Value> = types.clone();
+        nullable |= types.iter().any(|kind| kind == "null");
         types.retain(|kind| kind != "null");
         match types.as_slice() {
             [one] => flat.insert("type".to_owned(), one.clone()),
@@ -448,8 +451,12 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<Map<String, Value>, Sche
         };
         let mut flattened = Vec::new();
         for branch in branches.as_array().ok_or_else(|| place.keyword("alternatives"))? {
-            if branch.get("type").is_none_or(|kind| kind != "null") {
-                flattened.push(flatten(branch, place)?);
+            if branch.get("type").is_some_and(|kind| kind == "null") {
+                nullable = true;
+            } else {
+                let (branch, null) = flatten(branch, place)?;
+                nullable |= null;
+                flattened.push(branch);
             }
         }
         let merged = one_shape(flattened).ok_or_else(|| SchemaError::Alternatives {
@@ -459,7 +466,7 @@ fn flatten(schema: &Value, place: &Place<'_>) -> Result<Map<String, Value>, Sche
             flat.entry(key).or_insert(value);
         }
     }
-    Ok(flat)
+    Ok((flat, nullable))
 }
 
 /// The schema equivalent to the alternatives: a single one, an enumeration of strings, or an integer or string.
@@ -531,11 +538,12 @@ mod tests {
     }
 
     #[test]
-    fn null_among_alternatives_is_dropped() {
+    fn alternatives_with_null_make_a_nullable_schema() {
         let schema = Structural::from_json_schema(
             &json!({"description": "d", "anyOf": [{"type": "string", "enum": ["A", "B"]}, {"type": "null"}]}),
         )
         .unwrap();
+        assert!(schema.nullable);
         assert_eq!(schema.shape, Shape::String);
         assert_eq!(schema.annotations["enum"], json!(["A", "B"]));
         let schema =

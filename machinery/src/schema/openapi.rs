@@ -1,7 +1,10 @@
 //! Published schemas: OpenAPI v3 and Swagger 2.0, with Kubernetes' extensions.
 //!
-//! Types shared by all APIs (metadata, options, status) are published under their upstream names ([`definitions`]), and
-//! kinds refer to them. The caller adds `x-kubernetes-group-version-kind` to the schemas of kinds.
+//! Types shared by all APIs (metadata, options, status) are published too ([`definitions`]), and kinds refer to them. In
+//! v3, where each group-version has a document of its own, they have their upstream names. In v2 kube-apiserver merges the
+//! documents of all servers and renames definitions that differ, so there they have a prefix of ours. The caller adds `x-kubernetes-group-version-kind` to the schemas of kinds.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
@@ -9,6 +12,10 @@ use super::structural::{ObjectShape, Shape, Structural};
 
 /// The prefix of the upstream names of the shared types.
 pub const META_V1: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+/// The start of the upstream names, and what is in its place in v2.
+const UPSTREAM: &str = "io.k8s.";
+const OWN: &str = "io.drydock.";
 
 /// The document format of a published schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +30,18 @@ impl Dialect {
     /// A reference to a published schema.
     #[must_use]
     pub fn reference(self, definition: &str) -> Value {
+        let name = self.published(definition);
         match self {
-            Self::V3 => json!({ "$ref": format!("#/components/schemas/{definition}") }),
-            Self::V2 => json!({ "$ref": format!("#/definitions/{definition}") }),
+            Self::V3 => json!({ "$ref": format!("#/components/schemas/{name}") }),
+            Self::V2 => json!({ "$ref": format!("#/definitions/{name}") }),
+        }
+    }
+
+    /// The name under which a definition is published.
+    fn published(self, definition: &str) -> Cow<'_, str> {
+        match definition.strip_prefix(UPSTREAM) {
+            Some(rest) if self == Self::V2 => Cow::Owned(format!("{OWN}{rest}")),
+            _ => Cow::Borrowed(definition),
         }
     }
 }
@@ -155,7 +171,9 @@ pub fn definitions(dialect: Dialect) -> Map<String, Value> {
     ] {
         collect(&root, dialect, &mut written);
     }
-    for kind in ["DeleteOptions", "Status", "WatchEvent"] {
+    // In the merged document of v2 the host's own definitions of these kinds are found by them.
+    let kinds = ["DeleteOptions", "Status", "WatchEvent"];
+    for kind in kinds.into_iter().filter(|_| dialect == Dialect::V3) {
         if let Some(Value::Object(definition)) = written.get_mut(&upstream_name(kind)) {
             definition.insert(
                 "x-kubernetes-group-version-kind".to_owned(),
@@ -171,7 +189,7 @@ fn collect(structural: &Structural, dialect: Dialect, written: &mut Map<String, 
     if let Some(definition) = structural
         .definition
         .as_ref()
-        .filter(|name| !written.contains_key(*name))
+        .filter(|name| !written.contains_key(&*dialect.published(name)))
     {
         let mut text = schema(structural, dialect);
         if let Value::Object(text) = &mut text {
@@ -182,7 +200,7 @@ fn collect(structural: &Structural, dialect: Dialect, written: &mut Map<String, 
                 text.insert("type".to_owned(), "object".into());
             }
         }
-        written.insert(definition.clone(), text);
+        written.insert(dialect.published(definition).into_owned(), text);
     }
     match &structural.shape {
         Shape::List(list) => collect(&list.items, dialect, written),
@@ -433,18 +451,19 @@ mod tests {
         );
         assert_eq!(
             v2["properties"]["metadata"]["$ref"],
-            "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+            "#/definitions/io.drydock.apimachinery.pkg.apis.meta.v1.ObjectMeta"
         );
         assert!(v2["properties"]["apiVersion"]["description"].is_string());
     }
 
     #[test]
-    fn shared_types_have_upstream_names_and_resolvable_references() {
+    fn shared_types_have_upstream_names_or_our_prefix_and_resolvable_references() {
         for dialect in [Dialect::V2, Dialect::V3] {
             let definitions = definitions(dialect);
+            let prefix = dialect.published(META_V1);
             let names: Vec<_> = definitions
                 .keys()
-                .filter_map(|name| name.strip_prefix(META_V1))
+                .filter_map(|name| name.strip_prefix(&*prefix))
                 .collect();
             assert_eq!(
                 names,
@@ -464,7 +483,12 @@ mod tests {
                     ".WatchEvent",
                 ]
             );
-            assert!(definitions.contains_key("io.k8s.apimachinery.pkg.runtime.RawExtension"));
+            let extension = dialect.published("io.k8s.apimachinery.pkg.runtime.RawExtension");
+            assert!(definitions.contains_key(&*extension));
+            let has_kinds = definitions
+                .values()
+                .any(|it| it.get("x-kubernetes-group-version-kind").is_some());
+            assert_eq!(has_kinds, dialect == Dialect::V3);
             let text = Value::Object(definitions.clone()).to_string()
                 + &list_schema("Thing", "x.Patch", dialect).to_string();
             for reference in text.split("\"$ref\":\"").skip(1) {
@@ -477,18 +501,24 @@ mod tests {
             assert!(!text.contains("x-drydock"));
         }
         let v2 = definitions(Dialect::V2);
-        let meta = &v2[&format!("{META_V1}.ObjectMeta")];
+        assert!(
+            v2.keys().all(|name| !name.starts_with(UPSTREAM)),
+            "{:?}",
+            v2.keys()
+        );
+        let own = Dialect::V2.published(META_V1);
+        let meta = &v2[&format!("{own}.ObjectMeta")];
         assert_eq!(meta["properties"]["finalizers"]["x-kubernetes-list-type"], "set");
         assert_eq!(
             meta["properties"]["ownerReferences"]["x-kubernetes-list-map-keys"],
             json!(["uid"])
         );
         assert_eq!(
-            v2[&format!("{META_V1}.OwnerReference")]["x-kubernetes-map-type"],
+            v2[&format!("{own}.OwnerReference")]["x-kubernetes-map-type"],
             "atomic"
         );
-        assert_eq!(v2[&format!("{META_V1}.Time")]["format"], "date-time");
-        assert_eq!(v2[&format!("{META_V1}.FieldsV1")]["type"], "object");
-        assert!(v2[&format!("{META_V1}.ListMeta")]["properties"]["continue"].is_object());
+        assert_eq!(v2[&format!("{own}.Time")]["format"], "date-time");
+        assert_eq!(v2[&format!("{own}.FieldsV1")]["type"], "object");
+        assert!(v2[&format!("{own}.ListMeta")]["properties"]["continue"].is_object());
     }
 }

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 pub struct Structural {
     /// The shape of the value.
     pub shape: Shape,
+    /// Whether the schema allows `null`, as for an optional scalar that a Go type holds by pointer. Not published, since
+    /// decoding reads `null` as absent everywhere.
+    pub nullable: bool,
     /// The value to fill in if the value is absent and its parent is present.
     pub default: Option<Value>,
     /// The name under which the schema is published as a definition of its own, if any.
@@ -114,6 +117,7 @@ impl Structural {
     pub fn any() -> Self {
         Self {
             shape: Shape::Any,
+            nullable: false,
             default: None,
             definition: None,
             annotations: Map::new(),

@@ -106,6 +106,21 @@ impl FieldSelector {
             .all(|term| (field(&term.field).unwrap_or_default() == term.value) == term.equal)
     }
 
+    /// The values that a field is compared with.
+    pub fn values<'a>(&'a self, field: &'a str) -> impl Iterator<Item = &'a str> {
+        let terms = self.terms.iter().filter(move |term| term.field == field);
+        terms.map(|term| term.value.as_str())
+    }
+
+    /// Replaces the values that a field is compared with.
+    #[must_use]
+    pub fn map_values(mut self, field: &str, replacement: impl Fn(&str) -> String) -> Self {
+        for term in self.terms.iter_mut().filter(|term| term.field == field) {
+            term.value = replacement(&term.value);
+        }
+        self
+    }
+
     /// The value that a term requires of a field, if any. A list by name then reads a single object.
     #[must_use]
     pub fn required_value(&self, field: &str) -> Option<&str> {

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use drydock_apiserver::registry::face::{Face, Table};
 use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
 use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
-use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};
 use drydock_machinery::table::{Cell, Column, age_of, name_of};
-use drydock_proto::kinds::{Conversion, Scope};
+use drydock_proto::kinds::{Conversion, Names, Scope};
+use drydock_proto::protobuf::Message;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -94,13 +94,23 @@ impl BuiltIn {
             scope: self.scope,
             faces: vec![Arc::new(Face {
                 version: self.version,
+                names: Names {
+                    kind: self.kind,
+                    plural: self.plural,
+                    singular: self.singular,
+                    short_names: self.short_names,
+                    description,
+                },
+                alias: None,
                 api_version: api_version(self.group, self.version).into(),
                 schema: Arc::new(schema),
+                message: None,
                 table: Table {
                     columns: self.rules.columns,
                     cells: self.rules.cells,
                 },
                 conversion: Conversion::Identity,
+                paths: &[],
             })],
             has_status: self.members.contains(&"status"),
             capabilities: Capabilities {
@@ -110,7 +120,7 @@ impl BuiltIn {
                 unconditional_update: self.kind != "Lease",
                 grace_period: self.rules.grace_period,
                 strategic_merge: Some(strategic_merge::apply),
-                message: self.rules.message,
+                body_message: self.rules.message,
             },
             strategy: Box::new(self.rules),
         })
@@ -125,7 +135,7 @@ struct Rules {
     prepare_for_create: fn(&mut Value, Timestamp),
     validate: fn(&Value) -> ErrorList,
     grace_period: Option<GracePeriod>,
-    message: Option<Message>,
+    message: Option<&'static Message>,
 }
 
 impl Rules {

@@ -31,7 +31,8 @@ pub const NAMESPACE: &str = "drydock-system";
 /// The name in the serving certificate, which the aggregator verifies.
 pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
-const API_SERVICE: &str = "v1alpha3.coordination.k8s.io";
+/// The names of the `APIService` objects in the manifest.
+const API_SERVICES: [&str; 2] = ["v1alpha3.coordination.k8s.io", "v1alpha1.coordination.k8s.io"];
 
 /// Enough for the server to open its store and for the aggregator's next check, every 30 s.
 const START_DEADLINE: Duration = Duration::from_mins(2);
@@ -177,31 +178,34 @@ impl<'a> Drydock<'a> {
         self.processes.kill(&part);
     }
 
-    /// Waits until the `APIService` is Available.
+    /// Waits until every `APIService` is Available.
     ///
     /// # Errors
-    /// It is not in time; the error has the condition's message.
+    /// One is not in time; the error has the condition's message.
     pub async fn available(&self) -> Result<()> {
+        for name in API_SERVICES {
+            self.version_available(name).await?;
+        }
+        Ok(())
+    }
+
+    async fn version_available(&self, name: &str) -> Result<()> {
         let services: Api<APIService> = Api::all(self.control_plane.client().await?);
-        eventually(
-            &format!("{API_SERVICE} to be Available"),
-            START_DEADLINE,
-            async || {
-                let status = services.get(API_SERVICE).await?.status;
-                let conditions = status
-                    .into_iter()
-                    .flat_map(|status| status.conditions.unwrap_or_default());
-                let condition = conditions.into_iter().find(|it| it.type_ == "Available");
-                let condition = condition.context("no Available condition yet")?;
-                anyhow::ensure!(
-                    condition.status == "True",
-                    "{}: {}",
-                    condition.reason.unwrap_or_default(),
-                    condition.message.unwrap_or_default()
-                );
-                Ok(Some(()))
-            },
-        )
+        eventually(&format!("{name} to be Available"), START_DEADLINE, async || {
+            let status = services.get(name).await?.status;
+            let conditions = status
+                .into_iter()
+                .flat_map(|status| status.conditions.unwrap_or_default());
+            let condition = conditions.into_iter().find(|it| it.type_ == "Available");
+            let condition = condition.context("no Available condition yet")?;
+            anyhow::ensure!(
+                condition.status == "True",
+                "{}: {}",
+                condition.reason.unwrap_or_default(),
+                condition.message.unwrap_or_default()
+            );
+            Ok(Some(()))
+        })
         .await
     }
 
@@ -327,7 +331,7 @@ impl<'a> Drydock<'a> {
         Ok(response.status().is_success())
     }
 
-    /// Creates the Service and the `APIService` of a server on this machine.
+    /// Creates the Service and the `APIService` objects of a server on this machine.
     async fn register(&self) -> Result<()> {
         // By default the aggregator resolves the Service's name instead of using endpoints.
         let service = json!({
@@ -338,21 +342,24 @@ impl<'a> Drydock<'a> {
         });
         let authority = self.control_plane.pki().drydock.certificate();
         let manifest = repository().join("deploy/apiserver/apiservice.yaml");
-        let api_service = local_api_service(&read_manifest(&manifest)?, self.address.port(), &authority)?;
+        let mut items = vec![service];
+        for api_service in read_manifests(&manifest)? {
+            items.push(local_api_service(&api_service, self.address.port(), &authority)?);
+        }
         let admin = self.control_plane.admin();
         admin
-            .apply(
-                &json!({ "apiVersion": "v1", "kind": "List", "items": [service, api_service] }).to_string(),
-            )
+            .apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())
             .await?;
         Ok(())
     }
 }
 
-/// Reads a manifest with one document.
-fn read_manifest(path: &Path) -> Result<Value> {
+/// Reads the documents of a manifest.
+fn read_manifests(path: &Path) -> Result<Vec<Value>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    serde_saphyr::from_str(&text).with_context(|| format!("parse {}", path.display()))
+    text.split("\n---\n")
+        .map(|document| serde_saphyr::from_str(document).with_context(|| format!("parse {}", path.display())))
+        .collect()
 }
 
 /// The `APIService` with the port and the CA certificate of a server on this machine.
@@ -376,13 +383,16 @@ mod tests {
 
     #[test]
     fn only_port_and_ca_of_the_api_service_differ() {
-        let manifest = read_manifest(&repository().join("deploy/apiserver/apiservice.yaml")).unwrap();
-        let mut local = local_api_service(&manifest, 4711, "PEM").unwrap();
-        assert_eq!(local["spec"]["service"]["port"], 4711);
-        assert_eq!(local["spec"]["caBundle"], STANDARD.encode("PEM"));
-        assert_eq!(local["metadata"]["name"], API_SERVICE);
-        local["spec"]["service"]["port"] = manifest["spec"]["service"]["port"].clone();
-        local["spec"].as_object_mut().unwrap().remove("caBundle");
-        assert_eq!(local, manifest);
+        let manifests = read_manifests(&repository().join("deploy/apiserver/apiservice.yaml")).unwrap();
+        assert_eq!(manifests.len(), API_SERVICES.len());
+        for (manifest, name) in manifests.iter().zip(API_SERVICES) {
+            let mut local = local_api_service(manifest, 4711, "PEM").unwrap();
+            assert_eq!(local["spec"]["service"]["port"], 4711);
+            assert_eq!(local["spec"]["caBundle"], STANDARD.encode("PEM"));
+            assert_eq!(local["metadata"]["name"], name);
+            local["spec"]["service"]["port"] = manifest["spec"]["service"]["port"].clone();
+            local["spec"].as_object_mut().unwrap().remove("caBundle");
+            assert_eq!(local, *manifest);
+        }
     }
 }

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::{Endpoint, ROOT};
 
+const OLD_ROOT: &str = "/apis/coordination.k8s.io/v1alpha1";
+
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const RESOURCES: [&str; 6] = [
     "evictioninterceptors",
@@ -64,6 +66,39 @@ pub async fn resources_are_listed(api: &Endpoint) -> Result<()> {
     Ok(())
 }
 
+/// The older version lists its resources: the same ones, and Evacuations.
+pub async fn resources_of_the_older_version_are_listed(api: &Endpoint) -> Result<()> {
+    let list = api.caller.get(OLD_ROOT).await?.expect(200)?;
+    let resources = list["resources"].as_array().context("resources")?;
+    let shown: Vec<_> = resources
+        .iter()
+        .map(|it| {
+            (
+                it["name"].as_str().unwrap_or_default(),
+                it["kind"].as_str().unwrap_or_default(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("evacuations", "Evacuation"),
+            ("evacuations/status", "Evacuation"),
+            ("evictionrequests", "EvictionRequest"),
+            ("evictionrequests/status", "EvictionRequest"),
+            ("nodemaintenances", "NodeMaintenance"),
+            ("nodemaintenances/status", "NodeMaintenance"),
+        ]
+    );
+    let evacuations = resources.first().context("evacuations")?;
+    assert_eq!(evacuations["shortNames"], json!(["evac"]));
+    assert_eq!(evacuations["categories"], json!(["drydock"]));
+    assert_eq!(evacuations["verbs"], json!(VERBS));
+    assert_eq!(evacuations["singularName"], "evacuation");
+    assert_eq!(evacuations["namespaced"], true);
+    Ok(())
+}
+
 /// The group list has a legacy and an aggregated form.
 pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
     let find = |list: &Value, member: &str, name: &dyn Fn(&Value) -> Value| {
@@ -91,6 +126,13 @@ pub async fn groups_are_listed_in_both_forms(api: &Endpoint) -> Result<()> {
     assert_eq!(aggregated["kind"], "APIGroupDiscoveryList");
     let group = find(&aggregated, "items", &|group| group["metadata"]["name"].clone())?;
     let versions = group["versions"].as_array().context("versions")?;
+    let place = |name: &str| versions.iter().position(|version| version["version"] == name);
+    ensure!(
+        place("v1alpha3")
+            .zip(place("v1alpha1"))
+            .is_some_and(|(new, old)| new < old),
+        "v1alpha3 is not preferred: {group}"
+    );
     let version = versions
         .iter()
         .find(|version| version["version"] == "v1alpha3")

@@ -26,6 +26,7 @@ pub mod apply;
 pub mod creates;
 pub mod deletes;
 pub mod discovery;
+pub mod encodings;
 pub mod kinds;
 pub mod limits;
 pub mod lists;
@@ -35,6 +36,7 @@ pub mod patches;
 pub mod paths;
 pub mod updates;
 pub mod watches;
+pub mod websockets;
 
 /// The resource of most rules: cluster-scoped, and no controller acts on it while its stage is Idle.
 pub const PLURAL: &str = "nodemaintenances.coordination.k8s.io";
@@ -51,6 +53,7 @@ macro_rules! conformance_suite {
         $crate::conformance_tests! {
             $endpoints;
             discovery::resources_are_listed,
+            discovery::resources_of_the_older_version_are_listed,
             discovery::groups_are_listed_in_both_forms,
             discovery::openapi_describes_every_kind,
             discovery::openapi_can_be_cached,
@@ -76,6 +79,7 @@ macro_rules! conformance_suite {
             patches::merge_patch,
             patches::json_patch,
             patches::failed_patches,
+            patches::strategic_merge_patch,
             patches::other_patch_types_are_rejected,
             patches::patches_without_a_resource_version_never_conflict,
             apply::apply_creates_updates_and_writes_nothing,
@@ -125,6 +129,15 @@ macro_rules! conformance_suite {
             negotiation::encodings_hold_the_same_document,
             negotiation::unsupported_media_types_are_rejected,
             negotiation::pretty_and_compressed,
+            negotiation::accept_clauses_are_tried_in_order,
+            encodings::objects_are_exchanged_in_binary_encodings,
+            encodings::lists_are_served_in_binary_encodings,
+            encodings::watches_are_served_in_binary_encodings,
+            encodings::applies_may_be_cbor,
+            websockets::a_watch_over_websocket_has_a_message_for_each_event,
+            websockets::a_watch_over_websocket_ends_with_a_close_frame,
+            websockets::websocket_messages_have_the_negotiated_form,
+            websockets::refused_websockets_are_4xx,
             kinds::every_kind_is_served,
             kinds::every_kind_has_every_representation,
             kinds::owner_references_are_unique_and_can_be_patched,

@@ -46,8 +46,8 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
-        applied, 4,
-        "a StatefulSet, a Service, an APIService and a Deployment"
+        applied, 5,
+        "a StatefulSet, a Service, two APIServices and a Deployment"
     );
     Ok(())
 }

@@ -313,16 +313,18 @@ async fn a_value_in_a_version_that_is_not_served_fails_only_requests_for_it() {
 #[test]
 fn objects_of_either_version_survive_a_round_trip() {
     let resource = Arc::new(foo::REGISTRATION.resource(&Arc::default()).unwrap());
-    let versions = ["v1", "v1alpha1"].map(|version| Endpoint::of(&resource, version).unwrap());
+    let versions = ["v1", "v1alpha1"].map(|version| Endpoint::of(&resource, "foos", version).unwrap());
     for n in 0..20 {
         for (endpoint, sample) in versions.iter().zip([V1, V1ALPHA1]) {
             let mut object = sample.object(n);
             endpoint.conform(&mut object).unwrap();
             for other in &versions {
-                let hub = endpoint.into_hub(object.clone()).unwrap();
+                let hub = endpoint.into_hub(object.clone(), None, noon()).unwrap();
                 assert_eq!(hub["apiVersion"], "coordination.k8s.io/v1");
                 let shown = other.from_hub(hub).unwrap();
-                let back = endpoint.from_hub(other.into_hub(shown).unwrap()).unwrap();
+                let back = endpoint
+                    .from_hub(other.into_hub(shown, None, noon()).unwrap())
+                    .unwrap();
                 assert_eq!(back, object);
             }
         }

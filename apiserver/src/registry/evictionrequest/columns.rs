@@ -1,6 +1,8 @@
 //! The columns of `kubectl get evictionrequests`.
 
 use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of, time_until};
+use drydock_proto::kinds::evictionrequest::evacuation::INSTIGATOR_PREFIX;
+use drydock_proto::kinds::evictionrequest::v1alpha1::COMPLETE;
 use drydock_proto::kinds::evictionrequest::{
     BLOCKED, CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, INTERCEPTOR_SILENT,
     InterceptorStatus,
@@ -10,39 +12,153 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use crate::registry::conditions::is_true;
+use crate::registry::face::Table;
 use crate::registry::view::{part, text};
 
 /// How long after its activation an interceptor may send no heartbeat before it is shown as unresponsive.
 const UNRESPONSIVE_AFTER: SignedDuration = SignedDuration::from_mins(2);
 
+pub(super) const V1ALPHA3: Table = Table {
+    columns: &COLUMNS,
+    cells,
+};
+
+pub(super) const V1ALPHA1: Table = Table {
+    columns: &[
+        Column::NAME,
+        POD,
+        ACTIVE,
+        Column::new(
+            "Completed",
+            ColumnType::Boolean,
+            "Whether the active interceptor has finished.",
+        ),
+        Column::new("Complete", ColumnType::String, "Why the request has ended."),
+        REQUESTERS,
+        RETRIES,
+        ETA,
+        Column::AGE,
+        UID,
+        MESSAGE,
+    ],
+    cells: |object, now| {
+        let status = |member: &str| object.get("status").and_then(|status| status.get(member));
+        let string = |member: &str| json!(status(member).and_then(Value::as_str).unwrap_or_default());
+        let requesters = object.pointer("/spec/requesters").and_then(Value::as_array);
+        let retries = object.pointer("/status/podEvictionStatus/failedAPIEvictionCounter");
+        vec![
+            name_of(object),
+            json!(text(object, "/spec/target/podRef/name")),
+            string("activeInterceptorName"),
+            json!(status("activeInterceptorCompleted") == Some(&json!(true))),
+            json!(reason(object, &[COMPLETE])),
+            json!(requesters.map_or(0, Vec::len)),
+            retries.cloned().unwrap_or_else(|| json!(0)),
+            json!(time_to(status("expectedInterceptorFinishTime"), now)),
+            age_of(object, now),
+            json!(text(object, "/spec/target/podRef/uid")),
+            string("message"),
+        ]
+    },
+};
+
+pub(super) const EVACUATION: Table = Table {
+    columns: &[
+        Column::NAME,
+        POD,
+        Column::new("Active", ColumnType::String, "The active evacuator."),
+        Column::new(
+            "Completed",
+            ColumnType::Boolean,
+            "Whether the active evacuator has finished.",
+        ),
+        Column::new("Complete", ColumnType::String, "Why the evacuation has ended."),
+        Column::new("Instigators", ColumnType::Integer, "The number of instigators."),
+        RETRIES,
+        ETA,
+        Column::AGE,
+        MESSAGE,
+    ],
+    cells: |object, now| {
+        let status = |member: &str| object.get("status").and_then(|status| status.get(member));
+        let string = |member: &str| json!(status(member).and_then(Value::as_str).unwrap_or_default());
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+        let instigators = finalizers.into_iter().flatten().filter_map(Value::as_str);
+        vec![
+            name_of(object),
+            json!(text(object, "/spec/podRef/name")),
+            string("activeEvacuatorClass"),
+            json!(status("activeEvacuatorCompleted") == Some(&json!(true))),
+            json!(reason(object, &[EVICTED, CANCELED])),
+            json!(
+                instigators
+                    .filter(|name| name.starts_with(INSTIGATOR_PREFIX))
+                    .count()
+            ),
+            status("failedEvictionCounter")
+                .cloned()
+                .unwrap_or_else(|| json!(0)),
+            json!(time_to(status("expectedEvacuationFinishTime"), now)),
+            age_of(object, now),
+            string("message"),
+        ]
+    },
+};
+
+/// The reason of the first of these conditions that is True; empty if there is none.
+fn reason<'a>(object: &'a Value, types: &[&str]) -> &'a str {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    let is_true = |condition: &&Value| {
+        types.contains(&text(condition, "/type")) && text(condition, "/status") == "True"
+    };
+    let found = conditions.into_iter().flatten().find(is_true);
+    found.map_or("", |condition| text(condition, "/reason"))
+}
+
+/// The time until an expected end. It stays at 0s when that time has passed.
+fn time_to(expected: Option<&Value>, now: Timestamp) -> String {
+    let expected = expected
+        .and_then(Value::as_str)
+        .and_then(|time| time.parse::<Timestamp>().ok());
+    time_until(expected.map(|expected| expected.max(now)), now)
+}
+
+const POD: Column = Column::new("Pod", ColumnType::String, "The pod to evict.");
+const ACTIVE: Column = Column::new("Active", ColumnType::String, "The active interceptor.");
+const REQUESTERS: Column = Column::new("Requesters", ColumnType::Integer, "The number of requesters.");
+const RETRIES: Column = Column::new(
+    "Retries",
+    ColumnType::Integer,
+    "How many calls of the eviction API failed.",
+);
+const ETA: Column = Column::new(
+    "ETA",
+    ColumnType::String,
+    "When the active interceptor expects to finish.",
+);
+const UID: Column = Column::new("UID", ColumnType::String, "The UID of the pod.").wide();
+const MESSAGE: Column = Column::new(
+    "Message",
+    ColumnType::String,
+    "The message of the outcome or of the interceptor.",
+)
+.wide();
+
 pub(super) const COLUMNS: [Column; 10] = [
     Column::NAME,
-    Column::new("Pod", ColumnType::String, "The pod to evict."),
-    Column::new("Active", ColumnType::String, "The active interceptor."),
+    POD,
+    ACTIVE,
     Column::new(
         "State",
         ColumnType::String,
         "Pending, Intercepted, Unresponsive, Evicting, Blocked, Evicted or Canceled.",
     ),
-    Column::new("Requesters", ColumnType::Integer, "The number of requesters."),
-    Column::new(
-        "Retries",
-        ColumnType::Integer,
-        "How many calls of the eviction API failed.",
-    ),
-    Column::new(
-        "ETA",
-        ColumnType::String,
-        "When the active interceptor expects to finish.",
-    ),
+    REQUESTERS,
+    RETRIES,
+    ETA,
     Column::AGE,
-    Column::new("UID", ColumnType::String, "The UID of the pod.").wide(),
-    Column::new(
-        "Message",
-        ColumnType::String,
-        "The message of the outcome or of the interceptor.",
-    )
-    .wide(),
+    UID,
+    MESSAGE,
 ];
 
 pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {

@@ -1,6 +1,7 @@
 //! EvictionRequest: its [`REGISTRATION`], and its rules in [`EvictionRequestStrategy`].
 
 mod columns;
+mod faces;
 mod strategy;
 mod transitions;
 mod validation;
@@ -10,7 +11,6 @@ use std::sync::Arc;
 use drydock_proto::kinds::evictionrequest::KIND;
 use serde_json::json;
 
-use super::face::Table;
 use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::EvictionRequestStrategy;
@@ -19,10 +19,7 @@ pub use strategy::EvictionRequestStrategy;
 pub static REGISTRATION: Registration = Registration::new(
     KIND,
     |names| Box::new(EvictionRequestStrategy::new(Arc::clone(names))),
-    &[Table {
-        columns: &columns::COLUMNS,
-        cells: columns::cells,
-    }],
+    &[columns::V1ALPHA3, columns::V1ALPHA1, columns::EVACUATION],
     Capabilities::NONE,
     SAMPLE,
 );

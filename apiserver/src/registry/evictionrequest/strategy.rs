@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use drydock_machinery::field_error::{ErrorList, quoted};
 use drydock_machinery::names::AllowedNames;
+use drydock_proto::kinds::evictionrequest::evacuation::{ALIAS, HOLD_FINALIZER};
 use drydock_proto::kinds::evictionrequest::{EVICTED, EvictionRequestSpec, EvictionRequestStatus};
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::transitions::{StatusRules, forbids_cancellation, validate_spec_change, validate_status_change};
-use super::validation;
+use super::{faces, validation};
 use crate::registry::conditions::is_true;
+use crate::registry::face::Face;
+use crate::registry::resource::Part;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
 
@@ -67,6 +70,14 @@ impl Strategy for EvictionRequestStrategy {
     fn validate_status_update(&self, new: &Value, old: &Value, context: &WriteContext) -> ErrorList {
         self.status_errors(new, old, context.now)
             .unwrap_or_else(|errors| errors)
+    }
+
+    fn validate_face(&self, face: &Face, part: Part, new: &Value, old: Option<&Value>) -> ErrorList {
+        faces::validate(face, part, new, old)
+    }
+
+    fn is_released(&self, object: &Value, finalizer: &str) -> bool {
+        finalizer == HOLD_FINALIZER && !(ALIAS.is_held)(object)
     }
 
     fn refuse_delete(&self, object: &Value, context: &WriteContext) -> Option<String> {

@@ -10,7 +10,6 @@ mod warnings;
 use drydock_proto::kinds::nodemaintenance::KIND;
 use serde_json::json;
 
-use super::face::Table;
 use super::registration::{Registration, Sample};
 use super::resource::Capabilities;
 pub use strategy::NodeMaintenanceStrategy;
@@ -19,10 +18,7 @@ pub use strategy::NodeMaintenanceStrategy;
 pub static REGISTRATION: Registration = Registration::new(
     KIND,
     |_| Box::new(NodeMaintenanceStrategy),
-    &[Table {
-        columns: &columns::COLUMNS,
-        cells: columns::cells,
-    }],
+    &[columns::V1ALPHA3, columns::V1ALPHA1],
     Capabilities::NONE,
     SAMPLE,
 );

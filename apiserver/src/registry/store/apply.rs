@@ -8,11 +8,12 @@ use drydock_machinery::apply::merge::{self, ApplyError};
 use drydock_storage::Store;
 use serde_json::Value;
 
-use super::{Change, Ownership, ResourceStore, WriteRequest, Written};
+use super::{Change, Ownership, ResourceStore, WriteRequest, Written, conflict};
 use crate::error::{ApiError, Reason, StatusCause};
 use crate::registry::backoff::Backoff;
+use crate::registry::endpoint::{Endpoint, OwnerVersions};
 use crate::registry::metadata::time_text;
-use crate::registry::resource::{Part, Resource, metadata_text};
+use crate::registry::resource::{Part, metadata_text};
 
 /// The object after an apply.
 #[derive(Debug, Clone)]
@@ -27,7 +28,7 @@ pub enum Applied {
 struct Application<'a> {
     config: &'a Value,
     force: bool,
-    resource: &'a Resource,
+    endpoint: &'a Endpoint,
     target: Target<'a>,
     writer: Writer<'a>,
 }
@@ -37,7 +38,7 @@ impl Application<'_> {
         let merged = merge::apply(&self.target, live, self.config, &self.writer, self.force);
         merged
             .map(|applied| applied.object)
-            .map_err(|error| apply_error(self.resource, metadata_text(self.config, "name"), error))
+            .map_err(|error| apply_error(self.endpoint, metadata_text(self.config, "name"), error))
     }
 }
 
@@ -71,11 +72,12 @@ impl<S: Store> ResourceStore<S> {
         };
         let manager = request.field_manager();
         let time = time_text(self.clock.now());
+        let versions = OwnerVersions::new(request.endpoint, self.clock.now());
         let mut application = Application {
             config,
             force,
-            resource: &self.resource,
-            target: self.ownership_target(request),
+            endpoint: request.endpoint,
+            target: self.ownership_target(request, &versions),
             writer: request.writer(&manager, &time),
         };
         let mut backoff = Backoff::default();
@@ -87,8 +89,8 @@ impl<S: Store> ResourceStore<S> {
             }
             match self.create_applied(request, namespace, name, &application).await {
                 Ok(written) => return Ok(Applied::Created(written)),
-                // Another client created it meanwhile.
-                Err(error) if error.is(Reason::AlreadyExists) => {}
+                // Another client created it meanwhile. A resource of its own may also show it under another name.
+                Err(error) if error.is(Reason::AlreadyExists) && request.endpoint.face().alias.is_none() => {}
                 Err(error) => return Err(error),
             }
             backoff.wait().await;
@@ -102,27 +104,30 @@ impl<S: Store> ResourceStore<S> {
         name: &str,
         application: &Application<'_>,
     ) -> Result<Written, ApiError> {
-        let mut object = request.endpoint.into_hub(application.merge(None)?)?;
+        let endpoint = request.endpoint;
+        let mut object = application.merge(None)?;
         self.check_identity(namespace, name, &mut object)?;
+        self.reject_invalid_in_face(request, &object, None)?;
         let uid = metadata_text(&object, "uid");
         if !uid.is_empty() {
-            return Err(self.conflict(
+            return Err(conflict(
+                &request,
                 name,
                 format!(
                     "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 ),
             ));
         }
-        let version = request.endpoint.face().version;
+        let mut object = endpoint.into_hub(object, None, self.clock.now())?;
         self.admission
-            .check_create(request.caller, &self.resource, version, namespace, name)
+            .check_create(request.caller, endpoint, namespace, name)
             .await?;
         self.before_create(request, namespace, &mut object, false).await?;
         self.insert(request, namespace, object, false).await
     }
 }
 
-fn apply_error(resource: &Resource, name: &str, error: ApplyError) -> ApiError {
+fn apply_error(endpoint: &Endpoint, name: &str, error: ApplyError) -> ApiError {
     match error {
         ApplyError::ManagedFields => ApiError::bad_request(error.to_string()),
         ApplyError::Config { .. } | ApplyError::Entries(_) | ApplyError::Changes(_) => {
@@ -130,7 +135,7 @@ fn apply_error(resource: &Resource, name: &str, error: ApplyError) -> ApiError {
         }
         ApplyError::Conflicts(conflicts) => ApiError::apply_conflict(&conflicts, conflicts.causes()),
         ApplyError::Decode(error) => ApiError::invalid(
-            resource.group_kind(),
+            endpoint.group_kind(),
             name,
             vec![StatusCause {
                 reason: "FieldValueInvalid".into(),

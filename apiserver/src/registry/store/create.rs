@@ -4,10 +4,11 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Outcome, Store, Transaction};
 use serde_json::Value;
 
-use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners};
+use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, reject_invalid};
 use crate::cache::Freshness;
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
+use crate::registry::endpoint::Endpoint;
 use crate::registry::metadata::{self, is_terminating, metadata_mut};
 use crate::registry::resource::metadata_text;
 use crate::registry::strategy::WriteContext;
@@ -27,7 +28,8 @@ impl<S: Store> ResourceStore<S> {
         namespace: &str,
         object: Value,
     ) -> Result<Written, ApiError> {
-        let mut object = request.endpoint.into_hub(object)?;
+        self.reject_invalid_in_face(request, &object, None)?;
+        let mut object = request.endpoint.into_hub(object, None, self.clock.now())?;
         metadata::set_namespace(&self.resource, &mut object, namespace)?;
         let sent_revision = parse_revision(metadata_text(&object, "resourceVersion")).unwrap_or_default();
         let generate =
@@ -77,7 +79,7 @@ impl<S: Store> ResourceStore<S> {
         if errors.is_empty() {
             errors = object_meta::validate_create(object, self.resource.is_namespaced());
         }
-        self.reject_invalid(object, &errors)?;
+        reject_invalid(request.endpoint, object, errors)?;
         for warning in strategy.warnings_on_create(object) {
             request.caller.warnings.add(warning);
         }
@@ -97,7 +99,9 @@ impl<S: Store> ResourceStore<S> {
         generate: bool,
     ) -> Result<Written, ApiError> {
         for attempt in 1.. {
-            let key = self.key(namespace, metadata_text(&object, "name"))?;
+            let name = metadata_text(&object, "name");
+            let key = self.resource.key(namespace, name);
+            let key = key.map_err(|error| request.endpoint.not_found(name).because(error))?;
             let value = self.resource.encode(&object)?;
             let existing = if request.options.dry_run {
                 match self.cache.get(&key, Freshness::MostRecent).await? {
@@ -131,14 +135,14 @@ impl<S: Store> ResourceStore<S> {
                 generate_name(&mut object);
                 continue;
             }
-            return Err(self.name_taken(&object, &existing));
+            return Err(self.name_taken(request.endpoint, &object, &existing));
         }
         Err(ApiError::internal("no free name was found"))
     }
 
-    fn name_taken(&self, object: &Value, existing: &Entry) -> ApiError {
-        let name = metadata_text(object, "name");
-        let resource = self.resource.group_resource();
+    fn name_taken(&self, endpoint: &Endpoint, object: &Value, existing: &Entry) -> ApiError {
+        let name = &*endpoint.name_of(object);
+        let resource = endpoint.group_resource();
         if !metadata_text(object, "generateName").is_empty() {
             return ApiError::generated_name_taken(resource, name);
         }

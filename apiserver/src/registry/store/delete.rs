@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use drydock_storage::{Entry, Growth, Key, Outcome, Store, StoreError, Transaction};
 use futures_util::future::join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ResourceStore, Written};
-use crate::cache::CachedObject;
+use crate::cache::{CachedObject, Freshness};
 use crate::error::{ApiError, Reason, StatusCause};
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::caller::Caller;
 use crate::registry::deletion::{self, Deletion};
+use crate::registry::endpoint::Endpoint;
+use crate::registry::metadata::{self, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
@@ -32,6 +34,17 @@ pub enum Deleted {
     Marked(Written),
 }
 
+/// The circumstances of a delete: the client, the version and the options.
+#[derive(Debug, Clone, Copy)]
+pub struct DeleteRequest<'a> {
+    /// The client.
+    pub caller: Caller<'a>,
+    /// The version in which the object is named, and its uid if that is a precondition.
+    pub endpoint: &'a Endpoint,
+    /// The options of the request.
+    pub options: &'a DeleteOptions,
+}
+
 /// What is left to do for a delete.
 enum DeleteStep {
     /// Nothing has to be stored.
@@ -47,14 +60,25 @@ impl<S: Store> ResourceStore<S> {
     /// Every error of a delete: 403, 404, 409, 5xx.
     pub async fn delete(
         &self,
-        caller: Caller<'_>,
-        key: &Key,
-        options: &DeleteOptions,
+        request: DeleteRequest<'_>,
+        namespace: &str,
+        name: &str,
     ) -> Result<Deleted, ApiError> {
-        let mut entry = self.get(key).await?.entry();
+        let found = self.find(request.endpoint, namespace, name, Freshness::MostRecent);
+        let (key, object) = found.await?;
+        self.delete_entry(request, &key, object.entry()).await
+    }
+
+    /// Deletes an object, given a state of it.
+    async fn delete_entry(
+        &self,
+        request: DeleteRequest<'_>,
+        key: &Key,
+        mut entry: Entry,
+    ) -> Result<Deleted, ApiError> {
         let mut backoff = Backoff::default();
         loop {
-            let step = self.plan_delete(caller, key, &entry, options).await?;
+            let step = self.plan_delete(request, key, &entry).await?;
             let transaction = match step {
                 DeleteStep::Done(deleted) => return Ok(deleted),
                 DeleteStep::Commit(transaction) => transaction,
@@ -62,7 +86,10 @@ impl<S: Store> ResourceStore<S> {
             match self.commit_delete(transaction, &entry).await? {
                 Ok(deleted) => return Ok(deleted),
                 Err(Some(newer)) => entry = newer,
-                Err(None) => return Err(ApiError::not_found(self.resource.group_resource(), key.name())),
+                Err(None) => {
+                    let object = self.resource.decode(&entry.value).unwrap_or_default();
+                    return Err(request.endpoint.not_found(&request.endpoint.name_of(&object)));
+                }
             }
             backoff.wait().await;
         }
@@ -76,17 +103,19 @@ impl<S: Store> ResourceStore<S> {
     pub async fn delete_unreadable(
         &self,
         caller: Caller<'_>,
-        key: &Key,
-        version: &str,
+        endpoint: &Endpoint,
+        namespace: &str,
+        name: &str,
     ) -> Result<Deleted, ApiError> {
-        let resource = self.resource.group_resource();
+        let key = &endpoint.key(namespace, name)?;
+        let resource = endpoint.group_resource();
         self.admission
-            .check_unsafe_delete(caller, &self.resource, version, key)
+            .check_unsafe_delete(caller, endpoint, namespace, name)
             .await?;
         match self.store.get(key).await {
             Err(StoreError::Corrupt { .. }) => {}
             Err(error) => return Err(error.into()),
-            Ok(found) if found.entry.is_none() => return Err(ApiError::not_found(resource, key.name())),
+            Ok(found) if found.entry.is_none() => return Err(endpoint.not_found(name)),
             Ok(_) => {
                 let cause = StatusCause {
                     reason: "FieldValueInvalid".into(),
@@ -96,14 +125,14 @@ impl<S: Store> ResourceStore<S> {
                             .to_owned(),
                     field: UNSAFE_DELETE.to_owned(),
                 };
-                return Err(ApiError::invalid(resource, key.name(), vec![cause]));
+                return Err(ApiError::invalid(resource, name, vec![cause]));
             }
         }
         tracing::warn!(%key, user = caller.user.name, "removing an object that cannot be read");
         match self.store.remove_damaged(key).await {
             Ok(Outcome::Committed { .. }) => Ok(Deleted::Removed { uid: String::new() }),
             Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
-                Err(self.conflict(key.name(), "the object has been modified"))
+                Err(ApiError::conflict(resource, name, "the object has been modified"))
             }
             Err(error) => Err(self.store_error(error)),
         }
@@ -116,19 +145,15 @@ impl<S: Store> ResourceStore<S> {
     /// The first error. The objects before it have been deleted.
     pub async fn delete_many(
         &self,
-        caller: Caller<'_>,
+        request: DeleteRequest<'_>,
         objects: &[Arc<CachedObject>],
-        options: &DeleteOptions,
     ) -> Result<(), ApiError> {
         for batch in objects.chunks(DELETE_BATCH) {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
             let mut first_error = None;
             for object in batch {
-                match self
-                    .plan_delete(caller, object.key(), &object.entry(), options)
-                    .await
-                {
+                match self.plan_delete(request, object.key(), &object.entry()).await {
                     Ok(DeleteStep::Commit(transaction)) => {
                         transactions.push(transaction);
                         planned.push(object.key());
@@ -143,16 +168,18 @@ impl<S: Store> ResourceStore<S> {
             let outcomes = self.store.transact_many(transactions).await;
             let mut conflicted = Vec::new();
             for (key, outcome) in planned.into_iter().zip(outcomes) {
-                if let Outcome::Conflict { current, .. } = outcome.map_err(|error| self.store_error(error))?
-                    && current.is_some()
+                if let Outcome::Conflict {
+                    current: Some(current),
+                    ..
+                } = outcome.map_err(|error| self.store_error(error))?
                 {
-                    conflicted.push(key);
+                    conflicted.push((key, current));
                 }
             }
             for result in join_all(
                 conflicted
                     .into_iter()
-                    .map(|key| self.delete(caller, key, options)),
+                    .map(|(key, current)| self.delete_entry(request, key, current)),
             )
             .await
             {
@@ -171,13 +198,17 @@ impl<S: Store> ResourceStore<S> {
     /// Checks preconditions, admission and the kind's context, and decides what the delete does.
     async fn plan_delete(
         &self,
-        caller: Caller<'_>,
+        request: DeleteRequest<'_>,
         key: &Key,
         entry: &Entry,
-        options: &DeleteOptions,
     ) -> Result<DeleteStep, ApiError> {
-        let object = self.decode(key, &entry.value)?;
-        self.check_preconditions(key, &object, entry, options)?;
+        let DeleteRequest {
+            caller,
+            endpoint,
+            options,
+        } = request;
+        let mut object = self.decode(key, &entry.value)?;
+        check_preconditions(request, &object, entry)?;
         let mut context = WriteContext {
             now: self.clock.now(),
             namespace_terminating: false,
@@ -185,6 +216,7 @@ impl<S: Store> ResourceStore<S> {
         let attributes = WriteAttributes {
             operation: Operation::Delete,
             resource: &self.resource,
+            endpoint,
             caller,
             part: Part::Main,
             namespace: key.namespace(),
@@ -195,23 +227,28 @@ impl<S: Store> ResourceStore<S> {
         };
         self.admission.validate(&attributes).await?;
         let strategy = &self.resource.strategy;
-        if strategy.refuse_delete(&object, &context).is_some() {
+        let is_held = endpoint
+            .face()
+            .alias
+            .is_some_and(|alias| (alias.is_held)(&object));
+        if is_held || strategy.refuse_delete(&object, &context).is_some() {
             // Looked up only if the result matters: the lookup of a missing namespace is a request to the host.
             context.namespace_terminating = self.admission.is_namespace_terminating(key.namespace()).await;
         }
         if let Some(why) = strategy.refuse_delete(&object, &context) {
-            return Err(ApiError::forbidden(
-                self.resource.group_resource(),
-                key.name(),
-                why,
-            ));
+            let name = endpoint.name_of(&object);
+            return Err(ApiError::forbidden(endpoint.group_resource(), &name, why));
         }
+        self.set_hold(endpoint, &mut object, is_held && !context.namespace_terminating);
         let grace = self
             .resource
             .capabilities
             .grace_period
             .and_then(|grace_period| grace_period(&object, options.grace_period_seconds));
-        Ok(match deletion::decide(&object, options, grace, context.now) {
+        let collection = endpoint.face().collection_finalizers();
+        let is_unheld = |finalizer: &str| strategy.is_released(&object, finalizer);
+        let deletion = deletion::decide(&object, options, &collection, is_unheld, grace, context.now);
+        Ok(match deletion {
             Deletion::Unchanged => DeleteStep::Done(Deleted::Marked(Written::from_entry(entry.clone()))),
             Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Removed {
                 uid: metadata_text(&object, "uid").to_owned(),
@@ -255,32 +292,45 @@ impl<S: Store> ResourceStore<S> {
         })
     }
 
-    fn check_preconditions(
-        &self,
-        key: &Key,
-        object: &Value,
-        entry: &Entry,
-        options: &DeleteOptions,
-    ) -> Result<(), ApiError> {
-        let conflict = |why: String| ApiError::conflict(self.resource.group_kind(), key.name(), why);
-        let uid = metadata_text(object, "uid");
-        if let Some(wanted) = options.preconditions.uid.as_deref()
-            && wanted != uid
-        {
-            return Err(conflict(format!(
-                "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might \
-                 have been deleted and then recreated"
-            )));
+    /// Adds the finalizer by which finalizers that only the endpoint's version shows hold the object, or removes those that
+    /// a delete in any version ends.
+    fn set_hold(&self, endpoint: &Endpoint, object: &mut Value, is_held: bool) {
+        let holds = self.resource.faces.iter().filter_map(|face| face.alias);
+        let mut finalizers = metadata::strings(object, "finalizers");
+        let before = finalizers.clone();
+        for alias in holds {
+            finalizers.retain(|finalizer| finalizer != alias.hold);
         }
-        let revision = entry.modified.to_string();
-        if let Some(wanted) = options.preconditions.resource_version.as_deref()
-            && wanted != revision
-        {
-            return Err(conflict(format!(
-                "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
-                 ({revision}). The object might have been modified"
-            )));
+        if let Some(alias) = endpoint.face().alias.filter(|_| is_held) {
+            finalizers.push(alias.hold.to_owned());
         }
-        Ok(())
+        if finalizers != before {
+            metadata_mut(object).insert("finalizers".to_owned(), json!(finalizers));
+        }
     }
+}
+
+fn check_preconditions(request: DeleteRequest<'_>, object: &Value, entry: &Entry) -> Result<(), ApiError> {
+    let endpoint = request.endpoint;
+    let preconditions = &request.options.preconditions;
+    let conflict = |why: String| ApiError::conflict(endpoint.group_kind(), &endpoint.name_of(object), why);
+    let uid = endpoint.other_uid(metadata_text(object, "uid"));
+    if let Some(wanted) = preconditions.uid.as_deref()
+        && wanted != uid
+    {
+        return Err(conflict(format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been \
+             deleted and then recreated"
+        )));
+    }
+    let revision = entry.modified.to_string();
+    if let Some(wanted) = preconditions.resource_version.as_deref()
+        && wanted != revision
+    {
+        return Err(conflict(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+             ({revision}). The object might have been modified"
+        )));
+    }
+    Ok(())
 }

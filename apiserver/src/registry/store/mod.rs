@@ -28,11 +28,11 @@ use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transact
 use serde_json::Value;
 
 pub use self::apply::Applied;
-pub use self::delete::Deleted;
+pub use self::delete::{DeleteRequest, Deleted};
 pub use self::update::Change;
 use super::admission::{Admission, Operation, WriteAttributes};
 use super::caller::Caller;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, OwnerVersions};
 use super::metadata::{self, metadata_mut, time_text};
 use super::resource::{Part, Resource, metadata_text};
 use crate::cache::{CachedObject, Freshness, WatchCache};
@@ -141,25 +141,22 @@ impl<S: Store> ResourceStore<S> {
         Arc::clone(&self.clock)
     }
 
-    /// The key of an object. A name that is not a valid key names no object.
-    ///
-    /// # Errors
-    /// 404.
-    pub fn key(&self, namespace: &str, name: &str) -> Result<Key, ApiError> {
-        self.resource
-            .key(namespace, name)
-            .map_err(|error| ApiError::not_found(self.resource.group_resource(), name).because(error))
-    }
-
-    /// The most recent state of an object.
+    /// The key and the object with a name in the version of an endpoint.
     ///
     /// # Errors
     /// 404, and the errors of the cache.
-    pub async fn get(&self, key: &Key) -> Result<Arc<CachedObject>, ApiError> {
-        self.cache
-            .get(key, Freshness::MostRecent)
-            .await?
-            .ok_or_else(|| ApiError::not_found(self.resource.group_resource(), key.name()))
+    pub async fn find(
+        &self,
+        endpoint: &Endpoint,
+        namespace: &str,
+        name: &str,
+        freshness: Freshness,
+    ) -> Result<(Key, Arc<CachedObject>), ApiError> {
+        let key = endpoint.key(namespace, name)?;
+        let found = self.cache.get(&key, freshness).await?;
+        let object = found.ok_or_else(|| endpoint.not_found(name))?;
+        endpoint.check_name(object.value(), name)?;
+        Ok((key, object))
     }
 
     /// Checks that the object has the name and namespace of the URL, and sets its namespace.
@@ -181,21 +178,6 @@ impl<S: Store> ResourceStore<S> {
         metadata::set_namespace(&self.resource, object, namespace)
     }
 
-    fn conflict(&self, name: &str, why: impl std::fmt::Display) -> ApiError {
-        ApiError::conflict(self.resource.group_resource(), name, why)
-    }
-
-    fn reject_invalid(&self, object: &Value, errors: &ErrorList) -> Result<(), ApiError> {
-        if errors.is_empty() {
-            return Ok(());
-        }
-        Err(ApiError::invalid_fields(
-            self.resource.group_kind(),
-            metadata_text(object, "name"),
-            errors,
-        ))
-    }
-
     fn attributes<'a>(
         &'a self,
         request: &WriteRequest<'a>,
@@ -206,6 +188,7 @@ impl<S: Store> ResourceStore<S> {
         WriteAttributes {
             operation,
             resource: &self.resource,
+            endpoint: request.endpoint,
             caller: request.caller,
             part: request.part,
             namespace,
@@ -229,14 +212,16 @@ impl<S: Store> ResourceStore<S> {
         let face = endpoint.face();
         let time = time_text(self.clock.now());
         let writer = request.writer(&manager, &time);
-        let target = self.ownership_target(request);
+        let versions = OwnerVersions::new(endpoint, self.clock.now());
+        let target = self.ownership_target(request, &versions);
         if face.is_hub() {
             record_update(&target, old, new, &writer);
         } else {
             let old = old.map(|old| endpoint.from_hub(old.clone())).transpose()?;
             let mut converted = endpoint.from_hub(new.clone())?;
             record_update(&target, old.as_ref(), &mut converted, &writer);
-            set_managed_fields(new, metadata_mut(&mut converted).remove("managedFields"));
+            let entries = metadata_mut(&mut converted).remove("managedFields");
+            set_managed_fields(new, endpoint.stored_owners(entries));
         }
         if let Some(old) = old {
             keep_times_of_unchanged(old, new);
@@ -244,11 +229,15 @@ impl<S: Store> ResourceStore<S> {
         Ok(())
     }
 
-    fn ownership_target<'a>(&'a self, request: WriteRequest<'a>) -> managed_fields::Endpoint<'a> {
+    fn ownership_target<'a>(
+        &self,
+        request: WriteRequest<'a>,
+        versions: &'a OwnerVersions<'a>,
+    ) -> managed_fields::Endpoint<'a> {
         managed_fields::Endpoint {
             schema: &request.endpoint.face().schema,
             reset_fields: self.resource.reset_fields(request.part),
-            versions: request.endpoint,
+            versions,
         }
     }
 
@@ -273,6 +262,22 @@ impl<S: Store> ResourceStore<S> {
             .await
             .map_err(|error| self.store_error(error))
     }
+}
+
+fn conflict(request: &WriteRequest<'_>, name: &str, why: impl std::fmt::Display) -> ApiError {
+    ApiError::conflict(request.endpoint.group_resource(), name, why)
+}
+
+/// Rejects a hub with errors, which name the object and its fields as the endpoint shows them.
+fn reject_invalid(endpoint: &Endpoint, hub: &Value, errors: ErrorList) -> Result<(), ApiError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid_fields(
+        endpoint.group_kind(),
+        &endpoint.name_of(hub),
+        &endpoint.shown_errors(errors),
+    ))
 }
 
 fn set_managed_fields(object: &mut Value, entries: Option<Value>) {

@@ -6,8 +6,10 @@ use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
 use super::{
-    Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, growth, set_managed_fields,
+    Ownership, ResourceStore, WriteRequest, Written, conflict, drop_duplicate_owners, growth, reject_invalid,
+    set_managed_fields,
 };
+use crate::cache::Freshness;
 use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
@@ -51,8 +53,9 @@ impl<S: Store> ResourceStore<S> {
         name: &str,
         change: &mut dyn Change,
     ) -> Result<Written, ApiError> {
-        let key = self.key(namespace, name)?;
-        let mut entry = self.get(&key).await?.entry();
+        let found = self.find(request.endpoint, namespace, name, Freshness::MostRecent);
+        let (key, object) = found.await?;
+        let mut entry = object.entry();
         let mut backoff = Backoff::default();
         loop {
             // A small patch of a large object costs as much as the object.
@@ -65,7 +68,7 @@ impl<S: Store> ResourceStore<S> {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Conflict(Some(newer)) => entry = newer,
                 Attempt::Conflict(None) => {
-                    return Err(ApiError::not_found(self.resource.group_resource(), name));
+                    return Err(request.endpoint.not_found(name));
                 }
             }
             backoff.wait().await;
@@ -105,7 +108,8 @@ impl<S: Store> ResourceStore<S> {
                 revision: Some(entry.modified),
             }));
         }
-        let removes = deletion::is_complete(&new);
+        let is_released = |finalizer: &str| self.resource.strategy.is_released(&new, finalizer);
+        let removes = deletion::is_complete(&new, is_released);
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
@@ -135,37 +139,43 @@ impl<S: Store> ResourceStore<S> {
         old: &mut Value,
         change: &mut dyn Change,
     ) -> Result<Value, ApiError> {
-        let name = key.name();
         // The change expects a resourceVersion, which stored objects do not have.
         let set_revision = |object: &mut Value| {
             metadata_mut(object).insert("resourceVersion".to_owned(), entry.modified.to_string().into());
         };
-        let changed = if request.endpoint.face().is_hub() {
+        let endpoint = request.endpoint;
+        let mut new = if endpoint.face().is_hub() {
             set_revision(old);
             let changed = change.apply(old);
             metadata_mut(old).remove("resourceVersion");
             changed?
         } else {
-            let mut current = request.endpoint.from_hub(old.clone())?;
+            let mut current = endpoint.from_hub(old.clone())?;
             set_revision(&mut current);
-            change.apply(&current)?
+            let changed = change.apply(&current)?;
+            self.reject_invalid_in_face(request, &changed, Some(&current))?;
+            endpoint.into_hub(changed, Some(old), self.clock.now())?
         };
-        let mut new = request.endpoint.into_hub(changed)?;
 
+        let name = &*endpoint.name_of(old);
         let uid = metadata_text(old, "uid");
         let sent_uid = metadata_text(&new, "uid");
         let is_other_uid = !sent_uid.is_empty() && sent_uid != uid;
         if is_other_uid && !change.uid_is_precondition() {
             return Err(ApiError::immutable_uid(
-                self.resource.group_kind(),
-                metadata_text(old, "name"),
-                sent_uid,
+                endpoint.group_kind(),
+                name,
+                &endpoint.other_uid(sent_uid),
             ));
         }
-        self.check_identity(key.namespace(), name, &mut new)?;
+        self.check_identity(key.namespace(), key.name(), &mut new)?;
         if is_other_uid {
-            let sent_uid = metadata_text(&new, "uid");
-            return Err(self.conflict(
+            let (sent_uid, uid) = (
+                endpoint.other_uid(metadata_text(&new, "uid")),
+                endpoint.other_uid(uid),
+            );
+            return Err(conflict(
+                &request,
                 name,
                 format!(
                     "StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, AdditionalErrorMsg: \
@@ -173,7 +183,7 @@ impl<S: Store> ResourceStore<S> {
                 ),
             ));
         }
-        self.check_revision(&new, entry, name)?;
+        check_revision(request, &new, entry, name)?;
         Ok(new)
     }
 
@@ -220,32 +230,57 @@ impl<S: Store> ResourceStore<S> {
     ) -> Result<(), ApiError> {
         let strategy = &self.resource.strategy;
         if request.part == Part::Status {
-            return self.reject_invalid(new, &strategy.validate_status_update(new, old, context));
+            let errors = strategy.validate_status_update(new, old, context);
+            return reject_invalid(request.endpoint, new, errors);
         }
         let mut errors = strategy.validate_update(new, old, context);
         if errors.is_empty() {
             errors = object_meta::validate_update(new, old);
         }
-        self.reject_invalid(new, &errors)?;
+        reject_invalid(request.endpoint, new, errors)?;
         for warning in strategy.warnings_on_update(new, old) {
             request.caller.warnings.add(warning);
         }
         Ok(())
     }
 
-    fn check_revision(&self, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {
-        let text = metadata_text(new, "resourceVersion");
-        let sent = parse_revision(text).map_err(|_| {
-            ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
-        })?;
-        match sent {
-            None | Some(0) if self.resource.capabilities.unconditional_update => Ok(()),
-            None | Some(0) => Err(ApiError::revision_required(self.resource.group_resource(), name)),
-            Some(sent) if sent == entry.modified.0 => Ok(()),
-            Some(_) => Err(self.conflict(
-                name,
-                "the object has been modified; please apply your changes to the latest version and try again",
-            )),
+    /// Checks the rules that only the version of the request has. Both objects are in that version.
+    pub(super) fn reject_invalid_in_face(
+        &self,
+        request: WriteRequest<'_>,
+        new: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let endpoint = request.endpoint;
+        if endpoint.face().is_hub() {
+            return Ok(());
         }
+        let strategy = &self.resource.strategy;
+        let errors = strategy.validate_face(endpoint.face(), request.part, new, old);
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let name = metadata_text(new, "name");
+        Err(ApiError::invalid_fields(endpoint.group_kind(), name, &errors))
+    }
+}
+
+fn check_revision(request: WriteRequest<'_>, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {
+    let text = metadata_text(new, "resourceVersion");
+    let sent = parse_revision(text).map_err(|_| {
+        ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+    })?;
+    match sent {
+        None | Some(0) if request.endpoint.resource().capabilities.unconditional_update => Ok(()),
+        None | Some(0) => Err(ApiError::revision_required(
+            request.endpoint.group_resource(),
+            name,
+        )),
+        Some(sent) if sent == entry.modified.0 => Ok(()),
+        Some(_) => Err(conflict(
+            &request,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )),
     }
 }

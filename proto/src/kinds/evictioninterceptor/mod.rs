@@ -5,7 +5,7 @@ pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Conversion, Face, Kind, Scope};
+use super::{Face, Kind, Scope};
 
 /// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
@@ -16,10 +16,9 @@ pub const KIND: Kind = Kind {
     categories: &["drydock"],
     scope: Scope::Cluster,
     description: "EvictionInterceptor registers an interceptor for all pods that match its rule.",
-    faces: &[Face {
-        version: "v1alpha3",
-        spec: v1alpha3::spec_schema,
-        status: v1alpha3::status_schema,
-        conversion: Conversion::Identity,
-    }],
+    faces: &[Face::stored(
+        "v1alpha3",
+        v1alpha3::spec_schema,
+        v1alpha3::status_schema,
+    )],
 };

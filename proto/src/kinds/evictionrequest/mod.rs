@@ -1,12 +1,15 @@
 //! EvictionRequest: asks that one pod leaves its node. Interceptors act one at a time, in order; the last one calls the
 //! eviction API.
 
+pub mod evacuation;
 mod hub;
+mod single;
+pub mod v1alpha1;
 pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Conversion, Face, Kind, Scope};
+use super::{Face, Kind, Scope};
 
 /// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
@@ -18,10 +21,9 @@ pub const KIND: Kind = Kind {
     scope: Scope::Namespaced,
     description: "EvictionRequest asks that one pod leaves its node gracefully. Requesters say that they want it, \
                   interceptors act one at a time in order, and the pod's eviction API is the last resort.",
-    faces: &[Face {
-        version: "v1alpha3",
-        spec: v1alpha3::spec_schema,
-        status: v1alpha3::status_schema,
-        conversion: Conversion::Identity,
-    }],
+    faces: &[
+        Face::stored("v1alpha3", v1alpha3::spec_schema, v1alpha3::status_schema),
+        v1alpha1::FACE,
+        evacuation::FACE,
+    ],
 };

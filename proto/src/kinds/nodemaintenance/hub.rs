@@ -32,6 +32,9 @@ pub const MAX_BLOCKERS: usize = 20;
 /// The maximum length of a blocker's message, in bytes.
 pub const MAX_BLOCKER_MESSAGE_BYTES: usize = 1024;
 
+/// The maximum number of nodes in `status.cordonedBefore`.
+pub const MAX_CORDONED_BEFORE: usize = 5000;
+
 /// Declares that nodes go out of service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -202,6 +205,11 @@ pub struct NodeMaintenanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub blockers: Vec<Blocker>,
+    /// The selected nodes that were unschedulable before this maintenance, or any other one, touched them. They stay
+    /// unschedulable when it completes. At most 5000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub cordoned_before: Vec<String>,
     /// Drained, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]

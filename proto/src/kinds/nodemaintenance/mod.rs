@@ -1,11 +1,12 @@
 //! NodeMaintenance: declares that nodes go out of service, with a plan for the order in which their pods are drained.
 
 mod hub;
+pub mod v1alpha1;
 pub mod v1alpha3;
 
 pub use hub::*;
 
-use super::{Conversion, Face, Kind, Scope};
+use super::{Face, Kind, Scope};
 
 /// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {
@@ -17,10 +18,8 @@ pub const KIND: Kind = Kind {
     scope: Scope::Cluster,
     description: "NodeMaintenance declares that nodes are to be taken out of service: it cordons them and asks their \
                   pods to leave in the order of a drain plan.",
-    faces: &[Face {
-        version: "v1alpha3",
-        spec: v1alpha3::spec_schema,
-        status: v1alpha3::status_schema,
-        conversion: Conversion::Identity,
-    }],
+    faces: &[
+        Face::stored("v1alpha3", v1alpha3::spec_schema, v1alpha3::status_schema),
+        v1alpha1::FACE,
+    ],
 };
