@@ -280,7 +280,11 @@ impl Base {
                 source,
             })?;
         let Extended { mut extensions, task } = extend(&stores, listener.address());
-        extensions.push(Box::new(Backups::new(store.clone(), &config.storage)));
+        extensions.push(Box::new(Backups::new(
+            store.clone(),
+            &config.storage,
+            Arc::clone(&access.authorizer),
+        )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
         let (health, filled) = self.health(&store, &host);

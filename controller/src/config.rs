@@ -15,6 +15,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::names::AllowedNames;
 
+use crate::access::DEFAULT_OPEN_PATHS;
 use crate::leader::ElectionTiming;
 use crate::nodemaintenance::model::StaticPods;
 use crate::request_labels::RequestLabels;
@@ -30,6 +31,8 @@ pub struct Config {
     pub election: Option<ElectionConfig>,
     /// The address of health and metrics.
     pub address: SocketAddr,
+    /// The paths that anybody may read; others need a token of a user who may get them.
+    pub open_paths: Vec<String>,
     /// The serving certificate of health and metrics; `None` creates a self-signed one.
     pub certificate: Option<CertificateFiles>,
     /// Logging.
@@ -187,6 +190,15 @@ struct Flags {
         value_name = "PORT"
     )]
     secure_port: u16,
+    /// Paths that anybody may read, separated by commas. Others need a bearer token of a user who may get them.
+    #[arg(
+        long,
+        env = "DRYDOCK_AUTHORIZATION_ALWAYS_ALLOW_PATHS",
+        default_value = DEFAULT_OPEN_PATHS,
+        value_delimiter = ',',
+        value_name = "PATHS"
+    )]
+    authorization_always_allow_paths: Vec<String>,
     /// The serving certificate of health and metrics; a self-signed one is created when absent.
     #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
@@ -357,6 +369,7 @@ impl Flags {
                 timing,
             }),
             address: SocketAddr::new(self.bind_address, self.secure_port),
+            open_paths: self.authorization_always_allow_paths,
             certificate,
             log: LogConfig {
                 format: self.log_format,

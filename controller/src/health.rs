@@ -1,4 +1,4 @@
-//! Serves `/livez`, `/readyz`, `/healthz` and `/metrics` over HTTPS.
+//! Serves `/livez`, `/readyz`, `/healthz` and `/metrics` over HTTPS. [`access`](crate::access) decides who may read what.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -22,6 +22,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::config::CertificateFiles;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
@@ -34,6 +35,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lifetime of a connection, so that idle ones do not use up the limit.
 const MAX_CONNECTION_AGE: Duration = Duration::from_mins(5);
+
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Why health and metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -69,23 +72,24 @@ pub enum HealthError {
 pub struct Health {
     stores: Stores,
     metrics: Metrics,
+    access: Arc<Access>,
     shutdown: CancellationToken,
 }
 
 impl Health {
     /// The health of a process that is ready from when the stores are synced until `shutdown` is cancelled.
     #[must_use]
-    pub fn new(stores: Stores, metrics: Metrics, shutdown: CancellationToken) -> Self {
+    pub fn new(stores: Stores, metrics: Metrics, access: Arc<Access>, shutdown: CancellationToken) -> Self {
         Self {
             stores,
             metrics,
+            access,
             shutdown,
         }
     }
 
     /// Status, content type and body of the response.
     fn respond(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
-        const TEXT: &str = "text/plain; charset=utf-8";
         if method != Method::GET && method != Method::HEAD {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
         }
@@ -115,8 +119,14 @@ impl Health {
         }
     }
 
-    fn handle(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, content_type, body) = self.respond(request.method(), request.uri().path());
+    async fn handle(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path();
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        let authorization = authorization.and_then(|header| header.to_str().ok());
+        let (status, content_type, body) = match self.access.check(path, authorization).await {
+            Ok(()) => self.respond(request.method(), path),
+            Err((status, text)) => (status, TEXT, text),
+        };
         let mut response = Response::new(Full::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -228,8 +238,8 @@ async fn serve_connection(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
     let service = service_fn(move |request| {
-        let response = health.handle(&request);
-        async move { Ok::<_, Infallible>(response) }
+        let health = health.clone();
+        async move { Ok::<_, Infallible>(health.handle(&request).await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -267,6 +277,8 @@ fn self_signed(address: SocketAddr) -> Result<CertifiedKey, HealthError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::tests::host;
+    use crate::fixtures::clock_at;
     use crate::stores::Informers;
 
     #[tokio::test]
@@ -290,11 +302,13 @@ mod tests {
         assert_eq!(connections.len(), MAX_CONNECTIONS);
     }
 
-    #[test]
-    fn process_is_ready_from_synced_stores_until_shutdown() {
+    #[tokio::test]
+    async fn process_is_ready_from_synced_stores_until_shutdown() {
         let (_informers, stores) = Informers::new();
         let shutdown = CancellationToken::new();
-        let health = Health::new(stores, Metrics::default(), shutdown.clone());
+        let clock = clock_at(0);
+        let access = Arc::new(Access::new(host(), Vec::new(), clock));
+        let health = Health::new(stores, Metrics::default(), access, shutdown.clone());
         let get = |path| health.respond(&Method::GET, path);
         assert_eq!(get("/livez").0, StatusCode::OK);
         let (status, _, text) = get("/readyz");

@@ -15,6 +15,7 @@
 //! server                                                          builds the process, runs and stops it
 //! health, object_counts                                           probes; metrics that count objects
 //! config                                                          flags, environment, file
+//! access                                                          who may read metrics
 //! daemonset                                                       the interceptor of DaemonSet pods
 //! evictionrequest, nodemaintenance                                the two main controllers
 //! evictioninterceptor                                             rules that register interceptors
@@ -43,6 +44,7 @@
 //! - Nothing is written without the Lease.
 //! - No pod is evicted before the intent is written to its request, under the version that was decided on.
 
+pub mod access;
 pub mod api;
 pub mod backoff;
 pub mod conditions;

@@ -211,10 +211,12 @@ impl Pod {
     }
 
     /// Whether it is a mirror pod. Only the node's kubelet can end the static pod behind it.
+    ///
+    /// Its owner does not matter: whoever creates a pod chooses its owners. The annotation can be set only together with a node
+    /// and never changed, and a kubelet deletes mirror pods that mirror nothing.
     #[must_use]
     pub fn is_mirror(&self) -> bool {
         self.annotations().contains_key(MIRROR_ANNOTATION)
-            || self.controller_owner().is_some_and(|(kind, _)| kind == "Node")
     }
 
     /// Whether a DaemonSet controls it.
@@ -352,6 +354,20 @@ mod tests {
         assert!(trimmed.is_mirror() && trimmed.is_daemon_set_pod() && trimmed.is_grouped());
         assert_eq!(trimmed.spec.eviction_responders[0].name, "a.example.com");
         assert_eq!(trimmed.labels()["app"], "web");
+    }
+
+    #[test]
+    fn a_pod_is_static_by_its_annotation_whatever_its_owner_is() {
+        let node = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "3", "controller": true}]);
+        let annotated = json!({"kubernetes.io/config.mirror": ""});
+        for (owners, annotations, expected) in [
+            (node.clone(), json!({}), false),
+            (node, annotated.clone(), true),
+            (json!([]), annotated, true),
+        ] {
+            let pod = pod(&json!({"metadata": {"ownerReferences": owners, "annotations": annotations}}));
+            assert_eq!(pod.is_mirror(), expected, "{pod:?}");
+        }
     }
 
     #[test]

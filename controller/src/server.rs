@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::api::Clients;
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
 use crate::context::Context;
@@ -165,7 +166,17 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     // Tasks that need no leadership. They outlive the controllers, so that the last Events are written.
     let background = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let health = Health::new(context.stores.clone(), context.metrics.clone(), shutdown.clone());
+    let access = Access::new(
+        unfenced.clone(),
+        config.open_paths.clone(),
+        Arc::clone(&context.clock),
+    );
+    let health = Health::new(
+        context.stores.clone(),
+        context.metrics.clone(),
+        Arc::new(access),
+        shutdown.clone(),
+    );
     tasks.spawn(listener.serve(health, background.clone()));
     tasks.spawn(events::write_queued(
         unfenced.clone(),
@@ -355,7 +366,7 @@ fn identity() -> String {
     format!("{host}_{}_{:08x}", std::process::id(), fastrand::u32(..))
 }
 
-/// The clients that controllers use, and one of the host for what needs no Lease: the Lease itself, and Events. It has
+/// The clients that controllers use, and one of the host for what needs no Lease: the Lease itself, Events and reviews. It has
 /// connections of its own, so that renewals do not wait behind the controllers' calls.
 async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients, Client), Error> {
     let host = match &config.kubeconfig {

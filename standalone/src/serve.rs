@@ -1,7 +1,6 @@
 //! Starts the server with the embedded host instead of a cluster.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use drydock_apiserver::backend;
@@ -55,9 +54,11 @@ pub enum RunError {
 pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
     telemetry::init(&config.server.log)?;
     tracing::warn!("{WARNING}");
-    // The serving certificate is valid for loopback only.
-    if config.server.address.ip().is_unspecified() {
-        config.server.address.set_ip(Ipv4Addr::LOCALHOST.into());
+    if !config.server.address.ip().is_loopback() {
+        tracing::warn!(
+            address = %config.server.address,
+            "listening on an address that other machines can reach: whoever has the kubeconfig may do everything"
+        );
     }
     // The data need not survive a crash, and temporary folders often are in memory.
     config.server.storage.any_file_system = true;

@@ -36,7 +36,9 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn value(setting: &'static str, text: impl Into<String>) -> Self {
+    /// The error about the value of a flag.
+    #[must_use]
+    pub fn value(setting: &'static str, text: impl Into<String>) -> Self {
         Self::Value {
             setting,
             text: text.into(),

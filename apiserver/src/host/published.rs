@@ -1,8 +1,9 @@
 //! The authentication settings that the host publishes.
 //!
 //! The `ConfigMap` `kube-system/extension-apiserver-authentication` names the authorities and the front proxy's headers.
-//! A header list that disappears becomes empty. An authority that disappears or is invalid stays as it was. Malformed JSON
-//! leaves everything as it was. So an error never widens trust.
+//! A header list that disappears becomes empty. An authority that disappears or is invalid stays as it was, and so do the
+//! allowed names, of which an empty list would allow every name; before there are any, none is allowed. Malformed JSON leaves
+//! everything as it was. So an error never widens trust.
 
 use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
@@ -17,6 +18,7 @@ pub const NAME: &str = "extension-apiserver-authentication";
 
 const CLIENT_CA: &str = "client-ca-file";
 const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
+const ALLOWED_NAMES: &str = "requestheader-allowed-names";
 
 /// Why the published settings are rejected.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +59,7 @@ pub fn take_over(
                 FRONT_PROXY_CA,
                 old_front_proxy.and_then(|config| config.ca.as_ref()),
             ),
-            allowed_names: list(data, "requestheader-allowed-names")?,
+            allowed_names: allowed_names(data, old_front_proxy)?,
             username_headers: headers(data, "requestheader-username-headers")?,
             uid_headers: headers(data, "requestheader-uid-headers")?,
             group_headers: headers(data, "requestheader-group-headers")?,
@@ -93,6 +95,25 @@ fn bundle(
     }
 }
 
+/// The allowed names. A host that publishes a front proxy's authority publishes them too, if only an empty list.
+fn allowed_names(
+    data: &BTreeMap<String, String>,
+    old: Option<&Arc<RequestHeaderConfig>>,
+) -> Result<Option<Vec<String>>, PublishedError> {
+    if data.get(ALLOWED_NAMES).is_some_and(|text| !text.is_empty()) {
+        return list(data, ALLOWED_NAMES).map(Some);
+    }
+    let old = old.and_then(|old| old.allowed_names.clone());
+    if data.contains_key(FRONT_PROXY_CA) {
+        if old.is_some() {
+            tracing::warn!("{ALLOWED_NAMES} is missing, keeping the old names");
+        } else {
+            tracing::error!("{ALLOWED_NAMES} is missing: no front proxy may name users until it appears");
+        }
+    }
+    Ok(old)
+}
+
 fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PublishedError> {
     match data.get(key).filter(|text| !text.is_empty()) {
         None => Ok(Vec::new()),
@@ -116,7 +137,11 @@ pub fn warn_about_open_trust(config: &AuthenticationConfig) {
     let Some(front_proxy_ca) = &front_proxy.ca else {
         return;
     };
-    if !front_proxy.allowed_names.is_empty() {
+    if front_proxy
+        .allowed_names
+        .as_ref()
+        .is_none_or(|names| !names.is_empty())
+    {
         return;
     }
     let shared = config.client_ca.as_ref().is_some_and(|clients| {
@@ -169,7 +194,7 @@ mod tests {
         assert_eq!(config.client_ca.as_ref().unwrap().pem(), clients);
         let front_proxy = config.request_header.as_ref().unwrap();
         assert_eq!(front_proxy.ca.as_ref().unwrap().pem(), proxies);
-        assert_eq!(front_proxy.allowed_names, ["front-proxy-client"]);
+        assert!(front_proxy.allows("front-proxy-client") && !front_proxy.allows("other"));
         assert_eq!(front_proxy.username_headers, ["x-remote-user"]);
         assert_eq!(front_proxy.uid_headers, [""; 0]);
         assert_eq!(front_proxy.extra_prefixes, ["x-remote-extra-"]);
@@ -187,6 +212,26 @@ mod tests {
         assert_eq!(config.client_ca, None);
         let front_proxy = config.request_header.unwrap();
         assert!(front_proxy.ca.is_none() && front_proxy.username_headers.is_empty());
+    }
+
+    #[test]
+    fn missing_allowed_names_widen_no_trust() {
+        let (clients, proxies) = (Authority::new("clients").pem(), Authority::new("proxies").pem());
+        let complete = published(&clients, &proxies);
+        let mut without = complete.clone();
+        without.remove(ALLOWED_NAMES);
+        let allows = |data: &BTreeMap<String, String>, old: &AuthenticationConfig, name: &str| {
+            let config = take_over(data, old).unwrap();
+            config.request_header.unwrap().allows(name)
+        };
+        let start = AuthenticationConfig::default();
+        assert!(!allows(&without, &start, "front-proxy-client"));
+        let running = take_over(&complete, &start).unwrap();
+        assert!(allows(&without, &running, "front-proxy-client"));
+        assert!(!allows(&without, &running, "somebody"));
+        let mut any = complete;
+        any.insert(ALLOWED_NAMES.to_owned(), "[]".to_owned());
+        assert!(allows(&any, &start, "somebody"));
     }
 
     #[test]

@@ -16,8 +16,9 @@ use crate::request::{UserInfo, query::escapes_are_valid};
 pub struct RequestHeaderConfig {
     /// Authorities of the front-proxy certificate; without them the headers never count.
     pub ca: Option<Arc<TrustBundle>>,
-    /// Allowed common names of the certificate, compared exactly; empty = any certificate of the authorities.
-    pub allowed_names: Vec<String>,
+    /// Allowed common names of the certificate, compared exactly; an empty list = any certificate of the authorities. Without
+    /// a list none is allowed.
+    pub allowed_names: Option<Vec<String>>,
     /// Headers with the user name; the first non-empty one counts.
     pub username_headers: Vec<HeaderName>,
     /// Headers with the uid. Empty unless the host publishes that it removes them from client requests.
@@ -37,7 +38,9 @@ impl RequestHeaderConfig {
     /// Whether a verified certificate with this common name may name users.
     #[must_use]
     pub fn allows(&self, common_name: &str) -> bool {
-        self.allowed_names.is_empty() || self.allowed_names.iter().any(|name| name == common_name)
+        self.allowed_names
+            .as_ref()
+            .is_some_and(|names| names.is_empty() || names.iter().any(|name| name == common_name))
     }
 
     /// The user in the headers; none without a user name. Call it only for a verified front-proxy certificate.
@@ -283,9 +286,14 @@ mod tests {
     #[test]
     fn allowed_names_are_exact_and_an_empty_list_allows_any() {
         let named = RequestHeaderConfig {
-            allowed_names: vec!["front".to_owned()],
+            allowed_names: Some(vec!["front".to_owned()]),
             ..config()
         };
+        let unknown = RequestHeaderConfig {
+            allowed_names: None,
+            ..config()
+        };
+        assert!(!unknown.allows("front"));
         assert!(named.allows("front"));
         assert!(!named.allows("Front"));
         assert!(!named.allows(""));

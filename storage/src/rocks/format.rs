@@ -5,8 +5,9 @@
 //! feature level, which is the format that is written. An upgrade raises the file first and the feature level last, so that
 //! no binary meets records it does not know. Records have an envelope byte of their own. See decision 0016.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -110,11 +111,32 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_name(path)
 }
 
-/// Creates a folder and its parents durably.
+/// What only the owner of a folder may do: everything.
+const PRIVATE: u32 = 0o700;
+
+/// Takes the access of other users away: the files hold what only the server may read, whatever the umask is.
+///
+/// # Errors
+/// Other users have access, and only the owner of the folder, who is another user, can change that.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(path)?.permissions().mode() & 0o7777;
+    if mode | PRIVATE == PRIVATE {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(PRIVATE)).map_err(|error| {
+        let text = format!(
+            "other users have access to it (mode {mode:04o}), which its owner must take away: {error}. Use a folder \
+             below it, which is created with mode 0700"
+        );
+        io::Error::new(error.kind(), text)
+    })
+}
+
+/// Creates a folder and its parents durably. Those that it creates are private.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-    std::fs::create_dir_all(path)?;
+    DirBuilder::new().recursive(true).mode(PRIVATE).create(path)?;
     for folder in &made {
         sync_name(folder)?;
     }
@@ -145,6 +167,29 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn folders_are_private_whatever_they_were() {
+        let root = tempfile::tempdir().unwrap();
+        let made = root.path().join("a/b");
+        make_folder(&made).unwrap();
+        assert_eq!((mode(&made), mode(made.parent().unwrap())), (0o700, 0o700));
+        for (before, after) in [(0o755, 0o700), (0o2775, 0o700), (0o500, 0o500)] {
+            std::fs::set_permissions(&made, Permissions::from_mode(before)).unwrap();
+            make_private(&made).unwrap();
+            assert_eq!(mode(&made), after, "{before:o}");
+        }
+        // The kernel lets nobody change the mode there.
+        let refused = make_private(Path::new("/proc/self")).unwrap_err().to_string();
+        assert!(
+            refused.contains("other users have access to it (mode 0555)"),
+            "{refused}"
+        );
+    }
 
     #[test]
     fn a_format_is_read_as_written() {

@@ -18,7 +18,7 @@ use super::commit::CommitThread;
 use super::disk_probe::{ballast_path, probe_disk};
 use super::error::OpenError;
 use super::folder::{engine_folder, is_interrupted, is_unfinished, lock_folder, mark_path};
-use super::format::{CURRENT, Format, make_folder, sync_folder};
+use super::format::{CURRENT, Format, make_folder, make_private, sync_folder};
 use super::handle::RocksStore;
 use super::lock::{FolderLock, unfit_file_system};
 use super::mark::{CommitMark, Mark, MarkFile};
@@ -77,6 +77,7 @@ impl RocksStore {
         if !folder.join("format").exists() {
             make_folder(&folder).map_err(io_error(&folder))?;
         }
+        make_private(&folder).map_err(io_error(&folder))?;
         let lock = lock_folder(&options)?;
         refuse_unfit(&options)?;
         // It keeps files of dropped history, and may be what fills the disk.

@@ -24,6 +24,11 @@ use super::ports::Ports;
 use super::process::{Lifetime, Process, Processes};
 use crate::clients::{Kubectl, Protocol, RawClient, eventually};
 
+/// The file of the audit policy.
+const AUDIT_POLICY: &str = "audit-policy.json";
+/// Only requests of the service accounts of Drydock are logged, without bodies.
+const AUDIT_RULES: &str = r#"{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived"],
+    "rules":[{"level":"Metadata","userGroups":["system:serviceaccounts:drydock-system"]},{"level":"None"}]}"#;
 /// A component starts in seconds; on a busy machine with cold binaries it may take this long.
 const START_DEADLINE: Duration = Duration::from_mins(3);
 
@@ -376,6 +381,7 @@ impl ControlPlane {
         ] {
             folder.write(name, contents)?;
         }
+        folder.write(AUDIT_POLICY, AUDIT_RULES)?;
         for (name, credential) in [
             ("admin", &pki.admin),
             ("somebody", &pki.somebody),
@@ -441,6 +447,12 @@ impl ControlPlane {
         Ok(command)
     }
 
+    /// The audit log: a line of JSON for each request of Drydock's service accounts.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.path().join("audit.log")
+    }
+
     fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
@@ -480,6 +492,8 @@ impl ControlPlane {
             .arg(flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"))
             .arg(flag("proxy-client-cert-file", self.file("aggregator.crt")))
             .arg(flag("proxy-client-key-file", self.file("aggregator.key")))
+            .arg(flag("audit-policy-file", self.file(AUDIT_POLICY)))
+            .arg(flag("audit-log-path", self.audit_log().display()))
             .args(&self.options.apiserver_flags);
     }
 

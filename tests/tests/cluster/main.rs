@@ -25,6 +25,7 @@ mod informers;
 mod invalid;
 mod kubectl;
 mod leases;
+mod least_privilege;
 mod manifests;
 mod oracle;
 mod plugin;

@@ -199,7 +199,7 @@ fn request_header(flags: &RequestHeaderOverrides, ca: Arc<TrustBundle>) -> Reque
     let headers = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
     RequestHeaderConfig {
         ca: Some(ca),
-        allowed_names: flags.allowed_names.clone(),
+        allowed_names: Some(flags.allowed_names.clone()),
         username_headers: headers(&flags.username_headers),
         uid_headers: headers(&flags.uid_headers),
         group_headers: headers(&flags.group_headers),
