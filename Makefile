@@ -18,9 +18,9 @@ tools: ## Installs the Debian packages that a build needs
 	@.ci/tools.sh
 
 .PHONY: build
-build: tools ## Builds bin/drydock-apiserver and bin/drydock-controller
-	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller
-	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/drydock-{apiserver,controller} bin/
+build: tools ## Builds drydock-apiserver, drydock-controller and kubectl-drydock into bin/
+	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller -p drydock-cli
+	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/{drydock-apiserver,drydock-controller,kubectl-drydock} cli/kubectl_complete-drydock bin/
 
 .PHONY: run
 run: build ## Runs server and controller without a cluster, with demo objects; Ctrl-C stops it
@@ -40,7 +40,7 @@ peer-binaries: ## Builds the aggregated server in Go for the benchmarks, once pe
 
 .PHONY: cluster
 cluster: tools cluster-binaries ## Starts a real control plane on loopback with Drydock
-	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-tests
+	@$(CARGO) build --locked -p drydock-server -p drydock-controller -p drydock-cli -p drydock-tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" "$(CARGO_TARGET_DIR)"/debug/drydock-cluster up --kubernetes-version $(KUBERNETES_VERSION)
 
 .PHONY: cluster-down
@@ -83,14 +83,14 @@ nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a f
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
 
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := fields json json_patch merge_patch yaml
+FUZZ_TARGETS := $(notdir $(wildcard tests/fuzz/corpus/*))
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 
 .PHONY: fuzz
 fuzz: export CARGO_TARGET_DIR := $(CACHE)/fuzz
 fuzz: export RUSTFLAGS := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
-	@cd tests/fuzz && cargo build --locked --target $(HOST) --bins
+	@$(CARGO) build --locked --manifest-path tests/fuzz/Cargo.toml --target $(HOST) --bins
 	@for target in $(FUZZ_TARGETS); do \
 		mkdir -p "$(CACHE)/fuzz/corpus/$$target"; \
 		"$(CACHE)/fuzz/$(HOST)/debug/$$target" -max_total_time=$(FUZZ_SECONDS) -max_len=4096 \

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 missing=()
-for package in libclang-dev cmake ninja-build g++ make python3; do
+for package in libclang-dev cmake ninja-build g++ make protobuf-compiler libprotobuf-dev python3; do
   dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
 done
 command -v cargo >/dev/null || { echo "tools: cargo is missing: install Rust 1.95 with rustup" >&2; exit 1; }

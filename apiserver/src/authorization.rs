@@ -20,6 +20,11 @@ use crate::{
 /// Paths that need no review by default.
 pub const DEFAULT_ALWAYS_ALLOW: [&str; 3] = ["/healthz", "/readyz", "/livez"];
 
+/// Selectors above these limits are left out of reviews, which are then about all objects: the host is not sent what
+/// strangers may make as large as they like.
+const SELECTOR_BYTES: usize = 4096;
+const SELECTOR_TERMS: usize = 100;
+
 /// The outcome of an authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -72,13 +77,20 @@ impl Authorizer {
         result
     }
 
+    /// Whether everybody is allowed, without a review.
+    #[must_use]
+    pub fn is_open(&self, attributes: &Attributes) -> bool {
+        match attributes {
+            Attributes::Path { path, .. } => self.always_allow.iter().any(|rule| matches_rule(rule, path)),
+            Attributes::Resource(_) => false,
+        }
+    }
+
     async fn verdict(&self, review: &AccessReview) -> Result<AccessVerdict, Arc<HostError>> {
         if review.user.in_group(MASTERS) {
             return Ok(AccessVerdict::Allowed(String::new()));
         }
-        if let Attributes::Path { path, .. } = &review.attributes
-            && self.always_allow.iter().any(|rule| matches_rule(rule, path))
-        {
+        if self.is_open(&review.attributes) {
             return Ok(AccessVerdict::Allowed(String::new()));
         }
         let (verdict, _) = self.reviews.access(review).await;
@@ -124,8 +136,12 @@ pub fn attributes(info: &RequestInfo, query: &Query) -> Attributes {
     };
     let selects = matches!(r.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && !r.watch_prefix;
     let requirements = |parameter: &str, parse: fn(&str) -> Vec<_>| {
-        if selects {
-            query.first(parameter).map(parse).unwrap_or_default()
+        let selector = query
+            .first(parameter)
+            .filter(|text| selects && text.len() <= SELECTOR_BYTES);
+        let parsed = selector.map(parse).unwrap_or_default();
+        if parsed.len() <= SELECTOR_TERMS {
+            parsed
         } else {
             Vec::new()
         }

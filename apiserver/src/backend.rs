@@ -1,23 +1,33 @@
 //! The storage backend: what the server needs of a store beyond [`Store`], and the store it runs on.
 //!
-//! RocksDB is chosen here and nowhere else in the server; [`crate::storage_command`] works on RocksDB's files while no
-//! server runs. A second backend implements [`Backend`] and is opened in [`open`].
+//! RocksDB or etcd is chosen here and nowhere else in the server; [`crate::storage_command`] works on a store while no
+//! server runs. Another backend implements [`Backend`] and is opened in [`open`].
+
+mod chosen;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use drydock_storage::etcd::{EtcdOpened, EtcdOptions, EtcdStore, EtcdTls};
 use drydock_storage::rocks::{Opened, RocksStore};
 use drydock_storage::{Options, Store};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use crate::config::{Durability, StorageConfig};
+pub use chosen::{ServerEvents, ServerStore};
+
+use crate::config::{Durability, EtcdConfig, StorageConfig};
 use crate::threads;
 
 /// A store the server can run on.
 pub trait Backend: Store {
     /// Adds the metrics of the store to those of the server.
     fn register_metrics(&self, registry: &mut Registry);
+
+    /// For people, where backups are taken if this store takes none.
+    fn backups_are_elsewhere(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Takes a whole backup into a new folder below `folder` and keeps the newest `keep` there (0 = all). Blocks; writers
     /// do not wait.
@@ -55,9 +65,6 @@ impl BackupReport {
 /// Why no backup was taken.
 pub type BackupError = Box<dyn Error + Send + Sync>;
 
-/// The store the server runs on.
-pub type ServerStore = RocksStore;
-
 impl Backend for RocksStore {
     fn register_metrics(&self, registry: &mut Registry) {
         self.metrics().register(registry);
@@ -73,6 +80,28 @@ impl Backend for RocksStore {
     fn back_up_incrementally(&self, folder: &Path, keep: usize) -> Result<BackupReport, BackupError> {
         let report = self.backup_incrementally(folder, keep)?;
         Ok(BackupReport::new(&report.path, &report))
+    }
+}
+
+/// How etcd is backed up, for people.
+pub(crate) const ETCD_BACKUPS: &str =
+    "objects are stored in etcd, which takes its own backups: use etcdctl snapshot save";
+
+impl Backend for EtcdStore {
+    fn register_metrics(&self, registry: &mut Registry) {
+        self.metrics().register(registry);
+    }
+
+    fn backups_are_elsewhere(&self) -> Option<&'static str> {
+        Some(ETCD_BACKUPS)
+    }
+
+    fn back_up(&self, _: &Path, _: usize) -> Result<BackupReport, BackupError> {
+        Err(ETCD_BACKUPS.into())
+    }
+
+    fn back_up_incrementally(&self, _: &Path, _: usize) -> Result<BackupReport, BackupError> {
+        Err(ETCD_BACKUPS.into())
     }
 }
 
@@ -105,11 +134,51 @@ pub(crate) fn options(config: &StorageConfig) -> Options {
     }
 }
 
-/// Opens the store on a thread of its own, whose rank the threads of the store inherit: see [`crate::threads`].
+/// The options of a store in etcd.
+pub(crate) fn etcd_options(config: &EtcdConfig) -> EtcdOptions {
+    EtcdOptions {
+        tls: EtcdTls {
+            ca: config.files.ca.clone(),
+            certificate: config.files.certificate.clone(),
+            key: config.files.key.clone(),
+        },
+        prefix: config.prefix.clone(),
+        compaction_interval: config.compaction_interval,
+        ..EtcdOptions::new(config.servers.clone())
+    }
+}
+
+/// Opens the store.
 ///
 /// # Errors
 /// [`OpenError`].
 pub async fn open(config: &StorageConfig) -> Result<ServerStore, OpenError> {
+    match &config.etcd {
+        None => open_rocks(config).await.map(ServerStore::Rocks),
+        Some(etcd) => open_etcd(etcd).await.map(ServerStore::Etcd),
+    }
+}
+
+async fn open_etcd(config: &EtcdConfig) -> Result<EtcdStore, OpenError> {
+    let opened = EtcdStore::open(etcd_options(config)).await;
+    let (
+        store,
+        EtcdOpened {
+            store: id,
+            revision,
+            version,
+            silent,
+        },
+    ) = opened.map_err(|error| OpenError::Refused(error.into()))?;
+    tracing::info!(store = %id, revision, version, prefix = config.prefix, "storage in etcd opened");
+    if !silent.is_empty() {
+        tracing::warn!(endpoints = ?silent, "members of etcd did not answer: neither their version nor their cluster is known");
+    }
+    Ok(store)
+}
+
+/// Opens the embedded store on a thread of its own, whose rank the threads of the store inherit: see [`crate::threads`].
+async fn open_rocks(config: &StorageConfig) -> Result<RocksStore, OpenError> {
     let options = options(config);
     let (store, report) = threads::beside_workers(move || RocksStore::open(options))
         .await

@@ -46,6 +46,9 @@ impl<S: Backend> Backups<S> {
     }
 
     async fn take(&self, query: &Query) -> Result<http::Response<ResponseBody>, ApiError> {
+        if let Some(elsewhere) = self.store.backups_are_elsewhere() {
+            return Err(ApiError::bad_request(elsewhere));
+        }
         let keep = match query.integer("keep")? {
             None => KEEP,
             Some(count) => usize::try_from(count)
@@ -120,11 +123,12 @@ mod tests {
     use drydock_storage::{Key, Options, Store as _, Transaction, Value};
 
     use super::*;
-    use crate::backend::ServerStore;
     use crate::config::Durability;
+    use drydock_storage::rocks::RocksStore;
 
     fn settings(folder: &Path) -> StorageConfig {
         StorageConfig {
+            etcd: None,
             data_dir: folder.to_owned(),
             durability: Durability::Strict,
             history_window: Duration::from_mins(5),
@@ -138,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn incremental_backups_go_to_the_configured_folder_only() {
         let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let nowhere = Backups::new(store.clone(), &settings(folder.path()));
         let query = Query::parse("incremental=true&keep=2");
         assert_eq!(nowhere.take(&query).await.unwrap_err().code(), 400);
@@ -168,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn a_running_server_is_backed_up_and_the_newest_backups_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store.clone(), &settings(folder.path()));
         for name in ["a", "b", "c"] {
             let value = Value {
@@ -196,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn backups_run_one_at_a_time_and_a_negative_keep_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()));
         assert_eq!(
             backups.take(&Query::parse("keep=-1")).await.unwrap_err().code(),
@@ -209,7 +213,7 @@ mod tests {
     #[test]
     fn only_its_own_path_is_claimed() {
         let folder = tempfile::tempdir().unwrap();
-        let (store, _) = ServerStore::open(Options::for_tests(folder.path())).unwrap();
+        let (store, _) = RocksStore::open(Options::for_tests(folder.path())).unwrap();
         let backups = Backups::new(store, &settings(folder.path()));
         for (path, claimed) in [
             (PATH, true),

@@ -5,6 +5,7 @@
 //! overrides the default. The program lists its commands; [`parse`] reads the command line of any program.
 
 mod error;
+mod etcd;
 mod file;
 mod flags;
 mod settings;
@@ -18,7 +19,10 @@ use clap::Parser;
 pub use self::{
     error::ConfigError,
     flags::{ServeFlags, ServerFlags},
-    settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
+    settings::{
+        CertificateFiles, EtcdConfig, EtcdFiles, LogConfig, LogFormat, ServeConfig, ServerConfig,
+        StorageConfig,
+    },
     storage::{BackupTarget, StorageCommand, StorageFlags},
     values::Durability,
 };

@@ -15,6 +15,8 @@ use crate::request::Query;
 pub enum Scope {
     /// All three: a failure is a reason to restart the process.
     All,
+    /// `/healthz` and `/livez` only: the check of this name for `/readyz` is another one.
+    Live,
     /// `/readyz` only: a failure is a reason to send no requests.
     Ready,
 }
@@ -174,9 +176,11 @@ impl Health {
     }
 
     fn checks(&self, endpoint: Endpoint) -> impl Iterator<Item = &Check> {
-        self.0
-            .iter()
-            .filter(move |check| check.scope == Scope::All || endpoint == Endpoint::Readyz)
+        self.0.iter().filter(move |check| match check.scope {
+            Scope::All => true,
+            Scope::Live => endpoint != Endpoint::Readyz,
+            Scope::Ready => endpoint == Endpoint::Readyz,
+        })
     }
 
     fn respond_all(&self, endpoint: Endpoint, query: &Query) -> Response<Bytes> {

@@ -4,6 +4,7 @@
 //! the server serves and never from free text of a request, so that clients cannot create series at will.
 
 mod exposition;
+mod flow_control;
 mod labels;
 mod process;
 pub mod register;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 pub use self::{
     exposition::Exposition,
+    flow_control::{FlowExecuting, FlowMetrics, FlowWaiting},
     labels::{Outcome, RequestLabels, ServedResource},
 };
 use self::{
@@ -80,6 +82,7 @@ pub struct Metrics {
     authentication_call_seconds: Histograms<CallLabels>,
     authorization_calls: Family<CallLabels, Counter>,
     authorization_call_seconds: Histograms<CallLabels>,
+    flow: FlowMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -122,6 +125,7 @@ impl Metrics {
             authentication_call_seconds: histograms(r, "apiserver_delegated_authn_request_duration_seconds", "Time of token reviews", CALL_SECONDS),
             authorization_calls: new(r, "apiserver_delegated_authz_request", "Access reviews asked of the host"),
             authorization_call_seconds: histograms(r, "apiserver_delegated_authz_request_duration_seconds", "Time of access reviews", CALL_SECONDS),
+            flow: FlowMetrics::register(r),
         }
     }
 
@@ -129,6 +133,12 @@ impl Metrics {
     #[must_use]
     pub fn labels(&self, info: &RequestInfo, dry_run: bool) -> Option<RequestLabels> {
         RequestLabels::of(&self.served, info, dry_run)
+    }
+
+    /// The metrics of flow control.
+    #[must_use]
+    pub fn flow(&self) -> &FlowMetrics {
+        &self.flow
     }
 
     /// Counts a request with a response. `bytes` is the size of the body if known.

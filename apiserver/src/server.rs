@@ -27,7 +27,7 @@ use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
-use crate::filters::{Authenticator, Chain, ChainParts};
+use crate::filters::{AnonymousAccess, Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{Health, HealthBuilder, Mark, Scope};
 use crate::host::kube::{KubeHost, StartError};
@@ -303,6 +303,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
             routes_installed,
@@ -391,11 +392,17 @@ impl Base {
     fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
-        let (store, host, unready) = (store.clone(), Arc::clone(host), self.stages.unready().clone());
+        let (ready, store) = (store.clone(), store.clone());
+        let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
         let health = health
-            .check("etcd", Scope::All, move || match store.health() {
-                StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
+            .check("etcd", Scope::Live, move || match store.health() {
                 StoreHealth::Failed(reason) => Err(reason),
+                // A restart would not help.
+                StoreHealth::Ready | StoreHealth::ReadOnly(_) | StoreHealth::Unreachable(_) => Ok(()),
+            })
+            .check("etcd", Scope::Ready, move || match ready.health() {
+                StoreHealth::Failed(reason) | StoreHealth::Unreachable(reason) => Err(reason),
+                StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
             })
             .check("informer-sync", Scope::Ready, move || {
                 if host.is_synced() {

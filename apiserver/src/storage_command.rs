@@ -1,9 +1,14 @@
-//! `drydock-apiserver storage`: work on the files of a store while no server runs on them.
+//! `drydock-apiserver storage`: work on a store while no server runs on it.
+//!
+//! Export and import work with etcd, too; what concerns files is for RocksDB only.
 //!
 //! Progress is shown as a bar on standard error; the report is one JSON document on standard output.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
+use drydock_storage::clock::{Clock as _, SystemClock};
+use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
 use drydock_storage::rocks::{self, MaintenanceError, OpenError, Progress, RocksStore};
 use drydock_storage::{Key, Options, Outcome, Store as _, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,6 +30,20 @@ pub enum CommandError {
     /// The work failed.
     #[error(transparent)]
     Work(#[from] MaintenanceError),
+    /// etcd cannot be used.
+    #[error(transparent)]
+    Etcd(#[from] EtcdOpenError),
+    /// Objects could not be moved to or from etcd.
+    #[error(transparent)]
+    EtcdTransfer(#[from] EtcdTransferError),
+    /// The command is for the embedded store only.
+    #[error("storage {command} is for RocksDB only: {instead}")]
+    RocksOnly {
+        /// The command.
+        command: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// The store refused a write.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -54,6 +73,9 @@ pub async fn run(command: StorageCommand) -> Result<(), CommandError> {
 
 fn execute(command: &StorageCommand) -> Result<(), CommandError> {
     let bar = Bar::new();
+    if let Some(etcd) = etcd_of(command)? {
+        return tokio::runtime::Handle::current().block_on(execute_on_etcd(command, etcd, &bar));
+    }
     let progress = |progress: Progress| bar.show(progress);
     match command {
         StorageCommand::Recover { store, accept_loss } => {
@@ -83,6 +105,66 @@ fn execute(command: &StorageCommand) -> Result<(), CommandError> {
         StorageCommand::Restore { store, from } => print(&rocks::restore(from, &options(store)?, &progress)?),
         StorageCommand::Export { store, to } => print(&open(store)?.export(to, &progress)?),
         StorageCommand::Import { store, from } => print(&rocks::import(from, &options(store)?, &progress)?),
+    }
+}
+
+/// The options of etcd, if the flags of a command choose it.
+fn etcd_of(command: &StorageCommand) -> Result<Option<EtcdOptions>, CommandError> {
+    let (StorageCommand::Recover { store, .. }
+    | StorageCommand::Verify(store)
+    | StorageCommand::RemoveDamaged { store, .. }
+    | StorageCommand::Backup { store, .. }
+    | StorageCommand::Restore { store, .. }
+    | StorageCommand::Export { store, .. }
+    | StorageCommand::Import { store, .. }) = command;
+    let etcd = store.validated()?.etcd;
+    Ok(etcd.map(|etcd| EtcdOptions {
+        // Work on a store leaves its history alone.
+        compaction_interval: Duration::ZERO,
+        ..backend::etcd_options(&etcd)
+    }))
+}
+
+async fn execute_on_etcd(
+    command: &StorageCommand,
+    options: EtcdOptions,
+    bar: &Bar,
+) -> Result<(), CommandError> {
+    let rocks_only = |command, instead| Err(CommandError::RocksOnly { command, instead });
+    let progress = |step, done, total| {
+        bar.show(Progress {
+            step,
+            done,
+            total: Some(total),
+        });
+    };
+    match command {
+        StorageCommand::Recover { .. } => rocks_only("recover", "etcd recovers on its own"),
+        StorageCommand::Verify(_) => rocks_only("verify", "use etcdctl endpoint hashkv and etcdutl check"),
+        StorageCommand::Backup { .. } => rocks_only("backup", backend::ETCD_BACKUPS),
+        StorageCommand::Restore { .. } => rocks_only(
+            "restore",
+            "use etcdutl snapshot restore --bump-revision --mark-compacted, see docs/etcd.md",
+        ),
+        StorageCommand::RemoveDamaged { key, .. } => {
+            let parsed = Key::parse(key).map_err(StoreError::from)?;
+            match EtcdStore::open(options).await?.0.remove_damaged(&parsed).await? {
+                Outcome::Committed { revision } => print(&Removed {
+                    removed: key,
+                    revision: revision.0,
+                }),
+                // Somebody else changed it meanwhile.
+                Outcome::Conflict { .. } => Err(StoreError::NotDamaged.into()),
+            }
+        }
+        StorageCommand::Export { to, .. } => {
+            let (store, _) = EtcdStore::open(options).await?;
+            print(&store.export(to, SystemClock.now_ms(), &progress).await?)
+        }
+        StorageCommand::Import { from, .. } => {
+            let (store, _) = EtcdStore::open(options).await?;
+            print(&store.import(from, SystemClock.now_ms(), &progress).await?)
+        }
     }
 }
 
@@ -154,7 +236,6 @@ mod tests {
     use std::ffi::OsString;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use clap::Parser as _;
     use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};

@@ -67,10 +67,14 @@ impl Error {
         self.status().is_some_and(|status| status.code == 422)
     }
 
-    /// Whether the object does not exist.
+    /// Whether the object does not exist. A 404 that names no object means that its API is not served at the moment,
+    /// such as while the `APIService` is registered anew, and says nothing about the object.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.status().is_some_and(|status| status.code == 404)
+        self.status().is_some_and(|status| {
+            let details = status.details.as_ref();
+            status.code == 404 && details.is_some_and(|details| !details.name.is_empty())
+        })
     }
 
     /// The source of the error, for the log.
@@ -104,6 +108,29 @@ where
     K: Clone + DeserializeOwned + Debug,
 {
     call(api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await
+}
+
+/// Sends a server-side apply of an object. With `is_forced` it takes over fields that others own with another value.
+///
+/// # Errors
+///
+/// [`Error`]; a conflict when others own fields with another value, or the object has another UID than the
+/// configuration.
+pub async fn apply<K>(
+    api: &Api<K>,
+    name: &str,
+    manager: &str,
+    is_forced: bool,
+    config: &Value,
+) -> Result<K, Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let parameters = PatchParams {
+        force: is_forced,
+        ..PatchParams::apply(manager)
+    };
+    call(api.patch(name, &parameters, &Patch::Apply(config))).await
 }
 
 /// Sends a merge patch of an object's status.
@@ -230,6 +257,16 @@ mod tests {
         );
         assert_eq!(status_patch(Some("7"), Some(&after), &after), None);
         assert_eq!(status_patch(None, None, &json!({})), None);
+    }
+
+    #[test]
+    fn missing_api_is_not_a_missing_object() {
+        let error = |status: Value| Error::Status(Box::new(serde_json::from_value(status).unwrap()));
+        let missing = json!({"code": 404, "reason": "NotFound", "message": "the server could not find the requested resource", "details": {}});
+        assert!(!error(missing).is_not_found());
+        assert!(!error(json!({"code": 404, "message": "404 page not found"})).is_not_found());
+        let object = json!({"code": 404, "reason": "NotFound", "details": {"name": "uid-1", "kind": "evictionrequests"}});
+        assert!(error(object).is_not_found());
     }
 
     #[tokio::test]

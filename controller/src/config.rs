@@ -17,6 +17,7 @@ use drydock_machinery::names::AllowedNames;
 
 use crate::leader::ElectionTiming;
 use crate::nodemaintenance::model::StaticPods;
+use crate::request_labels::RequestLabels;
 
 /// The validated configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +40,8 @@ pub struct Config {
     pub static_pods: StaticPods,
     /// Which reserved names interceptors may have.
     pub allowed_names: AllowedNames,
+    /// Which labels requests have from their pods.
+    pub labels: RequestLabels,
 }
 
 /// Leader election.
@@ -215,6 +218,14 @@ struct Flags {
         value_name = "NAMES"
     )]
     allowed_reserved_names: Vec<String>,
+    /// Prefixes of pod labels that eviction requests do not get, in addition to the tracking labels of Argo CD, Flux and kapp, separated by commas.
+    #[arg(
+        long,
+        env = "DRYDOCK_EXCLUDED_LABEL_PREFIXES",
+        value_delimiter = ',',
+        value_name = "PREFIXES"
+    )]
+    excluded_label_prefixes: Vec<String>,
     /// A YAML file of flags and their values.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -335,6 +346,9 @@ impl Flags {
             }
         }
         allowed_names.extend(self.allowed_reserved_names);
+        if self.excluded_label_prefixes.iter().any(String::is_empty) {
+            return Err(invalid("excluded-label-prefixes", "a prefix is empty"));
+        }
         Ok(Config {
             kubeconfig: self.kubeconfig,
             apiserver_kubeconfig: self.apiserver_kubeconfig,
@@ -351,6 +365,7 @@ impl Flags {
             default_ttl: self.default_ttl_after_finished.0,
             static_pods: self.static_pods,
             allowed_names,
+            labels: RequestLabels::excluding(self.excluded_label_prefixes),
         })
     }
 }
@@ -483,6 +498,10 @@ mod tests {
                 "cannot read the configuration file",
             ),
             (&["--static-pods=maybe"], "maybe"),
+            (
+                &["--excluded-label-prefixes=a.example.com/,"],
+                "a prefix is empty",
+            ),
         ] {
             let message = parse(arguments, &[]).unwrap_err().to_string();
             assert!(message.contains(expected), "{arguments:?}: {message}");

@@ -7,6 +7,7 @@ use drydock_machinery::clock::Clock;
 use crate::api::Clients;
 use crate::events::EventRecorder;
 use crate::metrics::Metrics;
+use crate::request_labels::RequestLabels;
 use crate::stores::Stores;
 
 /// The parts of the process that controllers use.
@@ -20,6 +21,8 @@ pub struct Context {
     pub events: EventRecorder,
     /// The metrics.
     pub metrics: Metrics,
-    /// The clock.
+    /// Which labels requests have from their pods.
+    pub labels: RequestLabels,
+    /// The clock. It shows the time of drydock-apiserver, which rejects times that differ from its own.
     pub clock: Arc<dyn Clock>,
 }

@@ -1,5 +1,6 @@
 //! Kubernetes Events about requests, maintenances, pods and nodes. They are written in the background; an Event that
-//! equals an earlier one is published once an hour at most, so that heartbeats and retries do not flood the API.
+//! equals an earlier one is published once an hour at most, so that heartbeats and retries do not flood the API. An
+//! Event that could not be written does not count as published.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
 
 use crate::sync::lock;
@@ -106,13 +107,31 @@ pub fn node_reference(name: &str) -> ObjectReference {
 /// What makes two Events equal: UID and name of the object, reason, note.
 type EventKey = (String, String, &'static str, String);
 
+/// When Events were last published.
+type Published = Arc<Mutex<HashMap<EventKey, Timestamp>>>;
+
+/// An Event that waits to be written.
+#[derive(Debug)]
+pub struct QueuedEvent {
+    event: Event,
+    key: EventKey,
+    /// Where it counts as published until its write fails.
+    published: Published,
+}
+
+impl QueuedEvent {
+    /// Lets an equal Event be published again.
+    fn forget(self) {
+        lock(&self.published).remove(&self.key);
+    }
+}
+
 /// Accepts Events and queues them for [`write_queued`]. Clones share the queue.
 #[derive(Debug, Clone)]
 pub struct EventRecorder {
     clock: Arc<dyn Clock>,
-    queue: mpsc::Sender<Event>,
-    /// When an Event was last published.
-    published: Arc<Mutex<HashMap<EventKey, Timestamp>>>,
+    queue: mpsc::Sender<QueuedEvent>,
+    published: Published,
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
 }
@@ -120,7 +139,7 @@ pub struct EventRecorder {
 impl EventRecorder {
     /// A recorder of this controller instance, and the queue for [`write_queued`].
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>, instance: &str) -> (Self, mpsc::Receiver<Event>) {
+    pub fn new(clock: Arc<dyn Clock>, instance: &str) -> (Self, mpsc::Receiver<QueuedEvent>) {
         let (queue, queued) = mpsc::channel(QUEUE_CAPACITY);
         let recorder = Self {
             clock,
@@ -141,12 +160,19 @@ impl EventRecorder {
             content.reason,
             content.note.clone(),
         );
-        if !self.remember(key, now) {
+        if !self.remember(key.clone(), now) {
             return;
         }
-        let event = self.event(regarding, content, now);
-        if self.queue.try_send(event).is_err() {
+        let queued = QueuedEvent {
+            event: self.event(regarding, content, now),
+            key,
+            published: Arc::clone(&self.published),
+        };
+        if let Err(error) = self.queue.try_send(queued) {
             tracing::debug!("event dropped: the queue is full");
+            match error {
+                TrySendError::Full(queued) | TrySendError::Closed(queued) => queued.forget(),
+            }
         }
     }
 
@@ -208,19 +234,29 @@ impl EventRecorder {
 
 /// Writes queued Events to the host cluster. After cancellation it writes what is still queued; the caller bounds how
 /// long that may take.
-pub async fn write_queued(client: Client, mut queued: mpsc::Receiver<Event>, cancel: CancellationToken) {
+pub async fn write_queued(
+    client: Client,
+    mut queued: mpsc::Receiver<QueuedEvent>,
+    cancel: CancellationToken,
+) {
     loop {
-        let event = tokio::select! {
-            event = queued.recv() => event,
+        let next = tokio::select! {
+            next = queued.recv() => next,
             () = cancel.cancelled() => queued.try_recv().ok(),
         };
-        let Some(event) = event else { return };
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let Some(next) = next else { return };
+        let namespace = next.event.metadata.namespace.clone().unwrap_or_default();
         let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
-        match tokio::time::timeout(WRITE_DEADLINE, events.create(&PostParams::default(), &event)).await {
+        match tokio::time::timeout(WRITE_DEADLINE, events.create(&PostParams::default(), &next.event)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "writing an event failed"),
-            Err(_) => tracing::debug!("writing an event timed out"),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "writing an event failed");
+                next.forget();
+            }
+            Err(_) => {
+                tracing::debug!("writing an event timed out");
+                next.forget();
+            }
         }
         if cancel.is_cancelled() && queued.is_empty() {
             return;
@@ -231,7 +267,12 @@ pub async fn write_queued(client: Client, mut queued: mpsc::Receiver<Event>, can
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::clock_at;
+    use crate::fixtures::{api_double, clock_at, failure};
+    use serde_json::json;
+
+    fn content(note: &str) -> EventContent {
+        EventContent::warning("CordonConflict", "Cordon", note)
+    }
 
     #[test]
     fn equal_events_are_published_once_an_hour_and_notes_are_cut() {
@@ -245,13 +286,43 @@ mod tests {
         publish();
         publish();
         let event = queued.try_recv().unwrap();
-        assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+        assert_eq!(event.event.metadata.namespace.as_deref(), Some("default"));
         assert!(queued.try_recv().is_err());
         clock.advance(DEDUPLICATION_PERIOD);
         publish();
         assert!(queued.try_recv().is_ok());
         let long = EventContent::normal("CordonConflict", "Cordon", "x".repeat(3000));
         recorder.publish(&node, long);
-        assert_eq!(queued.try_recv().unwrap().note.unwrap().len(), MAX_NOTE);
+        assert_eq!(queued.try_recv().unwrap().event.note.unwrap().len(), MAX_NOTE);
+    }
+
+    #[test]
+    fn event_that_does_not_fit_into_the_queue_is_published_later() {
+        let (recorder, mut queued) = EventRecorder::new(clock_at(0), "me");
+        let node = node_reference("one");
+        for serial in 0..QUEUE_CAPACITY {
+            recorder.publish(&node, content(&serial.to_string()));
+        }
+        recorder.publish(&node, content("late"));
+        while queued.try_recv().is_ok() {}
+        recorder.publish(&node, content("late"));
+        assert_eq!(queued.try_recv().unwrap().event.note.unwrap(), "late");
+    }
+
+    #[tokio::test]
+    async fn event_whose_write_failed_is_published_again() {
+        let (recorder, queued) = EventRecorder::new(clock_at(0), "me");
+        let (clients, received) = api_double(|_| failure(503, "ServiceUnavailable", "not now", json!({})));
+        let cancel = CancellationToken::new();
+        let writing = tokio::spawn(write_queued(clients.host, queued, cancel.clone()));
+        let node = node_reference("one");
+        recorder.publish(&node, content("again"));
+        while !lock(&recorder.published).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        recorder.publish(&node, content("again"));
+        drop(recorder);
+        writing.await.unwrap();
+        assert_eq!(received.lock().unwrap().len(), 2);
     }
 }

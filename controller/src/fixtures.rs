@@ -14,6 +14,7 @@ use crate::events::EventRecorder;
 use crate::informer::Store;
 use crate::metrics::Metrics;
 use crate::pod::Pod;
+use crate::request_labels::RequestLabels;
 use crate::stores::Stores;
 
 /// A request that the API double received.
@@ -72,6 +73,11 @@ pub(crate) fn api_double(
     (clients, received)
 }
 
+/// The response to a request for an object that does not exist.
+pub(crate) fn not_found() -> (u16, Value) {
+    failure(404, "NotFound", "\"web\" not found", json!({"name": "web"}))
+}
+
 /// An error response.
 #[expect(clippy::needless_pass_by_value, reason = "callers write the details in place")]
 pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) -> (u16, Value) {
@@ -113,6 +119,7 @@ pub(crate) fn context(stores: Stores, clients: Clients, clock: &Arc<ManualClock>
         clients,
         events: EventRecorder::new(Arc::clone(&clock), "test").0,
         metrics: Metrics::default(),
+        labels: RequestLabels::default(),
         clock,
     })
 }

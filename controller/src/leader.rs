@@ -7,21 +7,23 @@
 //!    └────────── not renewed within the renew deadline ──────┘
 //! ```
 //!
-//! A follower measures the expiry of the Lease by its own clock, from when it observed the last change: clocks of
-//! different machines are never compared.
+//! A follower measures the expiry of the Lease from when it observed the last change: clocks of different machines are
+//! never compared. All durations are monotonic, so setting a clock changes nothing. Each renewal opens the
+//! [`LeaseFence`] for the renew deadline, counted from before the renewal was sent.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Error, call};
+use crate::lease_fence::LeaseFence;
 
 /// The name of the Lease.
 const LEASE: &str = "drydock-controller";
@@ -63,16 +65,18 @@ pub struct Election {
     leases: Api<Lease>,
     identity: String,
     timing: ElectionTiming,
+    /// For the times in the Lease, which are only shown.
     clock: Arc<dyn Clock>,
+    fence: Arc<LeaseFence>,
     /// The last known Lease, and when its last change was observed.
-    observed: Option<(Lease, Timestamp)>,
+    observed: Option<(Lease, Instant)>,
     /// When the last successful renewal began. Other candidates measure from a later time.
-    last_renewal: Timestamp,
+    last_renewal: Option<Instant>,
 }
 
 impl Election {
     /// A candidate for the Lease in this namespace of the host cluster. Its identity must be unique among the
-    /// replicas.
+    /// replicas. `fence` is open while it holds the Lease; the client must not be subject to it.
     #[must_use]
     pub fn new(
         host: Client,
@@ -80,14 +84,16 @@ impl Election {
         identity: String,
         timing: ElectionTiming,
         clock: Arc<dyn Clock>,
+        fence: Arc<LeaseFence>,
     ) -> Self {
         Self {
             leases: Api::namespaced(host, namespace),
             identity,
             timing,
             clock,
+            fence,
             observed: None,
-            last_renewal: Timestamp::MIN,
+            last_renewal: None,
         }
     }
 
@@ -97,15 +103,15 @@ impl Election {
     ///
     /// [`Error`] of a call. Whether the write was executed is then unknown.
     pub async fn try_acquire_or_renew(&mut self) -> Result<Leadership, Error> {
-        let begun = self.clock.now();
+        let begun = Instant::now();
         let Some(lease) = call(self.leases.get_opt(LEASE)).await? else {
             let created = self.held_lease(None);
             let lease = call(self.leases.create(&PostParams::default(), &created)).await?;
             return Ok(self.record_renewal(lease, begun));
         };
-        let now = self.clock.now();
+        let now = Instant::now();
         let changed_at = match &self.observed {
-            Some((known, at)) if known.spec == lease.spec => *at,
+            Some((known, at)) if known.metadata.resource_version == lease.metadata.resource_version => *at,
             _ => now,
         };
         self.observed = Some((lease.clone(), changed_at));
@@ -116,8 +122,9 @@ impl Election {
             .and_then(|spec| spec.lease_duration_seconds)
             .and_then(|seconds| u64::try_from(seconds).ok())
             .map_or(self.timing.lease_duration, Duration::from_secs);
-        let is_held = !holder.is_empty() && changed_at.checked_add(duration).is_ok_and(|end| end > now);
+        let is_held = !holder.is_empty() && now.duration_since(changed_at) < duration;
         if holder != self.identity && is_held {
+            self.fence.close();
             return Ok(Leadership::Following {
                 leader: holder.to_owned(),
             });
@@ -131,9 +138,10 @@ impl Election {
         call(self.leases.replace(LEASE, &PostParams::default(), lease)).await
     }
 
-    fn record_renewal(&mut self, lease: Lease, begun: Timestamp) -> Leadership {
-        self.last_renewal = begun;
-        self.observed = Some((lease, self.clock.now()));
+    fn record_renewal(&mut self, lease: Lease, begun: Instant) -> Leadership {
+        self.last_renewal = Some(begun);
+        self.fence.open_until(begun + self.timing.renew_deadline);
+        self.observed = Some((lease, Instant::now()));
         Leadership::Leading
     }
 
@@ -169,6 +177,7 @@ impl Election {
 
     /// Clears the holder of the Lease, if it is this candidate, so that others need not wait for its expiry.
     pub async fn release(self) {
+        self.fence.close();
         let Some((lease, _)) = self
             .observed
             .as_ref()
@@ -224,7 +233,11 @@ impl Election {
                 () = cancel.cancelled() => return LeadershipEnd::Cancelled,
                 () = tokio::time::sleep(self.timing.retry_period) => {}
             }
+            // Zero after the process was stopped for long: another candidate may act already.
             let remaining = self.until_renew_deadline();
+            if remaining.is_zero() {
+                return self.lose();
+            }
             let leadership = tokio::select! {
                 () = cancel.cancelled() => return LeadershipEnd::Cancelled,
                 leadership = tokio::time::timeout(remaining, self.try_acquire_or_renew()) => leadership,
@@ -238,17 +251,23 @@ impl Election {
                 Ok(Err(error)) => tracing::warn!(%error, "renewing the lease failed"),
             }
             if self.until_renew_deadline().is_zero() {
-                tracing::error!("the lease was not renewed within the renew deadline");
-                return LeadershipEnd::Lost;
+                return self.lose();
             }
         }
     }
 
+    fn lose(&self) -> LeadershipEnd {
+        self.fence.close();
+        tracing::error!("the lease was not renewed within the renew deadline");
+        LeadershipEnd::Lost
+    }
+
     /// The time left until the renew deadline.
     fn until_renew_deadline(&self) -> Duration {
-        let elapsed = self.clock.now().duration_since(self.last_renewal);
-        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
-        self.timing.renew_deadline.saturating_sub(elapsed)
+        let elapsed = self.last_renewal.map(|renewal| renewal.elapsed());
+        elapsed.map_or(Duration::ZERO, |elapsed| {
+            self.timing.renew_deadline.saturating_sub(elapsed)
+        })
     }
 }
 
@@ -264,7 +283,6 @@ fn holder(lease: &Lease) -> &str {
 mod tests {
     use super::*;
     use crate::fixtures::{api_double, clock_at, failure, typed};
-    use drydock_machinery::clock::ManualClock;
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
@@ -319,13 +337,15 @@ mod tests {
             typed(self.state.lock().unwrap().lease.clone().unwrap())
         }
 
-        fn candidate(&self, name: &str, clock: &Arc<ManualClock>) -> Election {
+        /// A candidate; its wall clock stands still, since only the times shown in the Lease come from it.
+        fn candidate(&self, name: &str) -> Election {
             Election::new(
                 self.host.clone(),
                 "drydock-system",
                 name.to_owned(),
                 TIMING,
-                Arc::clone(clock) as Arc<dyn Clock>,
+                clock_at(0),
+                Arc::new(LeaseFence::closed()),
             )
         }
     }
@@ -342,98 +362,121 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    async fn advance(seconds: u64) {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn lease_is_acquired_only_after_it_was_not_renewed_for_its_duration() {
-        let (api, clock) = (LeaseApi::new(), clock_at(0));
-        let (mut a, mut b) = (api.candidate("a", &clock), api.candidate("b", &clock));
+        let api = LeaseApi::new();
+        let (mut a, mut b) = (api.candidate("a"), api.candidate("b"));
         assert_eq!(a.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
-        clock.advance(Duration::from_secs(14));
+        advance(14).await;
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
         assert_eq!(a.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
-        clock.advance(Duration::from_secs(14));
+        advance(14).await;
         assert_eq!(
             b.try_acquire_or_renew().await.unwrap(),
             following("a"),
-            "a renewed"
+            "a renewed, which b observes now"
         );
-        clock.advance(Duration::from_secs(15));
+        advance(15).await;
+        assert!(!a.fence.is_open());
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
         assert_eq!(a.try_acquire_or_renew().await.unwrap(), following("b"));
         assert_eq!(api.stored().spec.unwrap().lease_transitions, Some(1));
     }
 
     #[tokio::test]
-    async fn expiry_is_measured_by_the_followers_clock() {
-        let (api, late) = (LeaseApi::new(), clock_at(0));
-        let early = clock_at(1_000_000);
-        let (mut a, mut b) = (api.candidate("a", &late), api.candidate("b", &early));
-        a.try_acquire_or_renew().await.unwrap();
-        assert_eq!(
-            b.try_acquire_or_renew().await.unwrap(),
-            following("a"),
-            "its change was observed just now, whatever its renew time is"
-        );
-    }
-
-    #[tokio::test]
     async fn replacing_a_changed_lease_is_a_conflict() {
-        let (api, clock) = (LeaseApi::new(), clock_at(0));
-        let mut a = api.candidate("a", &clock);
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
         a.try_acquire_or_renew().await.unwrap();
         let stale = a.observed.clone().unwrap().0;
-        a.try_acquire_or_renew().await.unwrap();
+        api.candidate("a").try_acquire_or_renew().await.unwrap();
         let error = a.replace(&stale).await.unwrap_err();
         assert!(error.is_conflict());
     }
 
     #[tokio::test]
     async fn released_lease_is_acquired_without_waiting() {
-        let (api, clock) = (LeaseApi::new(), clock_at(0));
-        let (mut a, mut b) = (api.candidate("a", &clock), api.candidate("b", &clock));
+        let api = LeaseApi::new();
+        let (mut a, mut b) = (api.candidate("a"), api.candidate("b"));
         a.try_acquire_or_renew().await.unwrap();
         b.try_acquire_or_renew().await.unwrap();
+        let fence = Arc::clone(&a.fence);
+        assert!(fence.is_open());
         a.release().await;
+        assert!(!fence.is_open());
         assert_eq!(holder(&api.stored()), "");
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
     }
 
     #[tokio::test(start_paused = true)]
     async fn leadership_ends_before_the_lease_expires() {
-        let (api, clock) = (LeaseApi::new(), clock_at(0));
-        let mut a = api.candidate("a", &clock);
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
         let cancel = CancellationToken::new();
         assert!(a.acquire(&cancel).await);
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         api.state.lock().unwrap().is_unavailable = true;
-        // Advances the clock together with the runtime's paused time.
-        let follow = {
-            let clock = Arc::clone(&clock);
-            tokio::spawn(async move {
-                loop {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                    clock.advance(Duration::from_millis(500));
-                }
-            })
-        };
         assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Lost);
         let after = start.elapsed();
         assert!(
             after >= TIMING.renew_deadline && after < TIMING.lease_duration,
             "{after:?}"
         );
-        follow.abort();
+        assert!(!a.fence.is_open());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_was_stopped_for_longer_than_the_lease_neither_writes_nor_renews() {
+        let api = LeaseApi::new();
+        let (mut a, mut b) = (api.candidate("a"), api.candidate("b"));
+        let cancel = CancellationToken::new();
+        assert!(a.acquire(&cancel).await);
+        assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
+        let fence = Arc::clone(&a.fence);
+        let stopped = {
+            let renewing = a.renew_until_lost(&cancel);
+            tokio::pin!(renewing);
+            // Starts the pause between renewals; then the process is stopped, and `renewing` is not polled.
+            assert!(futures_util::poll!(&mut renewing).is_pending());
+            advance(20).await;
+            assert!(!fence.is_open(), "nothing is written before the loss is noticed");
+            assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
+            assert!(b.fence.is_open());
+            renewing.await
+        };
+        assert_eq!(stopped, LeadershipEnd::Lost);
+        assert_eq!(holder(&api.stored()), "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_renewals_count_from_when_they_were_sent() {
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
+        let fence = Arc::clone(&a.fence);
+        let renewing = a.try_acquire_or_renew();
+        tokio::pin!(renewing);
+        assert!(futures_util::poll!(&mut renewing).is_pending());
+        advance(9).await;
+        assert_eq!(renewing.await.unwrap(), Leadership::Leading);
+        assert!(fence.is_open());
+        advance(1).await;
+        assert!(!fence.is_open());
     }
 
     #[tokio::test(start_paused = true)]
     async fn cancellation_ends_leadership_and_candidacy() {
-        let (api, clock) = (LeaseApi::new(), clock_at(0));
-        let mut a = api.candidate("a", &clock);
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
         let cancel = CancellationToken::new();
         assert!(a.acquire(&cancel).await);
         cancel.cancel();
         assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Cancelled);
-        let mut b = api.candidate("b", &clock);
+        let mut b = api.candidate("b");
         assert!(!b.acquire(&cancel).await);
     }
 }

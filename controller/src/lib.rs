@@ -20,17 +20,18 @@
 //! evictioninterceptor                                             rules that register interceptors
 //! context                                                         what all controllers share
 //! stores                                                          the watched kinds
-//! informer, work_queue, leader, events                            watches, queues, leader election, Events
-//! api, pod, metrics, deadline_queue                               API calls, the pod type, metrics, timers
-//! backoff, conditions, rejection, sync                            retry delays, status conditions and messages, locks
+//! informer, work_queue, leader, events, transport                 watches, queues, leader election, Events, the fence of writes
+//! api, pod, metrics, deadline_queue, lease_fence, server_time     API calls, the pod type, metrics, timers, clocks
+//! backoff, conditions, rejection, request_labels, sync            retry delays, conditions and messages, labels, locks
 //! ```
 //!
 //! Inside the two main controllers:
 //!
 //! ```text
-//! evictionrequest    act, observe ▶ status ▶ decide ▶ interceptors
-//! nodemaintenance    act ▶ observe ▶ model ▶ node_state ▶ drain_plan, successor
-//!                    plan ▶ plan::report ▶ plan::blockers ▶ plan::progress ▶ plan::returning ▶ model
+//! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts, blocked ▶ refusal ▶ snapshot ▶ interceptors; broker
+//! nodemaintenance    act ▶ act::requests, observe ▶ recovery ▶ model ▶ node_state ▶ drain_plan, successor, replacement
+//!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
+//!                    plan::returning ▶ model
 //! ```
 //!
 //! # Invariants
@@ -39,6 +40,7 @@
 //! - Nothing is decided before every initial list is complete.
 //! - Every decision is made from stored objects, so a crash between any two steps changes nothing.
 //! - Nothing is written without the Lease.
+//! - No pod is evicted before the intent is written to its request, under the version that was decided on.
 
 pub mod api;
 pub mod backoff;
@@ -55,12 +57,16 @@ mod fixtures;
 pub mod health;
 pub mod informer;
 pub mod leader;
+pub mod lease_fence;
 pub mod metrics;
 pub mod nodemaintenance;
 pub mod object_counts;
 pub mod pod;
 pub mod rejection;
+pub mod request_labels;
 pub mod server;
+pub mod server_time;
 pub mod stores;
 mod sync;
+pub mod transport;
 pub mod work_queue;

@@ -4,11 +4,12 @@
 //! not with its pods. Metrics that count objects are in [`crate::object_counts`].
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use jiff::SignedDuration;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -47,8 +48,11 @@ pub struct Metrics {
     queues: QueueFamilies,
     evictions: Family<Label, PlainCounter>,
     requests: Counter,
+    repairs: Family<Label, Counter>,
     invalid_status_writes: Family<Label, Counter>,
     leader: Gauge,
+    clock_skew: Gauge<f64, AtomicU64>,
+    unfinished: UnfinishedWork,
 }
 
 /// The metrics of all work queues, by queue name.
@@ -122,6 +126,12 @@ impl Default for Metrics {
                 "Eviction requests created or joined for node maintenances",
                 Counter::default(),
             ),
+            repairs: registered(
+                to,
+                "nodemaintenance_controller_repairs",
+                "Finalizers and node records that were lost and restored",
+                Family::default(),
+            ),
             invalid_status_writes: registered(
                 to,
                 "drydock_controller_invalid_status_writes",
@@ -134,8 +144,67 @@ impl Default for Metrics {
                 "Whether this process is the leader",
                 Gauge::default(),
             ),
+            clock_skew: registered(
+                to,
+                "drydock_controller_clock_skew_seconds",
+                "The time of drydock-apiserver minus the time of this machine",
+                Gauge::default(),
+            ),
+            unfinished: UnfinishedWork::registered(to),
             registry: Arc::new(Mutex::new(registry)),
         }
+    }
+}
+
+/// How long the keys that workers process have been processed, of all queues. It is read at every scrape.
+#[derive(Clone, Default)]
+struct UnfinishedWork(Arc<Mutex<Vec<(&'static str, UnfinishedWorkSource)>>>);
+
+/// Returns how long each of the keys that workers process has been processed.
+type UnfinishedWorkSource = Box<dyn Fn() -> Vec<SignedDuration> + Send + Sync>;
+
+impl fmt::Debug for UnfinishedWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(lock(&self.0).iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+impl UnfinishedWork {
+    fn registered(to: &mut Registry) -> Self {
+        let sources = Self::default();
+        to.register_collector(Box::new(sources.clone()));
+        sources
+    }
+}
+
+impl Collector for UnfinishedWork {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let seconds: Vec<(&'static str, Vec<f64>)> = lock(&self.0)
+            .iter()
+            .map(|(name, source)| (*name, source().iter().map(SignedDuration::as_secs_f64).collect()))
+            .collect();
+        for (name, help, value) in [
+            (
+                "workqueue_unfinished_work_seconds",
+                "How long all keys that are processed have been processed together",
+                (|all| all.iter().sum()) as fn(&[f64]) -> f64,
+            ),
+            (
+                "workqueue_longest_running_processor_seconds",
+                "How long the key that is processed longest has been processed",
+                |all| all.iter().copied().fold(0.0, f64::max),
+            ),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (queue, all) in &seconds {
+                family
+                    .encode_family(&[("name", *queue)])?
+                    .encode_gauge(&value(all))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -160,11 +229,31 @@ impl Metrics {
         self.requests.inc();
     }
 
+    /// Counts something that was lost and restored: `finalizer` of a maintenance, or `record` of a node.
+    pub fn count_repair(&self, what: &'static str) {
+        self.repairs.get_or_create(&[("what", what.to_owned())]).inc();
+    }
+
     /// Counts a status write that the API rejected as invalid.
     pub fn count_invalid_status_write(&self, resource: &'static str) {
         self.invalid_status_writes
             .get_or_create(&[("resource", resource.to_owned())])
             .inc();
+    }
+
+    /// Sets the time of drydock-apiserver minus the local time.
+    pub fn set_clock_skew(&self, skew: SignedDuration) {
+        self.clock_skew.set(skew.as_secs_f64());
+    }
+
+    /// Adds a queue to the metrics of unfinished work. `processing` returns how long each key that is processed has
+    /// been processed.
+    pub fn add_unfinished_work(
+        &self,
+        queue: &'static str,
+        processing: impl Fn() -> Vec<SignedDuration> + Send + Sync + 'static,
+    ) {
+        lock(&self.unfinished.0).push((queue, Box::new(processing)));
     }
 
     /// Sets whether this process is the leader.
@@ -245,12 +334,19 @@ mod tests {
         metrics.queue("evictionrequests").added(3);
         metrics.count_eviction("budget");
         metrics.set_leader(true);
+        metrics.add_unfinished_work("evictionrequests", || {
+            vec![SignedDuration::from_secs(2), SignedDuration::from_secs(3)]
+        });
+        metrics.add_unfinished_work("daemonsets", Vec::new);
         let text = metrics.render();
         for line in [
             "workqueue_depth{name=\"evictionrequests\"} 3",
             "workqueue_adds_total{name=\"evictionrequests\"} 1",
             "evictionrequest_controller_imperative_evictions{result=\"budget\"} 1",
             "leader_election_master_status 1",
+            "workqueue_unfinished_work_seconds{name=\"evictionrequests\"} 5.0",
+            "workqueue_longest_running_processor_seconds{name=\"evictionrequests\"} 3.0",
+            "workqueue_longest_running_processor_seconds{name=\"daemonsets\"} 0.0",
         ] {
             assert!(
                 text.lines().any(|found| found == line),

@@ -45,7 +45,7 @@ impl Gauge {
 }
 
 impl ObjectCounts {
-    fn gauges(&self) -> [Gauge; 6] {
+    fn gauges(&self) -> [Gauge; 7] {
         let mut active = Gauge::new(
             "evictionrequest_controller_active_interceptor",
             "interceptor",
@@ -97,12 +97,20 @@ impl ObjectCounts {
             "drained",
             "Nodes under maintenance by whether they are drained",
         );
+        let mut held = Gauge::new(
+            "nodemaintenance_controller_held_nodes",
+            "cause",
+            "Nodes that stay as they are because their maintenance vanished without having been completed",
+        );
         for node in self.0.nodes.all() {
             if let Some(record) = node_state::record(&node) {
+                if !record.vanished.is_empty() {
+                    held.count("vanished");
+                }
                 nodes.count(if record.is_drained() { "true" } else { "false" });
             }
         }
-        [active, processed, requesters, targets, maintenances, nodes]
+        [active, processed, requesters, targets, maintenances, nodes, held]
     }
 }
 
@@ -150,7 +158,7 @@ mod tests {
         }]);
         let mut second = request(&finished);
         second["metadata"]["name"] = json!("uid-2");
-        let record = json!({"message": "Drained"}).to_string();
+        let record = json!({"message": "Drained", "vanished": ["gone"]}).to_string();
         let stores = Stores {
             requests: Store::synced_with(vec![typed(request(&json!([]))), typed(second)]),
             maintenances: Store::synced_with(vec![typed(
@@ -176,6 +184,7 @@ mod tests {
                 "evictionrequest_controller_pod_interceptors{interceptor=\"b.example.com\"} 1",
                 "nodemaintenance_controller_maintenances{stage=\"Drain\"} 1",
                 "nodemaintenance_controller_nodes{drained=\"true\"} 1",
+                "nodemaintenance_controller_held_nodes{cause=\"vanished\"} 1",
             ]
         );
     }

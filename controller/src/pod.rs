@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DRAIN_TAINT_EFFECT};
 use k8s_openapi::api::core::v1::Toleration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
 use serde::Deserialize;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
@@ -16,6 +16,9 @@ pub const PRIORITY_ANNOTATION_PREFIXES: [&str; 2] = [
     "interceptor.evictionrequest.coordination.k8s.io/priority_",
     "evacuation.coordination.k8s.io/priority_",
 ];
+
+/// The taint of nodes with `spec.unschedulable`.
+const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 /// A pod, reduced to the fields that controllers read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -29,6 +32,9 @@ pub struct Pod {
     /// The status.
     #[serde(default)]
     pub status: PodStatus,
+    /// Whether whoever created it named its node, so that no scheduler placed it. Set by [`Pod::trim`].
+    #[serde(skip)]
+    pub is_placed_by_creator: bool,
 }
 
 /// The fields of `spec` that controllers read.
@@ -41,7 +47,7 @@ pub struct PodSpec {
     /// The resolved priority; absent is zero.
     #[serde(default)]
     pub priority: Option<i32>,
-    /// The tolerations; [`Pod::trim`] keeps those of the drain taint.
+    /// The tolerations; [`Pod::trim`] keeps those of the drain taint and of unschedulable nodes.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
     /// The termination grace period.
@@ -75,6 +81,20 @@ pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
     #[serde(default)]
     pub phase: Option<String>,
+    /// The conditions; [`Pod::trim`] keeps Ready.
+    #[serde(default)]
+    pub conditions: Vec<PodCondition>,
+}
+
+/// A condition of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct PodCondition {
+    /// The type.
+    #[serde(rename = "type", default)]
+    pub type_: String,
+    /// True, False or Unknown.
+    #[serde(default)]
+    pub status: String,
 }
 
 impl k8s_openapi::Resource for Pod {
@@ -103,6 +123,7 @@ static NO_MAP: BTreeMap<String, String> = BTreeMap::new();
 impl Pod {
     /// Drops metadata that controllers do not read, so that all pods of a large cluster fit into memory.
     pub fn trim(&mut self) {
+        self.is_placed_by_creator = names_node(self.metadata.managed_fields.as_deref().unwrap_or_default());
         let metadata = std::mem::take(&mut self.metadata);
         self.metadata = ObjectMeta {
             name: metadata.name,
@@ -112,6 +133,7 @@ impl Pod {
             creation_timestamp: metadata.creation_timestamp,
             labels: metadata.labels,
             deletion_timestamp: metadata.deletion_timestamp,
+            finalizers: metadata.finalizers,
             owner_references: metadata.owner_references.map(|owners| {
                 owners
                     .into_iter()
@@ -126,8 +148,12 @@ impl Pod {
             }),
             ..ObjectMeta::default()
         };
-        self.spec.tolerations.retain(tolerates_drain_taint);
+        self.spec
+            .tolerations
+            .retain(|toleration| tolerates_drain_taint(toleration) || tolerates_unschedulable(toleration));
         self.spec.tolerations.shrink_to_fit();
+        self.status.conditions.retain(PodCondition::is_ready);
+        self.status.conditions.shrink_to_fit();
     }
 
     /// The name.
@@ -166,6 +192,18 @@ impl Pod {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
+    /// Whether its phase is Pending. Budgets do not protect such pods.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.status.phase.as_deref() == Some("Pending")
+    }
+
+    /// Whether its condition Ready is True.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(PodCondition::is_ready)
+    }
+
     /// Whether it is being deleted.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
@@ -193,6 +231,16 @@ impl Pod {
         self.is_daemon_set_pod()
             && !self.is_mirror()
             && self.spec.tolerations.iter().any(tolerates_drain_taint)
+    }
+
+    /// Whether its controller may create it again on its node, although that is unschedulable: the pod names its node,
+    /// or tolerates that it is unschedulable. Pods of DaemonSets are kept away by the drain taint.
+    #[must_use]
+    pub fn may_come_back(&self) -> bool {
+        self.controller_owner().is_some()
+            && !self.is_mirror()
+            && !self.is_daemon_set_pod()
+            && (self.is_placed_by_creator || self.spec.tolerations.iter().any(tolerates_unschedulable))
     }
 
     /// Kind and name of the owner that controls it.
@@ -227,6 +275,12 @@ impl Pod {
     }
 }
 
+impl PodCondition {
+    fn is_ready(&self) -> bool {
+        self.type_ == "Ready" && self.status == "True"
+    }
+}
+
 /// Whether an annotation declares interceptors.
 fn declares_interceptors(key: &str) -> bool {
     key == INTERCEPTORS_ANNOTATION
@@ -235,11 +289,29 @@ fn declares_interceptors(key: &str) -> bool {
             .any(|prefix| key.starts_with(prefix))
 }
 
-/// Whether the toleration tolerates the drain taint, by the rules of the scheduler. The taint has no value.
+/// Whether somebody wrote the name of the node as a field of the pod. A scheduler binds it instead, and owns no field.
+fn names_node(managed: &[ManagedFieldsEntry]) -> bool {
+    managed
+        .iter()
+        .filter_map(|entry| entry.fields_v1.as_ref())
+        .any(|fields| fields.0.pointer("/f:spec/f:nodeName").is_some())
+}
+
+/// Whether the toleration tolerates the drain taint.
 fn tolerates_drain_taint(toleration: &Toleration) -> bool {
+    tolerates(toleration, DRAIN_TAINT, DRAIN_TAINT_EFFECT)
+}
+
+/// Whether the toleration tolerates the taint of unschedulable nodes.
+fn tolerates_unschedulable(toleration: &Toleration) -> bool {
+    tolerates(toleration, UNSCHEDULABLE_TAINT, "NoSchedule")
+}
+
+/// Whether the toleration tolerates a taint without a value, by the rules of the scheduler.
+fn tolerates(toleration: &Toleration, key: &str, effect: &str) -> bool {
     let is_set = |member: &Option<String>| member.as_deref().is_some_and(|text| !text.is_empty());
-    let is_effect = !is_set(&toleration.effect) || toleration.effect.as_deref() == Some(DRAIN_TAINT_EFFECT);
-    let is_key = !is_set(&toleration.key) || toleration.key.as_deref() == Some(DRAIN_TAINT);
+    let is_effect = !is_set(&toleration.effect) || toleration.effect.as_deref() == Some(effect);
+    let is_key = !is_set(&toleration.key) || toleration.key.as_deref() == Some(key);
     let is_value = match toleration.operator.as_deref() {
         Some("Exists") => true,
         // Without a key, only `Exists` is valid.
@@ -282,6 +354,33 @@ mod tests {
         assert_eq!(trimmed.labels()["app"], "web");
     }
 
+    #[test]
+    fn pods_come_back_when_no_scheduler_places_them_or_they_tolerate_cordons() {
+        let owner = |kind: &str| json!([{"apiVersion": "apps/v1", "kind": kind, "name": "w", "uid": "2", "controller": true}]);
+        let named =
+            json!([{"manager": "m", "operation": "Update", "fieldsV1": {"f:spec": {"f:nodeName": {}}}}]);
+        let bound =
+            json!([{"manager": "m", "operation": "Update", "fieldsV1": {"f:spec": {"f:containers": {}}}}]);
+        let cordon = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
+        for (kind, managed, tolerations, expected) in [
+            ("ReplicaSet", &named, json!([]), true),
+            ("ReplicaSet", &bound, json!([]), false),
+            ("ReplicaSet", &bound, json!([{"operator": "Exists"}]), true),
+            ("ReplicaSet", &bound, cordon, true),
+            ("DaemonSet", &named, json!([{"operator": "Exists"}]), false),
+        ] {
+            let mut pod = pod(&json!({
+                "metadata": {"managedFields": managed, "ownerReferences": owner(kind)},
+                "spec": {"tolerations": tolerations},
+            }));
+            pod.trim();
+            assert_eq!(pod.may_come_back(), expected, "{kind} {managed} {tolerations}");
+        }
+        let mut alone = pod(&json!({"metadata": {"managedFields": named}}));
+        alone.trim();
+        assert!(!alone.may_come_back(), "nobody creates it again");
+    }
+
     fn tolerant(toleration: &serde_json::Value) -> Pod {
         let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true});
         pod(&json!({"metadata": {"ownerReferences": [owner]}, "spec": {"tolerations": [toleration]}}))
@@ -318,7 +417,8 @@ mod tests {
                 expected,
                 "trimmed: {toleration}"
             );
-            assert_eq!(pod.spec.tolerations.len(), usize::from(expected));
+            let is_kept = expected || toleration["key"] == "node.kubernetes.io/unschedulable";
+            assert_eq!(pod.spec.tolerations.len(), usize::from(is_kept));
         }
         let mut other = tolerant(&json!({"operator": "Exists"}));
         other.metadata.owner_references = None;

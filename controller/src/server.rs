@@ -11,6 +11,7 @@ use drydock_machinery::clock::{Clock, SystemClock};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::{HeaderValue, USER_AGENT};
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config as ClientConfig};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,13 +23,21 @@ use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
 use crate::context::Context;
 use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
+use crate::evictionrequest::broker::Broker;
 use crate::health::{Health, HealthError, Listener};
 use crate::leader::{Election, LeadershipEnd};
+use crate::lease_fence::LeaseFence;
 use crate::metrics::Metrics;
 use crate::object_counts::ObjectCounts;
+use crate::server_time::ServerClock;
 use crate::stores::{Informers, Stores};
+use crate::transport::TransportLayer;
 use crate::work_queue::{self, Outcome, WorkQueue};
 use crate::{daemonset, evictionrequest, nodemaintenance};
+
+/// The service of a client, as its builder makes it.
+type GenericService =
+    tower::util::BoxService<http::Request<Body>, http::Response<Box<DynBody>>, tower::BoxError>;
 
 /// How long shutdown waits for queued Events to be written.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,10 +134,21 @@ pub async fn run(config: Config) -> Result<(), Error> {
 ///
 /// As [`run`].
 async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let identity = identity();
-    let clients = connect(&config).await?;
     let metrics = Metrics::default();
+    let server_clock = Arc::new(ServerClock::new(Arc::new(SystemClock)));
+    let fence = Arc::new(if config.election.is_some() {
+        LeaseFence::closed()
+    } else {
+        LeaseFence::open()
+    });
+    let transport = TransportLayer {
+        fence: Arc::clone(&fence),
+        clock: Arc::clone(&server_clock),
+        metrics: metrics.clone(),
+    };
+    let (clients, unfenced) = connect(&config, &transport).await?;
+    let clock: Arc<dyn Clock> = server_clock;
     let (events, queued_events) = EventRecorder::new(Arc::clone(&clock), &identity);
     let (mut informers, stores) = Informers::new();
     metrics.register_collector(ObjectCounts(stores.clone()));
@@ -138,6 +158,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
         clients,
         events,
         metrics,
+        labels: config.labels.clone(),
         clock,
     });
 
@@ -147,15 +168,22 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let health = Health::new(context.stores.clone(), context.metrics.clone(), shutdown.clone());
     tasks.spawn(listener.serve(health, background.clone()));
     tasks.spawn(events::write_queued(
-        context.clients.host.clone(),
+        unfenced.clone(),
         queued_events,
         background.clone(),
     ));
     let controllers = Controllers::new(&config, &context, &mut informers);
     informers.spawn(&context.clients, &background, &mut tasks);
 
+    let candidate = config
+        .election
+        .as_ref()
+        .map(|ElectionConfig { namespace, timing }| {
+            let clock = Arc::clone(&context.clock);
+            Election::new(unfenced, namespace, identity.clone(), *timing, clock, fence)
+        });
     let ended = tokio::select! {
-        ended = lead(&config, &context, &identity, controllers, &shutdown) => ended,
+        ended = lead(&context, candidate, controllers, &shutdown) => ended,
         // No background task ends before it is cancelled.
         _ = tasks.join_next() => Err(Error::PartEnded),
     };
@@ -168,31 +196,23 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     ended
 }
 
-/// Waits for leadership, runs the controllers while it lasts, and releases the Lease.
+/// Waits for leadership, runs the controllers while it lasts, and releases the Lease. `None` acts without an election.
 async fn lead(
-    config: &Config,
     context: &Context,
-    identity: &str,
+    candidate: Option<Election>,
     controllers: Controllers,
     shutdown: &CancellationToken,
 ) -> Result<(), Error> {
     let work = shutdown.child_token();
-    let Some(ElectionConfig { namespace, timing }) = &config.election else {
+    let Some(mut election) = candidate else {
         context.metrics.set_leader(true);
         controllers.run(work).await;
         return Ok(());
     };
-    let mut election = Election::new(
-        context.clients.host.clone(),
-        namespace,
-        identity.to_owned(),
-        *timing,
-        Arc::clone(&context.clock),
-    );
     if !election.acquire(shutdown).await {
         return Ok(());
     }
-    tracing::info!(identity, "became the leader");
+    tracing::info!("became the leader");
     context.metrics.set_leader(true);
     let renewing = async {
         let end = election.renew_until_lost(shutdown).await;
@@ -215,10 +235,15 @@ fn new_queue<K>(context: &Context, name: &'static str) -> Arc<WorkQueue<K>>
 where
     K: Ord + Hash + Clone + Send + Sync + 'static,
 {
-    Arc::new(WorkQueue::new(
+    let queue = Arc::new(WorkQueue::new(
         Arc::clone(&context.clock),
         context.metrics.queue(name),
-    ))
+    ));
+    let shown = Arc::clone(&queue);
+    context
+        .metrics
+        .add_unfinished_work(name, move || shown.processing());
+    queue
 }
 
 /// The workers of one controller, not yet started.
@@ -253,12 +278,17 @@ impl Controllers {
         let rules = Arc::<Rules>::default();
 
         let queue = new_queue(context, "evictionrequests");
-        evictionrequest::add_handlers(informers, stores, &queue);
+        let broker = Arc::<Broker>::default();
+        evictionrequest::add_handlers(informers, stores, &queue, &broker);
         let controller = evictionrequest::Controller::new(
             Arc::clone(context),
             Arc::clone(&rules),
-            config.allowed_names.clone(),
-            config.default_ttl,
+            evictionrequest::Options {
+                allowed: config.allowed_names.clone(),
+                default_ttl: config.default_ttl,
+            },
+            Arc::clone(&queue),
+            broker,
         );
         let requests = workers(REQUEST_WORKERS, queue, controller, |controller, key| async move {
             controller.reconcile(key).await
@@ -275,10 +305,11 @@ impl Controllers {
         );
 
         let queue = new_queue(context, "nodemaintenances");
-        nodemaintenance::add_handlers(informers, stores, &queue);
+        let deleted = Arc::<nodemaintenance::DeletedRequests>::default();
+        nodemaintenance::add_handlers(informers, stores, &queue, &deleted);
         // Nodes may still be held by maintenances that no longer exist, and no change would report them.
         queue.add(());
-        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods);
+        let controller = nodemaintenance::Controller::new(Arc::clone(context), config.static_pods, deleted);
         let maintenances = workers(1, queue, controller, |controller, ()| async move {
             controller.reconcile().await
         });
@@ -322,35 +353,42 @@ fn identity() -> String {
     format!("{host}_{}_{:08x}", std::process::id(), fastrand::u32(..))
 }
 
-async fn connect(config: &Config) -> Result<Clients, Error> {
+/// The clients that controllers use, and one of the host for what needs no Lease: the Lease itself, and Events. It has
+/// connections of its own, so that renewals do not wait behind the controllers' calls.
+async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients, Client), Error> {
     let host = match &config.kubeconfig {
-        Some(path) => client_from(path).await?,
-        None => new_client(ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?)?,
+        Some(path) => client_config(path).await?,
+        None => ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?,
     };
     let drydock = match &config.apiserver_kubeconfig {
-        Some(path) => client_from(path).await?,
+        Some(path) => Some(client_config(path).await?),
+        None => None,
+    };
+    let unfenced = builder(host.clone())?.build();
+    let host = builder(host)?.with_layer(transport).build();
+    let drydock = match drydock {
+        Some(config) => builder(config)?.with_layer(transport).build(),
         None => host.clone(),
     };
-    Ok(Clients { host, drydock })
+    Ok((Clients { host, drydock }, unfenced))
 }
 
-async fn client_from(path: &std::path::Path) -> Result<Client, Error> {
+async fn client_config(path: &std::path::Path) -> Result<ClientConfig, Error> {
     let invalid = |source| Error::Kubeconfig {
         path: path.display().to_string(),
         source: Box::new(source),
     };
     let file = Kubeconfig::read_from(path).map_err(invalid)?;
-    let config = ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+    ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .map_err(invalid)?;
-    new_client(config)
+        .map_err(invalid)
 }
 
-fn new_client(mut config: ClientConfig) -> Result<Client, Error> {
+fn builder(mut config: ClientConfig) -> Result<ClientBuilder<GenericService>, Error> {
     // Rejections by the eviction API are expected responses, and controllers retry at their own pace.
     config.default_retry = false;
     // The user agent names this program as the manager of the fields it writes.
     let agent = HeaderValue::from_static(concat!("drydock-controller/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
-    Client::try_from(config).map_err(|error| Error::Client(Box::new(error)))
+    ClientBuilder::try_from(config).map_err(|error| Error::Client(Box::new(error)))
 }

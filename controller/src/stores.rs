@@ -3,7 +3,7 @@
 use drydock_proto::kinds::evictioninterceptor::EvictionInterceptor;
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use drydock_proto::kinds::nodemaintenance::{NodeMaintenance, STATUS_ANNOTATION};
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeSpec};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeSpec, NodeStatus};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{Api, ResourceExt};
 use tokio::task::JoinSet;
@@ -77,6 +77,9 @@ watched_kinds! {
     budgets: PodDisruptionBudget, host, "poddisruptionbudgets", trim_budget;
 }
 
+/// The reason of a budget's condition when its controller cannot compute how many pods may be disrupted.
+pub const SYNC_FAILED: &str = "SyncFailed";
+
 /// Drops metadata that no controller reads.
 fn drop_bookkeeping<K: ResourceExt>(object: &mut K) {
     let metadata = object.meta_mut();
@@ -98,7 +101,17 @@ fn trim_node(node: &mut Node) {
             ..NodeSpec::default()
         });
     }
-    node.status = None;
+    // Whether the node is ready changes seldom; everything else in its status changes with each heartbeat.
+    node.status = (!is_ready(node)).then(NodeStatus::default);
+}
+
+/// Whether the condition Ready of a node is True. Trimmed nodes have a status only while they are not ready.
+#[must_use]
+pub fn is_ready(node: &Node) -> bool {
+    node.status.as_ref().is_none_or(|status| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    })
 }
 
 fn trim_namespace(namespace: &mut Namespace) {
@@ -109,7 +122,9 @@ fn trim_namespace(namespace: &mut Namespace) {
 fn trim_budget(budget: &mut PodDisruptionBudget) {
     drop_bookkeeping(budget);
     if let Some(status) = &mut budget.status {
-        status.conditions = None;
+        if let Some(conditions) = &mut status.conditions {
+            conditions.retain(|condition| condition.reason == SYNC_FAILED);
+        }
         status.disrupted_pods = None;
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -58,7 +58,8 @@ struct State<K> {
     ready: VecDeque<K>,
     /// When the ready keys were added.
     added_at: HashMap<K, Timestamp>,
-    processing: HashSet<K>,
+    /// Since when workers process keys.
+    processing: HashMap<K, Timestamp>,
     /// Keys that were added while they were processed.
     dirty: HashSet<K>,
     /// Consecutive failures.
@@ -74,7 +75,7 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             state: Mutex::new(State {
                 ready: VecDeque::new(),
                 added_at: HashMap::new(),
-                processing: HashSet::new(),
+                processing: HashMap::new(),
                 dirty: HashSet::new(),
                 failures: HashMap::new(),
                 deadlines: DeadlineQueue::default(),
@@ -94,7 +95,7 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 
     fn enqueue(&self, state: &mut State<K>, key: K, now: Timestamp) {
-        if state.processing.contains(&key) {
+        if state.processing.contains_key(&key) {
             state.dirty.insert(key);
         } else if !state.added_at.contains_key(&key) {
             state.added_at.insert(key.clone(), now);
@@ -102,6 +103,15 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             self.metrics.added(state.ready.len());
             self.ready.notify_one();
         }
+    }
+
+    /// How long each key that a worker processes has been processed.
+    #[must_use]
+    pub fn processing(&self) -> Vec<SignedDuration> {
+        let now = self.clock.now();
+        let state = lock(&self.state);
+        let since = state.processing.values();
+        since.map(|since| now.duration_since(*since)).collect()
     }
 
     /// How many keys are ready.
@@ -120,12 +130,13 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn try_next(&self) -> Option<K> {
+    /// Takes the next key, if one is ready.
+    pub(crate) fn try_next(&self) -> Option<K> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let key = state.ready.pop_front()?;
         let added_at = state.added_at.remove(&key);
-        state.processing.insert(key.clone());
+        state.processing.insert(key.clone(), now);
         let remaining = state.ready.len();
         drop(state);
         let waited = added_at.map(|added_at| now.duration_since(added_at));
@@ -279,6 +290,8 @@ mod tests {
         let key = queue.next().await;
         queue.add(1);
         assert_eq!(queue.len(), 0, "no second worker gets a key that is processed");
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(queue.processing(), [SignedDuration::from_secs(7)]);
         queue.done(&key, Outcome::Wait(None));
         assert_eq!(queue.next().await, 1);
         queue.done(&1, Outcome::Wait(None));

@@ -31,7 +31,9 @@ fail() {
   for log in "$state"/*.log; do echo "--- last lines of $(basename "$log")" >&2; tail -n 15 "$log" >&2; done
   exit 1
 }
-kubectl() { "$kubectl_path" --kubeconfig "$state/kubeconfig" "$@"; }
+# The plugin is found on PATH, and its commands get the kubeconfig from the environment.
+export PATH="$bin:$PATH" KUBECONFIG="$state/kubeconfig"
+kubectl() { "$kubectl_path" "$@"; }
 # eventually SECONDS FAILURE COMMAND…: repeats the command until it succeeds.
 eventually() {
   local deadline=$((SECONDS + $1)) what=$2
@@ -63,12 +65,13 @@ Drydock runs in standalone mode, without a cluster; nodes and pods are simulated
 There are two nodes and a small application; the disruption budget of the database allows no eviction.
 In another terminal:
 
-  export KUBECONFIG=$state/kubeconfig PATH=$(dirname "$kubectl_path"):\$PATH
-  kubectl get pods -o wide                                 # where the pods run
-  kubectl apply -f $here/maintenance.yaml     # take node-a out of service
-  kubectl get nm,er                                        # the plan and one request a pod
-  kubectl delete pdb database                              # unblock the database
-  kubectl wait nm/replace-disk --for=condition=Drained     # node-a is empty
+  export KUBECONFIG=$state/kubeconfig PATH=$bin:$(dirname "$kubectl_path"):\$PATH
+  kubectl get pods -o wide                       # where the pods run
+  kubectl drydock preflight node-a               # what would block a drain
+  kubectl drydock drain node-a --wait            # take node-a out of service, and watch
+  kubectl drydock explain database-0             # in another terminal: why it is still there
+  kubectl delete pdb database                    # unblock the database
+  kubectl drydock complete drain-node-a --wait   # return node-a to service
 
 Ctrl-C stops everything.
 TEXT
@@ -80,18 +83,21 @@ gone() { [ -z "$(kubectl get pod "$@" --ignore-not-found -o name)" ]; }
 requests_name_the_budget() { kubectl get evictionrequests.coordination.k8s.io -o json | grep -qi 'budget.*database\|database.*budget'; }
 
 show get pods -o wide
-show apply -f "$here/maintenance.yaml"
+show drydock preflight node-a && fail "nothing blocks, in spite of the budget of the database"
+show drydock drain node-a --name replace-disk --reason 'a disk is to be replaced'
 eventually 30 "the web pods did not leave node-a" gone web-1 web-2
 eventually 30 "no request reports that a budget blocks the database" requests_name_the_budget
 [ "$(kubectl get node node-a -o jsonpath='{.spec.unschedulable}')" = true ] || fail "node-a is not cordoned"
 gone database-0 && fail "the database was evicted in spite of its budget"
 gone web-3 && fail "a pod of node-b was evicted"
 show get nm,er -o wide
+show drydock explain database-0
+kubectl drydock explain database-0 | grep -q 'kubectl get pdb database' || fail "the explanation does not name the budget"
 show delete pdb database
-show wait nm/replace-disk --for=condition=Drained --timeout=30s || fail "node-a was not drained"
+show drydock drain node-a --name replace-disk --wait --timeout 30s || fail "node-a was not drained"
 gone database-0 || fail "the database is still there"
-show get nm,er
-kubectl patch nm replace-disk --type=merge -p '{"spec":{"stage":"Complete"}}' >/dev/null || fail "the maintenance could not be completed"
+show drydock status
+show drydock complete replace-disk --wait --timeout 30s || fail "the maintenance could not be completed"
 uncordoned() { [ "$(kubectl get node node-a -o jsonpath='{.spec.unschedulable}')" != true ]; }
 eventually 30 "node-a was not uncordoned" uncordoned
 show get nodes

@@ -4,7 +4,7 @@
 //! Therefore:
 //!
 //! 1. Before parsing, the source is limited in bytes, operators and bracket depth.
-//! 2. Parsing and evaluation run on threads with stacks far larger than these limits need.
+//! 2. Parsing and evaluation run on a few threads with stacks far larger than these limits need.
 //! 3. After parsing, [`check`](check) limits the size of the tree and rejects undeclared names and constructs of
 //!    unpredictable cost: loops nested more than twice, computed patterns, patterns that grow when compiled.
 //! 4. An expression with loops is evaluated only over lists and maps short enough for its loops.
@@ -13,6 +13,7 @@
 //! [`reserved`](reserved) substitutes another identifier before parsing.
 
 mod check;
+mod large_stack;
 mod reserved;
 
 use std::collections::HashMap;
@@ -21,6 +22,8 @@ use std::sync::{Arc, LazyLock};
 use cel::objects::Key;
 use cel::{Context, Env, Program};
 use serde_json::Value;
+
+use large_stack::on_large_stack;
 
 /// The variables of conditions: the pod and its namespace.
 const VARIABLES: [&str; 2] = ["pod", "namespace"];
@@ -32,8 +35,6 @@ const MAX_SOURCE_BYTES: usize = 10 * 1024;
 const MAX_OPERATORS: usize = 512;
 /// The parser's own limit does not count chains, and brackets need the most stack.
 const MAX_BRACKET_DEPTH: usize = 32;
-/// Only pages that are touched use memory.
-const STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// Why an expression is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +65,7 @@ pub enum CompileError {
     /// The expression cannot evaluate to a boolean.
     #[error("must evaluate to bool")]
     NotBoolean,
-    /// The library panicked, or no thread could be started.
+    /// The library panicked, or no thread was left.
     #[error("could not be compiled")]
     Failed,
 }
@@ -84,7 +85,7 @@ pub enum EvaluateError {
         /// The limit.
         max: usize,
     },
-    /// The library panicked, or no thread could be started.
+    /// The library panicked, or no thread was left.
     #[error("could not be evaluated")]
     Failed,
 }
@@ -101,7 +102,7 @@ pub enum EvaluateError {
 /// ```
 #[derive(Debug)]
 pub struct Expression {
-    program: Program,
+    program: Arc<Program>,
     /// The maximum number of items of a list or map in a variable.
     max_items: usize,
 }
@@ -109,33 +110,45 @@ pub struct Expression {
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 impl Expression {
-    /// Compiles a condition over `pod` and `namespace`. Takes milliseconds, on a thread of its own: cache the result.
+    /// Compiles a condition over `pod` and `namespace`. Blocks for milliseconds: cache the result.
     ///
     /// # Errors
     /// The first reason to reject it.
     pub fn compile(source: &str) -> Result<Self, CompileError> {
         scan(source)?;
         let source = reserved::replace(source);
-        let compile = || {
+        let compile = move || {
             let program = ENVIRONMENT.compile(&source);
             let program = program.map_err(|errors| CompileError::Syntax(one_line(&errors.to_string())))?;
             let max_items = check::check(program.expression(), &VARIABLES.map(reserved::stand_in))?;
+            let program = Arc::new(program);
             Ok(Self { program, max_items })
         };
         on_large_stack(compile).unwrap_or(Err(CompileError::Failed))
     }
 
-    /// Evaluates the condition. Runs on a thread of its own and blocks until it is done.
+    /// Evaluates the condition. Blocks until it is done, which includes waiting for other evaluations: call it where
+    /// blocking is allowed.
     ///
     /// # Errors
     /// See [`EvaluateError`].
     pub fn evaluate(&self, variables: &[(&str, &Value)]) -> Result<bool, EvaluateError> {
-        let evaluate = || {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| {
+                Ok((
+                    reserved::stand_in(name).to_owned(),
+                    converted(value, self.max_items)?,
+                ))
+            })
+            .collect::<Result<Vec<_>, EvaluateError>>()?;
+        let program = Arc::clone(&self.program);
+        let evaluate = move || {
             let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
             for (name, value) in variables {
-                context.add_variable_from_value(reserved::stand_in(name), converted(value, self.max_items)?);
+                context.add_variable_from_value(name, value);
             }
-            match self.program.execute(&context) {
+            match program.execute(&context) {
                 Ok(cel::Value::Bool(result)) => Ok(result),
                 Ok(_) => Err(EvaluateError::NotBoolean),
                 Err(error) => Err(EvaluateError::Execution(one_line(&error.to_string()))),
@@ -181,16 +194,6 @@ fn scan(source: &str) -> Result<(), CompileError> {
         }
     }
     Ok(())
-}
-
-/// Runs `work` on a thread with a large stack; `None` if the thread could not be started or the work panicked.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("cel".to_owned())
-            .stack_size(STACK_BYTES);
-        thread.spawn_scoped(scope, work).ok()?.join().ok()
-    })
 }
 
 /// Converts a JSON value to a CEL value. Integers that fit are `int`, as in typed Kubernetes objects.

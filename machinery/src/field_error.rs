@@ -3,11 +3,35 @@
 //! A validation function walks an object with a [`FieldPath`] and returns an [`ErrorList`] with one [`FieldError`] for
 //! each violation, in the order of the walk. Paths, bodies and reasons are those of `k8s.io/apimachinery`, since clients
 //! display the bodies and match the reasons.
+//!
+//! Whatever the object, errors stay small: a list keeps [`MAX_ERRORS`] errors and [`MAX_LIST_BYTES`] of text, and an error
+//! prints the first 1 KiB of a value.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
+
+use crate::excerpt;
+
+/// The maximum number of errors that are reported of one object.
+pub const MAX_ERRORS: usize = 100;
+
+/// The maximum total size of the errors that are reported of one object, in bytes of their JSON form. Messages contain the
+/// errors once more than their causes, so a response has about twice this size.
+pub const MAX_LIST_BYTES: usize = 24 * 1024;
+
+/// The last item of a message that does not contain all errors.
+const MORE_ERRORS: &str = "and more errors";
+
+/// How much of a value an error prints, in bytes.
+const MAX_VALUE_BYTES: usize = 1024;
+/// How much of the path of a field an error prints, in bytes.
+const MAX_FIELD_BYTES: usize = 1024;
+/// How much of the detail of an error is kept, in bytes.
+const MAX_DETAIL_BYTES: usize = 4096;
+/// How much of a name messages print, in bytes. Valid names are shorter.
+const MAX_NAME_BYTES: usize = 1024;
 
 /// The path of a field in an object: `spec.requesters[1].name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,27 +130,22 @@ pub struct FieldError {
 
 impl FieldError {
     fn without_value(kind: Kind, path: &FieldPath, detail: &str) -> Self {
-        let body = if detail.is_empty() {
-            kind.text().to_owned()
-        } else {
-            format!("{}: {detail}", kind.text())
-        };
-        Self {
-            kind,
-            field: path.to_string(),
-            body,
-        }
+        Self::with_body(kind, path, kind.text().to_owned(), detail)
     }
 
     fn with_value(kind: Kind, path: &FieldPath, value: impl Into<Value>, detail: &str) -> Self {
-        let mut body = format!("{}: {}", kind.text(), printed(&value.into()));
+        let body = format!("{}: {}", kind.text(), printed(&value.into()));
+        Self::with_body(kind, path, body, detail)
+    }
+
+    fn with_body(kind: Kind, path: &FieldPath, mut body: String, detail: &str) -> Self {
         if !detail.is_empty() {
             body.push_str(": ");
-            body.push_str(detail);
+            body.push_str(&excerpt::cut(detail, MAX_DETAIL_BYTES));
         }
         Self {
             kind,
-            field: path.to_string(),
+            field: excerpt::print(path, MAX_FIELD_BYTES),
             body,
         }
     }
@@ -235,43 +254,68 @@ impl FieldError {
     }
 }
 
-/// All validation errors of an object.
+/// The validation errors of an object: at most [`MAX_ERRORS`], and at most [`MAX_LIST_BYTES`] of text. Once it is full,
+/// further errors are dropped, and iterators that extend it are not read further.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ErrorList(Vec<FieldError>);
+pub struct ErrorList {
+    errors: Vec<FieldError>,
+    json_bytes: usize,
+    /// The first error that was dropped. It is not reported, but a list that is extended by this one drops it too.
+    dropped: Option<FieldError>,
+}
 
 impl ErrorList {
     /// An empty list.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self {
+            errors: Vec::new(),
+            json_bytes: 0,
+            dropped: None,
+        }
     }
 
-    /// Appends an error.
+    /// Appends an error, unless the list is full.
     pub fn push(&mut self, error: FieldError) {
-        self.0.push(error);
+        let bytes = json_bytes(&error.field) + json_bytes(&error.body);
+        if self.is_full() {
+            return;
+        }
+        if self.errors.len() >= MAX_ERRORS || self.json_bytes + bytes > MAX_LIST_BYTES {
+            self.dropped = Some(error);
+        } else {
+            self.json_bytes += bytes;
+            self.errors.push(error);
+        }
+    }
+
+    /// Whether further errors are dropped: validation may stop.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.dropped.is_some()
     }
 
     /// The number of errors.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.0.len()
+        self.errors.len()
     }
 
     /// Whether the object is valid.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.errors.is_empty()
     }
 
     /// The errors in the order in which they were found.
     pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
-        self.0.iter()
+        self.errors.iter()
     }
 
     /// The message of the 422 response; `kind` is `Kind.group`. Errors with equal text are printed once.
     #[must_use]
     pub fn invalid_message(&self, kind: &str, name: &str) -> String {
-        let name = quoted(name);
+        let name = quoted(&excerpt::cut(name, MAX_NAME_BYTES));
         if self.is_empty() {
             return format!("{kind} {name} is invalid");
         }
@@ -283,12 +327,15 @@ impl fmt::Display for ErrorList {
     /// A single error is printed as it is, several in brackets; errors with equal text are printed once.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen = HashSet::new();
-        let texts: Vec<String> = self
-            .0
+        let mut texts: Vec<String> = self
+            .errors
             .iter()
             .map(ToString::to_string)
             .filter(|text| seen.insert(text.clone()))
             .collect();
+        if self.is_full() {
+            texts.push(MORE_ERRORS.to_owned());
+        }
         match texts.as_slice() {
             [only] => f.write_str(only),
             several => write!(f, "[{}]", several.join(", ")),
@@ -298,28 +345,35 @@ impl fmt::Display for ErrorList {
 
 impl Extend<FieldError> for ErrorList {
     fn extend<I: IntoIterator<Item = FieldError>>(&mut self, errors: I) {
-        self.0.extend(errors);
+        for error in errors {
+            self.push(error);
+            if self.is_full() {
+                return;
+            }
+        }
     }
 }
 
 impl FromIterator<FieldError> for ErrorList {
     fn from_iter<I: IntoIterator<Item = FieldError>>(errors: I) -> Self {
-        Self(errors.into_iter().collect())
+        let mut list = Self::new();
+        list.extend(errors);
+        list
     }
 }
 
 impl From<FieldError> for ErrorList {
     fn from(error: FieldError) -> Self {
-        Self(vec![error])
+        Self::from_iter([error])
     }
 }
 
 impl IntoIterator for ErrorList {
     type Item = FieldError;
-    type IntoIter = std::vec::IntoIter<FieldError>;
+    type IntoIter = std::iter::Chain<std::vec::IntoIter<FieldError>, std::option::IntoIter<FieldError>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.errors.into_iter().chain(self.dropped)
     }
 }
 
@@ -328,16 +382,26 @@ impl<'a> IntoIterator for &'a ErrorList {
     type IntoIter = std::slice::Iter<'a, FieldError>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
+        self.errors.iter()
     }
 }
 
-/// A value as error bodies print it: text in quotes, anything else as JSON with `<`, `>` and `&` escaped.
+/// The length of a text in JSON, without the quotes around it.
+fn json_bytes(text: &str) -> usize {
+    text.bytes()
+        .map(|byte| match byte {
+            b'"' | b'\\' => 2,
+            0..=0x1f => 6,
+            _ => 1,
+        })
+        .sum()
+}
+
+/// A value as error bodies print it: text in quotes, anything else as JSON with `<`, `>` and `&` escaped; cut.
 fn printed(value: &Value) -> String {
     match value {
-        Value::String(text) => quoted(text),
-        Value::Array(_) | Value::Object(_) => value
-            .to_string()
+        Value::String(text) => quoted(&excerpt::cut(text, MAX_VALUE_BYTES)),
+        Value::Array(_) | Value::Object(_) => excerpt::print(value, MAX_VALUE_BYTES)
             .replace('&', "\\u0026")
             .replace('<', "\\u003c")
             .replace('>', "\\u003e"),
@@ -431,6 +495,43 @@ pub(crate) mod tests {
             FieldPath::new("values").index(0).key("k").to_string(),
             "values[0][k]"
         );
+    }
+
+    #[test]
+    fn lists_keep_a_limited_number_of_errors() {
+        let path = FieldPath::new("a");
+        let read = std::cell::Cell::new(0);
+        let endless = std::iter::repeat_with(|| {
+            read.set(read.get() + 1);
+            FieldError::invalid(&path.index(read.get()), "x", "")
+        });
+        let list: ErrorList = endless.collect();
+        assert_eq!((list.len(), read.get()), (MAX_ERRORS, MAX_ERRORS + 1));
+        assert!(
+            list.to_string()
+                .ends_with("a[100]: Invalid value: \"x\", and more errors]")
+        );
+
+        let mut outer = ErrorList::new();
+        outer.extend(list.clone());
+        assert_eq!(outer, list, "a list that is extended by a full list is full");
+        let exact: ErrorList = list.iter().cloned().collect();
+        assert!(!exact.is_full());
+    }
+
+    #[test]
+    fn lists_and_errors_keep_a_limited_text() {
+        let long = "\"".repeat(3_000_000);
+        let path = FieldPath::new("labels").key(&long);
+        let error = FieldError::invalid(&path, long.as_str(), &long);
+        assert!(error.field().len() + error.body().len() < 3 * MAX_DETAIL_BYTES);
+        let list = FieldError::invalid(&path, vec![long.clone(); 2], "");
+        assert!(list.body().len() < 2 * MAX_VALUE_BYTES, "{}", list.body().len());
+        let many: ErrorList = std::iter::repeat_n(error, 200).collect();
+        assert!(many.is_full() && !many.is_empty());
+        let bytes: usize = many.iter().map(|error| json_bytes(&error.to_string())).sum();
+        assert!(bytes < MAX_LIST_BYTES + 200, "{bytes}");
+        assert!(many.invalid_message("Kind", &long).len() < MAX_LIST_BYTES + 4 * MAX_NAME_BYTES);
     }
 
     #[test]

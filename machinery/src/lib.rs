@@ -3,19 +3,22 @@
 //! - [`codec`]: decoding and encoding of objects.
 //! - [`schema`]: structural schemas: conformance, defaults, published OpenAPI schemas.
 //! - [`apply`]: field ownership and server-side apply.
-//! - [`patch`]: JSON patch and JSON merge patch.
+//! - [`patch`]: JSON patch, JSON merge patch and strategic merge patch.
+//! - [`excerpt`]: texts of clients in messages, cut to a limit.
 //! - [`field_error`]: field paths and validation errors.
 //! - [`object_meta`]: validation of `metadata`.
 //! - [`names`]: name syntax, and the names allowed for requesters and interceptors.
 //! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
 //! - [`table`]: columns and cells for `kubectl get`.
+//! - [`websocket`]: the frames of watches over WebSocket.
 //! - [`clock`]: the current time as an argument.
 
 pub mod apply;
 pub mod clock;
 pub mod codec;
 mod duration;
+pub mod excerpt;
 pub mod expression;
 pub mod field_error;
 pub mod names;
@@ -24,3 +27,4 @@ pub mod patch;
 pub mod schema;
 pub mod selector;
 pub mod table;
+pub mod websocket;

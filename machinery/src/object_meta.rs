@@ -3,17 +3,28 @@
 //! [`validate_create`] and [`validate_update`] return the errors; [`generate_name`] and [`drop_duplicate_owners`] run
 //! before them. `resourceVersion` is not validated here: it is a precondition, checked where it is compared.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::field_error::{ErrorList, FieldError, FieldPath, is_printable, quoted};
+use crate::excerpt;
+use crate::field_error::{ErrorList, FieldError, FieldPath, MAX_ERRORS, is_printable, quoted};
 use crate::names::{as_prefix, dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors};
 
 /// The maximum total size of all annotations of an object, keys and values, in bytes.
 pub(crate) const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// The maximum length of a field manager, in bytes.
 pub(crate) const MAX_FIELD_MANAGER_BYTES: usize = 128;
+/// The maximum number of owners of an object.
+pub const MAX_OWNERS: usize = 64;
+/// How many owners an error about all of them prints.
+const OWNERS_SHOWN: usize = 2;
+/// How much of an owner's kind and name errors print, in bytes.
+const MAX_OWNER_TEXT_BYTES: usize = 256;
+/// How much of a finalizer an error about several prints, in bytes; valid ones are shorter.
+const MAX_FINALIZER_TEXT_BYTES: usize = 320;
+/// The length of a uid in bytes.
+const MAX_UID_BYTES: usize = 36;
 /// The finalizer of a delete that orphans dependents.
 const ORPHAN_FINALIZER: &str = "orphan";
 /// The finalizer of a foreground delete, which waits for dependents.
@@ -44,16 +55,15 @@ pub fn generate_name(base: &str, rng: &mut fastrand::Rng) -> String {
 /// Removes repeated owner references. Returns the warning about them, if there were any.
 pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences")?.as_array_mut()?;
-    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut seen = HashSet::with_capacity(owners.len());
     let mut duplicates = Vec::new();
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
-            duplicates.push(text(owner.get("uid")).to_owned());
-        } else {
-            kept.push(owner);
+    owners.retain(|owner| {
+        let is_new = seen.insert(owner.clone());
+        if !is_new && duplicates.len() < MAX_ERRORS {
+            duplicates.push(excerpt::cut(text(owner.get("uid")), MAX_UID_BYTES).into_owned());
         }
-    }
-    *owners = kept;
+        is_new
+    });
     (!duplicates.is_empty()).then(|| {
         format!(
             ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and \
@@ -220,6 +230,9 @@ fn shared_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
 fn label_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (key, value) in metadata.pairs("labels") {
+        if errors.is_full() {
+            break;
+        }
         errors.extend(FieldError::invalid_each(path, key, label_key_errors(key)));
         errors.extend(FieldError::invalid_each(path, value, label_value_errors(value)));
     }
@@ -231,11 +244,13 @@ fn annotation_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut bytes = 0;
     for (key, value) in metadata.pairs("annotations") {
         bytes += key.len() + value.len();
-        errors.extend(FieldError::invalid_each(
-            path,
-            key,
-            label_key_errors(&key.to_lowercase()),
-        ));
+        if !errors.is_full() {
+            errors.extend(FieldError::invalid_each(
+                path,
+                key,
+                label_key_errors(&key.to_lowercase()),
+            ));
+        }
     }
     if bytes > MAX_ANNOTATIONS_BYTES {
         errors.push(FieldError::too_long(path, MAX_ANNOTATIONS_BYTES));
@@ -244,6 +259,9 @@ fn annotation_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
 }
 
 fn owner_errors(owners: &[Value], path: &FieldPath) -> ErrorList {
+    if owners.len() > MAX_OWNERS {
+        return FieldError::too_many(path, owners.len(), MAX_OWNERS).into();
+    }
     let mut errors = ErrorList::new();
     let mut controller: Option<String> = None;
     for (index, owner) in owners.iter().enumerate() {
@@ -251,12 +269,14 @@ fn owner_errors(owners: &[Value], path: &FieldPath) -> ErrorList {
         if owner.get("controller").and_then(Value::as_bool) != Some(true) {
             continue;
         }
-        let this = format!("{}/{}", text(owner.get("kind")), text(owner.get("name")));
+        let short = |field| excerpt::cut(text(owner.get(field)), MAX_OWNER_TEXT_BYTES);
+        let this = format!("{}/{}", short("kind"), short("name"));
         if let Some(first) = &controller {
             let detail = format!(
                 "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
             );
-            errors.push(FieldError::invalid(path, owners.to_vec(), &detail));
+            let shown: Vec<Value> = owners.iter().take(OWNERS_SHOWN).cloned().collect();
+            errors.push(FieldError::invalid(path, shown, &detail));
         } else {
             controller = Some(this);
         }
@@ -287,6 +307,9 @@ fn one_owner_errors(owner: &Value, path: &FieldPath) -> ErrorList {
 fn finalizer_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, finalizer) in metadata.finalizers().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         errors.extend(FieldError::invalid_each(
             path,
             finalizer,
@@ -299,9 +322,9 @@ fn finalizer_errors(metadata: Metadata<'_>, path: &FieldPath) -> ErrorList {
     }
     let has = |wanted: &str| metadata.finalizers().any(|finalizer| finalizer == wanted);
     if has(ORPHAN_FINALIZER) && has(FOREGROUND_FINALIZER) {
-        let all = metadata.items("finalizers").to_vec();
+        let both = vec![ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
-        errors.push(FieldError::invalid(path, all, detail));
+        errors.push(FieldError::invalid(path, both, detail));
     }
     errors
 }
@@ -315,9 +338,14 @@ fn new_finalizer_error(new: Metadata<'_>, old: Metadata<'_>, path: &FieldPath) -
     if added.is_empty() {
         return None;
     }
-    let added: Vec<String> = added.into_iter().map(quoted).collect();
+    let more = if added.len() > MAX_ERRORS { ", ..." } else { "" };
+    let added: Vec<String> = added
+        .into_iter()
+        .take(MAX_ERRORS)
+        .map(|finalizer| quoted(&excerpt::cut(finalizer, MAX_FINALIZER_TEXT_BYTES)))
+        .collect();
     let detail = format!(
-        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}{more}}}",
         added.join(", ")
     );
     Some(FieldError::forbidden(path, &detail))
@@ -326,6 +354,9 @@ fn new_finalizer_error(new: Metadata<'_>, old: Metadata<'_>, path: &FieldPath) -
 fn managed_fields_errors(entries: &[Value], path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, entry) in entries.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = path.index(index);
         match text(entry.get("operation")) {
             "Apply" | "Update" => {}
@@ -373,6 +404,7 @@ pub fn validate_field_manager(manager: &str, path: &FieldPath) -> ErrorList {
     for (position, character) in manager
         .char_indices()
         .filter(|&(_, character)| !is_printable(character))
+        .take(MAX_ERRORS)
     {
         let detail = format!(
             "invalid character U+{:04X} (at position {position})",

@@ -2,6 +2,7 @@
 //!
 //! - [`kinds`]: the API kinds and their served versions. [`kinds::KINDS`] is the table that discovery, OpenAPI, the
 //!   registry, RBAC manifests and tests iterate over.
+//! - [`protobuf`]: the protobuf messages of the kinds, as tables of field numbers.
 //! - [`storage`]: the records of the storage engine.
 //! - `string_enum!`: string enumerations that keep values this release does not know.
 //!
@@ -10,6 +11,7 @@
 //! types here are read-only views for validation, controllers and clients.
 
 pub mod kinds;
+pub mod protobuf;
 mod schema;
 pub mod storage;
 mod string_enum;

@@ -2,10 +2,14 @@
 //! Kubernetes' extensions.
 
 use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform as _};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 /// The schema of `T` with every definition inlined, the form that `drydock-machinery` reads.
+///
+/// A field with `#[schemars(extend("required" = true))]` is required by the published schema. schemars takes every field
+/// with a serde default as optional; ours have one, so that validation names all missing fields of an object at once.
 pub(crate) fn inlined<T: JsonSchema>() -> Value {
     let generator = SchemaSettings::draft07()
         .with(|settings| {
@@ -13,7 +17,27 @@ pub(crate) fn inlined<T: JsonSchema>() -> Value {
             settings.meta_schema = None;
         })
         .into_generator();
-    generator.into_root_schema_for::<T>().to_value()
+    let mut schema = generator.into_root_schema_for::<T>();
+    RecursiveTransform(list_required_properties).transform(&mut schema);
+    schema.to_value()
+}
+
+/// Moves `required: true` of each property to the list of the object.
+fn list_required_properties(schema: &mut Schema) {
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    let required: Vec<Value> = properties
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, property)| {
+            let property = property.as_object_mut()?;
+            let is_marked = property.get("required") == Some(&Value::Bool(true));
+            is_marked.then(|| property.remove("required"))?;
+            Some(name.as_str().into())
+        })
+        .collect();
+    if !required.is_empty() {
+        schema.insert("required".to_owned(), required.into());
+    }
 }
 
 /// `metav1.Time`: RFC 3339 with whole seconds.

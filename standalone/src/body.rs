@@ -4,7 +4,7 @@ use drydock_apiserver::error::ApiError;
 use drydock_apiserver::handlers::{decode_protobuf, is_protobuf};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_machinery::codec;
-use drydock_machinery::codec::protobuf::Message;
+use drydock_proto::protobuf::Message;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use serde::Serialize;
@@ -20,7 +20,7 @@ const CONTENT_TYPES: &[&str] = &["application/json", "application/vnd.kubernetes
 pub(crate) async fn read(
     headers: &HeaderMap,
     body: RequestBody,
-    message: Message,
+    message: &Message,
 ) -> Result<Value, ApiError> {
     let content_type = headers
         .get(CONTENT_TYPE)

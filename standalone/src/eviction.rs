@@ -15,7 +15,7 @@ use drydock_apiserver::registry::resource::Part;
 use drydock_apiserver::registry::store::DeleteRequest;
 use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
 use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};
-use drydock_machinery::codec::protobuf::{DELETE_OPTIONS, FieldType, Message, NAMES};
+use drydock_proto::protobuf::{Field, FieldKind, META_V1_DELETE_OPTIONS, META_V1_OBJECT_META, Message};
 use drydock_storage::{Revision, Store};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response, StatusCode};
@@ -151,10 +151,13 @@ fn ambiguous() -> ApiError {
 }
 
 /// The fields of an Eviction in protobuf.
-const EVICTION: Message = &[
-    (1, "metadata", FieldType::Message(NAMES)),
-    (2, "deleteOptions", FieldType::Message(DELETE_OPTIONS)),
-];
+static EVICTION: Message = Message {
+    name: "k8s.io.api.policy.v1.Eviction",
+    fields: &[
+        Field::one(1, "metadata", FieldKind::Message(&META_V1_OBJECT_META)),
+        Field::one(2, "deleteOptions", FieldKind::Message(&META_V1_DELETE_OPTIONS)),
+    ],
+};
 
 /// The options of an Eviction.
 fn options_of(eviction: &Value, namespace: &str, name: &str) -> Result<DeleteOptions, ApiError> {
@@ -311,7 +314,7 @@ impl<S: Store> Evictions<S> {
         if request.verb != Verb::Create {
             return Err(ApiError::method_not_allowed());
         }
-        let eviction = body::read(&headers, body, EVICTION).await?;
+        let eviction = body::read(&headers, body, &EVICTION).await?;
         let mut options = options_of(&eviction, &request.namespace, &request.name)?;
         options.dry_run |= WriteOptions::parse("CreateOptions", &context.query)?.dry_run;
         self.evict((&context).into(), &request.namespace, &request.name, &options)

@@ -7,7 +7,7 @@ use drydock_apiserver::error::ApiError;
 use drydock_apiserver::handlers::{Extension, ResponseFuture};
 use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::request::{RequestContext, ResourceRequest, UserInfo, Verb};
-use drydock_machinery::codec::protobuf::{FieldType, Message};
+use drydock_proto::protobuf::{Field, FieldKind, Message};
 use futures_util::FutureExt as _;
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
@@ -85,7 +85,15 @@ fn access(allowed: bool) -> Value {
 }
 
 /// The fields of a review in protobuf that are read: the groups of the user. No rule here depends on the action.
-const REVIEW: Message = &[(2, "spec", FieldType::Message(&[(4, "groups", FieldType::Texts)]))];
+static REVIEW: Message = Message {
+    name: "Review",
+    fields: &[Field::one(2, "spec", FieldKind::Message(&REVIEW_SPEC))],
+};
+
+static REVIEW_SPEC: Message = Message {
+    name: "ReviewSpec",
+    fields: &[Field::list(4, "groups", FieldKind::Text)],
+};
 
 /// The review routes.
 pub(crate) struct Reviews;
@@ -105,7 +113,7 @@ impl Reviews {
         if request.verb != Verb::Create || !request.name.is_empty() {
             return Err(ApiError::method_not_allowed());
         }
-        let mut object = body::read(&headers, body, REVIEW).await?;
+        let mut object = body::read(&headers, body, &REVIEW).await?;
         let found = text(&object, "/kind");
         if !object.is_object() || (!found.is_empty() && found != kind) {
             return Err(ApiError::bad_request(format!(

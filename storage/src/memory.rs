@@ -156,7 +156,7 @@ impl Model {
             });
         }
         let before = current.map(|entry| entry.value.bytes.len());
-        if self.is_full && transaction.needs_room(before) {
+        if self.is_full && transaction.needs_room(before, true) {
             return Err(StoreError::Full {
                 reason: "set to full".to_owned(),
             });

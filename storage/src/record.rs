@@ -253,6 +253,13 @@ impl Records {
         Ok(value)
     }
 
+    /// Decodes and checks the value of a state record without a place, from a store that has the revisions elsewhere.
+    pub(crate) fn unplaced_value(&self, key: &Key, bytes: Bytes) -> Result<Value, RecordError> {
+        let record = StateRecord::decode(bytes.slice(bytes.len() - body(&bytes)?.len()..));
+        let record = record.map_err(RecordError::Protobuf)?;
+        self.value(key, StoredState { record })
+    }
+
     /// Decodes a state record with its value.
     #[cfg(test)]
     pub(crate) fn entry(&self, key: &Key, bytes: &[u8]) -> Result<Entry, RecordError> {

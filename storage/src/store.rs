@@ -116,9 +116,28 @@ pub struct Transaction {
     pub key: Key,
     /// What is written, and the condition for it.
     pub write: Write,
-    /// Whether a full store accepts an update that makes the value longer. For updates that lead to a removal, such as
-    /// setting a deletion timestamp. A full store never accepts a create.
-    pub may_grow: bool,
+    /// How much longer a full store lets an update make the value. A full store never accepts a create.
+    pub growth: Growth,
+}
+
+/// How much longer an update may make a value while the store is full. What goes on in a full store leads to removals, which
+/// are the way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Growth {
+    /// Not at all.
+    #[default]
+    None,
+    /// Up to this length in bytes, as long as the reserve of the store lasts. For reports about an object, and for updates of
+    /// objects that are being deleted.
+    UpTo(usize),
+    /// By as much as a deletion timestamp takes, even when the reserve is used up: an object gets one once.
+    Deletion,
+}
+
+impl Growth {
+    /// What setting a deletion timestamp may add to a value, in bytes: with the finalizer and the managed fields that go
+    /// with it.
+    pub const DELETION_BYTES: usize = 1024;
 }
 
 impl Transaction {
@@ -126,7 +145,7 @@ impl Transaction {
         Self {
             key,
             write,
-            may_grow: false,
+            growth: Growth::None,
         }
     }
 
@@ -148,19 +167,27 @@ impl Transaction {
         Self::new(key, Write::Delete { base })
     }
 
-    /// Sets [`Transaction::may_grow`].
+    /// Sets [`Transaction::growth`].
     #[must_use]
-    pub fn growing(self, may_grow: bool) -> Self {
-        Self { may_grow, ..self }
+    pub fn growing(self, growth: Growth) -> Self {
+        Self { growth, ..self }
     }
 
-    /// Whether a full store refuses it. `before` is the length of the value it overwrites.
-    pub(crate) fn needs_room(&self, before: Option<usize>) -> bool {
-        match (self.write.value(), before) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(value), Some(before)) => !self.may_grow && value.bytes.len() > before,
-        }
+    /// Whether a full store refuses it. `before` is the length of the value it overwrites; `has_reserve` says whether reports
+    /// may still grow.
+    pub(crate) fn needs_room(&self, before: Option<usize>, has_reserve: bool) -> bool {
+        let (value, before) = match (self.write.value(), before) {
+            (None, _) => return false,
+            (Some(_), None) => return true,
+            (Some(value), Some(before)) => (value.bytes.len(), before),
+        };
+        let grown = value.saturating_sub(before);
+        grown > 0
+            && match self.growth {
+                Growth::None => true,
+                Growth::UpTo(limit) => value > limit || !has_reserve,
+                Growth::Deletion => grown > Growth::DELETION_BYTES,
+            }
     }
 
     /// Checks the limits that hold on every backend.
@@ -350,6 +377,8 @@ pub enum Health {
     Ready,
     /// Reads only, and why.
     ReadOnly(String),
+    /// The store does not answer now, and why. It may again without a restart.
+    Unreachable(String),
     /// The outcome of a write is unknown: reads of published state go on until the process ends. Holds the cause.
     Failed(String),
 }
@@ -362,8 +391,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Checks the condition and writes, atomically. If the future is dropped, the write happens once or not at all.
     fn transact(&self, transaction: Transaction) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
-    /// Runs independent transactions in order, each at a revision of its own, and returns all outcomes together.
-    /// One failure does not stop the others. Cheaper than single calls where the backend batches.
+    /// Runs independent transactions, each at a revision of its own, and returns all outcomes together. Those of one key
+    /// run in their order. One failure does not stop the others. Cheaper than single calls where the backend batches.
     fn transact_many(
         &self,
         transactions: Vec<Transaction>,

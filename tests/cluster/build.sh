@@ -4,6 +4,7 @@
 #
 #   build.sh [kubernetes version]   default: $DRYDOCK_KUBERNETES_VERSION, then 1.37.2
 #   build.sh sample-apiserver       only an aggregated server in Go, for benchmarks
+#   build.sh etcd                   only etcd and etcdctl, for tests of the storage
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 #
@@ -21,7 +22,7 @@ say() { printf 'cluster: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
 command -v go >/dev/null || fail "Go is missing: the test cluster is built from Go modules; install Go 1.26 or newer (https://go.dev/dl)"
-[ "$version" = sample-apiserver ] || [ -d "$here/kubernetes/v$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
+[ "$version" = sample-apiserver ] || [ "$version" = etcd ] || [ -d "$here/kubernetes/v$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
 
 export GOWORK=off CGO_ENABLED=0
 build_flags=(-mod=readonly -trimpath -buildvcs=false)
@@ -110,6 +111,20 @@ if [ "$version" = sample-apiserver ]; then
   exit 0
 fi
 
+etcd="$cache/etcd-3.7.3-$(key "$here/etcd" "")"
+build_etcd() {
+  build "$etcd" "$here/etcd" "" "half a minute" go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3
+}
+
+if [ "$version" = etcd ]; then
+  if [ ! -d "$etcd" ]; then
+    lock
+    build_etcd
+  fi
+  echo "$etcd"
+  exit 0
+fi
+
 minor=${version#*.}
 component=k8s.io/component-base/version
 # Without these the version is v0.0.0-master, which confuses clients that check it.
@@ -117,7 +132,6 @@ kubernetes_ldflags="-X $component.gitVersion=v$version -X $component.gitMajor=${
 kubernetes_ldflags+=" -X $component.gitMinor=${minor%%.*} -X $component.gitTreeState=clean"
 
 kubernetes="$cache/kubernetes-$version-$(key "$here/kubernetes/v$version" "$kubernetes_ldflags")"
-etcd="$cache/etcd-3.7.3-$(key "$here/etcd" "")"
 kwok="$cache/kwok-0.8.0-$(key "$here/kwok" "")"
 cluster="$cache/v$version-$(printf '%s\n' "$kubernetes" "$etcd" "$kwok" | sha256sum | cut -c1-12)"
 
@@ -128,7 +142,7 @@ fi
 
 lock
 if [ ! -d "$cluster" ]; then
-  build "$etcd" "$here/etcd" "" "half a minute" go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3
+  build_etcd
   build "$kwok" "$here/kwok" "" "a minute" sigs.k8s.io/kwok/cmd/kwok
   build "$kubernetes" "$here/kubernetes/v$version" "$kubernetes_ldflags" "7 minutes" \
     k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-controller-manager \

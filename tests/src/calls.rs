@@ -9,11 +9,13 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::clients::{Connection, Protocol, RawClient};
 use crate::lines::Lines;
+use crate::websocket::{Refusal, WebSocket};
 
 /// The timeout of an event, enough for a busy machine.
 const EVENT_DEADLINE: Duration = Duration::from_secs(30);
@@ -159,6 +161,33 @@ impl Caller {
             headers: head.headers,
             lines: Lines::new(body),
         })
+    }
+
+    /// Starts a response and returns its media type and its body.
+    ///
+    /// # Errors
+    /// The response is not a 200.
+    pub async fn stream(&self, path: &str) -> Result<(String, Incoming)> {
+        let request = self.request(Method::GET, path, "", Bytes::new())?;
+        let mut connection = self.client.connect().await?;
+        let response = connection.stream(request).await?;
+        ensure!(response.status() == 200, "GET {path}: {}", response.status());
+        let media_type = response.headers().get(CONTENT_TYPE);
+        let media_type = media_type
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let media_type = media_type.to_owned();
+        connection.detach();
+        Ok((media_type, response.into_body()))
+    }
+
+    /// Sends a handshake of a WebSocket with these header lines besides the caller's own, always over HTTP/1.1.
+    ///
+    /// # Errors
+    /// There is no response.
+    pub async fn websocket(&self, path: &str, lines: &[(&str, &str)]) -> Result<Result<WebSocket, Refusal>> {
+        let stream = self.client.over_http1().open().await?;
+        WebSocket::connect(stream, path, &self.headers, lines).await
     }
 
     fn request(

@@ -250,6 +250,18 @@ impl RawClient {
         self.protocol
     }
 
+    /// The same client over HTTP/1.1.
+    #[must_use]
+    pub(crate) fn over_http1(&self) -> Self {
+        let mut tls = ClientConfig::clone(&self.tls);
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self {
+            tls: Arc::new(tls),
+            protocol: Protocol::Http1,
+            ..self.clone()
+        }
+    }
+
     /// Opens a TLS connection, without the handshake of HTTP.
     pub(crate) async fn open(&self) -> Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address)
@@ -381,6 +393,13 @@ impl Connection {
             }
         };
         response.context("no response")
+    }
+}
+
+impl Connection {
+    /// Keeps the connection open until its last response ends.
+    pub(crate) fn detach(mut self) {
+        self.task = tokio::spawn(async {});
     }
 }
 

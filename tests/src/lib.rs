@@ -12,6 +12,7 @@
 //! ledger                  a record of all writes, which checks every list and watch
 //! lines                   the lines of a watch's body
 //! soak                    hours of load, checked while it runs
+//! pseudo_terminal         commands in a terminal of a given size
 //! environment             numbers from environment variables
 //! load                    many clients and watchers over few connections
 //! ```
@@ -29,8 +30,10 @@ pub mod ledger;
 pub mod lines;
 pub mod load;
 pub mod objects;
+pub mod pseudo_terminal;
 pub mod soak;
 pub mod standalone;
+pub mod websocket;
 
 /// Locks a mutex, also after a panic of another holder.
 pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -3,16 +3,25 @@
 use std::fs;
 use std::path::Path;
 
-use drydock_machinery::{apply, codec, patch};
+use drydock_apiserver::{cache, request};
+use drydock_machinery::{apply, codec, patch, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
 
 /// Folder of the corpus → fuzzed function; the same table as the targets in `fuzz/fuzz_targets`.
 const TARGETS: &[Target] = &[
+    ("apply", apply::merge::fuzz_apply),
+    ("cbor", codec::cbor::fuzz_decode),
+    ("continue_token", cache::fuzz_continue_token),
     ("fields", apply::field_set::fuzz_decode),
     ("json", codec::json::fuzz_decode),
     ("json_patch", patch::json::fuzz_apply),
     ("merge_patch", patch::merge::fuzz_apply),
+    ("options", request::options::fuzz_parse),
+    ("protobuf", codec::protobuf::fuzz_decode),
+    ("selectors", selector::fuzz_parse),
+    ("strategic_merge", patch::strategic::fuzz_apply),
+    ("websocket", websocket::fuzz_receive),
     ("yaml", codec::yaml::fuzz_decode),
 ];
 

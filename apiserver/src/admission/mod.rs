@@ -6,11 +6,13 @@
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
 //! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
-//! - [`node_access`]: writing a NodeMaintenance requires permission to delete its nodes.
+//! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
+//! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
 mod namespace_lifecycle;
 mod node_access;
 mod rule;
+mod status_access;
 mod target_access;
 mod target_lookup;
 
@@ -49,6 +51,9 @@ impl Chain {
             }),
             Box::new(target_lookup::TargetLookup {
                 host: Arc::clone(&host),
+            }),
+            Box::new(status_access::StatusAccess {
+                access: access.clone(),
             }),
             Box::new(node_access::NodeAccess {
                 access,

@@ -1,32 +1,43 @@
-//! Writing a NodeMaintenance requires permission to delete the selected nodes.
+//! Changing the spec of a NodeMaintenance requires the verb `maintain` (or `delete`) on nodes.
 //!
-//! Permission to delete all nodes is reviewed first. It is required if the selector matches no node yet. Otherwise permission
-//! for each selected node is sufficient.
+//! A selector that lists nodes by name (`matchFields` on `metadata.name` with `In`, and nothing else) requires the right for
+//! each of them. Every other selector can come to match any node, so it requires the right for all nodes. What the selector
+//! matches now does not matter, and nobody without rights learns it: neither a rejection nor a warning depends on it.
+//!
+//! Labels, annotations and finalizers require no such right, nor does ending a maintenance that is being deleted: its
+//! deletion was reviewed, and the controller, which carries it out, has no right to maintain nodes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use drydock_machinery::field_error::quoted;
 use drydock_machinery::selector::NodeMatcher;
 use drydock_proto::kinds::GROUP;
-use drydock_proto::kinds::nodemaintenance::{self, NodeSelector};
+use drydock_proto::kinds::nodemaintenance::{self, NodeSelector, NodeSelectorTerm, Stage};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::rule::{Access, Rule};
+use super::rule::{Access, Right, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
 use crate::host::{Host, NodeMetadata};
 use crate::registry::admission::{Operation, WriteAttributes};
+use crate::registry::metadata::is_terminating;
 use crate::registry::resource::Part;
 
-/// If the selector matches more nodes, permission to delete all nodes is required.
+/// The verbs of which one is required.
+const VERBS: [&str; 2] = ["maintain", "delete"];
+/// If the selector names more nodes, the right for all nodes is required.
 const MAX_REVIEWS: usize = 500;
 /// How many reviews run concurrently.
 const CONCURRENT_REVIEWS: usize = 16;
 /// How many of the denied nodes a message names.
 const NODES_NAMED: usize = 3;
+/// How many terms are compared with nodes for a warning, over all nodes. A selector above that gets none.
+const MAX_COMPARISONS: usize = 1_000_000;
 /// The label of control-plane nodes.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
@@ -42,6 +53,48 @@ fn selector(object: &Value) -> Option<NodeSelector> {
         .and_then(|selector| NodeSelector::deserialize(selector).ok())
 }
 
+/// The nodes that a selector lists by name; `None` for any other selector.
+fn listed(selector: &NodeSelector) -> Option<BTreeSet<&str>> {
+    let is_by_name = |term: &NodeSelectorTerm| {
+        let mut fields = term.match_fields.iter();
+        term.match_expressions.is_empty()
+            && !term.match_fields.is_empty()
+            && fields.all(|field| field.key == "metadata.name" && field.operator == "In")
+    };
+    let terms = &selector.node_selector_terms;
+    if terms.is_empty() || !terms.iter().all(is_by_name) {
+        return None;
+    }
+    let fields = terms.iter().flat_map(|term| &term.match_fields);
+    Some(
+        fields
+            .flat_map(|field| field.values.iter().map(String::as_str))
+            .collect(),
+    )
+}
+
+/// Whether the write changes the spec, or deletes the object.
+fn needs_right(write: &WriteAttributes<'_>) -> bool {
+    let (Some(new), Some(old)) = (write.object, write.old) else {
+        return true;
+    };
+    if new.get("spec") == old.get("spec") {
+        return false;
+    }
+    !(is_terminating(old) && only_ends(new, old))
+}
+
+/// Whether the stage becomes `Complete` and nothing else of the spec changes.
+fn only_ends(new: &Value, old: &Value) -> bool {
+    let (Some(new), Some(mut ended)) = (new.get("spec"), old.get("spec").cloned()) else {
+        return false;
+    };
+    if let Some(members) = ended.as_object_mut() {
+        members.insert("stage".to_owned(), Stage::Complete.as_str().into());
+    }
+    *new == ended
+}
+
 fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata> {
     // Validation has rejected selectors that cannot be parsed.
     let matcher = NodeMatcher::try_from(selector).unwrap_or_default();
@@ -53,92 +106,78 @@ fn selected(nodes: &[NodeMetadata], selector: &NodeSelector) -> Vec<NodeMetadata
 impl NodeAccess {
     async fn check(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let applies = write.resource.group == GROUP && write.resource.plural == nodemaintenance::KIND.plural;
-        if !applies || write.part == Part::Status || write.changes_nothing() {
+        if !applies || write.part == Part::Status || !needs_right(write) {
             return Ok(());
         }
-        let mut selectors: Vec<NodeSelector> = write
-            .old
-            .into_iter()
-            .chain(write.object)
-            // A selector that cannot be parsed matches no node: permission to delete all nodes is required.
-            .map(|object| selector(object).unwrap_or_default())
-            .collect();
-        selectors.dedup();
+        self.check_rights(write).await?;
         if write.operation != Operation::Delete {
             self.warn(write).await;
-        }
-        if self.access.may_delete(write, "nodes", "", "").await? == Decision::Allow {
-            return Ok(());
-        }
-        let nodes = self.host.nodes().await.map_err(|error| {
-            ApiError::internal("the selected nodes could not be looked up").because(error)
-        })?;
-        for selector in selectors {
-            self.check_each(write, selected(&nodes, &selector)).await?;
         }
         Ok(())
     }
 
-    async fn check_each(
-        &self,
-        write: &WriteAttributes<'_>,
-        nodes: Vec<NodeMetadata>,
-    ) -> Result<(), ApiError> {
-        let user = &write.caller.user.name;
-        let refuse = |why: String| {
-            Err(ApiError::forbidden(
-                write.endpoint.group_resource(),
-                &write.shown_name(),
-                why,
-            ))
-        };
-        let cannot = format!(
-            "User \"{user}\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope"
-        );
-        if nodes.is_empty() {
-            return refuse(format!(
-                "{cannot}: the selector matches no node, so permission to delete all nodes is required"
+    async fn check_rights(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
+        if self.may_maintain(write, "").await? {
+            return Ok(());
+        }
+        // A selector that cannot be read could be any.
+        let selectors: Vec<NodeSelector> = write
+            .old
+            .into_iter()
+            .chain(write.object)
+            .map(|object| selector(object).unwrap_or_default())
+            .collect();
+        let mut names = BTreeSet::new();
+        for selector in &selectors {
+            let listed = listed(selector).ok_or_else(|| {
+                missing(
+                    write,
+                    "a selector other than matchFields of metadata.name with In requires the right for all nodes",
+                )
+            })?;
+            names.extend(listed);
+        }
+        if names.len() > MAX_REVIEWS {
+            return Err(missing(
+                write,
+                &format!("a selector of more than {MAX_REVIEWS} names requires the right for all nodes"),
             ));
         }
-        if nodes.len() > MAX_REVIEWS {
-            return refuse(format!(
-                "{cannot}: the selector matches {} nodes; for more than {MAX_REVIEWS} permission to delete all nodes is required",
-                nodes.len()
-            ));
-        }
-        let decisions: Vec<(String, Result<Decision, ApiError>)> = stream::iter(nodes)
-            .map(|node| async move {
-                let decision = self.access.may_delete(write, "nodes", "", &node.name).await;
-                (node.name, decision)
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let denied: Vec<String> = stream::iter(names)
+            .map(|name| async move {
+                let allowed = self.may_maintain(write, &name).await?;
+                Ok::<_, ApiError>((!allowed).then_some(name))
             })
             .buffered(CONCURRENT_REVIEWS)
-            .collect()
-            .await;
-        let mut denied = Vec::new();
-        for (node, decision) in decisions {
-            if decision? != Decision::Allow {
-                denied.push(node);
-            }
-        }
+            .try_filter_map(async |denied| Ok(denied))
+            .try_collect()
+            .await?;
         if denied.is_empty() {
             return Ok(());
         }
-        denied.sort_unstable();
-        let named: Vec<String> = denied
-            .iter()
-            .take(NODES_NAMED)
-            .map(|node| format!("\"{node}\""))
-            .collect();
-        let others = denied.len() - named.len();
+        let shown: Vec<String> = denied.iter().take(NODES_NAMED).map(|name| quoted(name)).collect();
+        let others = denied.len() - shown.len();
         let rest = if others > 0 {
             format!(" and {others} more")
         } else {
             String::new()
         };
-        refuse(format!("{cannot}: nodes {}{rest}", named.join(", ")))
+        Err(missing(write, &format!("nodes {}{rest}", shown.join(", "))))
     }
 
-    /// Warns about selections that are probably mistakes.
+    /// Whether the user has one of the verbs on a node; an empty name stands for all nodes.
+    async fn may_maintain(&self, write: &WriteAttributes<'_>, name: &str) -> Result<bool, ApiError> {
+        for verb in VERBS {
+            let right = Right::core(verb, "nodes", "").on(name);
+            if self.access.decide(write, right).await? == Decision::Allow {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Warns about selections that are probably mistakes. The user has the right for the nodes that the selector may match.
     async fn warn(&self, write: &WriteAttributes<'_>) {
         let before = write.old.and_then(selector);
         let Some(selector) = write
@@ -152,6 +191,9 @@ impl NodeAccess {
         let Ok(nodes) = self.host.nodes().await else {
             return;
         };
+        if nodes.len().saturating_mul(selector.node_selector_terms.len()) > MAX_COMPARISONS {
+            return;
+        }
         let matching = selected(&nodes, &selector);
         if matching.is_empty() {
             return;
@@ -174,6 +216,10 @@ impl NodeAccess {
             ));
         }
     }
+}
+
+fn missing(write: &WriteAttributes<'_>, about: &str) -> ApiError {
+    Right::core("maintain", "nodes", "").missing(write, about)
 }
 
 impl Rule for NodeAccess {

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::rule::{Access, Rule};
+use super::rule::{Access, Right, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
 use crate::registry::admission::WriteAttributes;
@@ -39,31 +39,10 @@ impl TargetAccess {
             .collect();
         pods.dedup();
         for pod in pods {
-            // Permission for all pods of the namespace is reviewed first: one cached review then covers thousands of requests.
-            if self.access.may_delete(write, "pods", write.namespace, "").await? == Decision::Allow {
-                return Ok(());
-            }
-            if let Decision::Forbid(reason) = self
-                .access
-                .may_delete(write, "pods", write.namespace, pod)
-                .await?
-            {
-                let user = &write.caller.user.name;
-                let namespace = write.namespace;
-                let suffix = if reason.is_empty() {
-                    String::new()
-                } else {
-                    format!(": {reason}")
-                };
-                let why = format!(
-                    "User \"{user}\" cannot delete resource \"pods\" in API group \"\" in the namespace \
-                     \"{namespace}\": pod \"{pod}\"{suffix}"
-                );
-                return Err(ApiError::forbidden(
-                    write.endpoint.group_resource(),
-                    &write.shown_name(),
-                    why,
-                ));
+            let right = Right::core("delete", "pods", write.namespace).on(pod);
+            if let Decision::Forbid(reason) = self.access.decide_all_or_one(write, right).await? {
+                let separator = if reason.is_empty() { "" } else { ": " };
+                return Err(right.missing(write, &format!("pod \"{pod}\"{separator}{reason}")));
             }
         }
         Ok(())

@@ -15,8 +15,8 @@ use crate::registry::resource::Part;
 use crate::registry::{evictionrequest, nodemaintenance};
 use crate::request::{UserInfo, Warnings};
 
-/// A cluster in which the user may delete the listed objects: `pods/NAMESPACE/NAME` or `nodes//NAME`; an empty name stands for
-/// all.
+/// A cluster in which the user has the listed rights: `pods/NAMESPACE/NAME` to delete a pod, `VERB RESOURCE/NAMESPACE/NAME` for
+/// other verbs; an empty name stands for all.
 #[derive(Default)]
 struct Cluster {
     allowed: Vec<&'static str>,
@@ -42,19 +42,23 @@ impl Host for Cluster {
             let Attributes::Resource(resource) = &review.attributes else {
                 panic!("only resources are reviewed")
             };
-            assert_eq!(
-                (
-                    resource.verb.as_str(),
-                    resource.group.as_str(),
-                    resource.version.as_str()
-                ),
-                ("delete", "", "v1")
-            );
+            let expected = match resource.verb.as_str() {
+                "intercept" | "coordinate" => ("coordination.k8s.io", "v1alpha3"),
+                _ => ("", "v1"),
+            };
+            assert_eq!((resource.group.as_str(), resource.version.as_str()), expected);
             assert_eq!(
                 (review.user.name.as_str(), resource.subresource.as_str()),
                 ("jane", "")
             );
-            let reviewed = format!("{}/{}/{}", resource.resource, resource.namespace, resource.name);
+            let verb = match resource.verb.as_str() {
+                "delete" => String::new(),
+                verb => format!("{verb} "),
+            };
+            let reviewed = format!(
+                "{verb}{}/{}/{}",
+                resource.resource, resource.namespace, resource.name
+            );
             self.reviewed.lock().unwrap().push(reviewed.clone());
             if self.is_down {
                 return Err(HostError::Timeout);
@@ -338,58 +342,303 @@ fn nodes(allowed: &[&'static str]) -> Cluster {
     }
 }
 
+const NO_NODES: &str = "nodemaintenances.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot maintain resource \"nodes\" in API group \"\" at the cluster scope";
+
+/// A maintenance of nodes by name.
+fn of_nodes(names: &[&str]) -> Value {
+    let term =
+        |name: &&str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+    let terms: Vec<Value> = names.iter().map(term).collect();
+    json!({"metadata": {"name": "x"}, "spec": {"stage": "Idle", "nodeSelector": {"nodeSelectorTerms": terms}}})
+}
+
 #[tokio::test]
-async fn writing_a_maintenance_requires_permission_to_delete_each_node() {
-    let cannot = "nodemaintenances.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot delete resource \"nodes\" in API group \"\" at the cluster scope";
-    let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("old")), None);
-    assert_eq!(
-        write.outcome(nodes(&["nodes//"])).await,
-        (Ok(Vec::new()), vec!["nodes//".to_owned()])
+async fn a_maintenance_of_nodes_by_label_requires_the_right_for_all_nodes() {
+    let general = format!(
+        "{NO_NODES}: a selector other than matchFields of metadata.name with In requires the right for all nodes"
     );
-    let (outcome, mut reviewed) = write.outcome(nodes(&["nodes//a", "nodes//b"])).await;
-    reviewed.sort();
-    assert_eq!(outcome, Ok(Vec::new()));
-    assert_eq!(reviewed, ["nodes//", "nodes//a", "nodes//b"]);
-    let (outcome, _) = write.outcome(nodes(&["nodes//a"])).await;
-    assert_eq!(outcome, Err((403, format!("{cannot}: nodes \"b\""))));
-    let (outcome, _) = write.outcome(nodes(&[])).await;
-    assert_eq!(outcome, Err((403, format!("{cannot}: nodes \"a\", \"b\""))));
-    let (outcome, _) = write
-        .outcome(Cluster {
+    let mut changed = maintenance("old");
+    changed["spec"]["stage"] = json!("Cordon");
+    for (operation, object, old) in [
+        (Operation::Create, Some(maintenance("old")), None),
+        (Operation::Create, Some(maintenance("future")), None),
+        (Operation::Update, Some(changed), Some(maintenance("old"))),
+        (
+            Operation::Update,
+            Some(of_nodes(&["a"])),
+            Some(maintenance("old")),
+        ),
+        (Operation::Delete, None, Some(maintenance("old"))),
+        (
+            Operation::Delete,
+            None,
+            Some(json!({"spec": {"nodeSelector": 7}})),
+        ),
+    ] {
+        let write = Write::of(MAINTENANCE, operation, object, old);
+        let all = ["maintain nodes//".to_owned(), "nodes//".to_owned()];
+        assert_eq!(
+            write.outcome(nodes(&["maintain nodes//"])).await,
+            (Ok(Vec::new()), all[..1].to_vec())
+        );
+        assert_eq!(
+            write.outcome(nodes(&["nodes//"])).await,
+            (Ok(Vec::new()), all.to_vec())
+        );
+        let (outcome, reviewed) = write.outcome(nodes(&["maintain nodes//a", "nodes//b"])).await;
+        assert_eq!(outcome, Err((403, general.clone())));
+        assert_eq!(reviewed, all, "no review tells which nodes match");
+        let down = Cluster {
             is_down: true,
-            ..nodes(&[])
-        })
-        .await;
-    assert_eq!(outcome.unwrap_err().0, 500);
+            ..nodes(&["nodes//"])
+        };
+        assert_eq!(write.outcome(down).await.0.unwrap_err().0, 500);
+    }
+}
 
-    let none = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("future")), None);
-    assert_eq!(none.outcome(nodes(&["nodes//"])).await.0, Ok(Vec::new()));
+#[tokio::test]
+async fn a_maintenance_of_nodes_by_name_requires_the_right_for_each() {
+    let write = Write::of(MAINTENANCE, Operation::Create, Some(of_nodes(&["a", "b"])), None);
+    for allowed in [
+        &["maintain nodes//"][..],
+        &["maintain nodes//a", "maintain nodes//b"],
+        &["maintain nodes//a", "nodes//b"],
+    ] {
+        assert_eq!(
+            write.outcome(nodes(allowed)).await.0,
+            Ok(Vec::new()),
+            "{allowed:?}"
+        );
+    }
+    for (allowed, named) in [
+        (&[][..], "\"a\", \"b\""),
+        (&["maintain nodes//a"], "\"b\""),
+        (&["nodes//b"], "\"a\""),
+    ] {
+        assert_eq!(
+            write.outcome(nodes(allowed)).await.0,
+            Err((403, format!("{NO_NODES}: nodes {named}"))),
+            "{allowed:?}"
+        );
+    }
+    let absent = Write::of(MAINTENANCE, Operation::Create, Some(of_nodes(&["absent"])), None);
     assert_eq!(
-        none.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0,
-        403,
-        "permission for one node is not sufficient if none is selected"
+        absent.outcome(nodes(&[])).await.0,
+        Err((403, format!("{NO_NODES}: nodes \"absent\""))),
+        "the same answer as for a node that exists"
     );
-
-    let unreadable = Write::of(
+    let moved = Write::of(
         MAINTENANCE,
-        Operation::Delete,
-        None,
-        Some(json!({"spec": {"nodeSelector": 7}})),
+        Operation::Update,
+        Some(of_nodes(&["a"])),
+        Some(of_nodes(&["b"])),
     );
     assert_eq!(
-        unreadable.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0,
-        403
+        moved.outcome(nodes(&["maintain nodes//a"])).await.0,
+        Err((403, format!("{NO_NODES}: nodes \"b\"")))
     );
+    let many: Vec<String> = (0..501).map(|index| format!("n{index}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let write = Write::of(MAINTENANCE, Operation::Create, Some(of_nodes(&many)), None);
+    let (outcome, reviewed) = write.outcome(nodes(&[])).await;
+    assert_eq!(outcome.unwrap_err().0, 403);
+    assert_eq!(reviewed.len(), 2);
+}
 
-    let delete = Write::of(MAINTENANCE, Operation::Delete, None, Some(maintenance("old")));
-    assert_eq!(delete.outcome(nodes(&["nodes//a"])).await.0.unwrap_err().0, 403);
+/// A name with any other requirement could come to match other nodes.
+#[tokio::test]
+async fn only_names_count_as_a_list_of_names() {
+    let by_name = json!({"key": "metadata.name", "operator": "In", "values": ["a"]});
+    for term in [
+        json!({"matchFields": [by_name], "matchExpressions": [{"key": "l", "operator": "Exists"}]}),
+        json!({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["a"]}]}),
+        json!({"matchFields": []}),
+        json!({}),
+    ] {
+        let mut object = of_nodes(&["a"]);
+        object["spec"]["nodeSelector"]["nodeSelectorTerms"]
+            .as_array_mut()
+            .unwrap()
+            .push(term);
+        let write = Write::of(MAINTENANCE, Operation::Create, Some(object), None);
+        let (outcome, _) = write.outcome(nodes(&["maintain nodes//a"])).await;
+        assert_eq!(outcome.unwrap_err().0, 403);
+    }
+}
+
+#[tokio::test]
+async fn metadata_and_the_end_of_a_deleted_maintenance_require_no_right() {
+    let mut deleted = maintenance("old");
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut ended = deleted.clone();
+    ended["spec"]["stage"] = json!("Complete");
+    let mut labeled = maintenance("old");
+    labeled["metadata"]["labels"] = json!({"a": "b"});
+    labeled["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    for (object, old) in [(labeled, maintenance("old")), (ended.clone(), deleted.clone())] {
+        let write = Write::of(MAINTENANCE, Operation::Update, Some(object), Some(old));
+        assert_eq!(write.outcome(nodes(&[])).await, (Ok(Vec::new()), Vec::new()));
+    }
+    let mut drains = ended.clone();
+    drains["spec"]["stage"] = json!("Drain");
+    let mut other = ended.clone();
+    other["spec"]["reason"] = json!("other");
+    let mut alive = ended.clone();
+    alive["metadata"]["deletionTimestamp"] = Value::Null;
+    for (object, old) in [
+        (drains, deleted.clone()),
+        (other, deleted),
+        (alive, maintenance("old")),
+    ] {
+        let write = Write::of(MAINTENANCE, Operation::Update, Some(object), Some(old));
+        assert_eq!(write.outcome(nodes(&[])).await.0.unwrap_err().0, 403);
+    }
+}
+
+#[tokio::test]
+async fn nobody_without_rights_is_warned() {
+    let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance("mine")), None);
+    let (outcome, _) = write.outcome(nodes(&[])).await;
+    let (code, message) = outcome.unwrap_err();
+    assert_eq!(code, 403);
+    assert!(!message.contains("own"), "{message}");
+}
+
+mod status_access {
+    use super::*;
+
+    const COORDINATE: &str = "coordinate evictionrequests/shop/";
+    const ACME: &str = "intercept evictioninterceptors//acme.io.foo";
+    const OTHER: &str = "intercept evictioninterceptors//other.io.bar";
+
+    fn stored() -> Value {
+        json!({
+            "targetInterceptors": [{"name": "acme.io/foo"}, {"name": "other.io/bar"}],
+            "activeInterceptors": ["acme.io/foo"],
+            "interceptors": [{"name": "acme.io/foo", "activationTime": "2026-01-01T00:00:00Z"}, {"name": "other.io/bar"}],
+        })
+    }
+
+    fn with(status: &Value) -> Value {
+        let mut object = request("web-0");
+        object["status"] = status.clone();
+        object
+    }
+
+    /// A status update that sets the value at the pointer.
+    fn sets(pointer: &str, value: &Value) -> Write {
+        let (parent, last) = pointer.rsplit_once('/').unwrap();
+        let mut status = stored();
+        let parent = status.pointer_mut(parent).unwrap();
+        match parent {
+            Value::Array(items) => items.push(value.clone()),
+            parent => parent[last] = value.clone(),
+        }
+        let mut write = Write::of(
+            REQUEST,
+            Operation::Update,
+            Some(with(&status)),
+            Some(with(&stored())),
+        );
+        write.part = Part::Status;
+        write
+    }
+
+    fn condition(type_: &str) -> Value {
+        json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    }
+
+    /// Each of the rights is sufficient, and none of the others.
+    async fn check(pointer: &str, value: Value, sufficient: &[&'static str]) {
+        let write = sets(pointer, &value);
+        for right in [COORDINATE, "coordinate evictionrequests/shop/x", ACME, OTHER] {
+            let is_sufficient = sufficient.contains(&right)
+                || (right.starts_with("coordinate") && sufficient.contains(&COORDINATE));
+            let (outcome, _) = write.outcome(may(&[right])).await;
+            assert_eq!(
+                outcome.is_ok(),
+                is_sufficient,
+                "{pointer} {value} {right}: {outcome:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_interceptor_reports_requires_to_be_that_interceptor() {
+        let time = json!("2026-01-01T00:00:10Z");
+        for field in ["startTime", "heartbeatTime", "expectedFinishTime"] {
+            check(&format!("/interceptors/0/{field}"), time.clone(), &[ACME]).await;
+            check(&format!("/interceptors/1/{field}"), time.clone(), &[OTHER]).await;
+        }
+        check("/evictionRequestCancellationPolicy", json!("Forbid"), &[ACME]).await;
+        let heartbeat = sets("/interceptors/0/heartbeatTime", &time);
+        let forbidden = "evictionrequests.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot intercept resource \"evictioninterceptors\" in API group \"coordination.k8s.io\" at the cluster scope: interceptor \"acme.io/foo\"";
+        assert_eq!(
+            heartbeat.outcome(may(&[COORDINATE])).await,
+            (Err((403, forbidden.to_owned())), vec![ACME.to_owned()])
+        );
+    }
+
+    #[tokio::test]
+    async fn whatever_decides_requires_to_coordinate() {
+        for (pointer, value) in [
+            ("/targetInterceptors", json!([])),
+            ("/activeInterceptors", json!(["other.io/bar"])),
+            ("/processedInterceptors", json!(["acme.io/foo"])),
+            ("/interceptors/0/activationTime", json!("2026-01-01T00:00:01Z")),
+            ("/interceptors/-", json!({"name": "third.io/x"})),
+            ("/conditions", json!([condition("Evicted")])),
+            ("/conditions", json!([condition("Canceled")])),
+            ("/conditions", json!([condition("Blocked")])),
+            ("/observedGeneration", json!(2)),
+            ("/podEvictionStatus", json!({"failedAPIEvictionCounter": 1})),
+        ] {
+            check(pointer, value, &[COORDINATE]).await;
+        }
+        let evicted = sets("/conditions", &json!([condition("Evicted")]));
+        let forbidden = "evictionrequests.coordination.k8s.io \"x\" is forbidden: User \"jane\" cannot coordinate resource \"evictionrequests\" in API group \"coordination.k8s.io\" in the namespace \"shop\"";
+        assert_eq!(
+            evicted.outcome(may(&[ACME])).await,
+            (
+                Err((403, forbidden.to_owned())),
+                vec![COORDINATE.to_owned(), format!("{COORDINATE}x")]
+            )
+        );
+    }
+
+    #[tokio::test]
+    async fn ends_and_other_conditions_require_either() {
+        let time = json!("2026-01-01T00:00:10Z");
+        check("/interceptors/0/message", json!("late"), &[COORDINATE, ACME]).await;
+        check("/interceptors/1/completionTime", time, &[COORDINATE, OTHER]).await;
+        let own = json!([condition("example.com/Saved")]);
+        check("/conditions", own, &[COORDINATE, ACME, OTHER]).await;
+    }
+
+    #[tokio::test]
+    async fn a_status_that_does_not_change_is_not_reviewed() {
+        let mut write = sets("/activeInterceptors", &json!(["acme.io/foo"]));
+        assert_eq!(write.outcome(may(&[])).await, (Ok(Vec::new()), Vec::new()));
+        write.part = Part::Main;
+        assert_eq!(write.outcome(may(&[])).await, (Ok(Vec::new()), Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_cannot_be_asked_allows_nothing() {
+        let write = sets("/observedGeneration", &json!(2));
+        let down = Cluster {
+            is_down: true,
+            ..may(&[COORDINATE])
+        };
+        assert_eq!(write.outcome(down).await.0.unwrap_err().0, 500);
+    }
 }
 
 #[tokio::test]
 async fn selections_of_all_nodes_or_the_own_node_cause_warnings() {
     let warnings = |label: &'static str| async move {
         let write = Write::of(MAINTENANCE, Operation::Create, Some(maintenance(label)), None);
-        write.outcome(nodes(&["nodes//"])).await.0.unwrap()
+        write.outcome(nodes(&["maintain nodes//"])).await.0.unwrap()
     };
     assert_eq!(warnings("old").await, Vec::<String>::new());
     assert_eq!(

@@ -12,6 +12,7 @@ use drydock_storage::Revision;
 use thiserror::Error;
 
 use super::object::CachedObject;
+use crate::request::negotiate::MediaType;
 use crate::request::projection::Projection;
 
 /// What happened to an object, as seen through the selection of a watch.
@@ -25,14 +26,15 @@ pub enum WatchKind {
     Deleted,
 }
 
-/// Identifies an encoding: encoders of one resource with equal ids write the same bytes. Watches are always encoded as
-/// JSON.
+/// Identifies an encoding: encoders of one resource with equal ids write the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EncoderId {
     /// The served version or resource.
     pub face: &'static str,
     /// What is shown of an object.
     pub projection: Projection,
+    /// How it is written.
+    pub media_type: MediaType,
 }
 
 /// An object could not be encoded as requested.
@@ -173,7 +175,11 @@ mod tests {
                     for round in 0..100 {
                         let face = ["a", "b", "c", "d", "e"][(round + thread) % 5];
                         let projection = Projection::Object;
-                        let id = EncoderId { face, projection };
+                        let id = EncoderId {
+                            face,
+                            projection,
+                            media_type: MediaType::Json,
+                        };
                         let kind = [WatchKind::Added, WatchKind::Deleted][round % 2];
                         let (frame, _) = encodings.get(id, kind, || {
                             calls.fetch_add(1, Ordering::Relaxed);

@@ -80,7 +80,7 @@ mod watcher;
 
 pub use crate::request::freshness::{Freshness, ListState, WatchStart};
 pub use config::{CacheConfig, CacheLimits};
-pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, PageOf, TokenError};
+pub use continue_token::{ContinueToken, EXPIRED_WITH_TOKEN, PageOf, TokenError, fuzz_continue_token};
 pub use encode_once::{EncodeError, EncoderId, EventEncoder, WatchKind};
 pub use error::{ReadError, WatchEnd};
 pub use feed::Feeder;

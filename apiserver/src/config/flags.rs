@@ -155,7 +155,7 @@ pub struct ServerFlags {
         value_name = "DURATION"
     )]
     request_timeout: GoDuration,
-    /// Maximum number of concurrent reads; 0 = no limit.
+    /// Maximum number of concurrent reads, shared by the priority levels of users; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_MAX_REQUESTS_INFLIGHT",
@@ -163,7 +163,7 @@ pub struct ServerFlags {
         value_name = "COUNT"
     )]
     max_requests_inflight: usize,
-    /// Maximum number of concurrent writes; 0 = no limit.
+    /// Maximum number of concurrent writes, shared by the priority levels of users; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_MAX_MUTATING_REQUESTS_INFLIGHT",

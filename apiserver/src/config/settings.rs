@@ -63,9 +63,35 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
+/// Settings of a store in etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// Client URLs of the members.
+    pub servers: Vec<String>,
+    /// Certificates.
+    pub files: EtcdFiles,
+    /// What precedes every key.
+    pub prefix: String,
+    /// How often history is compacted; zero = never.
+    pub compaction_interval: Duration,
+}
+
+/// Certificates for the connections to etcd, PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdFiles {
+    /// The authorities that sign the certificates of etcd.
+    pub ca: Option<PathBuf>,
+    /// The client certificate.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+}
+
 /// Settings of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
+    /// Settings of etcd if objects are stored there; all others are those of the embedded store.
+    pub etcd: Option<EtcdConfig>,
     /// Folder of the store.
     pub data_dir: PathBuf,
     /// When a write is acknowledged.

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     error::ConfigError,
+    etcd::EtcdFlags,
     settings::StorageConfig,
     values::{Bytes, Durability, GoDuration},
 };
@@ -15,6 +16,9 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/drydock";
 /// Flags of the store, common to the server and the `storage` commands.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct StorageFlags {
+    /// Which backend, and etcd.
+    #[command(flatten)]
+    etcd: EtcdFlags,
     /// Folder of the store.
     #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
@@ -30,8 +34,8 @@ pub struct StorageFlags {
         value_name = "DURATION"
     )]
     history_window: GoDuration,
-    /// Total bytes of all objects, which are held in memory, at which creates and updates that grow are rejected; 0 = no
-    /// limit.
+    /// Total bytes of all objects, which are held in memory, at which creates and updates that grow are rejected. Status and
+    /// deletions may exceed it by a quarter; 0 = no limit.
     #[arg(
         long,
         env = "DRYDOCK_STORAGE_OBJECT_BYTES_LIMIT",
@@ -63,6 +67,7 @@ impl StorageFlags {
             return Err(ConfigError::value("--history-window", "must be at least 1s"));
         }
         Ok(StorageConfig {
+            etcd: self.etcd.validated()?,
             data_dir: self.data_dir.clone(),
             durability: self.storage_durability,
             history_window: self.history_window.0,

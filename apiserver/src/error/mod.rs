@@ -4,7 +4,11 @@
 //! codes. Clients match reasons, codes and many of the messages, so there is a constructor for each error that Kubernetes
 //! knows: errors about objects and permissions in `objects`, about the request in `requests`, about the state of the server
 //! in `server`. The cause is logged and never sent.
+//!
+//! Whatever a client sent, a response has at most 100 causes and about 64 KiB: longer messages, names and causes are cut
+//! here. Code that prints many or long values cuts them earlier, so that they are never built.
 
+mod limits;
 mod objects;
 mod requests;
 mod server;
@@ -71,7 +75,8 @@ impl ApiError {
         Self::from_status(Status::failure(reason.code(), Some(reason), message))
     }
 
-    fn from_status(status: Status) -> Self {
+    fn from_status(mut status: Status) -> Self {
+        limits::cut_message(&mut status.message);
         Self(Box::new(Inner {
             status,
             encoding: Encoding::Status,
@@ -89,7 +94,7 @@ impl ApiError {
 
     fn about(mut self, object: GroupResource<'_>, name: &str) -> Self {
         let details = self.0.status.details.get_or_insert_default();
-        name.clone_into(&mut details.name);
+        details.name = limits::cut_name(name).into_owned();
         object.group.clone_into(&mut details.group);
         object.resource.clone_into(&mut details.kind);
         self
@@ -109,10 +114,10 @@ impl ApiError {
         self
     }
 
-    /// Sets the causes.
+    /// Sets the causes. What exceeds the limits of a response is dropped; an iterator is not read further.
     #[must_use]
-    pub fn causes(mut self, causes: Vec<StatusCause>) -> Self {
-        self.0.status.details.get_or_insert_default().causes = causes;
+    pub fn causes(mut self, causes: impl IntoIterator<Item = StatusCause>) -> Self {
+        self.0.status.details.get_or_insert_default().causes = limits::first_causes(causes);
         self
     }
 
@@ -129,6 +134,7 @@ impl ApiError {
     fn escaped(mut self) -> Self {
         if let Cow::Owned(escaped) = escape_html(&self.0.status.message) {
             self.0.status.message = Cow::Owned(escaped);
+            limits::cut_message(&mut self.0.status.message);
         }
         self
     }

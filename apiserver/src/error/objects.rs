@@ -1,11 +1,13 @@
 //! Errors about an object, or about the permissions of a user.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
+use drydock_machinery::excerpt;
 use drydock_machinery::field_error::{ErrorList, quoted};
 
-use super::{ApiError, GroupResource, Reason, StatusCause};
+use super::{ApiError, GroupResource, Reason, StatusCause, limits};
 
 /// The attributes of a resource request that is not permitted, for the message of its 403.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +32,11 @@ impl ApiError {
     /// 404: no such object.
     #[must_use]
     pub fn not_found(resource: GroupResource<'_>, name: &str) -> Self {
-        Self::new(Reason::NotFound, format!("{resource} {} not found", quoted(name))).about(resource, name)
+        Self::new(
+            Reason::NotFound,
+            format!("{resource} {} not found", quoted_name(name)),
+        )
+        .about(resource, name)
     }
 
     /// 409: an object with this name exists.
@@ -38,7 +44,7 @@ impl ApiError {
     pub fn already_exists(resource: GroupResource<'_>, name: &str) -> Self {
         Self::new(
             Reason::AlreadyExists,
-            format!("{resource} {} already exists", quoted(name)),
+            format!("{resource} {} already exists", quoted_name(name)),
         )
         .about(resource, name)
     }
@@ -50,7 +56,7 @@ impl ApiError {
             Reason::AlreadyExists,
             format!(
                 "object is being deleted: {resource} {} already exists",
-                quoted(name)
+                quoted_name(name)
             ),
         )
         .about(resource, name)
@@ -63,7 +69,7 @@ impl ApiError {
             Reason::AlreadyExists,
             format!(
                 "{resource} {} already exists, the server was not able to generate a unique name for the object",
-                quoted(name)
+                quoted_name(name)
             ),
         )
         .about(resource, name)
@@ -77,7 +83,7 @@ impl ApiError {
             Reason::Conflict,
             format!(
                 "Operation cannot be fulfilled on {resource} {}: {why}",
-                quoted(name)
+                quoted_name(name)
             ),
         )
         .about(resource, name)
@@ -88,10 +94,21 @@ impl ApiError {
     pub fn immutable_uid(kind: GroupResource<'_>, name: &str, sent: &str) -> Self {
         let cause = StatusCause {
             reason: "FieldValueInvalid".into(),
-            message: format!("Invalid value: {sent:?}: field is immutable"),
+            message: format!("Invalid value: {}: field is immutable", quoted_name(sent)),
             field: "metadata.uid".to_owned(),
         };
         Self::invalid(kind, name, vec![cause])
+    }
+
+    /// 422: an update without a resourceVersion. It names the resource where others name the kind, as in kube-apiserver.
+    #[must_use]
+    pub fn revision_required(resource: GroupResource<'_>, name: &str) -> Self {
+        let cause = StatusCause {
+            reason: "FieldValueInvalid".into(),
+            message: "Invalid value: 0: must be specified for an update".to_owned(),
+            field: "metadata.resourceVersion".to_owned(),
+        };
+        Self::invalid(resource, name, vec![cause])
     }
 
     /// 409: an apply would change fields of other managers. Causes are (message, field).
@@ -105,7 +122,8 @@ impl ApiError {
             message,
             field,
         });
-        Self::new(Reason::Conflict, message.to_string()).causes(causes.collect())
+        let message = excerpt::print(&message, limits::MAX_MESSAGE_BYTES);
+        Self::new(Reason::Conflict, message).causes(causes)
     }
 
     /// 410: the revision or the continue token has expired. `continue_token` continues the list at the current state, without
@@ -119,25 +137,28 @@ impl ApiError {
 
     /// 422 from causes. The message lists `field: message` of each, without duplicates.
     #[must_use]
-    pub fn invalid(kind: GroupResource<'_>, name: &str, causes: Vec<StatusCause>) -> Self {
-        let mut bodies: Vec<String> = Vec::with_capacity(causes.len());
-        for cause in &causes {
-            let body = if cause.field.is_empty() {
-                cause.message.clone()
-            } else {
-                format!("{}: {}", cause.field, cause.message)
-            };
-            if !bodies.contains(&body) {
-                bodies.push(body);
-            }
-        }
+    pub fn invalid(
+        kind: GroupResource<'_>,
+        name: &str,
+        causes: impl IntoIterator<Item = StatusCause>,
+    ) -> Self {
+        let causes = limits::first_causes(causes);
+        let mut seen = HashSet::new();
+        let bodies: Vec<String> = causes
+            .iter()
+            .map(|cause| match cause.field.as_str() {
+                "" => cause.message.clone(),
+                field => format!("{field}: {}", cause.message),
+            })
+            .filter(|body| seen.insert(body.clone()))
+            .collect();
         let list = match bodies.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
         Self::new(
             Reason::Invalid,
-            format!("{kind} {} is invalid: {list}", quoted(name)),
+            format!("{kind} {} is invalid: {list}", quoted_name(name)),
         )
         .about(kind, name)
         .causes(causes)
@@ -153,7 +174,7 @@ impl ApiError {
         });
         Self::new(Reason::Invalid, errors.invalid_message(&kind.to_string(), name))
             .about(kind, name)
-            .causes(causes.collect())
+            .causes(causes)
     }
 
     /// 403 of an admission rule; `why` is the rule's text. `name` may be empty.
@@ -162,7 +183,7 @@ impl ApiError {
         let message = if name.is_empty() {
             format!("{resource} is forbidden: {why}")
         } else {
-            format!("{resource} {} is forbidden: {why}", quoted(name))
+            format!("{resource} {} is forbidden: {why}", quoted_name(name))
         };
         Self::new(Reason::Forbidden, message).about(resource, name)
     }
@@ -222,6 +243,11 @@ impl ApiError {
             .escaped()
             .nosniff()
     }
+}
+
+/// A name in quotes, cut if it is too long to be valid.
+fn quoted_name(name: &str) -> String {
+    quoted(&limits::cut_name(name))
 }
 
 /// `User "u" cannot delete resource "pods" in API group "" in the namespace "ns"`, with `: reason` if there is one.

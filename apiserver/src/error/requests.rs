@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::{ApiError, Reason};
+use http::StatusCode;
+
+use super::{ApiError, Reason, Status};
 
 /// The largest accepted request body in bytes: 3 MiB.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -28,6 +30,22 @@ impl ApiError {
             "the server rejected our request due to an error in our request",
         )
         .empty_details()
+    }
+
+    /// 403: a WebSocket handshake without an `Origin` that is a URL.
+    #[must_use]
+    pub fn forbidden_origin() -> Self {
+        Self::new(Reason::Forbidden, "the Origin header is missing or not a URL")
+    }
+
+    /// 404 as text: a path outside all groups and versions that are served.
+    #[must_use]
+    pub fn no_page() -> Self {
+        Self::text(
+            StatusCode::NOT_FOUND,
+            Some(Reason::NotFound),
+            "404 page not found\n",
+        )
     }
 
     /// 404 of the router: unknown resource, version, subresource or scope.
@@ -103,6 +121,13 @@ impl ApiError {
     #[must_use]
     pub fn body_too_large() -> Self {
         Self::too_large(format!("Request entity too large: limit is {BODY_LIMIT}"))
+    }
+
+    /// 414: path and query together may have `most` bytes.
+    #[must_use]
+    pub fn target_too_long(most: usize) -> Self {
+        let message = format!("the request URI is too long: at most {most} bytes are allowed");
+        Self::from_status(Status::failure(StatusCode::URI_TOO_LONG, None, message))
     }
 
     /// 413 with the given message: too many patch operations, an object above the store's limit.

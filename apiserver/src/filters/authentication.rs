@@ -1,7 +1,7 @@
 //! Identifies the user of a request.
 //!
-//! Front-proxy headers are tried first, then the client's own certificate, then a bearer token; the first that succeeds
-//! counts. A request without any credential is anonymous. An invalid credential is 401 and never becomes anonymous.
+//! Front-proxy headers are tried first, then the client's own certificate, then a bearer token, which a WebSocket may carry
+//! as a subprotocol; the first that succeeds counts. A request without any credential is anonymous. An invalid credential is 401 and never becomes anonymous.
 //! Identity is established per request and never kept with a connection.
 
 use std::{
@@ -19,11 +19,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     error::ApiError,
     host::{
-        AuthenticationConfig, TokenVerdict,
+        AuthenticationConfig, TokenVerdict, TrustBundle,
         request_header::strip_standard,
         reviews::{Reviews, Source},
     },
-    http::connection::Connection,
+    http::{certificate::PeerCertificates, connection::Connection, streams::PeerKind, websocket},
     metrics::{Metrics, Outcome},
     request::{UserInfo, Warnings},
 };
@@ -58,6 +58,13 @@ pub(super) struct Authenticated {
     pub(super) by_front_proxy: bool,
 }
 
+impl Authenticated {
+    /// Whether the client has no credential of its own.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.user.is_anonymous() && !self.by_front_proxy
+    }
+}
+
 type Cause = Box<dyn Error + Send + Sync>;
 
 impl Authenticator {
@@ -73,6 +80,23 @@ impl Authenticator {
         }
     }
 
+    /// Who a peer with these certificates is at this moment, for the limits of its connection.
+    pub(super) fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        let config = Arc::clone(&self.config.borrow());
+        let now = self.clock.now();
+        let by = |ca: &Arc<TrustBundle>| certificates.verified(ca, now).ok();
+        if let Some(front_proxy) = &config.request_header
+            && let Some(leaf) = front_proxy.ca.as_ref().and_then(by)
+            && front_proxy.allows(&leaf.common_name)
+        {
+            return PeerKind::FrontProxy;
+        }
+        match config.client_ca.as_ref().and_then(by) {
+            Some(_) => PeerKind::Client,
+            None => PeerKind::Stranger,
+        }
+    }
+
     /// The user of a request. Removes every credential and identity header.
     ///
     /// A client without an identity of its own gets one response per HTTP/2 connection, as over HTTP/1.1 without
@@ -82,18 +106,14 @@ impl Authenticator {
         connection: &Connection,
         headers: &mut HeaderMap,
         warnings: &Warnings,
-    ) -> Result<Arc<UserInfo>, ApiError> {
+    ) -> Result<Authenticated, ApiError> {
         let before = Instant::now();
         let result = self.authenticate(connection, headers, warnings).await;
         self.metrics.filtered("authentication", before.elapsed());
-        let is_stranger = match &result {
-            Ok(found) => found.user.is_anonymous() && !found.by_front_proxy,
-            Err(_) => true,
-        };
-        if is_stranger && connection.http2 {
+        if connection.http2 && result.as_ref().map_or(true, Authenticated::is_stranger) {
             connection.close();
         }
-        result.map(|found| found.user)
+        result
     }
 
     async fn authenticate(
@@ -104,7 +124,10 @@ impl Authenticator {
     ) -> Result<Authenticated, ApiError> {
         let before = Instant::now();
         let config = Arc::clone(&self.config.borrow());
-        let result = self.identify(&config, connection, headers, warnings).await;
+        let carried = websocket::take_token(headers);
+        let result = self
+            .identify(&config, connection, headers, carried, warnings)
+            .await;
         match &config.request_header {
             Some(front_proxy) => front_proxy.strip(headers),
             None => strip_standard(headers),
@@ -127,6 +150,7 @@ impl Authenticator {
         config: &AuthenticationConfig,
         connection: &Connection,
         headers: &HeaderMap,
+        carried: Result<Option<String>, &'static str>,
         warnings: &Warnings,
     ) -> Result<Authenticated, Vec<Cause>> {
         let mut causes: Vec<Cause> = Vec::new();
@@ -147,7 +171,14 @@ impl Authenticator {
             Ok(None) => {}
             Err(cause) => causes.push(cause),
         }
-        if let Some(token) = bearer_token(headers, warnings) {
+        let carried = carried.unwrap_or_else(|cause| {
+            causes.push(cause.into());
+            None
+        });
+        for token in bearer_token(headers, warnings)
+            .into_iter()
+            .chain(carried.as_deref())
+        {
             match self.by_token(token, connection.remote.ip()).await {
                 Ok(user) => {
                     return Ok(Authenticated {

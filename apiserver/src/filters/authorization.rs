@@ -9,10 +9,33 @@ use super::state::RequestState;
 use crate::{
     authorization::{Authorizer, Decision, attributes, denial},
     error::ApiError,
-    host::AccessReview,
+    health::is_health_path,
+    host::{AccessReview, HostError},
     metrics::Metrics,
     request::UserInfo,
 };
+
+/// Refuses the request of a client without a credential, unless its path is open to everybody.
+///
+/// # Errors
+/// 403, as if the host did not allow it.
+pub(super) fn refuse_stranger(
+    authorizer: &Authorizer,
+    state: &RequestState,
+    user: &Arc<UserInfo>,
+) -> Result<(), ApiError> {
+    let review = AccessReview {
+        user: Arc::clone(user),
+        attributes: attributes(&state.info, &state.query),
+    };
+    let is_public = state.info.resource.is_none()
+        && (is_health_path(&state.info.path) || matches!(state.info.path.as_str(), "/version" | "/version/"));
+    if is_public || authorizer.is_open(&review.attributes) {
+        Ok(())
+    } else {
+        Err(denial(&review, ""))
+    }
+}
 
 /// Lets an allowed request pass.
 pub(super) async fn filter(
@@ -33,6 +56,9 @@ pub(super) async fn filter(
         Ok(Decision::Allow) => Ok(()),
         Ok(Decision::Forbid(reason)) => Err(denial(&review, &reason)),
         Err(error) => {
+            if matches!(*error, HostError::Overloaded) {
+                return Err(ApiError::overloaded().because(error));
+            }
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             Err(ApiError::dependency_failed(target, &error).because(error))
         }

@@ -10,9 +10,9 @@ use super::{
     authentication::Authenticator,
     authorization, compression,
     deadline::Deadlines,
+    flow_control::{FlowControl, InFlightLimits},
     head,
     impersonation::{self, Identity},
-    max_in_flight::{InFlightLimits, MaxInFlight},
     own_paths::OwnPaths,
     panic, request_info, request_log, request_metrics, response_headers, routes_installed, shutdown,
     state::RequestState,
@@ -24,8 +24,10 @@ use crate::{
     health::{Health, Mark},
     http::{
         body::{RequestBody, ResponseBody},
+        certificate::PeerCertificates,
         connection::{Connection, Service},
         shutdown::Stages,
+        streams::PeerKind,
     },
     metrics::{Exposition, Metrics},
     request::{RequestContext, Warnings, info::user_agent},
@@ -44,6 +46,15 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<ResponseBody>> + Send;
 }
 
+/// What clients without a credential may ask for. Anonymous users whom a front proxy names are users like others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnonymousAccess {
+    /// Health, the version and the paths that are open to all: strangers then cost no reviews.
+    OpenPaths,
+    /// Whatever the host allows.
+    Reviewed,
+}
+
 /// The parts of a [`Chain`].
 #[derive(Debug)]
 pub struct ChainParts<H> {
@@ -51,6 +62,8 @@ pub struct ChainParts<H> {
     pub authenticator: Authenticator,
     /// Decides what the user may do; shared with admission.
     pub authorizer: Arc<Authorizer>,
+    /// What clients without a credential may ask for.
+    pub anonymous: AnonymousAccess,
     /// Limits on concurrent requests.
     pub limits: InFlightLimits,
     /// Time limit of a request that is not a watch.
@@ -75,7 +88,8 @@ pub struct Chain<H> {
     pub(super) routes_installed: Mark,
     authenticator: Authenticator,
     authorizer: Arc<Authorizer>,
-    max_in_flight: MaxInFlight,
+    flow_control: FlowControl,
+    anonymous: AnonymousAccess,
     request_timeout: Duration,
     own_paths: OwnPaths,
     metrics: Metrics,
@@ -91,7 +105,8 @@ impl<H: Handler> Chain<H> {
             routes_installed: parts.routes_installed,
             authenticator: parts.authenticator,
             authorizer: parts.authorizer,
-            max_in_flight: MaxInFlight::new(parts.limits),
+            flow_control: FlowControl::new(parts.limits, &parts.metrics),
+            anonymous: parts.anonymous,
             request_timeout: parts.request_timeout,
             own_paths: OwnPaths::new(parts.health, parts.exposition),
             metrics: parts.metrics,
@@ -125,6 +140,10 @@ impl<H: Handler> Chain<H> {
 }
 
 impl<H: Handler> Service for Chain<H> {
+    fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        self.authenticator.peer(certificates)
+    }
+
     async fn serve(
         &self,
         connection: &Connection,
@@ -145,22 +164,29 @@ impl<H: Handler> Service for Chain<H> {
         // Futures are pinned where they are made, so that the filters around them hold a pointer and no copy.
         let filtered = pin!(async {
             parsed?;
-            // Upgrade: not supported by any handler.
-            upgrade::refuse(request.headers())?;
+            // Upgrade: only watches support one.
+            upgrade::check(&state.info, request.headers())?;
             // Shutdown: before authentication, which costs a review; the request counts as in flight from here.
             let in_flight = shutdown::admit(&self.stages, &state.info, request.headers(), connection)?;
             // Deadline: everything inside shares the time limit of the request, its body included.
             let deadlines = Deadlines::of(state, self.request_timeout)?;
             let admitted = pin!(async {
                 // Authentication: before anything that reveals what is served or stored. 401.
-                let user = self
+                let found = self
                     .authenticator
                     .filter(connection, request.headers_mut(), &state.warnings)
                     .await?;
+                // Strangers: before anything that costs a review or takes a place. 403.
+                if found.is_stranger() && self.anonymous == AnonymousAccess::OpenPaths {
+                    authorization::refuse_stranger(authorizer, state, &found.user)?;
+                }
                 // Impersonation: all that follows concerns the impersonated user. 403.
-                let identity = impersonation::filter(authorizer, user, request.headers_mut()).await?;
-                // Flow control: needs the user, since system:masters is exempt. 429.
-                let _permit = self.max_in_flight.filter(state, &identity.user, metrics)?;
+                let identity = impersonation::filter(authorizer, found.user, request.headers_mut()).await?;
+                // Flow control: by user, so after it is known. 429.
+                let seat = self
+                    .flow_control
+                    .filter(state, &identity.user, deadlines.earliest(), metrics);
+                let _admitted = seat.await?;
                 // Authorization: after flow control, which limits the reviews that the host is asked for. 403.
                 authorization::filter(authorizer, state, &identity.user, request.uri(), metrics).await?;
                 state.set_authorized();

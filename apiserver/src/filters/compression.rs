@@ -47,7 +47,7 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
     }
     let (mut parts, mut body) = response.into_parts();
     // Guards belong to the body that is sent, not to the one that is read here.
-    let guards = body.release();
+    let (guards, deadline) = (body.release(), body.deadline());
     // A stream does not know its size: read up to the threshold.
     let (mut head, mut length) = (Vec::new(), 0);
     while length <= THRESHOLD {
@@ -72,7 +72,9 @@ pub(super) async fn compress(response: Response<ResponseBody>, accepts: bool) ->
     parts.headers.remove(header::CONTENT_LENGTH);
     Response::from_parts(
         parts,
-        ResponseBody::abortable_stream(gzip(head, body)).holding(guards),
+        ResponseBody::abortable_stream(gzip(head, body))
+            .due(deadline)
+            .holding(guards),
     )
 }
 

@@ -9,9 +9,9 @@ mod authorization;
 pub mod chain;
 mod compression;
 mod deadline;
+mod flow_control;
 mod head;
 mod impersonation;
-mod max_in_flight;
 mod own_paths;
 mod panic;
 mod request_info;
@@ -25,8 +25,8 @@ mod upgrade;
 
 pub use self::{
     authentication::Authenticator,
-    chain::{Chain, ChainParts, Handler},
-    max_in_flight::InFlightLimits,
+    chain::{AnonymousAccess, Chain, ChainParts, Handler},
+    flow_control::InFlightLimits,
 };
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! PATCH with `application/apply-patch+yaml`: server-side apply of an object or its status.
+//! PATCH with `application/apply-patch+yaml` or `application/apply-patch+cbor`: server-side apply of an object or its status.
 
-use drydock_machinery::codec::{self, FieldValidation, strict_yaml_error};
+use drydock_machinery::codec::{self, Decoded, FieldValidation, cbor, strict_yaml_error};
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
@@ -16,13 +16,22 @@ use crate::request::options::WriteOptions;
 pub(super) async fn apply<S: Store>(
     call: &Call<'_, S>,
     body: RequestBody,
+    is_cbor: bool,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let representation = call.negotiate(ResponseKind::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse_apply(&call.context.query)?;
     let force = call.context.query.boolean("force").unwrap_or(false);
-    let decoded = codec::yaml::decode(&bytes)
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+    let undecodable =
+        |error: &dyn std::fmt::Display| ApiError::bad_request(format!("error decoding patch: {error}"));
+    let decoded = if is_cbor {
+        Decoded {
+            value: cbor::decode(&bytes).map_err(|error| undecodable(&error))?,
+            duplicates: Vec::new(),
+        }
+    } else {
+        codec::yaml::decode(&bytes).map_err(|error| undecodable(&error))?
+    };
     let config = match decoded.value {
         Value::Null => Value::Object(Map::new()),
         config => config,

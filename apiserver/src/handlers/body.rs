@@ -1,8 +1,8 @@
 //! Decodes and checks request bodies.
 
 use bytes::Bytes;
-use drydock_machinery::codec::protobuf::{self, Message};
-use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation};
+use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation, cbor, protobuf};
+use drydock_proto::protobuf::{META_V1_DELETE_OPTIONS, Message};
 use drydock_storage::Store;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -12,54 +12,93 @@ use super::call::Call;
 use crate::error::ApiError;
 use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::request::negotiate::MediaType;
+use crate::request::negotiate::{MediaType, object_types};
 
-/// The media types that a 415 lists.
-const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
+/// How many bytes of a body an error quotes.
+const QUOTED_BYTES: usize = 30;
 
-/// The encoding of the body; JSON if there is no `Content-Type`.
-///
-/// # Errors
-/// 415 for any other type.
-pub(super) fn content_type(headers: &HeaderMap) -> Result<MediaType, ApiError> {
+/// The media type of a body, without parameters.
+fn media_type(headers: &HeaderMap) -> &str {
     let text = headers
         .get(CONTENT_TYPE)
         .map_or(Ok(""), |value| value.to_str())
         .unwrap_or("?");
-    match text.split(';').next().unwrap_or_default().trim() {
-        "" | "application/json" | "*/*" => Ok(MediaType::Json),
-        "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(MediaType::Yaml),
-        _ => Err(ApiError::unsupported_media_type(BODY_TYPES)),
-    }
+    text.split(';').next().unwrap_or_default().trim()
 }
 
-/// Decodes a body as JSON or YAML.
+/// The encoding of the body; JSON if there is no `Content-Type`.
 ///
 /// # Errors
-/// The syntax error.
-pub(super) fn decode(bytes: &[u8], media_type: MediaType) -> Result<Decoded, DecodeError> {
+/// 415 for any other type, and for protobuf if it is not read here.
+pub(super) fn content_type(headers: &HeaderMap, has_protobuf: bool) -> Result<MediaType, ApiError> {
+    MediaType::of_body(media_type(headers))
+        .filter(|media_type| has_protobuf || *media_type != MediaType::Protobuf)
+        .ok_or_else(|| ApiError::unsupported_media_type(object_types(has_protobuf)))
+}
+
+/// Why a body cannot be decoded.
+enum Undecodable {
+    /// It is not in its encoding.
+    Syntax(String),
+    /// It is in its encoding, but does not hold such an object.
+    Content(String),
+}
+
+/// Decodes a body, in protobuf by this message.
+fn decode(
+    bytes: &[u8],
+    media_type: MediaType,
+    endpoint: &Endpoint,
+    message: Option<&Message>,
+) -> Result<Decoded, Undecodable> {
+    let syntax = |error: &dyn std::fmt::Display| Undecodable::Syntax(error.to_string());
+    let value = match (media_type, message) {
+        (MediaType::Json, _) => return codec::json::decode(bytes).map_err(|error| syntax(&error)),
+        (MediaType::Yaml, _) => return codec::yaml::decode(bytes).map_err(|error| syntax(&error)),
+        (MediaType::Cbor, _) => cbor::decode(bytes).map_err(|error| syntax(&error))?,
+        (MediaType::Protobuf, None) => return Err(Undecodable::Syntax("no protobuf message".to_owned())),
+        (MediaType::Protobuf, Some(message)) => {
+            protobuf::Envelope::parse(bytes).map_err(|error| syntax(&error))?;
+            protobuf::decode(bytes, message, Some(&endpoint.face().schema))
+                .map_err(|error| Undecodable::Content(error.to_string()))?
+        }
+    };
+    Ok(Decoded {
+        value,
+        duplicates: Vec::new(),
+    })
+}
+
+/// Decodes `DeleteOptions`.
+///
+/// # Errors
+/// 400 with the text of the decoder.
+pub(super) fn decode_options(bytes: &[u8], media_type: MediaType) -> Result<Value, ApiError> {
+    let refuse = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
     match media_type {
-        MediaType::Json => codec::json::decode(bytes),
-        MediaType::Yaml => codec::yaml::decode(bytes),
+        MediaType::Json => codec::json::decode(bytes)
+            .map(|decoded| decoded.value)
+            .map_err(|error| refuse(&error)),
+        MediaType::Yaml => codec::yaml::decode(bytes)
+            .map(|decoded| decoded.value)
+            .map_err(|error| refuse(&error)),
+        MediaType::Cbor => cbor::decode(bytes).map_err(|error| refuse(&error)),
+        MediaType::Protobuf => decode_protobuf(bytes, &META_V1_DELETE_OPTIONS),
     }
 }
 
 /// Whether the `Content-Type` is protobuf.
 #[must_use]
 pub fn is_protobuf(headers: &HeaderMap) -> bool {
-    let text = headers
-        .get(CONTENT_TYPE)
-        .map_or(Ok(""), |value| value.to_str())
-        .unwrap_or_default();
-    text.split(';').next().unwrap_or_default().trim() == protobuf::MEDIA_TYPE
+    media_type(headers) == protobuf::MEDIA_TYPE
 }
 
 /// Decodes a protobuf body to JSON.
 ///
 /// # Errors
 /// 400 for bytes that are not such a message.
-pub fn decode_protobuf(bytes: &[u8], message: Message) -> Result<Value, ApiError> {
-    protobuf::decode(bytes, message).map_err(|error| ApiError::bad_request(error.to_string()))
+pub fn decode_protobuf(bytes: &[u8], message: &Message) -> Result<Value, ApiError> {
+    protobuf::decode(bytes, message, None).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 /// Decodes the body of a create or update into an object in the version of the endpoint that fits its schema, with
@@ -75,7 +114,10 @@ pub(super) fn decode_object<S: Store>(
     validation: FieldValidation,
 ) -> Result<Value, ApiError> {
     let endpoint = &call.endpoint;
-    let decoded = decode(bytes, media_type).map_err(|error| undecodable(endpoint, bytes, &error))?;
+    let decoded = decode(bytes, media_type, endpoint, call.body_message()).map_err(|why| match why {
+        Undecodable::Syntax(error) => undecodable(endpoint, bytes, &error),
+        Undecodable::Content(error) => cannot_be_handled(endpoint, &error),
+    })?;
     let mut object = decoded.value;
     if object.is_null() {
         object = Value::Object(Map::new());
@@ -84,9 +126,10 @@ pub(super) fn decode_object<S: Store>(
     let unknown = endpoint
         .conform(&mut object)
         .map_err(|error| cannot_be_handled(endpoint, &error))?;
-    let strict = match media_type {
-        MediaType::Json => codec::strict_errors_in(bytes, decoded.duplicates, unknown),
-        MediaType::Yaml => codec::strict_errors(decoded.duplicates, unknown),
+    let strict = if media_type == MediaType::Json {
+        codec::strict_errors_in(bytes, decoded.duplicates, unknown)
+    } else {
+        codec::strict_errors(decoded.duplicates, unknown)
     };
     let warnings = validation
         .check(strict)
@@ -105,13 +148,27 @@ fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiErr
     ))
 }
 
-fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &DecodeError) -> ApiError {
-    let start: String =
-        String::from_utf8_lossy(bytes.get(..30.min(bytes.len())).unwrap_or_default()).into_owned();
+fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): {error} ({start})",
-        endpoint.kind()
+        "the object provided is unrecognized (must be of type {}): {error} ({})",
+        endpoint.kind(),
+        quoted(bytes)
     ))
+}
+
+/// The start of a body as an error shows it: text if it looks like JSON, otherwise hexadecimal digits.
+fn quoted(bytes: &[u8]) -> String {
+    let start = bytes.get(..QUOTED_BYTES).unwrap_or(bytes);
+    let more = if start.len() < bytes.len() { " ..." } else { "" };
+    match start.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
+        Some(_) => {
+            let mut text: String = start.iter().map(|byte| format!("{byte:02x}")).collect();
+            text.push_str(more);
+            text
+        }
+    }
 }
 
 /// Checks kind and version. If the body has none, those of the endpoint are set.

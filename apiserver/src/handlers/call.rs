@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use drydock_proto::protobuf::Message;
 use drydock_storage::Store;
 use http::HeaderMap;
 
@@ -59,7 +60,14 @@ impl<S: Store> Call<'_, S> {
     /// # Errors
     /// 406 if there is none.
     pub(super) fn negotiate(&self, kind: ResponseKind) -> Result<Representation, ApiError> {
-        negotiate::negotiate(&self.headers, &self.context.query, kind)
+        let has_protobuf = self.endpoint.face().message.is_some();
+        negotiate::negotiate(&self.headers, &self.context.query, kind, has_protobuf)
+    }
+
+    /// The protobuf message that bodies are read by; `None` if they may not be protobuf.
+    pub(super) fn body_message(&self) -> Option<&'static Message> {
+        let body_message = self.store.resource.capabilities.body_message;
+        self.endpoint.face().message.or(body_message)
     }
 
     /// The format of a response with one object.

@@ -1,7 +1,6 @@
 //! DELETE of one object.
 
 use bytes::Bytes;
-use drydock_machinery::codec::protobuf::DELETE_OPTIONS;
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 
@@ -21,13 +20,9 @@ pub(super) async fn options<S: Store>(
     let bytes: Bytes = body.read().await?;
     let value = if bytes.is_empty() {
         None
-    } else if body::is_protobuf(&call.headers) {
-        Some(body::decode_protobuf(&bytes, DELETE_OPTIONS)?)
     } else {
-        let media_type = body::content_type(&call.headers)?;
-        let decoded =
-            body::decode(&bytes, media_type).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        Some(decoded.value)
+        let media_type = body::content_type(&call.headers, true)?;
+        Some(body::decode_options(&bytes, media_type)?)
     };
     DeleteOptions::parse(&call.context.query, value, &call.endpoint.face().api_version)
 }

@@ -39,5 +39,5 @@ pub(super) async fn delete_collection<S: Store>(
         head: page.head,
         objects: Box::new(found.into_iter()),
     };
-    Ok(list::render(call, representation, include, page))
+    list::render(call, representation, include, page).await
 }

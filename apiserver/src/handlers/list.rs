@@ -15,7 +15,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::response;
+use super::list_binary::BinaryEncoder;
+use super::response::{self, Shape};
 use super::selection::selection;
 use crate::cache::{
     CachedObject, ContinueToken, EXPIRED_WITH_TOKEN, Freshness, ListState, PageOf, Query, ReadError,
@@ -41,6 +42,22 @@ pub(super) struct Head {
     remaining: Option<u64>,
 }
 
+impl Head {
+    /// The `ListMeta`.
+    pub(super) fn metadata(&self) -> Value {
+        let mut metadata = json!({ "resourceVersion": self.revision.to_string() });
+        if let Some(members) = metadata.as_object_mut() {
+            if let Some(token) = &self.continue_token {
+                members.insert("continue".to_owned(), token.clone().into());
+            }
+            if let Some(remaining) = self.remaining {
+                members.insert("remainingItemCount".to_owned(), remaining.into());
+            }
+        }
+        metadata
+    }
+}
+
 /// A page of objects.
 pub(super) struct Page {
     pub(super) head: Head,
@@ -51,7 +68,7 @@ pub(super) async fn list<S: Store>(call: &Call<'_, S>) -> Result<Response<Respon
     let representation = call.negotiate(ResponseKind::List)?;
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let page = page(call).await?;
-    Ok(render(call, representation, include, page))
+    render(call, representation, include, page).await
 }
 
 /// The page that a request selects.
@@ -105,19 +122,44 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
 }
 
 /// Writes a page in the negotiated representation.
-pub(super) fn render<S: Store>(
+///
+/// # Errors
+/// 500 for a stored object that cannot be decoded or converted, if that is found before the response begins.
+pub(super) async fn render<S: Store>(
     call: &Call<'_, S>,
     representation: Representation,
     include: IncludeObject,
     page: Page,
-) -> Response<ResponseBody> {
+) -> Result<Response<ResponseBody>, ApiError> {
+    let endpoint = call.endpoint.clone();
+    let media_type = representation.media_type;
+    if matches!(media_type, MediaType::Protobuf | MediaType::Cbor) {
+        let shape = Shape {
+            endpoint,
+            representation,
+        };
+        let (encoder, objects) = BinaryEncoder::prepare(shape, page.objects).await?;
+        return stream_page(encoder, &page.head, objects, media_type);
+    }
     let encoder = ListEncoder {
-        endpoint: call.endpoint.clone(),
+        endpoint,
         representation,
         include,
         now: call.store.clock().now(),
     };
-    stream_page(encoder, page)
+    stream_page(encoder, &page.head, page.objects, media_type)
+}
+
+/// Encodes a page piece by piece.
+pub(super) trait PageEncoder: Send + 'static {
+    /// Writes the document up to its first object.
+    fn write_start(&self, out: &mut BytesMut, head: &Head) -> Result<(), ApiError>;
+
+    /// Writes an object.
+    fn write(&self, out: &mut BytesMut, object: &CachedObject, first: bool) -> Result<(), ApiError>;
+
+    /// Writes the rest of the document after its last object.
+    fn write_end(&self, out: &mut BytesMut, is_empty: bool);
 }
 
 /// Encodes the objects of a list.
@@ -140,15 +182,7 @@ impl ListEncoder {
 
     /// The document without its objects.
     fn envelope(&self, head: &Head) -> Value {
-        let mut metadata = json!({ "resourceVersion": head.revision.to_string() });
-        if let Some(members) = metadata.as_object_mut() {
-            if let Some(token) = &head.continue_token {
-                members.insert("continue".to_owned(), token.clone().into());
-            }
-            if let Some(remaining) = head.remaining {
-                members.insert("remainingItemCount".to_owned(), remaining.into());
-            }
-        }
+        let metadata = head.metadata();
         match self.representation.transform {
             Transform::Table(version) => {
                 let columns = Some(self.endpoint.face().table.columns);
@@ -187,9 +221,18 @@ impl ListEncoder {
         })
     }
 
-    /// Writes the document up to its first object.
+    const fn layout(&self) -> Layout {
+        match (self.representation.media_type, self.representation.pretty) {
+            (MediaType::Yaml, _) => Layout::Yaml,
+            (_, false) => Layout::Compact,
+            (_, true) => Layout::Indented,
+        }
+    }
+}
+
+impl PageEncoder for ListEncoder {
     fn write_start(&self, out: &mut BytesMut, head: &Head) -> Result<(), ApiError> {
-        let envelope = response::encode(&self.envelope(head), self.representation)?;
+        let envelope = response::encode(&self.envelope(head), self.representation, None)?;
         let member = self.member();
         // The closing brace is removed, so that one more member can follow.
         let open = envelope
@@ -225,14 +268,13 @@ impl ListEncoder {
             }
             Layout::Yaml => {
                 out.extend_from_slice(b"\n- ");
-                let text = response::encode(&self.value(object)?, self.representation)?;
+                let text = response::encode(&self.value(object)?, self.representation, None)?;
                 write_indented(out, text.trim_ascii_end(), "  ");
             }
         }
         Ok(())
     }
 
-    /// Writes the rest of the document after its last object.
     fn write_end(&self, out: &mut BytesMut, is_empty: bool) {
         out.extend_from_slice(match (self.layout(), is_empty) {
             (Layout::Compact, _) => b"]}\n",
@@ -241,14 +283,6 @@ impl ListEncoder {
             (Layout::Yaml, true) => b" []\n",
             (Layout::Yaml, false) => b"\n",
         });
-    }
-
-    const fn layout(&self) -> Layout {
-        match (self.representation.media_type, self.representation.pretty) {
-            (MediaType::Json, false) => Layout::Compact,
-            (MediaType::Json, true) => Layout::Indented,
-            (MediaType::Yaml, _) => Layout::Yaml,
-        }
     }
 }
 
@@ -274,23 +308,22 @@ fn write_indented(out: &mut BytesMut, text: &[u8], indent: &str) {
 }
 
 /// A response with a page. The body is encoded while it is read. The objects come last, as in kube-apiserver.
-fn stream_page(encoder: ListEncoder, page: Page) -> Response<ResponseBody> {
-    let media_type = encoder.representation.media_type;
+fn stream_page<E: PageEncoder>(
+    encoder: E,
+    head: &Head,
+    objects: Objects,
+    media_type: MediaType,
+) -> Result<Response<ResponseBody>, ApiError> {
     let mut start = BytesMut::new();
-    if let Err(error) = encoder.write_start(&mut start, &page.head) {
-        return error.into_response();
-    }
+    encoder.write_start(&mut start, head)?;
     let mut state = PageStream {
         encoder,
-        objects: Some(page.objects),
+        objects: Some(objects),
         buffer: start,
         first: true,
     };
     // A page that fits into one buffer is sent with a Content-Length. Only larger ones are streamed.
-    let first = match state.fill() {
-        Ok(bytes) => bytes,
-        Err(error) => return error.into_response(),
-    };
+    let first = state.fill()?;
     let body = if state.objects.is_none() {
         ResponseBody::full(first)
     } else {
@@ -317,19 +350,19 @@ fn stream_page(encoder: ListEncoder, page: Page) -> Response<ResponseBody> {
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static(media_type.content_type()));
-    response
+    Ok(response)
 }
 
 /// The part of a page that has not been encoded yet.
-struct PageStream {
-    encoder: ListEncoder,
+struct PageStream<E> {
+    encoder: E,
     /// `None` once the last object has been encoded.
     objects: Option<Objects>,
     buffer: BytesMut,
     first: bool,
 }
 
-impl PageStream {
+impl<E: PageEncoder> PageStream<E> {
     fn fill(&mut self) -> Result<Bytes, ApiError> {
         while self.buffer.len() < BUFFER_BYTES {
             let Some(object) = self.objects.as_mut().and_then(Iterator::next) else {

@@ -11,6 +11,7 @@ mod delete;
 mod delete_collection;
 mod get;
 mod list;
+mod list_binary;
 mod patch;
 mod response;
 mod selection;
@@ -39,6 +40,7 @@ use crate::registry::resource::Part;
 use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 pub use self::body::{decode_protobuf, is_protobuf};
 
@@ -117,12 +119,8 @@ impl<S: Store> Api<S> {
             Verb::Get => get::get(&call).await,
             Verb::List => list::list(&call).await,
             Verb::Watch => watch::watch(&call).await,
-            Verb::Create => create::create(&call, body).await,
-            Verb::Update => update::update(&call, body).await,
-            Verb::Patch => patch::patch(&call, body).await,
-            Verb::Delete => delete::delete(&call, body).await,
-            Verb::DeleteCollection => delete_collection::delete_collection(&call, body).await,
-            Verb::Proxy | Verb::None => Err(ApiError::method_not_allowed()),
+            _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
+            _ => write(&call, verb, body).await,
         }
     }
 
@@ -143,7 +141,14 @@ impl<S: Store> Api<S> {
             let endpoint = matches.then(|| Endpoint::of(candidate, &resource.resource, &resource.version));
             endpoint.flatten().map(|endpoint| (store, endpoint))
         });
-        let (store, endpoint) = found.ok_or_else(ApiError::no_route)?;
+        let (store, endpoint) = found.ok_or_else(|| {
+            let mut versions = self.catalog.of_group_version(&resource.group, &resource.version);
+            if versions.next().is_some() {
+                ApiError::no_route()
+            } else {
+                ApiError::no_page()
+            }
+        })?;
         let namespaced = store.resource.is_namespaced();
         let is_item = !resource.name.is_empty();
         let in_namespace = !resource.namespace.is_empty();
@@ -209,7 +214,7 @@ impl<S: Store> Api<S> {
             return Err(if known {
                 ApiError::method_not_allowed()
             } else {
-                ApiError::no_route()
+                ApiError::no_page()
             });
         }
         if matches!(path, "/" | "/index.html") {
@@ -231,6 +236,7 @@ impl<S: Store> Api<S> {
                     pretty: true,
                     ..Representation::JSON
                 },
+                None,
             )?;
             return Ok(response::with_body(
                 http::StatusCode::OK,
@@ -240,7 +246,22 @@ impl<S: Store> Api<S> {
         }
         self.discovery
             .respond(path, headers)
-            .ok_or_else(ApiError::no_route)
+            .ok_or_else(ApiError::no_page)
+    }
+}
+
+async fn write<S: Store>(
+    call: &Call<'_, S>,
+    verb: Verb,
+    body: RequestBody,
+) -> Result<Response<ResponseBody>, ApiError> {
+    match verb {
+        Verb::Create => create::create(call, body).await,
+        Verb::Update => update::update(call, body).await,
+        Verb::Patch => patch::patch(call, body).await,
+        Verb::Delete => delete::delete(call, body).await,
+        Verb::DeleteCollection => delete_collection::delete_collection(call, body).await,
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 
@@ -262,7 +283,7 @@ fn check_name(name: &str) -> Result<(), ApiError> {
 impl<S: Store> Handler for Api<S> {
     async fn handle(&self, context: RequestContext, request: Request<RequestBody>) -> Response<ResponseBody> {
         let representation =
-            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Object).ok();
+            negotiate::negotiate(request.headers(), &context.query, ResponseKind::Status, true).ok();
         match self.dispatch(context, request).await {
             Ok(response) => response,
             Err(error) => response::error(error, representation),

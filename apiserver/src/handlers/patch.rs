@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 use drydock_machinery::codec::{self, FieldValidation, strict_errors};
+use drydock_machinery::excerpt;
+use drydock_machinery::field_error::quoted;
 use drydock_machinery::patch::{self, PatchError};
 use drydock_storage::Store;
 use http::header::CONTENT_TYPE;
@@ -20,18 +22,14 @@ use crate::request::Warnings;
 use crate::request::negotiate::ResponseKind;
 use crate::request::options::WriteOptions;
 
-/// The media types that a 415 lists. Strategic merge patches are not supported by kinds without them, as by custom resources.
-const PATCH_TYPES: &[&str] = &[
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-];
+/// How much of a patched object an error about it prints, in bytes.
+const MAX_SHOWN_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
 enum PatchType {
     Json,
     Merge,
-    Strategic(StrategicMerge),
+    Strategic(Option<StrategicMerge>),
 }
 
 /// The patch of a request, as a change that the registry applies to the current object.
@@ -47,7 +45,7 @@ struct Patch<'a> {
 
 /// 422 with the field `patch`, for a patched object that cannot be decoded.
 fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
-    let shown = serde_json::to_string(&patched.to_string()).unwrap_or_default();
+    let shown = excerpt::print(patched, MAX_SHOWN_BYTES);
     ApiError::invalid(
         GroupResource {
             group: "",
@@ -56,7 +54,7 @@ fn undecodable(patched: &Value, why: &dyn std::fmt::Display) -> ApiError {
         "",
         vec![StatusCause {
             reason: "FieldValueInvalid".into(),
-            message: format!("Invalid value: {shown}: {why}"),
+            message: format!("Invalid value: {}: {why}", quoted(&shown)),
             field: "patch".to_owned(),
         }],
     )
@@ -67,7 +65,10 @@ impl Change for Patch<'_> {
         let patched = match self.type_ {
             PatchType::Json => patch::json::apply(current, &self.bytes),
             PatchType::Merge => patch::merge::apply(current, &self.bytes, self.validation),
-            PatchType::Strategic(apply) => apply(current, &self.bytes),
+            PatchType::Strategic(Some(apply)) => apply(current, &self.bytes),
+            PatchType::Strategic(None) => {
+                patch::strategic::apply(current, &self.bytes, &self.endpoint.face().schema)
+            }
         }
         .map_err(patch_error)?;
         let mut object = patched.value;
@@ -141,11 +142,11 @@ pub(super) async fn patch<S: Store>(
     let type_ = match text.split(';').next().unwrap_or_default().trim() {
         "application/json-patch+json" => PatchType::Json,
         "application/merge-patch+json" => PatchType::Merge,
-        "application/strategic-merge-patch+json" => match call.store.resource.capabilities.strategic_merge {
-            Some(apply) => PatchType::Strategic(apply),
-            None => return Err(ApiError::unsupported_media_type(PATCH_TYPES)),
-        },
-        "application/apply-patch+yaml" => return Box::pin(apply::apply(call, body)).await,
+        "application/strategic-merge-patch+json" => {
+            PatchType::Strategic(call.store.resource.capabilities.strategic_merge)
+        }
+        "application/apply-patch+yaml" => return Box::pin(apply::apply(call, body, false)).await,
+        "application/apply-patch+cbor" => return Box::pin(apply::apply(call, body, true)).await,
         _ => return Err(ApiError::unsupported_media_type_route()),
     };
     let representation = call.negotiate(ResponseKind::Object)?;

@@ -1,8 +1,10 @@
 //! Responses in the negotiated representation: whole objects, tables, metadata, and errors.
 
 use bytes::{Bytes, BytesMut};
-use drydock_machinery::codec;
+use drydock_machinery::codec::{self, cbor, protobuf};
 use drydock_machinery::table::{Cell, Column};
+use drydock_proto::protobuf::{META_V1_PARTIAL_OBJECT_METADATA, META_V1_STATUS, Message};
+use drydock_storage::Revision;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -66,6 +68,49 @@ pub(super) fn table(
     })
 }
 
+/// The shape of objects in a binary encoding, where there are no tables.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    /// The version of the objects.
+    pub(super) endpoint: Endpoint,
+    /// The negotiated representation.
+    pub(super) representation: Representation,
+}
+
+impl Shape {
+    /// An object, or its metadata.
+    ///
+    /// # Errors
+    /// 500 for a stored value that cannot be decoded or converted.
+    pub(super) fn of(
+        &self,
+        value: &drydock_storage::Value,
+        revision: Option<Revision>,
+    ) -> Result<Value, ApiError> {
+        let object = self.endpoint.served(value, revision)?;
+        Ok(match self.metadata_version() {
+            Some(version) => partial(&object, version),
+            None => object,
+        })
+    }
+
+    /// The version of `meta.k8s.io`, if only metadata is shown.
+    pub(super) const fn metadata_version(&self) -> Option<MetaVersion> {
+        match self.representation.transform {
+            Transform::PartialObject(version) | Transform::PartialObjectList(version) => Some(version),
+            Transform::None | Transform::Table(_) => None,
+        }
+    }
+
+    /// The protobuf message of the objects.
+    pub(super) fn message(&self) -> Option<&'static Message> {
+        match self.metadata_version() {
+            Some(_) => Some(&META_V1_PARTIAL_OBJECT_METADATA),
+            None => self.endpoint.face().message,
+        }
+    }
+}
+
 impl Format<'_> {
     /// Converts an object to a table or to its metadata, if the client asked for that.
     #[must_use]
@@ -105,20 +150,29 @@ impl Format<'_> {
             out.extend_from_slice(b"\n");
             out.freeze()
         } else {
+            let shape = Shape {
+                endpoint: self.endpoint.clone(),
+                representation: self.representation,
+            };
             encode(
                 &self.transform(self.endpoint.served(&written.value, written.revision)?),
                 self.representation,
+                shape.message(),
             )?
         };
         Ok(with_body(code, self.representation.media_type, body))
     }
 }
 
-/// Encodes a value.
+/// Encodes a value, in protobuf as this message.
 ///
 /// # Errors
-/// 500 for a value that YAML cannot represent.
-pub(super) fn encode(value: &Value, representation: Representation) -> Result<Bytes, ApiError> {
+/// 500 for a value that its encoding cannot represent.
+pub(super) fn encode(
+    value: &Value,
+    representation: Representation,
+    message: Option<&Message>,
+) -> Result<Bytes, ApiError> {
     Ok(match (representation.media_type, representation.pretty) {
         (MediaType::Json, false) => {
             let mut bytes = codec::encode(value);
@@ -129,7 +183,21 @@ pub(super) fn encode(value: &Value, representation: Representation) -> Result<By
         (MediaType::Yaml, _) => serde_saphyr::to_string(value)
             .map_err(|error| ApiError::internal("the response cannot be written as YAML").because(error))?
             .into(),
+        (MediaType::Cbor, _) => cbor::encode(value).into(),
+        (MediaType::Protobuf, _) => protobuf::encode(value, message.ok_or_else(no_message)?)
+            .map_err(not_protobuf)?
+            .into(),
     })
+}
+
+/// 500 for a kind without a protobuf message, which negotiation rules out.
+pub(super) fn no_message() -> ApiError {
+    ApiError::internal("the kind has no protobuf message")
+}
+
+/// 500 for an object that does not fit its message.
+pub(super) fn not_protobuf(error: protobuf::EncodeError) -> ApiError {
+    ApiError::internal("the response cannot be written as protobuf").because(error)
 }
 
 /// A response with a body.
@@ -156,7 +224,7 @@ pub(super) fn status(
     Ok(with_body(
         StatusCode::OK,
         representation.media_type,
-        encode(&value, representation)?,
+        encode(&value, representation, Some(&META_V1_STATUS))?,
     ))
 }
 
@@ -166,7 +234,7 @@ pub(super) fn error(error: ApiError, representation: Option<Representation>) -> 
     let encoded = match representation {
         Some(representation) if !error.is_text() && representation != Representation::JSON => {
             let value = serde_json::to_value(error.status()).unwrap_or_default();
-            encode(&value, representation)
+            encode(&value, representation, Some(&META_V1_STATUS))
                 .ok()
                 .map(|body| (representation.media_type, body))
         }

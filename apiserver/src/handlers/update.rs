@@ -32,7 +32,7 @@ pub(super) async fn update<S: Store>(
     let representation = call.negotiate(ResponseKind::Object)?;
     let bytes = body.read().await?;
     let options = WriteOptions::parse("UpdateOptions", &call.context.query)?;
-    let media_type = body::content_type(&call.headers)?;
+    let media_type = body::content_type(&call.headers, call.body_message().is_some())?;
     let format = call.format(representation)?;
     let mut object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
     // Checked before the object is looked up, so that the error does not depend on whether the object exists.

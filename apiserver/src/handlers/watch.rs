@@ -1,33 +1,39 @@
-//! GET with `watch=true`: streams the events of a collection.
+//! GET with `watch=true`: streams the events of a collection, as the body of the response or over WebSocket.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use drydock_machinery::clock::Clock;
-use drydock_machinery::codec;
+use drydock_machinery::codec::{self, cbor, protobuf};
+use drydock_machinery::websocket::Framing;
+use drydock_proto::protobuf::{META_V1_STATUS, Message};
 use drydock_storage::{Revision, Store};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::response;
+use super::response::{self, Shape};
 use super::selection::selection;
 use crate::cache::{
     CachedObject, EncodeError, EncoderId, EventEncoder, WatchEnd, WatchKind, WatchRequest, Watcher,
 };
 use crate::error::ApiError;
 use crate::http::body::ResponseBody;
+use crate::http::websocket::Handshake;
 use crate::registry::endpoint::Endpoint;
-use crate::request::negotiate::{MetaVersion, Representation, ResponseKind, Transform};
+use crate::request::negotiate::{MediaType, MetaVersion, Representation, ResponseKind, Transform};
 use crate::request::options::WatchOptions;
 use crate::request::projection::{IncludeObject, Projection};
 
 /// The shortest duration of a watch whose client sets no timeout. The duration is random, up to twice this one, so that not all
 /// watches end at the same time.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// The length of an event in protobuf comes before it, in this many bytes.
+const LENGTH_PREFIX_BYTES: usize = 4;
 
 /// The longest duration of a watch, so that its end is a representable time.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24 * 365);
@@ -38,6 +44,8 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
     let include = IncludeObject::parse(&call.context.query, representation)?;
     let selection = selection(call).await?;
     let timeout = timeout(options.timeout_seconds);
+    // Before the watch begins, so that a handshake that is refused costs nothing.
+    let handshake = Handshake::of(&call.headers)?;
     let request = WatchRequest {
         selection,
         start: options.start,
@@ -51,11 +59,43 @@ pub(super) async fn watch<S: Store>(call: &Call<'_, S>) -> Result<Response<Respo
         include,
         call.store.shared_clock(),
     );
-    let mut response = Response::new(ResponseBody::stream(frames(watcher, encoder)));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let media_type = representation.media_type;
+    let frames = frames(watcher, encoder, media_type);
+    if let Some(handshake) = handshake {
+        let messages = frames.flat_map(move |buffer| stream::iter(messages(buffer, media_type)));
+        let framing = match media_type {
+            MediaType::Json | MediaType::Yaml => Framing::Text,
+            MediaType::Protobuf | MediaType::Cbor => Framing::Binary,
+        };
+        return Ok(handshake.response(ResponseBody::stream(messages), framing));
+    }
+    let mut response = Response::new(ResponseBody::stream(frames));
+    let content_type = HeaderValue::from_static(media_type.watch_content_type());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
+}
+
+/// The events in a buffer, one by one, without the framing of a stream.
+fn messages(mut buffer: Bytes, media_type: MediaType) -> Vec<Bytes> {
+    let mut messages = Vec::new();
+    while !buffer.is_empty() {
+        let length = match media_type {
+            MediaType::Json | MediaType::Yaml => {
+                let end = buffer.iter().position(|byte| *byte == b'\n');
+                end.map(|end| end + 1)
+            }
+            MediaType::Protobuf => {
+                let prefix = buffer.first_chunk().map(|prefix| u32::from_be_bytes(*prefix));
+                buffer.advance(buffer.len().min(LENGTH_PREFIX_BYTES));
+                prefix.and_then(|length| usize::try_from(length).ok())
+            }
+            MediaType::Cbor => cbor::first_length(&buffer),
+        };
+        // A buffer holds whole events.
+        let length = length.unwrap_or(buffer.len()).min(buffer.len());
+        messages.push(buffer.split_to(length));
+    }
+    messages
 }
 
 fn timeout(seconds: Option<i64>) -> Duration {
@@ -69,12 +109,13 @@ fn timeout(seconds: Option<i64>) -> Duration {
 fn frames<S: Store>(
     watcher: Watcher<S>,
     encoder: Box<dyn EventEncoder>,
+    media_type: MediaType,
 ) -> impl futures_util::Stream<Item = Bytes> + Send {
-    stream::unfold(Some((watcher, encoder)), |state| async move {
+    stream::unfold(Some((watcher, encoder)), move |state| async move {
         let (mut watcher, encoder) = state?;
         match watcher.next_buffer(&*encoder).await? {
             Ok(bytes) => Some((bytes, Some((watcher, encoder)))),
-            Err(end) => Some((error_frame(&end_error(end)), None)),
+            Err(end) => Some((error_frame(&end_error(end), media_type), None)),
         }
     })
 }
@@ -92,7 +133,17 @@ fn end_error(end: WatchEnd) -> ApiError {
     }
 }
 
-fn error_frame(error: &ApiError) -> Bytes {
+fn error_frame(error: &ApiError, media_type: MediaType) -> Bytes {
+    if matches!(media_type, MediaType::Protobuf | MediaType::Cbor) {
+        // A Status has only strings and numbers, so it can be encoded.
+        let status = serde_json::to_value(error.status()).unwrap_or_default();
+        let mut frame = BytesMut::new();
+        let written = write_binary_event("ERROR", &status, Some(&META_V1_STATUS), media_type, &mut frame);
+        if let Err(error) = written {
+            tracing::error!(%error, "the error of a watch cannot be encoded");
+        }
+        return frame.freeze();
+    }
     let mut frame = BytesMut::from(&b"{\"type\":\"ERROR\",\"object\":"[..]);
     let status = error.json(false);
     frame.extend_from_slice(status.trim_ascii_end());
@@ -115,6 +166,12 @@ fn encoder(
     include: IncludeObject,
     clock: Arc<dyn Clock>,
 ) -> Box<dyn EventEncoder> {
+    if matches!(representation.media_type, MediaType::Protobuf | MediaType::Cbor) {
+        return Box::new(BinaryEncoder(Shape {
+            endpoint,
+            representation,
+        }));
+    }
     match representation.transform {
         Transform::Table(version) => {
             let following = TableEncoder {
@@ -181,6 +238,7 @@ impl EventEncoder for ObjectEncoder {
         EncoderId {
             face: self.endpoint.face().id(),
             projection: Projection::Object,
+            media_type: MediaType::Json,
         }
     }
 
@@ -211,6 +269,83 @@ impl EventEncoder for ObjectEncoder {
     }
 }
 
+/// Appends an event in protobuf or CBOR.
+fn write_binary_event(
+    type_: &str,
+    object: &Value,
+    message: Option<&Message>,
+    media_type: MediaType,
+    out: &mut BytesMut,
+) -> Result<(), ApiError> {
+    let mut event = Vec::with_capacity(1024);
+    if media_type == MediaType::Protobuf {
+        let message = message.ok_or_else(response::no_message)?;
+        let envelope = protobuf::encode(object, message).map_err(response::not_protobuf)?;
+        protobuf::write_event(type_, &envelope, &mut event);
+    } else {
+        cbor::write_start(&mut event);
+        cbor::write_map(2, &mut event);
+        cbor::write_text("type", &mut event);
+        cbor::write_text(type_, &mut event);
+        cbor::write_text("object", &mut event);
+        cbor::write(object, &mut event);
+    }
+    out.extend_from_slice(&event);
+    Ok(())
+}
+
+/// Encodes objects, or their metadata, in protobuf or CBOR.
+struct BinaryEncoder(Shape);
+
+impl BinaryEncoder {
+    fn write(&self, type_: &str, object: &Value, out: &mut BytesMut) -> Result<(), ApiError> {
+        let media_type = self.0.representation.media_type;
+        write_binary_event(type_, object, self.0.message(), media_type, out)
+    }
+}
+
+impl EventEncoder for BinaryEncoder {
+    fn id(&self) -> EncoderId {
+        EncoderId {
+            face: self.0.endpoint.face().version,
+            projection: match self.0.metadata_version() {
+                Some(version) => Projection::Metadata(version),
+                None => Projection::Object,
+            },
+            media_type: self.0.representation.media_type,
+        }
+    }
+
+    fn event(
+        &self,
+        kind: WatchKind,
+        object: &CachedObject,
+        revision: Revision,
+        out: &mut BytesMut,
+    ) -> Result<(), EncodeError> {
+        self.0
+            .of(object.value(), Some(revision))
+            .and_then(|shown| self.write(event_type(kind), &shown, out))
+            .map_err(|error| encode_error(object, error))
+    }
+
+    fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
+        let metadata = bookmark_metadata(revision, ends_initial_events);
+        let object = match self.0.metadata_version() {
+            Some(version) => response::partial(&json!({ "metadata": metadata }), version),
+            None => json!({
+                "kind": self.0.endpoint.resource().kind,
+                "apiVersion": &*self.0.endpoint.face().api_version,
+                "metadata": metadata,
+            }),
+        };
+        // A bookmark has only strings, which every encoding can represent.
+        if let Err(error) = self.write("BOOKMARK", &object, out) {
+            tracing::error!(%error, "a bookmark cannot be encoded");
+        }
+    }
+}
+
 /// Encodes the metadata of objects.
 struct PartialEncoder {
     endpoint: Endpoint,
@@ -222,6 +357,7 @@ impl EventEncoder for PartialEncoder {
         EncoderId {
             face: self.endpoint.face().id(),
             projection: Projection::Metadata(self.version),
+            media_type: MediaType::Json,
         }
     }
 
@@ -294,6 +430,7 @@ impl EventEncoder for TableEncoder {
                 include: self.include,
                 with_columns: self.with_columns(),
             },
+            media_type: MediaType::Json,
         }
     }
 

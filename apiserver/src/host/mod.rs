@@ -43,6 +43,9 @@ pub enum HostError {
     /// No response in time.
     #[error("the host did not respond in time")]
     Timeout,
+    /// Too many reviews wait for the host already.
+    #[error("too many reviews wait for the host")]
+    Overloaded,
     /// No connection, or it broke.
     #[error("the host cannot be reached: {0}")]
     Unreachable(#[source] Arc<dyn std::error::Error + Send + Sync>),

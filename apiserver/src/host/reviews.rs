@@ -1,7 +1,10 @@
 //! Caches of token and access reviews.
 //!
 //! Reviews are cached for about 10 s. Concurrent reviews of the same thing share one call, which continues when a caller
-//! gives up. Errors are not cached and never mean yes. The cache holds keyed hashes of tokens, not the tokens.
+//! gives up. Errors are not cached and never mean yes. The cache holds keyed hashes of tokens, not the tokens. Calls to the
+//! host go through [`lanes`].
+
+mod lanes;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,16 +16,15 @@ use std::{
 
 use aws_lc_rs::hmac;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::watch,
     time::{Instant, timeout},
 };
 
+use self::lanes::Lane;
 use super::{AccessReview, AccessVerdict, Attributes, Host, HostError, TokenVerdict};
 
 /// Time limit of a shared call, retries included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Reviews in flight to the host.
-const CALLS_IN_FLIGHT: usize = 100;
 /// Cached reviews, per kind of review.
 const CAPACITY: usize = 8192;
 /// Reviews whose caller-chosen parts have this many bytes or more are not cached.
@@ -66,7 +68,9 @@ pub struct Reviews {
     token_key: hmac::Key,
     tokens: Arc<Cache<[u8; 32], TokenVerdict>>,
     access: Arc<Cache<AccessReview, AccessVerdict>>,
-    calls: Arc<Semaphore>,
+    token_lane: Arc<Lane>,
+    user_lane: Arc<Lane>,
+    anonymous_lane: Arc<Lane>,
 }
 
 impl Reviews {
@@ -82,7 +86,9 @@ impl Reviews {
             token_key: hmac::Key::generate(hmac::HMAC_SHA256, &random)?,
             tokens: Arc::default(),
             access: Arc::default(),
-            calls: Arc::new(Semaphore::new(CALLS_IN_FLIGHT)),
+            token_lane: Lane::new(lanes::TOKENS),
+            user_lane: Lane::new(lanes::USERS),
+            anonymous_lane: Lane::new(lanes::ANONYMOUS),
         })
     }
 
@@ -104,10 +110,10 @@ impl Reviews {
             *to = *from;
         }
         let ttl = self.ttls.token;
-        let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
+        let (host, lane) = (Arc::clone(&self.host), Arc::clone(&self.token_lane));
         let owned = token.to_owned();
         let call = async move {
-            let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
+            let _call = lane.enter("").await?;
             host.review_token(&owned).await
         };
         self.tokens
@@ -127,10 +133,15 @@ impl Reviews {
     pub async fn access(&self, review: &AccessReview) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
         let (authorized, unauthorized) = (self.ttls.authorized, self.ttls.unauthorized);
         let keep = caller_chosen_bytes(&review.attributes) < UNCACHED_BYTES;
-        let (host, calls) = (Arc::clone(&self.host), Arc::clone(&self.calls));
+        let lane = if review.user.is_anonymous() {
+            &self.anonymous_lane
+        } else {
+            &self.user_lane
+        };
+        let (host, lane) = (Arc::clone(&self.host), Arc::clone(lane));
         let owned = review.clone();
         let call = async move {
-            let _permit = calls.acquire_owned().await.map_err(|_| HostError::Timeout)?;
+            let _call = lane.enter(&owned.user.name).await?;
             host.review_access(&owned).await
         };
         let ttl = move |verdict: &AccessVerdict| {

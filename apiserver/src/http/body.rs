@@ -16,9 +16,9 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use super::discard::Unread;
 use crate::error::{ApiError, BODY_LIMIT};
 
 /// The body of a response.
@@ -27,6 +27,7 @@ use crate::error::{ApiError, BODY_LIMIT};
 pub struct ResponseBody {
     content: Content,
     held: Option<Box<dyn Any + Send>>,
+    deadline: Option<Instant>,
 }
 
 enum Content {
@@ -62,9 +63,14 @@ impl ResponseBody {
     /// No body.
     #[must_use]
     pub const fn empty() -> Self {
+        Self::of(Content::Empty)
+    }
+
+    const fn of(content: Content) -> Self {
         Self {
-            content: Content::Empty,
+            content,
             held: None,
+            deadline: None,
         }
     }
 
@@ -72,12 +78,11 @@ impl ResponseBody {
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        let content = if bytes.is_empty() {
+        Self::of(if bytes.is_empty() {
             Content::Empty
         } else {
             Content::Full(bytes)
-        };
-        Self { content, held: None }
+        })
     }
 
     /// Several buffers in order, which other responses may share; sent with a Content-Length.
@@ -85,28 +90,19 @@ impl ResponseBody {
     pub fn chunks(chunks: impl IntoIterator<Item = Bytes>) -> Self {
         let chunks: VecDeque<Bytes> = chunks.into_iter().filter(|chunk| !chunk.is_empty()).collect();
         let remaining = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-        Self {
-            content: Content::Chunks { chunks, remaining },
-            held: None,
-        }
+        Self::of(Content::Chunks { chunks, remaining })
     }
 
     /// Frames as they arrive. The end of the stream is a clean end of the body, after which a watch client resumes.
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
-        Self {
-            content: Content::Stream(Box::pin(stream)),
-            held: None,
-        }
+        Self::of(Content::Stream(Box::pin(stream)))
     }
 
     /// Frames as they arrive, where an error resets the response: for lists, since a truncated list would look complete.
     #[must_use]
     pub fn abortable_stream(stream: impl Stream<Item = Result<Bytes, Truncated>> + Send + 'static) -> Self {
-        Self {
-            content: Content::Abortable(Box::pin(stream)),
-            held: None,
-        }
+        Self::of(Content::Abortable(Box::pin(stream)))
     }
 
     /// Whether the length is unknown.
@@ -148,12 +144,30 @@ impl ResponseBody {
         let content = match self.content {
             Content::Stream(stream) => Content::Abortable(Box::pin(cut(stream.map(Ok), deadline))),
             Content::Abortable(stream) => Content::Abortable(Box::pin(cut(stream, deadline))),
-            whole => whole,
+            whole => {
+                return Self {
+                    content: whole,
+                    ..self
+                };
+            }
         };
         Self {
             content,
             held: self.held,
+            deadline: Some(deadline),
         }
+    }
+
+    /// When a stream is reset, if [`Self::cut_at`] was called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The same with the deadline of the body that it is made from.
+    #[must_use]
+    pub fn due(self, deadline: Option<Instant>) -> Self {
+        Self { deadline, ..self }
     }
 
     /// The same guards with other bytes.
@@ -162,6 +176,7 @@ impl ResponseBody {
         Self {
             content: Content::Full(bytes),
             held: self.held,
+            deadline: None,
         }
     }
 
@@ -248,14 +263,14 @@ impl Body for ResponseBody {
     }
 }
 
-/// The unread body of a request.
+/// The unread body of a request. What is not read when it is dropped is received and discarded, up to a limit.
 #[derive(Debug)]
 pub struct RequestBody(Source);
 
 #[derive(Debug)]
 enum Source {
     Bytes(Bytes),
-    Incoming(Incoming),
+    Unread(Unread),
 }
 
 impl RequestBody {
@@ -266,9 +281,20 @@ impl RequestBody {
     }
 
     /// A body that is still to be read from the connection.
+    pub(super) fn from_connection(unread: Unread) -> Self {
+        Self(Source::Unread(unread))
+    }
+
+    /// The largest size the body can have, in bytes: its Content-Length. [`BODY_LIMIT`] if the client has not told it.
     #[must_use]
-    pub fn from_connection(incoming: Incoming) -> Self {
-        Self(Source::Incoming(incoming))
+    pub fn max_bytes(&self) -> usize {
+        match &self.0 {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Unread(unread) => {
+                let told = unread.size_hint().upper();
+                told.map_or(BODY_LIMIT, |bytes| usize::try_from(bytes).unwrap_or(BODY_LIMIT))
+            }
+        }
     }
 
     /// Reads the whole body.
@@ -280,7 +306,7 @@ impl RequestBody {
         match self.0 {
             Source::Bytes(bytes) if bytes.len() > BODY_LIMIT => Err(ApiError::body_too_large()),
             Source::Bytes(bytes) => Ok(bytes),
-            Source::Incoming(incoming) => collect(incoming).await,
+            Source::Unread(unread) => collect(unread).await,
         }
     }
 }
@@ -291,22 +317,6 @@ impl From<Infallible> for Truncated {
     }
 }
 
-/// How much of a body that is too large is read and discarded, in bytes. A client that is still sending when its connection
-/// closes gets a broken pipe instead of the response; clients that send more than this do.
-const DISCARD_LIMIT: u64 = 4 * BODY_LIMIT as u64;
-
-async fn discard_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) {
-    let mut left = DISCARD_LIMIT;
-    while let Some(Ok(frame)) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
-    {
-        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-        if length > left {
-            return;
-        }
-        left -= length;
-    }
-}
-
 async fn collect<B>(mut body: B) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -314,9 +324,6 @@ where
 {
     let announced = body.size_hint().lower();
     if announced > BODY_LIMIT as u64 {
-        if announced <= DISCARD_LIMIT {
-            discard_rest(body).await;
-        }
         return Err(ApiError::body_too_large());
     }
     let mut first: Option<Bytes> = None;
@@ -327,7 +334,6 @@ where
         let Ok(data) = frame.into_data() else { continue };
         let length = first.as_ref().map_or(0, Bytes::len) + rest.len() + data.remaining();
         if length > BODY_LIMIT {
-            discard_rest(body).await;
             return Err(ApiError::body_too_large());
         }
         match first.take() {

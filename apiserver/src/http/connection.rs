@@ -2,47 +2,52 @@
 //!
 //! ALPN selects HTTP/1.1 or HTTP/2, with hyper's builders and every limit set explicitly: an aggregator sends the requests
 //! of all its users over few connections, so streams are many and header blocks large. Slow and idle clients are
-//! disconnected.
+//! disconnected. A connection that is upgraded to WebSocket goes on in [`websocket`].
 
 use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Request, Response};
+use futures_util::FutureExt as _;
+use http::{Request, Response, header};
+use http_body::Body as _;
+use hyper::upgrade::OnUpgrade;
 use hyper::{
     body::Incoming,
-    rt::{Read, ReadBufCursor, Write},
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    activity::{Activity, Stage},
     body::{RequestBody, ResponseBody},
     certificate::PeerCertificates,
+    discard::Unread,
+    observed::Observed,
     outgoing::Outgoing,
     socket::{Socket, Unsent},
+    streams::{Cancellations, PeerKind, StreamLimits},
+    websocket::{self, Messages},
 };
 
 /// The largest header block: 1 MiB and Go's allowance of 4 KiB.
 const HEADER_BYTES: usize = 1_048_576 + 4096;
 /// `SETTINGS_MAX_HEADER_LIST_SIZE` as the reference sends it.
 const HEADER_LIST_BYTES: u32 = 1_048_896;
-/// Lines of an HTTP/1.1 header block. Each group and each extra of a user has one.
-const HEADER_LINES: usize = 1024;
+/// Lines of an HTTP/1.1 header block. Each group and each extra of a user has one. The header map of the HTTP library has
+/// no room for more names than this.
+const HEADER_LINES: usize = 24_576;
 /// Time limit for a client to send a header block.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 /// Time a connection may be idle.
@@ -51,16 +56,15 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_secs(4);
 /// Streams per HTTP/2 connection, as aggregated servers allow.
 const STREAMS: u32 = 1000;
-/// Receive window per stream, and frame size.
+/// Receive window per stream.
 const WINDOW_BYTES: u32 = 256 * 1024;
+/// The largest frame. The HTTP/2 library allows as many frames of a header block as it would have of this size, and clients
+/// may send 16 KiB each whatever the server allows.
+const FRAME_BYTES: u32 = 16 * 1024;
 /// Receive window of a connection. Bodies are at most 3 MiB, so a hundred full windows suffice.
 const CONNECTION_WINDOW_BYTES: u32 = 100 * WINDOW_BYTES;
 /// Bytes that may be buffered per stream before its handler has to pause. Each slow watcher costs this much memory.
 const SEND_BYTES: usize = 128 * 1024;
-/// Streams that the client reset before they were accepted; above this limit the connection is taken for an attack.
-const PENDING_RESETS: usize = 20;
-/// Streams that this server reset; above this limit the connection is taken for an attack.
-const LOCAL_RESETS: usize = 1024;
 /// Interval of pings. A peer that does not respond to them is dead and must not hold watches.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for the response to a ping.
@@ -80,6 +84,8 @@ pub struct Connection {
     pub http2: bool,
     /// The certificates of the client. Only possession of the key is proved.
     pub certificates: Option<PeerCertificates>,
+    /// Who the peer is by its certificate, for limits alone.
+    pub peer: PeerKind,
     closing: CancellationToken,
 }
 
@@ -91,8 +97,15 @@ impl Connection {
             remote,
             http2,
             certificates,
+            peer: PeerKind::default(),
             closing: CancellationToken::new(),
         }
+    }
+
+    /// The same with the limits of `peer`; a stranger's otherwise.
+    #[must_use]
+    pub fn of(self, peer: PeerKind) -> Self {
+        Self { peer, ..self }
     }
 
     /// Closes the connection after the responses in flight.
@@ -115,118 +128,11 @@ pub trait Service: Send + Sync + 'static {
         connection: &Connection,
         request: Request<RequestBody>,
     ) -> impl Future<Output = Response<ResponseBody>> + Send;
-}
 
-/// What the connection is doing, for the detection of slow and idle clients.
-#[derive(Debug)]
-struct Activity {
-    requests: AtomicUsize,
-    stage: Mutex<Stage>,
-    outgoing: Outgoing,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// No request is in flight, since then.
-    Idle(Instant),
-    /// Part of a header block has arrived, since then.
-    Head(Instant),
-    /// Requests are in flight.
-    Busy,
-}
-
-impl Activity {
-    fn new(stage: Stage, outgoing: Outgoing) -> Arc<Self> {
-        Arc::new(Self {
-            requests: AtomicUsize::new(0),
-            stage: Mutex::new(stage),
-            outgoing,
-        })
-    }
-
-    fn set(&self, next: impl FnOnce(Stage) -> Stage) {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        *stage = next(*stage);
-    }
-
-    fn stage(&self) -> Stage {
-        *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(self: &Arc<Self>) -> Busy {
-        if self.requests.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.set(|_| Stage::Busy);
-        }
-        Busy(Arc::clone(self))
-    }
-}
-
-/// Held by a request and the body of its response.
-struct Busy(Arc<Activity>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if self.0.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.set(|_| Stage::Idle(Instant::now()));
-        }
-    }
-}
-
-/// Records that bytes arrive while no request is in flight: over HTTP/1.1 they are the start of a header block. Over HTTP/2
-/// they may be pings and settings, and hyper itself limits the time of header blocks.
-struct Observed<S> {
-    inner: Socket<S>,
-    activity: Arc<Activity>,
-    http2: bool,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Read for Observed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.inner).poll_read(context, buffer);
-        if !self.http2
-            && matches!(result, Poll::Ready(Ok(())))
-            && self.activity.requests.load(Ordering::Acquire) == 0
-        {
-            self.activity.set(|stage| match stage {
-                Stage::Idle(_) => Stage::Head(Instant::now()),
-                other => other,
-            });
-        }
-        result
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Write for Observed<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+    /// Who a peer with these certificates is, for the limits of its connection.
+    fn peer(&self, certificates: &PeerCertificates) -> PeerKind {
+        let _ = certificates;
+        PeerKind::Stranger
     }
 }
 
@@ -236,30 +142,38 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service,
 {
+    let upgraded = Upgraded::default();
     let http2 = connection.http2;
     let now = Instant::now();
     let unsent = (!http2).then(Arc::<Unsent>::default);
     let stage = if http2 { Stage::Idle(now) } else { Stage::Head(now) };
     let activity = Activity::new(stage, Outgoing::new(unsent.clone()));
     let socket = Socket::new(stream, unsent);
-    let io = Observed {
-        inner: socket.clone(),
-        activity: Arc::clone(&activity),
-        http2,
-    };
+    let io = Observed::new(socket.clone(), Arc::clone(&activity), http2);
     let connection = Arc::new(connection);
-    let closing = connection.closing.clone();
-    let stops = (&closing, &closed);
+    let limits = StreamLimits::of(connection.peer);
+    let cancellations = Cancellations::new(limits);
+    let ends = Ends {
+        closing: connection.closing.clone(),
+        closed,
+        flooded: cancellations.flooded().clone(),
+    };
     let handler = {
-        let activity = Arc::clone(&activity);
-        service_fn(move |request: Request<Incoming>| {
+        let (activity, upgraded) = (Arc::clone(&activity), Arc::clone(&upgraded));
+        service_fn(move |mut request: Request<Incoming>| {
             let busy = activity.begin();
-            let activity = Arc::clone(&activity);
+            let upgrade = hyper::upgrade::on(&mut request);
+            let request = with_body(request, &activity);
+            let (activity, upgraded) = (Arc::clone(&activity), Arc::clone(&upgraded));
             let (connection, service) = (Arc::clone(&connection), Arc::clone(&service));
+            let unanswered = cancellations.begin();
             async move {
-                let response = service
-                    .serve(&connection, request.map(RequestBody::from_connection))
-                    .await;
+                let response = service.serve(&connection, request).await;
+                unanswered.answered();
+                let (response, messages) = websocket::take_messages(response);
+                if let Some(messages) = messages {
+                    *upgraded.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, messages));
+                }
                 Ok::<_, std::convert::Infallible>(
                     response.map(|body| activity.outgoing.track(body.holding(busy))),
                 )
@@ -267,31 +181,89 @@ where
         })
     };
     if http2 {
-        let served = http2_builder().serve_connection(io, handler);
+        let served = http2_builder(limits).serve_connection(io, handler);
         let served = std::pin::pin!(served);
         drive(
             served,
             http2::Connection::graceful_shutdown,
             &socket,
             &activity,
-            stops,
+            &ends,
         )
         .await;
     } else {
-        let served = http1_builder().serve_connection(io, handler);
+        let served = http1_builder().serve_connection(io, handler).with_upgrades();
         let served = std::pin::pin!(served);
         drive(
             served,
-            http1::Connection::graceful_shutdown,
+            http1::UpgradeableConnection::graceful_shutdown,
             &socket,
             &activity,
-            stops,
+            &ends,
         )
         .await;
+        let upgraded = upgraded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((upgrade, messages)) = upgraded
+            && let Some(Ok(stream)) = upgrade.now_or_never()
+        {
+            let stream = TokioIo::new(stream);
+            websocket::run(Unbuffered { stream, socket }, messages).await;
+        }
     }
 }
 
-fn http2_builder() -> http2::Builder<TokioExecutor> {
+/// The upgrade of a connection, and the messages to send on it.
+type Upgraded = Arc<Mutex<Option<(OnUpgrade, Messages)>>>;
+
+/// An upgraded connection. Unlike [`Socket`], it sends what was written when it is flushed.
+struct Unbuffered<S> {
+    stream: TokioIo<hyper::upgrade::Upgraded>,
+    socket: Socket<S>,
+}
+
+impl<S> AsyncRead for Unbuffered<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S> AsyncWrite for Unbuffered<S>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_sent(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The request with a body that is received to its end, whether it is read or not, and keeps the connection busy until then.
+fn with_body(request: Request<Incoming>, activity: &Arc<Activity>) -> Request<RequestBody> {
+    // Reading would invite a client that waits for the response to send the body after all.
+    let is_awaited = request.headers().contains_key(header::EXPECT);
+    let held = (!is_awaited && !request.body().is_end_stream()).then(|| activity.begin());
+    request.map(|body| RequestBody::from_connection(Unread::new(body, held)))
+}
+
+fn http2_builder(limits: StreamLimits) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -299,10 +271,10 @@ fn http2_builder() -> http2::Builder<TokioExecutor> {
         .max_header_list_size(HEADER_LIST_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
         .max_send_buf_size(SEND_BYTES)
-        .max_pending_accept_reset_streams(PENDING_RESETS)
-        .max_local_error_reset_streams(LOCAL_RESETS)
+        .max_pending_accept_reset_streams(limits.pending_resets)
+        .max_local_error_reset_streams(limits.local_resets)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
     builder
@@ -322,13 +294,23 @@ fn http1_builder() -> http1::Builder {
     builder
 }
 
-/// Runs a connection. `stops` are the request of a filter to close it, and the shutdown of the server.
+/// What ends a connection.
+struct Ends {
+    /// A filter asks to close it.
+    closing: CancellationToken,
+    /// The server shuts down.
+    closed: CancellationToken,
+    /// The client cancels more requests than it may.
+    flooded: CancellationToken,
+}
+
+/// Runs a connection until it ends.
 async fn drive<C, E, S>(
     mut served: Pin<&mut C>,
     shut_down: impl Fn(Pin<&mut C>),
     socket: &Socket<S>,
     activity: &Activity,
-    (closing, closed): (&CancellationToken, &CancellationToken),
+    ends: &Ends,
 ) where
     C: Future<Output = Result<(), E>>,
     E: std::error::Error,
@@ -344,11 +326,15 @@ async fn drive<C, E, S>(
                 }
                 break;
             }
-            () = closing.cancelled(), if !is_shutting_down => {
+            () = ends.flooded.cancelled() => {
+                tracing::warn!("connection closed: the client cancelled too many requests");
+                return;
+            }
+            () = ends.closing.cancelled(), if !is_shutting_down => {
                 is_shutting_down = true;
                 shut_down(served.as_mut());
             }
-            () = closed.cancelled(), if !is_shutting_down => {
+            () = ends.closed.cancelled(), if !is_shutting_down => {
                 is_shutting_down = true;
                 shut_down(served.as_mut());
             }
@@ -357,7 +343,10 @@ async fn drive<C, E, S>(
                     tracing::debug!("connection closed: the peer stopped reading");
                     return;
                 }
-                activity.outgoing.drop_stalled();
+                if !activity.outgoing.drop_stalled() {
+                    tracing::debug!("connection closed: the peer reads its response too slowly");
+                    return;
+                }
                 match activity.stage() {
                     Stage::Head(since) if since.elapsed() >= HEADER_TIMEOUT => {
                         tracing::debug!("connection closed: the header block took too long");

@@ -15,6 +15,7 @@ use super::{
     connection::{self, Connection, Service},
     outgoing::READ_TIMEOUT,
     shutdown::Stages,
+    streams::PeerKind,
     tls::Tls,
 };
 use crate::metrics::Metrics;
@@ -115,7 +116,10 @@ async fn serve<S: Service>(
     let (_, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
     let certificates = session.peer_certificates().and_then(PeerCertificates::new);
-    let connection = Connection::new(remote, http2, certificates);
+    let peer = certificates
+        .as_ref()
+        .map_or(PeerKind::Stranger, |certificates| service.peer(certificates));
+    let connection = Connection::new(remote, http2, certificates).of(peer);
     connection::serve(stream, connection, service, closed).await;
 }
 

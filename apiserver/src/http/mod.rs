@@ -3,15 +3,21 @@
 //! `listener → tls → connection (over socket) → Service → body (through outgoing)`. No other module names `hyper`. Start at
 //! [`listener`].
 
+mod activity;
 pub mod body;
 pub mod certificate;
 pub mod connection;
+mod discard;
 pub mod failure;
 pub mod listener;
+mod observed;
 mod outgoing;
 pub mod shutdown;
 mod socket;
+pub mod streams;
+pub mod target;
 pub mod tls;
+pub mod websocket;
 
 #[cfg(test)]
 mod tests;

@@ -76,9 +76,12 @@ impl Outgoing {
         }))
     }
 
-    /// Drops the content of responses whose clients have read nothing for [`READ_TIMEOUT`].
-    pub(super) fn drop_stalled(&self) {
+    /// Drops the content of responses whose clients have read nothing for [`READ_TIMEOUT`]. False if a response is past its
+    /// deadline although nothing more of it is asked for: over HTTP/1.1 the connection has to be closed then.
+    #[must_use]
+    pub(super) fn drop_stalled(&self) -> bool {
         let mut abandoned = Vec::new();
+        let mut in_time = true;
         lock(&self.streams).retain(|tracked| {
             let Some(tracked) = tracked.upgrade() else {
                 return false;
@@ -89,6 +92,10 @@ impl Outgoing {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return true,
             };
+            let deadline = tracked.body.as_ref().and_then(ResponseBody::deadline);
+            if tracked.unsent.is_some() && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                in_time = false;
+            }
             if tracked.handed_at.is_some_and(|at| at.elapsed() >= READ_TIMEOUT) {
                 abandoned.extend(tracked.body.take());
             }
@@ -100,6 +107,7 @@ impl Outgoing {
                 "responses dropped: their clients stopped reading"
             );
         }
+        in_time
     }
 }
 

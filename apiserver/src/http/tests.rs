@@ -39,11 +39,14 @@ use crate::{
     host::AuthenticationConfig,
 };
 
+mod streams;
+
 const PATH: &str = "/apis/g/v/namespaces/ns/rs/x";
 
 struct Cluster {
     serving: Authority,
     proxies: Authority,
+    users: Authority,
     server: Server,
     address: SocketAddr,
     running: JoinHandle<()>,
@@ -52,8 +55,9 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let (serving, proxies) = (Authority::new("serving"), Authority::new("proxies"));
+        let users = Authority::new("users");
         let server = Server::new(AuthenticationConfig {
-            client_ca: None,
+            client_ca: Some(users.bundle()),
             request_header: Some(front_proxy(&proxies, &["front"])),
         });
         let identity = serving.issue(&Subject::server());
@@ -76,6 +80,7 @@ impl Cluster {
         Self {
             serving,
             proxies,
+            users,
             server,
             address,
             running,

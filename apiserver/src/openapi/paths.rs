@@ -8,12 +8,19 @@ use crate::registry::catalog::Catalog;
 use crate::registry::resource::Resource;
 
 /// Media types of request bodies.
-const BODY_TYPES: &[&str] = &["application/json", "application/yaml"];
+const BODY_TYPES: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/cbor",
+];
 /// Media types of patches.
 const PATCH_TYPES: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
+    "application/apply-patch+cbor",
 ];
 
 struct Writer<'a> {

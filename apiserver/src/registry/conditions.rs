@@ -21,6 +21,9 @@ pub(super) fn validate_conditions(conditions: &[Condition], path: &FieldPath) ->
     let mut errors = ErrorList::new();
     let mut types = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = path.index(index);
         if !types.insert(condition.type_.as_str()) {
             errors.push(FieldError::duplicate(&path, condition.type_.as_str()));

@@ -8,6 +8,7 @@ use drydock_machinery::table::{Cell, Column};
 use drydock_proto::kinds::{
     Alias, CollectionFinalizers, Context, Conversion, ConversionError, FromHub, Names, ToHub,
 };
+use drydock_proto::protobuf::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -33,6 +34,8 @@ pub struct Face {
     pub alias: Option<&'static Alias>,
     /// The fields an object may have, with their defaults.
     pub schema: Arc<Structural>,
+    /// The protobuf message of objects; if `None`, they are not served as protobuf, and a body in protobuf is rejected with 415.
+    pub message: Option<&'static Message>,
     /// The columns of `kubectl get`.
     pub table: Table,
     /// How objects convert between this version and the hub.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use drydock_machinery::names::AllowedNames;
 use drydock_machinery::schema::{SchemaError, Structural};
 use drydock_proto::kinds::{Face as KindFace, GROUP, Kind};
+use drydock_proto::protobuf::message_of_kind;
 use serde_json::Value;
 
 use super::face::{Face, Table};
@@ -126,6 +127,7 @@ fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, Unusa
         names,
         alias: face.alias,
         schema: Arc::new(schema),
+        message: message_of_kind(face.version, kind.kind),
         table,
         conversion: face.conversion,
         paths: face.paths,

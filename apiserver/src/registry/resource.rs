@@ -6,9 +6,9 @@ use bytes::Bytes;
 use drydock_machinery::apply::field_set::FieldSet;
 use drydock_machinery::apply::managed_fields::{reset_by_object, reset_by_status};
 use drydock_machinery::codec::encode_stored;
-use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::patch::{PatchError, Patched};
 use drydock_proto::kinds::{Context, Scope};
+use drydock_proto::protobuf::Message;
 use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
@@ -44,12 +44,14 @@ pub struct Capabilities {
     pub selectable_fields: &'static [&'static str],
     /// Subresources besides `status`.
     pub more_subresources: &'static [Subresource],
+    /// Whether an update without a resourceVersion overwrites whatever is stored. Otherwise it is rejected with 422.
+    pub unconditional_update: bool,
     /// Graceful deletion.
     pub grace_period: Option<GracePeriod>,
-    /// Strategic merge patches; if `None`, they are rejected with 415.
+    /// How strategic merge patches are applied; if `None`, by the schema of the version.
     pub strategic_merge: Option<StrategicMerge>,
-    /// The protobuf message of the kind; if `None`, protobuf bodies are rejected with 415.
-    pub message: Option<Message>,
+    /// The fields of protobuf bodies that are read, for a kind without a complete message in its versions.
+    pub body_message: Option<&'static Message>,
 }
 
 impl Capabilities {
@@ -57,9 +59,10 @@ impl Capabilities {
     pub const NONE: Self = Self {
         selectable_fields: &[],
         more_subresources: &[],
+        unconditional_update: false,
         grace_period: None,
         strategic_merge: None,
-        message: None,
+        body_message: None,
     };
 }
 

@@ -25,7 +25,7 @@ impl From<StoreError> for ApiError {
                 retry_seconds(*retry_after),
             ),
             StoreError::Unknown { .. } => {
-                Self::internal("the outcome of the write is unknown: it may or may not have been stored")
+                Self::timeout("the outcome of the write is unknown: it may or may not have been stored")
             }
             StoreError::ReadOnly { reason } => {
                 Self::service_unavailable(format!("the storage is read-only: {reason}"), 30)
@@ -88,13 +88,7 @@ mod tests {
     fn a_write_with_an_unknown_outcome_has_no_retry_after() {
         // Clients repeat a request whose error has a Retry-After.
         let unknown = StoreError::Unknown { source: None };
-        check(
-            unknown,
-            500,
-            "InternalError",
-            "it may or may not have been stored",
-            0,
-        );
+        check(unknown, 504, "Timeout", "it may or may not have been stored", 0);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! An `Accept` header is a list of clauses with weights. The first clause that can be served is used. A clause whose
 //! parameters cannot be served is skipped and not an error, so that the metadata clients of Kubernetes' controllers, which
-//! ask for protobuf first, get the same transform in JSON.
+//! offer several encodings of the same transform, get one of them. As in kube-apiserver, only the first `Accept` line
+//! counts.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -11,26 +12,78 @@ use super::{info::user_agent, query::Query};
 use crate::error::ApiError;
 
 /// Media types of objects, in order of preference.
-pub const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
+pub const OBJECT_TYPES: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/cbor",
+];
+/// Media types of objects of a kind without a protobuf message.
+const OBJECT_TYPES_WITHOUT_PROTOBUF: &[&str] = &["application/json", "application/yaml", "application/cbor"];
 /// Media types of watches.
-pub const WATCH_TYPES: &[&str] = &["application/json;stream=watch"];
+const WATCH_TYPES: &[&str] = &[
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+    "application/cbor;stream=watch",
+];
+/// Media types of watches of a kind without a protobuf message.
+const WATCH_TYPES_WITHOUT_PROTOBUF: &[&str] =
+    &["application/json;stream=watch", "application/cbor;stream=watch"];
 
-/// The encoding of a response.
+/// An encoding of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MediaType {
     /// `application/json`.
     Json,
     /// `application/yaml`.
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`: a message in Kubernetes' envelope.
+    Protobuf,
+    /// `application/cbor`.
+    Cbor,
+}
+
+/// Media types of objects, in order of preference; `has_protobuf` is whether the kind has a protobuf message.
+#[must_use]
+pub const fn object_types(has_protobuf: bool) -> &'static [&'static str] {
+    if has_protobuf {
+        OBJECT_TYPES
+    } else {
+        OBJECT_TYPES_WITHOUT_PROTOBUF
+    }
 }
 
 impl MediaType {
+    /// The encoding that a media type names, without parameters; JSON for an empty one, as in `Content-Type`.
+    #[must_use]
+    pub fn of_body(media_type: &str) -> Option<Self> {
+        match media_type {
+            "" | "application/json" | "*/*" => Some(Self::Json),
+            "application/yaml" | "application/x-yaml" | "text/yaml" => Some(Self::Yaml),
+            "application/vnd.kubernetes.protobuf" => Some(Self::Protobuf),
+            "application/cbor" => Some(Self::Cbor),
+            _ => None,
+        }
+    }
+
     /// The value of `Content-Type`.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+            Self::Cbor => "application/cbor",
+        }
+    }
+
+    /// The value of `Content-Type` of a watch. YAML has no watches.
+    #[must_use]
+    pub const fn watch_content_type(self) -> &'static str {
+        match self {
+            Self::Json | Self::Yaml => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+            Self::Cbor => "application/cbor-seq",
         }
     }
 }
@@ -77,6 +130,8 @@ pub enum ResponseKind {
     List,
     /// A stream of events.
     Watch,
+    /// An error, which is never transformed.
+    Status,
 }
 
 /// The representation of a response.
@@ -109,20 +164,23 @@ struct Clause<'a> {
 impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.split(';').map(str::trim);
-        let (main, sub) = parts.next()?.split_once('/')?;
+        let (main, sub) = match parts.next()? {
+            "*" => ("*", "*"),
+            range => range.split_once('/')?,
+        };
         let mut clause = Self {
-            main,
-            sub,
+            main: main.trim(),
+            sub: sub.trim(),
             weight: 1.0,
             parameters: Vec::new(),
         };
         for part in parts {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let value = value.trim().trim_matches('"');
-            if name.trim().eq_ignore_ascii_case("q") {
-                clause.weight = value.parse().unwrap_or(1.0);
-            } else {
-                clause.parameters.push((name.trim(), value));
+            match part.split_once('=') {
+                // kube-apiserver skips such parameters too.
+                None | Some((_, "")) => {}
+                Some((_, value)) if value.contains('=') => {}
+                Some((name, value)) if name.trim() == "q" => clause.weight = value.parse().unwrap_or(0.0),
+                Some((name, value)) => clause.parameters.push((name.trim(), value.trim())),
             }
         }
         Some(clause)
@@ -137,35 +195,47 @@ impl<'a> Clause<'a> {
     }
 
     fn parameter(&self, name: &str) -> Option<&'a str> {
-        self.parameters
-            .iter()
-            .find(|(own, _)| own.eq_ignore_ascii_case(name))
-            .map(|(_, value)| *value)
+        let found = self.parameters.iter().rev().find(|(own, _)| *own == name);
+        found.map(|(_, value)| *value)
     }
 
-    fn media_type(&self) -> Option<MediaType> {
+    fn media_type(&self, has_protobuf: bool) -> Option<MediaType> {
         match (self.main, self.sub) {
             ("*" | "application", "*") | ("application", "json") => Some(MediaType::Json),
             ("application", "yaml") => Some(MediaType::Yaml),
+            ("application", "vnd.kubernetes.protobuf") if has_protobuf => Some(MediaType::Protobuf),
+            ("application", "cbor") => Some(MediaType::Cbor),
             _ => None,
         }
     }
 
-    /// `None` when the clause asks for an unknown transform.
-    fn transform(&self) -> Option<Transform> {
-        let Some(kind) = self.parameter("as") else {
-            return Some(Transform::None);
-        };
-        if self.parameter("g") != Some("meta.k8s.io") {
+    /// The transform that the clause asks for; `None` if its parameters cannot be served.
+    fn transform(&self, media_type: MediaType, kind: ResponseKind) -> Option<Transform> {
+        let stream = self.parameter("stream");
+        if stream.is_some_and(|stream| stream != "watch" || media_type == MediaType::Yaml) {
             return None;
         }
-        let version = match self.parameter("v") {
-            Some("v1") => MetaVersion::V1,
-            Some("v1beta1") => MetaVersion::V1beta1,
+        let is_status = kind == ResponseKind::Status;
+        if self
+            .parameter("sv")
+            .is_some_and(|version| is_status || version != "v1")
+        {
+            return None;
+        }
+        let asked = ["as", "g", "v"].map(|name| self.parameter(name));
+        let [Some(kind), Some("meta.k8s.io"), Some(version)] = asked else {
+            return asked.iter().all(Option::is_none).then_some(Transform::None);
+        };
+        let version = match version {
+            "v1" => MetaVersion::V1,
+            "v1beta1" => MetaVersion::V1beta1,
             _ => return None,
         };
         match kind {
-            "Table" => Some(Transform::Table(version)),
+            _ if is_status => None,
+            "Table" if matches!(media_type, MediaType::Json | MediaType::Yaml) => {
+                Some(Transform::Table(version))
+            }
             "PartialObjectMetadata" => Some(Transform::PartialObject(version)),
             "PartialObjectMetadataList" => Some(Transform::PartialObjectList(version)),
             _ => None,
@@ -173,46 +243,54 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Chooses the representation from the headers and the query.
-///
-/// # Errors
-/// 406 when no clause can be served, when the transform does not apply, and for a watch in YAML.
-pub fn negotiate(headers: &HeaderMap, query: &Query, kind: ResponseKind) -> Result<Representation, ApiError> {
-    let texts: Vec<&str> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .collect();
-    let mut clauses: Vec<Clause<'_>> = texts
-        .iter()
-        .flat_map(|text| text.split(','))
+/// The clauses of a header in the order in which they are tried.
+fn clauses(header: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = header
+        .split(',')
         .filter_map(|text| Clause::parse(text.trim()))
         .collect();
-    let has_accept = texts.iter().any(|text| !text.trim().is_empty());
     clauses.sort_by(|a, b| {
         b.weight
             .total_cmp(&a.weight)
             .then_with(|| b.specificity().cmp(&a.specificity()))
     });
+    clauses
+}
 
-    let mut known_type = !has_accept;
-    let mut chosen = (!has_accept).then_some((MediaType::Json, Transform::None, false));
-    for clause in &clauses {
-        let Some(media_type) = clause.media_type() else {
+/// Chooses the representation from the headers and the query. `has_protobuf` is whether the kind has a protobuf message.
+///
+/// # Errors
+/// 406 when no clause can be served, when the transform does not apply, and for a watch in YAML.
+pub fn negotiate(
+    headers: &HeaderMap,
+    query: &Query,
+    kind: ResponseKind,
+    has_protobuf: bool,
+) -> Result<Representation, ApiError> {
+    let header = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let available = match (kind, has_protobuf) {
+        (ResponseKind::Watch, true) => WATCH_TYPES,
+        (ResponseKind::Watch, false) => WATCH_TYPES_WITHOUT_PROTOBUF,
+        (_, has_protobuf) => object_types(has_protobuf),
+    };
+    let mut known_type = false;
+    let mut chosen = header
+        .is_empty()
+        .then_some((MediaType::Json, Transform::None, false));
+    for clause in &clauses(header) {
+        let Some(media_type) = clause.media_type(has_protobuf) else {
             continue;
         };
         known_type = true;
-        if let Some(transform) = clause.transform() {
+        if let Some(transform) = clause.transform(media_type, kind) {
             chosen = Some((media_type, transform, clause.parameter("pretty") == Some("1")));
             break;
         }
     }
     let Some((media_type, transform, pretty_clause)) = chosen else {
-        let available = if kind == ResponseKind::Watch {
-            WATCH_TYPES
-        } else {
-            OBJECT_TYPES
-        };
         return Err(if known_type {
             ApiError::not_acceptable(available)
         } else {
@@ -220,7 +298,7 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, kind: ResponseKind) -> Resu
         });
     };
     if kind == ResponseKind::Watch && media_type == MediaType::Yaml {
-        return Err(ApiError::not_acceptable(WATCH_TYPES));
+        return Err(ApiError::not_acceptable(available));
     }
     match (transform, kind) {
         (Transform::PartialObject(_), ResponseKind::List) => Err(ApiError::not_acceptable_because(
@@ -234,7 +312,9 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, kind: ResponseKind) -> Resu
         _ => Ok(Representation {
             media_type,
             transform,
-            pretty: kind != ResponseKind::Watch && is_pretty(headers, query, pretty_clause),
+            pretty: media_type == MediaType::Json
+                && kind != ResponseKind::Watch
+                && is_pretty(headers, query, pretty_clause),
         }),
     }
 }
@@ -258,11 +338,19 @@ mod tests {
     use super::*;
 
     fn check(accept: &str, kind: ResponseKind) -> Result<(MediaType, Transform), String> {
+        check_with(accept, kind, true)
+    }
+
+    fn check_with(
+        accept: &str,
+        kind: ResponseKind,
+        has_protobuf: bool,
+    ) -> Result<(MediaType, Transform), String> {
         let mut headers = HeaderMap::new();
         if !accept.is_empty() {
             headers.insert(ACCEPT, accept.parse().unwrap());
         }
-        negotiate(&headers, &Query::default(), kind)
+        negotiate(&headers, &Query::default(), kind, has_protobuf)
             .map(|chosen| (chosen.media_type, chosen.transform))
             .map_err(|error| error.to_string())
     }
@@ -279,14 +367,46 @@ mod tests {
                 (MediaType::Json, Transform::None),
             ),
             ("*/*, application/yaml", (MediaType::Yaml, Transform::None)),
+            ("*", (MediaType::Json, Transform::None)),
+            ("application/*", (MediaType::Json, Transform::None)),
+            (
+                "application/json;q=0, application/yaml;q=0.1",
+                (MediaType::Yaml, Transform::None),
+            ),
+            ("application/json;q=0", (MediaType::Json, Transform::None)),
+            (
+                "application/cbor;q=x, application/json;q=0.1",
+                (MediaType::Json, Transform::None),
+            ),
             (
                 "application/vnd.kubernetes.protobuf,application/json",
-                (MediaType::Json, Transform::None),
+                (MediaType::Protobuf, Transform::None),
             ),
             (
                 "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                  application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
-                (MediaType::Json, Transform::PartialObject(v1)),
+                (MediaType::Protobuf, Transform::PartialObject(v1)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1,\
+                 application/json;as=Table;g=meta.k8s.io;v=v1",
+                (MediaType::Json, Transform::Table(v1)),
+            ),
+            (
+                "application/cbor, application/json",
+                (MediaType::Cbor, Transform::None),
+            ),
+            (
+                "application/yaml;stream=watch, application/json;stream=watch",
+                (MediaType::Json, Transform::None),
+            ),
+            (
+                "application/json;stream=other, application/yaml;sv=v2, application/yaml;sv=v1;odd=x",
+                (MediaType::Yaml, Transform::None),
+            ),
+            (
+                "application/json;as=Table;g=meta.k8s.io, application/json;v=v1, application/yaml",
+                (MediaType::Yaml, Transform::None),
             ),
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
@@ -299,6 +419,36 @@ mod tests {
         ] {
             assert_eq!(check(accept, ResponseKind::Object), Ok(expected), "{accept}");
         }
+    }
+
+    #[test]
+    fn a_kind_without_protobuf_lets_the_clause_pass() {
+        let accept = "application/vnd.kubernetes.protobuf,application/json";
+        assert_eq!(
+            check_with(accept, ResponseKind::Object, false),
+            Ok((MediaType::Json, Transform::None))
+        );
+        let rejected = check_with("application/vnd.kubernetes.protobuf", ResponseKind::Object, false);
+        assert!(!rejected.unwrap_err().contains("protobuf"));
+    }
+
+    #[test]
+    fn errors_are_never_transformed() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert!(check(table, ResponseKind::Status).is_err());
+        assert_eq!(
+            check(&format!("{table}, application/yaml"), ResponseKind::Status),
+            Ok((MediaType::Yaml, Transform::None))
+        );
+    }
+
+    #[test]
+    fn only_the_first_line_counts() {
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT, "application/yaml".parse().unwrap());
+        headers.append(ACCEPT, "application/json".parse().unwrap());
+        let chosen = negotiate(&headers, &Query::default(), ResponseKind::Object, true).unwrap();
+        assert_eq!(chosen.media_type, MediaType::Yaml);
     }
 
     #[test]
@@ -336,7 +486,7 @@ mod tests {
         let check = |agent: &str, query: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(USER_AGENT, agent.parse().unwrap());
-            negotiate(&headers, &Query::parse(query), ResponseKind::Object)
+            negotiate(&headers, &Query::parse(query), ResponseKind::Object, true)
                 .unwrap()
                 .pretty
         };

@@ -9,6 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Maximum number of characters of all texts of a request.
 const TOTAL_BUDGET: usize = 4096;
+/// Maximum number of texts of a request.
+const MAX_TEXTS: usize = 256;
 /// Maximum number of characters of a text once the budget is exceeded.
 const CUT: usize = 256;
 
@@ -17,11 +19,11 @@ const CUT: usize = 256;
 pub struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Adds a warning for the client. Empty and duplicate texts are ignored.
+    /// Adds a warning for the client. Empty and duplicate texts are ignored, and all after the first 256.
     pub fn add(&self, text: impl Into<String>) {
         let text = text.into();
         let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !text.is_empty() && !texts.contains(&text) {
+        if !text.is_empty() && texts.len() < MAX_TEXTS && !texts.contains(&text) {
             texts.push(text);
         }
     }

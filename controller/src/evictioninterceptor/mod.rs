@@ -9,7 +9,7 @@ use std::time::Duration;
 use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor, EvictionInterceptorStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
 
 use crate::api::{Error, call, merge_patch_status, status_patch};
 use crate::conditions::{set_condition, whole_seconds};
@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::informer::Change;
 use crate::stores::Informers;
 use crate::work_queue::{Outcome, WorkQueue};
-use rules::{Rule, Rules, complete_pods};
+use rules::{Rule, Rules, blocking, complete_pods};
 
 /// How often matched pods are counted.
 const COUNT_INTERVAL: Duration = Duration::from_mins(1);
@@ -99,7 +99,7 @@ impl Controller {
         set_condition(&mut status.conditions, condition);
     }
 
-    /// Counts the pods that match a rule without conditions, from the store.
+    /// Counts the pods that both selectors match, from the store.
     fn count(&self, rule: &Rule) -> i32 {
         let matched = self
             .context
@@ -115,8 +115,12 @@ impl Controller {
         i32::try_from(matched).unwrap_or(i32::MAX)
     }
 
-    /// Counts the pods that match a rule with conditions, from the API.
-    async fn count_complete(&self, rule: &Rule) -> Result<i32, Error> {
+    /// Counts the pods that match a rule with conditions, from the API. Without a pod that its selectors match, the API
+    /// is not called.
+    async fn count_complete(&self, rule: &Arc<Rule>) -> Result<i32, Error> {
+        if self.count(rule) == 0 {
+            return Ok(0);
+        }
         let api = complete_pods(&self.context.clients.host, None);
         let mut parameters = ListParams::default()
             .labels(&rule.pod_selector())
@@ -124,16 +128,21 @@ impl Controller {
         let mut matched = 0_i32;
         loop {
             let page = call(api.list(&parameters)).await?;
-            for pod in page.items {
-                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-                let namespace = self.context.stores.namespaces.get("", namespace);
-                let labels = pod.metadata.labels.clone().unwrap_or_default();
-                let pod = serde_json::to_value(&pod).unwrap_or_default();
-                let namespace = namespace.as_deref();
-                if rule.selects(namespace, &labels) && rule.conditions_hold(&pod, namespace) {
-                    matched = matched.saturating_add(1);
-                }
-            }
+            let (rule, namespaces) = (Arc::clone(rule), self.context.stores.namespaces.clone());
+            let count = blocking(move || {
+                let is_match = |pod: &&DynamicObject| {
+                    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                    let namespace = namespaces.get("", namespace);
+                    let labels = pod.metadata.labels.clone().unwrap_or_default();
+                    let namespace = namespace.as_deref();
+                    let pod = || serde_json::to_value(pod).unwrap_or_default();
+                    rule.selects(namespace, &labels)
+                        && rule.conditions_hold(&pod(), namespace).unwrap_or(false)
+                };
+                page.items.iter().filter(is_match).count()
+            });
+            let count = i32::try_from(count.await.unwrap_or_default()).unwrap_or(i32::MAX);
+            matched = matched.saturating_add(count);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
                 None => return Ok(matched),
@@ -142,16 +151,32 @@ impl Controller {
     }
 }
 
-/// Queues EvictionInterceptors when they change.
+/// Queues EvictionInterceptors when their rule changes. Their status is written by this controller itself.
 pub fn add_handlers(informers: &mut Informers, rules: &Arc<Rules>, queue: &Arc<WorkQueue<String>>) {
     let (queue, rules) = (Arc::clone(queue), Arc::clone(rules));
     informers
         .interceptors
         .add_handler(move |change: &Change<EvictionInterceptor>| {
             let Some(object) = change.latest() else { return };
+            if !is_new_rule(change) {
+                return;
+            }
             if change.new.is_none() {
                 rules.remove(object.metadata.uid.as_deref().unwrap_or_default());
             }
             queue.add(object.metadata.name.clone().unwrap_or_default());
         });
 }
+
+/// Whether the change is not of the status or the metadata alone.
+fn is_new_rule(change: &Change<EvictionInterceptor>) -> bool {
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => {
+            old.metadata.uid != new.metadata.uid || old.metadata.generation != new.metadata.generation
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,8 @@ use crate::sync::lock;
 pub struct Rule {
     namespaces: Selector,
     pods: Selector,
-    conditions: Vec<Expression>,
+    /// By name.
+    conditions: Vec<(String, Expression)>,
 }
 
 /// Why a rule was not accepted.
@@ -42,7 +43,26 @@ pub struct MatchedInterceptor {
     pub is_controller: bool,
 }
 
-type Compiled = Arc<Result<Rule, InvalidRule>>;
+/// The interceptors that rules register for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Matching {
+    /// These.
+    Known(Vec<MatchedInterceptor>),
+    /// It is unknown whether this rule matches. An interceptor is never skipped for that: the pod waits.
+    Unknown(UnusableRule),
+}
+
+/// A rule of which it is unknown whether it matches a pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("It is unknown whether EvictionInterceptor {name} matches the pod: {why}")]
+pub struct UnusableRule {
+    /// The name of the object.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+type Compiled = Arc<Result<Arc<Rule>, InvalidRule>>;
 
 /// Compiled rules by the UID of their object, with the generation they were compiled from.
 #[derive(Debug, Default)]
@@ -61,7 +81,7 @@ impl Rules {
         {
             return Arc::clone(rule);
         }
-        let rule = Arc::new(Rule::compile(object));
+        let rule = Arc::new(Rule::compile(object).map(Arc::new));
         lock(&self.compiled).insert(uid, (generation, Arc::clone(&rule)));
         rule
     }
@@ -71,36 +91,48 @@ impl Rules {
         lock(&self.compiled).remove(uid);
     }
 
-    /// The interceptors whose rules match the pod. A condition that cannot be evaluated counts as true: an error in a
-    /// rule must not let a pod be evicted sooner.
+    /// The interceptors whose rules match the pod. An error in a rule must not let a pod be evicted sooner, so that there
+    /// is no answer while a rule is invalid, or cannot be evaluated for the pod.
     ///
     /// # Errors
     ///
     /// [`Error`] of reading the complete pod, which only rules with conditions need.
-    pub async fn matching(
-        &self,
-        stores: &Stores,
-        host: &Client,
-        pod: &Pod,
-    ) -> Result<Vec<MatchedInterceptor>, Error> {
+    pub async fn matching(&self, stores: &Stores, host: &Client, pod: &Pod) -> Result<Matching, Error> {
         let namespace = stores.namespaces.get("", pod.namespace());
-        let mut complete_pod = None;
+        let mut complete_pod: Option<Arc<Value>> = None;
         let mut matching = Vec::new();
         for object in stores.interceptors.all() {
-            let rule = self.get_or_compile(&object);
-            let Ok(rule) = &*rule else { continue };
+            let unknown = |why: String| {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                Ok(Matching::Unknown(UnusableRule { name, why }))
+            };
+            let rule = match &*self.get_or_compile(&object) {
+                Ok(rule) => Arc::clone(rule),
+                Err(_)
+                    if Rule::selectors(&object)
+                        .is_ok_and(|rule| !rule.selects(namespace.as_deref(), pod.labels())) =>
+                {
+                    continue;
+                }
+                Err(error) => return unknown(error.to_string()),
+            };
             if !rule.selects(namespace.as_deref(), pod.labels()) {
                 continue;
             }
             if rule.has_conditions() {
                 if complete_pod.is_none() {
-                    complete_pod = read_complete_pod(host, pod).await?;
+                    complete_pod = read_complete_pod(host, pod).await?.map(Arc::new);
                 }
                 let Some(complete_pod) = &complete_pod else {
                     continue;
                 };
-                if !rule.conditions_hold(complete_pod, namespace.as_deref()) {
-                    continue;
+                let (complete_pod, namespace) = (Arc::clone(complete_pod), namespace.clone());
+                let holds = blocking(move || rule.conditions_hold(&complete_pod, namespace.as_deref())).await;
+                match holds {
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => continue,
+                    Some(Err(error)) => return unknown(error.to_string()),
+                    None => return unknown("the evaluation of its conditions failed".to_owned()),
                 }
             }
             matching.push(MatchedInterceptor {
@@ -109,7 +141,7 @@ impl Rules {
                 is_controller: object.spec.role == Some(InterceptorRole::Controller),
             });
         }
-        Ok(matching)
+        Ok(Matching::Known(matching))
     }
 }
 
@@ -117,12 +149,21 @@ impl Rule {
     fn compile(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
         let conditions = object.spec.match_conditions.iter().map(|condition| {
             Expression::compile(&condition.expression)
+                .map(|expression| (condition.name.clone(), expression))
                 .map_err(|error| InvalidRule(format!("matchConditions[{}]: {error}", condition.name)))
         });
         Ok(Self {
+            conditions: conditions.collect::<Result<_, _>>()?,
+            ..Self::selectors(object)?
+        })
+    }
+
+    /// The rule without its conditions.
+    fn selectors(object: &EvictionInterceptor) -> Result<Self, InvalidRule> {
+        Ok(Self {
             namespaces: selector("namespaceSelector", object.spec.namespace_selector.as_ref())?,
             pods: selector("podSelector", object.spec.pod_selector.as_ref())?,
-            conditions: conditions.collect::<Result<_, _>>()?,
+            conditions: Vec::new(),
         })
     }
 
@@ -151,18 +192,33 @@ impl Rule {
         self.pods.to_string()
     }
 
-    /// Whether every condition is true for the pod and its namespace.
-    #[must_use]
-    pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> bool {
+    /// Whether every condition is true for the pod and its namespace. A condition that is false decides, as in
+    /// `matchConditions` of admission webhooks.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidRule`] when no condition is false and one cannot be evaluated. Blocks; see [`blocking`].
+    pub fn conditions_hold(&self, pod: &Value, namespace: Option<&Namespace>) -> Result<bool, InvalidRule> {
         let namespace = namespace
             .and_then(|namespace| serde_json::to_value(namespace).ok())
             .unwrap_or_default();
-        self.conditions.iter().all(|condition| {
-            condition
-                .evaluate(&[("pod", pod), ("namespace", &namespace)])
-                .unwrap_or(true)
-        })
+        let mut failure = None;
+        for (name, condition) in &self.conditions {
+            match condition.evaluate(&[("pod", pod), ("namespace", &namespace)]) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    failure.get_or_insert_with(|| InvalidRule(format!("matchConditions[{name}]: {error}")));
+                }
+            }
+        }
+        failure.map_or(Ok(true), Err)
     }
+}
+
+/// Runs what blocks, such as the evaluation of conditions, beside the tasks of the runtime. `None` when it panicked.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn selector(field: &str, selector: Option<&LabelSelector>) -> Result<Selector, InvalidRule> {
@@ -218,17 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn conditions_read_pod_and_namespace_and_errors_count_as_true() {
+    fn conditions_read_pod_and_namespace_and_errors_are_reported() {
         let pod = json!({"metadata": {"name": "web"}, "spec": {"priority": 7}});
         for (expression, holds) in [
-            ("pod.spec.priority > 5", true),
-            ("pod.spec.priority > 9", false),
-            ("namespace.metadata.labels.tier == 'gold'", true),
-            ("pod.spec.missing == 1", true),
+            ("pod.spec.priority > 5", Some(true)),
+            ("pod.spec.priority > 9", Some(false)),
+            ("namespace.metadata.labels.tier == 'gold'", Some(true)),
+            ("pod.spec.missing == 1", None),
         ] {
             let rule = rule(&json!({"matchConditions": [{"name": "c", "expression": expression}]})).unwrap();
             assert_eq!(
-                rule.conditions_hold(&pod, Some(&namespace())),
+                rule.conditions_hold(&pod, Some(&namespace())).ok(),
                 holds,
                 "{expression}"
             );

@@ -1,33 +1,37 @@
 //! Executes steps: writes of the request, evictions of its pod, and Events. Executing a step twice is harmless: status
-//! writes and deletes have the observed resource version as a precondition, evictions the UID of the pod.
+//! writes and deletes have the observed resource version as a precondition, evictions the UID of the pod. An eviction is
+//! posted only after [`RequestWriter::write`] has written its intent.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStatus};
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::decide::{ActivationReason, Attempt, Budget, FinishReason, RequestWarning, Step};
+use super::blocked::{Hold, Reason};
+use super::decide::{ActivationReason, FinishReason, RequestWarning, Step};
+use super::refusal::Refusal;
+use super::snapshot::Budget;
 use super::status;
 use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;
 use crate::events::{EventContent, object_reference};
 use crate::pod::Pod;
-use crate::rejection;
 
 /// How often a status write is retried after a write conflict.
 const CONFLICT_RETRIES: usize = 5;
 
 /// The result of an eviction.
-#[derive(Debug)]
-pub struct EvictionOutcome {
-    /// The attempt. It is to be remembered also when its result could not be written.
-    pub attempt: Attempt,
-    /// The request as written; `None` when the pod does not exist any more.
-    pub written: Result<Option<Arc<EvictionRequest>>, Error>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictionOutcome {
+    /// The API accepted it.
+    Accepted,
+    /// The pod does not exist any more.
+    PodGone,
+    /// The API refused it, or the call failed.
+    Refused(Refusal),
 }
 
 /// Writes requests and evicts their pods.
@@ -75,17 +79,44 @@ impl RequestWriter {
         pod: Option<&Pod>,
         step: &Step,
     ) -> Result<Option<Arc<EvictionRequest>>, Error> {
-        if let Step::CopyLabels(labels) = step {
-            let patch = json!({"metadata": {"labels": labels}});
+        if let Step::CopyLabels { labels, annotations } = step {
+            let mut metadata = Map::new();
+            if !labels.is_empty() {
+                metadata.insert("labels".to_owned(), json!(labels));
+            }
+            if !annotations.is_empty() {
+                metadata.insert("annotations".to_owned(), json!(annotations));
+            }
+            let patch = json!({ "metadata": metadata });
             let patched = merge_patch(&self.requests(request), name(request), &patch).await?;
             return Ok(Some(Arc::new(patched)));
         }
         let Some(after) = status::after_step(request, step, self.context.clock.now()) else {
             return Ok(None);
         };
-        let written = self.write_status(request, &after).await?;
+        let written = if step.evicts() {
+            self.write_intent(request, &after).await?
+        } else {
+            self.write_status(request, &after).await?
+        };
         self.publish_step(request, pod, step);
         Ok(Some(written))
+    }
+
+    /// Writes the status with the intent to evict. The write is sent in any case: it fails if the request has changed.
+    async fn write_intent(
+        &self,
+        request: &EvictionRequest,
+        after: &EvictionRequestStatus,
+    ) -> Result<Arc<EvictionRequest>, Error> {
+        let resource_version = request.metadata.resource_version.as_deref();
+        let patch = status_patch(resource_version, request.status.as_ref(), after).unwrap_or_else(|| {
+            json!({
+                "metadata": { "resourceVersion": resource_version },
+                "status": { "podEvictionStatus": after.pod_eviction_status },
+            })
+        });
+        self.patch_status(request, &patch).await
     }
 
     async fn write_status(
@@ -97,7 +128,15 @@ impl RequestWriter {
         let Some(patch) = status_patch(resource_version, request.status.as_ref(), after) else {
             return Ok(Arc::new(request.clone()));
         };
-        let patched = merge_patch_status(&self.requests(request), name(request), &patch).await;
+        self.patch_status(request, &patch).await
+    }
+
+    async fn patch_status(
+        &self,
+        request: &EvictionRequest,
+        patch: &Value,
+    ) -> Result<Arc<EvictionRequest>, Error> {
+        let patched = merge_patch_status(&self.requests(request), name(request), patch).await;
         if patched.as_ref().is_err_and(Error::is_invalid) {
             self.context
                 .metrics
@@ -134,67 +173,40 @@ impl RequestWriter {
         }
     }
 
-    /// Calls the eviction API and writes the result to the request's status. `previous` is the last attempt.
-    pub async fn evict(
-        &self,
-        request: &EvictionRequest,
-        pod: &Pod,
-        budgets: &[Budget],
-        previous: Option<Attempt>,
-    ) -> EvictionOutcome {
-        let response = self.post_eviction(pod).await;
-        // Admission webhooks may take long. Times in the status must be close to those of its write.
-        let mut attempt = Attempt {
-            at: self.context.clock.now(),
-            is_accepted: response.is_ok(),
-            retry_after: None,
-            is_blocked_by_budget: false,
-            unrecorded: 0,
-        };
-        let rejection = match response {
-            Ok(()) => None,
-            Err(error) if self.is_pod_gone(pod, &error).await => {
-                let written = Ok(None);
-                return EvictionOutcome { attempt, written };
+    /// Calls the eviction API, and publishes the result. The intent must have been written before.
+    pub async fn evict(&self, request: &EvictionRequest, pod: &Pod, budgets: &[Budget]) -> EvictionOutcome {
+        let error = match self.post_eviction(pod).await {
+            Ok(()) => {
+                self.context.metrics.count_eviction("accepted");
+                let note = format!(
+                    "Evicted pod {} for eviction request {}.",
+                    pod.name(),
+                    name(request)
+                );
+                let content = EventContent::normal("Evicted", "Evict", note);
+                self.publish(request, Some(pod), &content);
+                return EvictionOutcome::Accepted;
             }
-            Err(error) => Some(Rejection::from_error(&error, budgets)),
+            Err(error) => error,
         };
-        let now = || self.context.clock.now();
-        let written = if let Some(rejection) = rejection {
-            attempt.retry_after = rejection.retry_after;
-            attempt.is_blocked_by_budget = rejection.is_by_budget;
-            self.context.metrics.count_eviction(rejection.result);
-            let note = format!("Could not evict pod {}: {}.", pod.name(), rejection.why);
-            let content = EventContent::warning("EvictionBlocked", "Evict", note);
-            self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_rejected(request, &rejection.why, now());
-            self.update_status(request, after).await
-        } else {
-            self.context.metrics.count_eviction("accepted");
-            let note = format!(
-                "Evicted pod {} for eviction request {}.",
-                pod.name(),
-                name(request)
-            );
-            let content = EventContent::normal("Evicted", "Evict", note);
-            self.publish(request, Some(pod), &content);
-            let after = |request: &_| status::after_accepted(request, now());
-            self.update_status(request, after).await
-        };
-        if written.is_err() {
-            let unrecorded = previous.map_or(0, |previous| previous.unrecorded);
-            attempt.unrecorded = unrecorded.saturating_add(1);
+        if self.is_pod_gone(pod, &error).await {
+            return EvictionOutcome::PodGone;
         }
-        EvictionOutcome {
-            attempt,
-            written: written.map(Some),
-        }
+        let refusal = Refusal::from_error(&error, budgets);
+        self.context.metrics.count_eviction(refusal.result);
+        let note = format!("Could not evict pod {}: {}.", pod.name(), refusal.cause);
+        let content = EventContent::warning("EvictionBlocked", "Evict", note);
+        self.publish(request, Some(pod), &content);
+        EvictionOutcome::Refused(refusal)
     }
 
     /// Whether the eviction failed because the pod is gone: deleted, or replaced by another one of its name. A conflict
     /// has other causes than the precondition on the UID, so the API is asked.
     async fn is_pod_gone(&self, pod: &Pod, error: &Error) -> bool {
-        if !error.is_not_found() && !error.is_conflict() {
+        if !error
+            .status()
+            .is_some_and(|status| matches!(status.code, 404 | 409))
+        {
             return false;
         }
         let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), pod.namespace());
@@ -267,11 +279,16 @@ impl RequestWriter {
                 };
                 self.publish(request, pod, &content);
             }
-            Step::Activate { index, reason } => {
-                self.publish(request, None, &activation(request, *index, *reason));
+            Step::Initialize { names, .. } => {
+                let first = names.first().map_or("", String::as_str);
+                self.publish(request, None, &first_activation(first));
             }
-            Step::RecordExemption(exemption) => {
-                let content = EventContent::warning("EvictionBlocked", "Evict", exemption.message());
+            Step::Activate { index, reason, .. } => {
+                self.publish(request, None, &activation(request, *index, reason.as_ref()));
+            }
+            // The silence of an interceptor has an Event of its own.
+            Step::RecordHold(Hold::By(blocked)) if blocked.reason != Reason::InterceptorSilent => {
+                let content = EventContent::warning("EvictionBlocked", "Evict", &blocked.message);
                 self.publish(request, None, &content);
             }
             _ => {}
@@ -279,8 +296,13 @@ impl RequestWriter {
     }
 }
 
+fn first_activation(name: &str) -> EventContent {
+    let note = format!("Interceptor {name} is activated first.");
+    EventContent::normal("InterceptorActivated", "Activate", note)
+}
+
 /// The Event about the activation of an interceptor.
-fn activation(request: &EvictionRequest, index: usize, reason: ActivationReason) -> EventContent {
+fn activation(request: &EvictionRequest, index: usize, reason: Option<&ActivationReason>) -> EventContent {
     let status = request.status.as_ref();
     let next = status
         .and_then(|status| status.target_interceptors.get(index))
@@ -289,77 +311,14 @@ fn activation(request: &EvictionRequest, index: usize, reason: ActivationReason)
         .and_then(|status| status.active_interceptors.first())
         .map_or("", String::as_str);
     match reason {
-        ActivationReason::First => {
-            let note = format!("Interceptor {next} is activated first.");
-            EventContent::normal("InterceptorActivated", "Activate", note)
-        }
-        ActivationReason::PreviousCompleted => {
+        None => first_activation(next),
+        Some(ActivationReason::PreviousCompleted) => {
             let note = format!("Interceptor {previous} has completed; {next} is next.");
             EventContent::normal("InterceptorActivated", "Activate", note)
         }
-        ActivationReason::PreviousTimedOut => {
-            let note = format!("Interceptor {previous} missed its heartbeat deadline; {next} is next.");
+        Some(ActivationReason::PreviousPassedOver { message, .. }) => {
+            let note = format!("Interceptor {previous}: {message} Next is {next}.");
             EventContent::warning("InterceptorPassedOver", "Activate", note)
-        }
-    }
-}
-
-/// A rejection by the eviction API, or a failure of the call.
-struct Rejection {
-    why: String,
-    /// The result as the metric names it.
-    result: &'static str,
-    retry_after: Option<Duration>,
-    is_by_budget: bool,
-}
-
-impl Rejection {
-    fn from_error(error: &Error, budgets: &[Budget]) -> Self {
-        let Some(status) = error.status() else {
-            let cause = error.cause().map(|cause| format!(": {cause}"));
-            return Self {
-                why: format!("{error}{}", cause.unwrap_or_default()),
-                result: "failed",
-                retry_after: None,
-                is_by_budget: false,
-            };
-        };
-        let details = status.details.as_ref();
-        let causes = details
-            .map(|details| details.causes.as_slice())
-            .unwrap_or_default();
-        let is_by_budget = causes.iter().any(|cause| cause.reason == "DisruptionBudget")
-            || (status.code == 429 && !budgets.is_empty())
-            || (status.code == 500 && budgets.len() > 1);
-        let blocking: Vec<&str> = budgets
-            .iter()
-            .filter(|budget| budget.disruptions_allowed <= 0 || budgets.len() > 1)
-            .map(|budget| budget.name.as_str())
-            .collect();
-        let why = if is_by_budget && !blocking.is_empty() {
-            rejection::budgets(&blocking)
-        } else {
-            let causes: Vec<&str> = causes.iter().map(|cause| cause.message.as_str()).collect();
-            let text = format!("{} {}", status.message, causes.join(" "));
-            let text = text.trim().trim_end_matches('.');
-            if text.is_empty() {
-                format!("the API responded with code {}", status.code)
-            } else {
-                text.to_owned()
-            }
-        };
-        let result = match status.code {
-            _ if is_by_budget => "budget",
-            401 | 503 | 504 => "failed",
-            _ => "refused",
-        };
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
-        let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-        Self {
-            why,
-            result,
-            retry_after,
-            is_by_budget,
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Decides the next step of one request: a pure function of the stored request, the state of its pod, and the time.
 //!
-//! Its model is independent of the API version: [`super::observe`] fills it, [`super::act`] executes the step. After
-//! each step the request is observed again, so a crash between two steps changes nothing.
+//! [`super::observe`] fills its input, [`super::act`] executes the step. After each step the request is observed again, so
+//! a crash between two steps changes nothing.
 //!
 //! ```text
-//! validate ─▶ copy labels ─▶ initialize interceptors ─▶ activate the first ─▶ … ─▶ activate the last ─▶ evict, retry
+//! validate ─▶ copy labels ─▶ initialize, activate the first ─▶ … ─▶ activate the last ─▶ evict, record a refusal, retry
 //!     │            at any time: pod gone ─▶ Evicted,  no requesters ─▶ Canceled
 //!     └─▶ Canceled                                       finished ─▶ deleted after its TTL
 //! ```
+//!
+//! An eviction is posted only after its intent was written. Where the turn of imperative eviction begins, the activation
+//! contains the intent, which saves a write.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,173 +18,16 @@ use std::time::Duration;
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, IMPERATIVE_EVICTION};
 use jiff::Timestamp;
 
-use super::interceptors::{InterceptorOrder, TooManyInterceptors};
-use crate::backoff::backoff;
+use super::attempts::{self, NextAttempt};
+use super::blocked::{self, Hold};
+use super::refusal::Refusal;
+use super::snapshot::{EvictionExemption, InterceptorState, NoOrder, Request, Snapshot, Target, TargetPod};
+use crate::request_labels::LabelChanges;
 
-/// How long an active interceptor may take to its first heartbeat before an Event reports it.
-pub const UNRESPONSIVE_AFTER: Duration = Duration::from_mins(2);
+/// How often it is tried again whether a rule can be evaluated.
+const RULE_RETRY: Duration = Duration::from_mins(1);
 /// Added to heartbeat deadlines. The server checks them by its own clock and must agree that they have passed.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(1);
-/// The first delay between two eviction attempts.
-const FIRST_ATTEMPT_DELAY: Duration = Duration::from_secs(1);
-/// The longest delay between two eviction attempts.
-const LONGEST_ATTEMPT_DELAY: Duration = Duration::from_mins(15);
-/// The longest delay once no budget blocks the eviction any more.
-const UNBLOCKED_ATTEMPT_DELAY: Duration = Duration::from_secs(3);
-/// The delay after an accepted eviction of a pod that is neither terminating nor gone.
-const ACCEPTED_ATTEMPT_DELAY: Duration = Duration::from_secs(10);
-
-/// The stored request.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Request {
-    /// Whether it is being deleted.
-    pub is_deleting: bool,
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// `status.observedGeneration`.
-    pub observed_generation: i64,
-    /// Its own labels.
-    pub labels: BTreeMap<String, String>,
-    /// Whether it has requesters.
-    pub has_requesters: bool,
-    /// Whether the active interceptor forbids cancellation.
-    pub is_cancellation_forbidden: bool,
-    /// `spec.heartbeatDeadlineSeconds`.
-    pub heartbeat_deadline: Duration,
-    /// `spec.ttlSecondsAfterFinished`; `None` uses the default.
-    pub ttl: Option<Duration>,
-    /// When `Evicted` or `Canceled` became true.
-    pub finished_at: Option<Timestamp>,
-    /// The interceptors in order; empty until they are initialized.
-    pub interceptors: Vec<InterceptorState>,
-    /// The active interceptor: an index into `interceptors`.
-    pub active: Option<usize>,
-    /// How many interceptors were active before.
-    pub processed: usize,
-    /// How many calls of the eviction API were rejected.
-    pub failed_evictions: u32,
-}
-
-/// An interceptor of a request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InterceptorState {
-    /// Its name.
-    pub name: String,
-    /// When it was activated.
-    pub activated_at: Option<Timestamp>,
-    /// Its last heartbeat.
-    pub heartbeat_at: Option<Timestamp>,
-    /// When it completed.
-    pub completed_at: Option<Timestamp>,
-    /// Its message.
-    pub message: String,
-    /// The shortest heartbeat deadline that an EvictionInterceptor sets for it.
-    pub rule_deadline: Option<Duration>,
-}
-
-/// The pod that the request names, in its current state.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Target {
-    /// There is no pod of this name.
-    Absent {
-        /// Its name.
-        name: String,
-    },
-    /// A pod of this name exists with another UID.
-    Replaced {
-        /// Its name.
-        name: String,
-    },
-    /// The pod exists.
-    Present(TargetPod),
-}
-
-/// A pod that exists.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TargetPod {
-    /// Its name.
-    pub name: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Whether its phase is Succeeded or Failed.
-    pub is_terminal: bool,
-    /// Whether it is being deleted.
-    pub is_terminating: bool,
-    /// Whether it belongs to a Workload or `PodGroup`.
-    pub is_grouped: bool,
-    /// Why it is exempt from the eviction API.
-    pub exemption: Option<EvictionExemption>,
-    /// The budgets that select it.
-    pub budgets: Vec<Budget>,
-}
-
-/// Why the eviction API is never called for a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EvictionExemption {
-    /// Its DaemonSet would create it again.
-    DaemonSetPod,
-    /// The same, and a maintenance of its node leaves it alone as well: it tolerates the drain taint.
-    TolerantDaemonSetPod,
-    /// Only its node's kubelet can end it.
-    StaticPod,
-}
-
-impl EvictionExemption {
-    /// The message of the interceptor.
-    #[must_use]
-    pub const fn message(self) -> &'static str {
-        match self {
-            Self::DaemonSetPod => {
-                "blocked: pods of DaemonSets are not evicted; they leave with a maintenance of their node"
-            }
-            Self::TolerantDaemonSetPod => {
-                "blocked: the pod tolerates the drain taint, so its DaemonSet would create it again"
-            }
-            Self::StaticPod => "blocked: static pod",
-        }
-    }
-}
-
-/// A disruption budget that selects the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
-    /// Its name.
-    pub name: String,
-    /// `status.disruptionsAllowed`.
-    pub disruptions_allowed: i32,
-}
-
-/// A call of the eviction API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// When its result was known.
-    pub at: Timestamp,
-    /// Whether the API accepted it.
-    pub is_accepted: bool,
-    /// The delay that the API requested.
-    pub retry_after: Option<Duration>,
-    /// Whether a budget was the reason of the rejection.
-    pub is_blocked_by_budget: bool,
-    /// How many consecutive attempts, this one included, have a result that could not be written to the request.
-    pub unrecorded: u32,
-}
-
-/// The input of a decision.
-#[derive(Debug)]
-pub struct Snapshot<'a> {
-    /// The request.
-    pub request: &'a Request,
-    /// Its pod.
-    pub target: &'a Target,
-    /// The order of the pod's interceptors; `None` once they are initialized.
-    pub order: Option<&'a Result<InterceptorOrder, TooManyInterceptors>>,
-    /// The last attempt of this process.
-    pub attempt: Option<Attempt>,
-    /// The time.
-    pub now: Timestamp,
-    /// A random number from 0 to 1 that spreads attempts.
-    pub jitter: f64,
-}
 
 /// The condition and reason of a finished request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,14 +43,18 @@ pub enum FinishReason {
 }
 
 /// Why the next interceptor is activated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ActivationReason {
-    /// It is the first.
-    First,
     /// The one before completed.
     PreviousCompleted,
-    /// The one before missed its heartbeat deadline.
-    PreviousTimedOut,
+    /// The one before is passed over.
+    PreviousPassedOver {
+        /// Its message: why.
+        message: String,
+        /// Whether to set its completion time. The server knows only the deadline of the request, so it rejects the
+        /// activation after a shorter deadline unless the interceptor has completed.
+        complete: bool,
+    },
 }
 
 /// What to do next.
@@ -221,31 +71,56 @@ pub enum Step {
         /// Its message.
         message: String,
     },
-    /// Set these labels on the request.
-    CopyLabels(BTreeMap<String, String>),
-    /// Write the order of interceptors, once.
-    InitializeInterceptors(Vec<String>),
-    /// Write why the active interceptor is passed over, before the next one is activated.
-    RecordTimeout {
-        /// The message.
-        message: String,
-        /// Whether to set its completion time. The server knows only the deadline of the request, so it rejects the
-        /// activation after a shorter deadline unless the interceptor has completed.
-        complete: bool,
+    /// Change labels and annotations of the request.
+    CopyLabels {
+        /// The labels.
+        labels: LabelChanges,
+        /// The annotations to set.
+        annotations: BTreeMap<String, String>,
+    },
+    /// Write the order of interceptors, once, and activate the first.
+    Initialize {
+        /// The interceptors in order.
+        names: Vec<String>,
+        /// Whether to write the intent to evict, and to evict then.
+        evict: bool,
     },
     /// Activate the next interceptor.
     Activate {
         /// Its index.
         index: usize,
-        /// Why.
-        reason: ActivationReason,
+        /// Why; `None` for the first.
+        reason: Option<ActivationReason>,
+        /// Whether to write the intent to evict, and to evict then.
+        evict: bool,
     },
-    /// Call the eviction API.
-    Evict,
-    /// Write why the pod cannot be evicted.
-    RecordExemption(EvictionExemption),
+    /// Write the intent to evict, and evict then.
+    Evict {
+        /// The budget whose broker must admit it.
+        budget: Option<String>,
+    },
+    /// Write that the eviction was refused.
+    RecordRefusal {
+        /// The refusal.
+        refusal: Refusal,
+        /// When the next attempt may be made, from now.
+        delay: Duration,
+    },
+    /// Write the condition `Blocked`.
+    RecordHold(Hold),
     /// Write `status.observedGeneration`.
     ObserveGeneration,
+}
+
+impl Step {
+    /// Whether an eviction follows.
+    #[must_use]
+    pub const fn evicts(&self) -> bool {
+        matches!(
+            self,
+            Self::Initialize { evict: true, .. } | Self::Activate { evict: true, .. } | Self::Evict { .. }
+        )
+    }
 }
 
 /// A Warning Event to publish along with the step.
@@ -264,6 +139,8 @@ pub struct Decision {
     pub step: Step,
     /// When to decide again without a change.
     pub next: Option<Timestamp>,
+    /// The budget that may open before.
+    pub budget: Option<String>,
     /// What to report.
     pub warnings: Vec<RequestWarning>,
 }
@@ -273,6 +150,7 @@ impl Decision {
         Self {
             step,
             next: None,
+            budget: None,
             warnings: Vec::new(),
         }
     }
@@ -282,6 +160,39 @@ impl Decision {
             next,
             ..Self::now(Step::Wait)
         }
+    }
+}
+
+/// What to do, what holds the pod meanwhile, and when the hold may change by itself.
+struct Supervision {
+    decision: Decision,
+    hold: Hold,
+}
+
+impl Supervision {
+    fn wait(hold: Hold, next: impl IntoIterator<Item = Timestamp>) -> Self {
+        Self {
+            decision: Decision::wait_until(next.into_iter().min()),
+            hold,
+        }
+    }
+
+    fn step(step: Step) -> Self {
+        Self {
+            decision: Decision::now(step),
+            hold: Hold::AsStored,
+        }
+    }
+
+    /// The decision. What holds the pod is written when there is nothing else to write.
+    fn decide(self, request: &Request) -> Decision {
+        let mut decision = self.decision;
+        if decision.step == Step::Wait && self.hold.differs_from(request.blocked.as_ref()) {
+            decision.step = Step::RecordHold(self.hold);
+        } else if decision.step == Step::Wait && request.observed_generation < request.generation {
+            decision.step = Step::ObserveGeneration;
+        }
+        decision
     }
 }
 
@@ -305,28 +216,36 @@ pub fn decide(snapshot: &Snapshot<'_>, default_ttl: Duration) -> Decision {
             message: "All requesters withdrew.".to_owned(),
         });
     }
-    let are_labels_missing = pod
-        .labels
-        .iter()
-        .any(|(key, value)| request.labels.get(key) != Some(value));
-    if are_labels_missing {
-        return Decision::now(Step::CopyLabels(pod.labels.clone()));
+    if let Some(step) = copy_labels(request, pod) {
+        return Decision::now(step);
     }
     if request.interceptors.is_empty() {
-        return initialize_interceptors(snapshot, pod);
+        return initialize(snapshot, pod);
     }
-    let mut decision = match request.active {
-        None if request.processed >= request.interceptors.len() => Decision::wait_until(None),
-        None => Decision::now(Step::Activate {
-            index: request.processed,
-            reason: ActivationReason::First,
-        }),
+    let supervision = match request.active {
+        None if request.processed >= request.interceptors.len() => Supervision::wait(Hold::Nothing, None),
+        None => activate(snapshot, pod, request.processed, None),
         Some(index) => supervise_active(snapshot, pod, index),
     };
-    if decision.step == Step::Wait && request.observed_generation < request.generation {
-        decision.step = Step::ObserveGeneration;
+    supervision.decide(request)
+}
+
+/// The labels that differ from those of the pod, and the annotations that are missing.
+fn copy_labels(request: &Request, pod: &TargetPod) -> Option<Step> {
+    let changed = pod
+        .labels
+        .iter()
+        .filter(|(key, value)| request.labels.get(*key) != Some(value))
+        .map(|(key, value)| (key.clone(), Some(value.clone())));
+    let obsolete = request.obsolete_labels.iter().map(|key| (key.clone(), None));
+    let labels: LabelChanges = obsolete.chain(changed).collect();
+    if labels.is_empty() && request.missing_annotations.is_empty() {
+        return None;
     }
-    decision
+    Some(Step::CopyLabels {
+        labels,
+        annotations: request.missing_annotations.clone(),
+    })
 }
 
 fn decide_deletion(
@@ -376,56 +295,90 @@ fn check_target<'a>(snapshot: &Snapshot<'a>) -> Result<&'a TargetPod, (FinishRea
     Ok(pod)
 }
 
-fn initialize_interceptors(snapshot: &Snapshot<'_>, pod: &TargetPod) -> Decision {
+fn initialize(snapshot: &Snapshot<'_>, pod: &TargetPod) -> Decision {
+    let (request, now) = (snapshot.request, snapshot.now);
     match snapshot.order {
         None => Decision::wait_until(None),
-        Some(Ok(order)) => Decision {
-            warnings: if order.skipped.is_empty() {
-                Vec::new()
-            } else {
-                vec![RequestWarning::SkippedDeclarations(order.skipped.clone())]
-            },
-            ..Decision::now(Step::InitializeInterceptors(order.names.clone()))
-        },
-        Some(Err(error)) => Decision::now(Step::Finish {
+        Some(Ok(order)) => {
+            let first = order.names.first().map_or("", String::as_str);
+            let step = Step::Initialize {
+                names: order.names.clone(),
+                evict: first == IMPERATIVE_EVICTION && may_evict(pod),
+            };
+            Decision {
+                warnings: if order.skipped.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![RequestWarning::SkippedDeclarations(order.skipped.clone())]
+                },
+                ..Decision::now(step)
+            }
+        }
+        Some(Err(NoOrder::TooMany(error))) => Decision::now(Step::Finish {
             reason: FinishReason::ValidationFailed,
             message: format!("Target Pod {} cannot be evicted: {error}.", pod.name),
         }),
+        Some(Err(NoOrder::Unknown(rule))) => {
+            let hold = blocked::by_rule(rule, request.blocked.as_ref(), now);
+            Supervision::wait(hold, after(now, RULE_RETRY)).decide(request)
+        }
     }
 }
 
-/// Waits for the active interceptor, moves on to the next one, or evicts when imperative eviction is active.
-fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> Decision {
+/// Whether the eviction API may be called for the pod at all.
+fn may_evict(pod: &TargetPod) -> bool {
+    pod.exemption.is_none() && pod.deletion.is_none()
+}
+
+/// Activates the interceptor of this index.
+fn activate(
+    snapshot: &Snapshot<'_>,
+    pod: &TargetPod,
+    index: usize,
+    reason: Option<ActivationReason>,
+) -> Supervision {
     let request = snapshot.request;
+    let is_imperative = request
+        .interceptors
+        .get(index)
+        .is_some_and(|next| next.name == IMPERATIVE_EVICTION);
+    Supervision::step(Step::Activate {
+        index,
+        reason,
+        evict: is_imperative && request.last_attempt_at.is_none() && may_evict(pod),
+    })
+}
+
+/// Waits for the active interceptor, moves on to the next one, or evicts when imperative eviction is active.
+fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> Supervision {
+    let (request, now) = (snapshot.request, snapshot.now);
     let Some(active) = request.interceptors.get(index) else {
-        return Decision::wait_until(None);
+        return Supervision::wait(Hold::Nothing, None);
     };
     if active.name == IMPERATIVE_EVICTION {
         return decide_eviction(snapshot, pod, active);
     }
-    let is_last = index + 1 >= request.interceptors.len();
-    let activate_next = |reason| {
-        Decision::now(Step::Activate {
-            index: index + 1,
-            reason,
-        })
+    // What holds the pod, and when that may change by itself.
+    let (hold, changes_at) = match (&pod.deletion, daemon_set_exemption(pod, active)) {
+        (Some(deletion), _) => blocked::by_deletion(deletion, now),
+        (None, Some(exemption)) => blocked::by_exemption(exemption, active, now),
+        (None, None) => blocked::by_silence(active, now),
     };
-    if active.completed_at.is_some() {
-        return if is_last {
-            Decision::wait_until(None)
-        } else {
-            activate_next(ActivationReason::PreviousCompleted)
-        };
-    }
+    let is_last = index + 1 >= request.interceptors.len();
     // The DaemonSet interceptor is part of this program and sends no heartbeats while it waits for a maintenance. The
     // one after it would be imperative eviction, which never evicts pods of DaemonSets.
-    match pod.exemption.filter(|_| active.name == DAEMON_SET_INTERCEPTOR) {
-        Some(exemption @ EvictionExemption::TolerantDaemonSetPod) => {
-            return record_exemption(active, exemption);
-        }
-        Some(EvictionExemption::DaemonSetPod) => return Decision::wait_until(None),
-        _ if is_last => return Decision::wait_until(None),
-        _ => {}
+    if is_last || daemon_set_exemption(pod, active).is_some() {
+        return Supervision::wait(hold, changes_at);
+    }
+    let activate_next = |reason| activate(snapshot, pod, index + 1, Some(reason));
+    if active.completed_at.is_some() {
+        return activate_next(ActivationReason::PreviousCompleted);
+    }
+    if active.name == DAEMON_SET_INTERCEPTOR {
+        return activate_next(ActivationReason::PreviousPassedOver {
+            message: "Passed over: no DaemonSet controls the pod.".to_owned(),
+            complete: true,
+        });
     }
     let window = active
         .rule_deadline
@@ -434,38 +387,29 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> D
         });
     let base = active.activated_at.max(active.heartbeat_at);
     let Some(deadline) = base.and_then(|base| after(base, window.saturating_add(DEADLINE_MARGIN))) else {
-        return Decision::wait_until(None);
+        return Supervision::wait(hold, changes_at);
     };
-    if deadline <= snapshot.now {
-        let message = timeout_message(active, window);
-        let complete = window < request.heartbeat_deadline;
-        return if active.message == message && !complete {
-            activate_next(ActivationReason::PreviousTimedOut)
-        } else {
-            Decision::now(Step::RecordTimeout { message, complete })
-        };
+    if deadline <= now {
+        return activate_next(ActivationReason::PreviousPassedOver {
+            message: timeout_message(active, window),
+            complete: window < request.heartbeat_deadline,
+        });
     }
-    let first_heartbeat_by = match (active.heartbeat_at, active.activated_at) {
-        (None, Some(activated_at)) => after(activated_at, UNRESPONSIVE_AFTER),
-        _ => None,
-    };
-    match first_heartbeat_by {
-        Some(at) if at <= snapshot.now => Decision {
-            warnings: vec![RequestWarning::Unresponsive(active.name.clone())],
-            ..Decision::wait_until(Some(deadline))
-        },
-        Some(at) => Decision::wait_until(Some(at.min(deadline))),
-        None => Decision::wait_until(Some(deadline)),
+    let mut supervision = Supervision::wait(hold, changes_at.into_iter().chain([deadline]));
+    if let Hold::By(blocked) = &supervision.hold
+        && blocked.reason == blocked::Reason::InterceptorSilent
+    {
+        let warning = RequestWarning::Unresponsive(active.name.clone());
+        supervision.decision.warnings.push(warning);
     }
+    supervision
 }
 
-/// Writes once why the pod stays.
-fn record_exemption(active: &InterceptorState, exemption: EvictionExemption) -> Decision {
-    if active.message == exemption.message() {
-        Decision::wait_until(None)
-    } else {
-        Decision::now(Step::RecordExemption(exemption))
-    }
+/// Why the pod is exempt from evictions, if the built-in DaemonSet interceptor is to end it instead.
+fn daemon_set_exemption(pod: &TargetPod, active: &InterceptorState) -> Option<EvictionExemption> {
+    pod.exemption.filter(|exemption| {
+        active.name == DAEMON_SET_INTERCEPTOR && *exemption != EvictionExemption::StaticPod
+    })
 }
 
 /// The message of an interceptor that missed its heartbeat deadline.
@@ -477,13 +421,19 @@ fn timeout_message(interceptor: &InterceptorState, window: Duration) -> String {
     }
 }
 
-fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &InterceptorState) -> Decision {
-    let request = snapshot.request;
-    if let Some(exemption) = pod.exemption {
-        return record_exemption(imperative, exemption);
+fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &InterceptorState) -> Supervision {
+    let (request, now) = (snapshot.request, snapshot.now);
+    if let Some(deletion) = &pod.deletion {
+        let (hold, changes_at) = blocked::by_deletion(deletion, now);
+        return Supervision::wait(hold, changes_at);
     }
-    if pod.is_terminating {
-        return Decision::wait_until(None);
+    if let Some(exemption) = pod.exemption {
+        let (hold, changes_at) = blocked::by_exemption(exemption, imperative, now);
+        return Supervision::wait(hold, changes_at);
+    }
+    if let Some(refusal) = snapshot.attempt.and_then(|attempt| attempt.unwritten.clone()) {
+        let delay = attempts::delay_after(&refusal, snapshot);
+        return Supervision::step(Step::RecordRefusal { refusal, delay });
     }
     // An interceptor that was passed over and sent a heartbeat since gets a full window.
     let resumed_until = request
@@ -496,57 +446,25 @@ fn decide_eviction(snapshot: &Snapshot<'_>, pod: &TargetPod, imperative: &Interc
         })
         .filter_map(|other| after(other.heartbeat_at?, request.heartbeat_deadline))
         .max();
-    if let Some(until) = resumed_until.filter(|until| *until > snapshot.now) {
-        return Decision::wait_until(Some(until));
+    if let Some(until) = resumed_until.filter(|until| *until > now) {
+        return Supervision::wait(Hold::AsStored, Some(until));
     }
-    match next_attempt(snapshot, pod, imperative) {
-        Some(at) if at > snapshot.now => Decision::wait_until(Some(at)),
-        _ => Decision::now(Step::Evict),
+    // An attempt without a stored result: it was accepted, or this process has just started.
+    let hold = match (request.last_attempt_at, request.next_attempt_at) {
+        (Some(last), None) => blocked::by_missing_deletion(last, request.blocked.as_ref(), now).0,
+        _ => Hold::AsStored,
+    };
+    if hold.differs_from(request.blocked.as_ref()) {
+        return Supervision::wait(hold, Some(now));
     }
-}
-
-/// When the eviction API may be called again; `None` is now. After a restart the stored heartbeat is the time of the
-/// last attempt, to the precision at which heartbeats are written.
-fn next_attempt(
-    snapshot: &Snapshot<'_>,
-    pod: &TargetPod,
-    imperative: &InterceptorState,
-) -> Option<Timestamp> {
-    let unrecorded = snapshot.attempt.map_or(0, |attempt| attempt.unrecorded);
-    let failures = snapshot.request.failed_evictions.saturating_add(unrecorded);
-    let last = match snapshot.attempt {
-        Some(attempt) => Some(attempt.at).max(imperative.heartbeat_at),
-        None => imperative.heartbeat_at,
-    }?;
-    if failures == 0 {
-        return after(last, ACCEPTED_ATTEMPT_DELAY);
-    }
-    let mut delay = backoff(
-        failures,
-        FIRST_ATTEMPT_DELAY,
-        LONGEST_ATTEMPT_DELAY,
-        snapshot.jitter,
-    );
-    let was_blocked = snapshot
-        .attempt
-        .is_none_or(|attempt| attempt.is_blocked_by_budget);
-    if was_blocked && is_unblocked(&pod.budgets) {
-        delay = delay.min(UNBLOCKED_ATTEMPT_DELAY);
-    } else if let Some(retry_after) = snapshot.attempt.and_then(|attempt| attempt.retry_after) {
-        delay = delay.max(retry_after);
-    }
-    if snapshot.attempt.is_some_and(|attempt| attempt.is_accepted) {
-        delay = delay.max(ACCEPTED_ATTEMPT_DELAY);
-    }
-    after(last, delay)
-}
-
-/// Whether no budget blocks the eviction. The eviction API rejects pods that several budgets select.
-fn is_unblocked(budgets: &[Budget]) -> bool {
-    match budgets {
-        [] => true,
-        [only] => only.disruptions_allowed > 0,
-        _ => false,
+    match attempts::next_attempt(snapshot, pod) {
+        NextAttempt::Now => Supervision::step(Step::Evict { budget: None }),
+        NextAttempt::ByBudget(budget) => Supervision::step(Step::Evict { budget: Some(budget) }),
+        NextAttempt::At { at, budget } => {
+            let mut supervision = Supervision::wait(hold, Some(at));
+            supervision.decision.budget = budget;
+            supervision
+        }
     }
 }
 

@@ -9,7 +9,9 @@
 //! | a DaemonSet that controls the pod | at priority 10000, after all others of that priority |
 //! | imperative eviction | always last |
 //!
-//! A higher priority comes first. An invalid declaration is skipped and reported; it does not affect the others.
+//! A higher priority comes first. An invalid declaration is skipped and reported; it does not affect the others. The
+//! DaemonSet interceptor is part of this program and does not count among the 15 that a pod may declare; imperative
+//! eviction, which never evicts pods of DaemonSets, is left out where both do not fit.
 
 use std::collections::BTreeSet;
 
@@ -75,16 +77,18 @@ pub fn order(
     from_rules: &[MatchedInterceptor],
     allowed: &AllowedNames,
 ) -> Result<InterceptorOrder, TooManyInterceptors> {
+    let has_daemon_set = pod.is_daemon_set_pod() && !pod.is_mirror();
     let mut collector = Collector {
         declarations: Vec::new(),
         skipped: Vec::new(),
         controller: None,
         allowed,
+        has_daemon_set,
     };
     collector.add_lists(pod);
     collector.add_priority_annotations(pod);
     collector.add_from_rules(from_rules);
-    if pod.is_daemon_set_pod() && !pod.is_mirror() {
+    if has_daemon_set {
         collector.add(CONTROLLER_PRIORITY, Source::DaemonSet, 0, DAEMON_SET_INTERCEPTOR);
     }
     collector.finish()
@@ -96,6 +100,8 @@ struct Collector<'a> {
     /// The interceptor with the role `controller`.
     controller: Option<String>,
     allowed: &'a AllowedNames,
+    /// Whether a DaemonSet controls the pod.
+    has_daemon_set: bool,
 }
 
 impl Collector<'_> {
@@ -112,6 +118,11 @@ impl Collector<'_> {
     fn accepts(&mut self, name: &str, origin: &str) -> bool {
         if name == IMPERATIVE_EVICTION {
             // It is always last and is added at the end.
+            return false;
+        }
+        if name == DAEMON_SET_INTERCEPTOR && !self.has_daemon_set {
+            self.skipped
+                .push(format!("{origin}: {name} acts only on pods of DaemonSets"));
             return false;
         }
         let errors = self.allowed.validate(&FieldPath::new("name"), name);
@@ -206,12 +217,16 @@ impl Collector<'_> {
             .map(|declaration| declaration.name)
             .filter(|name| seen.insert(name.clone()))
             .collect();
-        let count = names.len();
+        let declared = names.iter().filter(|name| *name != DAEMON_SET_INTERCEPTOR);
+        let count = declared.clone().count();
         if count >= MAX_INTERCEPTORS {
-            let beyond = names.split_off(MAX_INTERCEPTORS - 1).join(", ");
+            let beyond: Vec<&str> = declared.skip(MAX_INTERCEPTORS - 1).map(String::as_str).collect();
+            let beyond = beyond.join(", ");
             return Err(TooManyInterceptors { count, beyond });
         }
-        names.push(IMPERATIVE_EVICTION.to_owned());
+        if names.len() < MAX_INTERCEPTORS {
+            names.push(IMPERATIVE_EVICTION.to_owned());
+        }
         Ok(InterceptorOrder {
             names,
             skipped: self.skipped,
@@ -457,6 +472,26 @@ mod tests {
         assert_eq!(
             (error.count, error.beyond.as_str()),
             (17, "i15.example.com, i16.example.com")
+        );
+    }
+
+    #[test]
+    fn daemon_set_interceptor_neither_counts_nor_acts_on_other_pods() {
+        let list: Vec<_> = (0..15).map(|index| format!("i{index:02}.example.com")).collect();
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true}]);
+        let overlay = json!({"metadata": {
+            "ownerReferences": owner, "annotations": {INTERCEPTORS_ANNOTATION: list.join(",")},
+        }});
+        let names = order(&pod(&overlay), &[], &AllowedNames::default())
+            .unwrap()
+            .names;
+        assert_eq!(names.len(), MAX_INTERCEPTORS);
+        assert_eq!(names.last().unwrap(), DAEMON_SET_INTERCEPTOR);
+        check(
+            &annotated(&[(INTERCEPTORS_ANNOTATION, DAEMON_SET_INTERCEPTOR)]),
+            &[],
+            &[],
+            1,
         );
     }
 }

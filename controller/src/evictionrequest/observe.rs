@@ -1,7 +1,7 @@
 //! Observes one request: the stored request, its pod, the budgets that select the pod, and its interceptors.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_machinery::names::AllowedNames;
@@ -10,13 +10,17 @@ use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 
-use super::decide::{Budget, EvictionExemption, Request, Target, TargetPod};
-use super::interceptors::{self, InterceptorOrder, TooManyInterceptors};
+use super::interceptors::{self, InterceptorOrder};
+use super::snapshot::{Budget, EvictionExemption, NoOrder, PodDeletion, Request, Target, TargetPod};
 use super::status;
 use crate::api::{Error, call};
 use crate::context::Context;
-use crate::evictioninterceptor::rules::Rules;
+use crate::evictioninterceptor::rules::{Matching, Rules};
+use crate::informer::{ObjectKey, key_of};
 use crate::pod::Pod;
+use crate::request_labels;
+use crate::stores::{SYNC_FAILED, is_ready};
+use crate::sync::lock;
 
 /// The state of one request, for [`super::decide`].
 #[derive(Debug)]
@@ -26,7 +30,7 @@ pub struct ObservedRequest {
     /// Its pod, reduced to what decisions read.
     pub target: Target,
     /// The order of its interceptors, until they are initialized.
-    pub order: Option<Result<InterceptorOrder, TooManyInterceptors>>,
+    pub order: Option<Result<InterceptorOrder, NoOrder>>,
     /// The pod, if its UID is that of the request.
     pub pod: Option<Arc<Pod>>,
 }
@@ -37,6 +41,8 @@ pub struct Observer {
     context: Arc<Context>,
     rules: Arc<Rules>,
     allowed: AllowedNames,
+    /// Labels of requests that their pods do not have and that this program may not remove. Losing them costs a call.
+    foreign_labels: Mutex<HashMap<ObjectKey, BTreeSet<String>>>,
 }
 
 impl Observer {
@@ -47,6 +53,7 @@ impl Observer {
             context,
             rules,
             allowed,
+            foreign_labels: Mutex::default(),
         }
     }
 
@@ -56,7 +63,7 @@ impl Observer {
     ///
     /// [`Error`] of a call.
     pub async fn observe(&self, request: &EvictionRequest) -> Result<ObservedRequest, Error> {
-        let model = status::model(request, &self.rule_deadlines());
+        let mut model = status::model(request, &self.rule_deadlines());
         let reference = request.spec.target.pod.clone().unwrap_or_default();
         let without_pod = |request, target| {
             Ok(ObservedRequest {
@@ -87,38 +94,76 @@ impl Observer {
             return without_pod(model, Target::Replaced { name });
         }
         let order = if model.interceptors.is_empty() && !pod.is_grouped() {
-            let from_rules = self
-                .rules
-                .matching(&self.context.stores, &self.context.clients.host, &pod)
-                .await?;
-            Some(interceptors::order(&pod, &from_rules, &self.allowed))
+            Some(self.order(&pod).await?)
         } else {
             None
         };
+        let target = self.target_pod(&pod);
+        model.obsolete_labels = self.obsolete_labels(request, &target).await?;
         Ok(ObservedRequest {
-            target: Target::Present(self.target_pod(&pod)),
+            target: Target::Present(target),
             request: model,
             order,
             pod: Some(pod),
         })
     }
 
-    fn target_pod(&self, pod: &Pod) -> TargetPod {
-        let budgets = self.context.stores.budgets.in_namespace(pod.namespace());
-        let mut budgets: Vec<Budget> = budgets
-            .iter()
-            .filter(|budget| selects(budget, pod))
-            .map(|budget| Budget {
-                name: budget.metadata.name.clone().unwrap_or_default(),
-                disruptions_allowed: disruptions_allowed(budget),
-            })
+    async fn order(&self, pod: &Pod) -> Result<Result<InterceptorOrder, NoOrder>, Error> {
+        let matching = self
+            .rules
+            .matching(&self.context.stores, &self.context.clients.host, pod)
+            .await?;
+        Ok(match matching {
+            Matching::Known(from_rules) => {
+                interceptors::order(pod, &from_rules, &self.allowed).map_err(NoOrder::TooMany)
+            }
+            Matching::Unknown(rule) => Err(NoOrder::Unknown(rule)),
+        })
+    }
+
+    /// The labels that the request has from its pod and that the pod has lost. A label that somebody else has set stays.
+    async fn obsolete_labels(
+        &self,
+        request: &EvictionRequest,
+        pod: &TargetPod,
+    ) -> Result<BTreeSet<String>, Error> {
+        let key = key_of(request);
+        let labels = request.metadata.labels.iter().flatten();
+        let extra: BTreeSet<String> = labels
+            .filter(|(label, _)| !pod.labels.contains_key(*label))
+            .map(|(label, _)| label.clone())
             .collect();
-        budgets.sort_by(|a, b| a.name.cmp(&b.name));
+        if extra.is_empty() {
+            self.forget(&key);
+            return Ok(extra);
+        }
+        if lock(&self.foreign_labels)
+            .get(&key)
+            .is_some_and(|foreign| extra.is_subset(foreign))
+        {
+            return Ok(BTreeSet::new());
+        }
+        // The store has no managed fields.
+        let requests: Api<EvictionRequest> = Api::namespaced(self.context.clients.drydock.clone(), &key.0);
+        let current = call(requests.get(&key.1)).await?;
+        let managers = current.metadata.managed_fields.unwrap_or_default();
+        let ours = request_labels::set_by_us_alone(&managers);
+        let foreign = extra.difference(&ours).cloned().collect();
+        lock(&self.foreign_labels).insert(key, foreign);
+        Ok(extra.intersection(&ours).cloned().collect())
+    }
+
+    /// Forgets what is known about a request.
+    pub fn forget(&self, key: &ObjectKey) {
+        lock(&self.foreign_labels).remove(key);
+    }
+
+    fn target_pod(&self, pod: &Pod) -> TargetPod {
         TargetPod {
             name: pod.name().to_owned(),
-            labels: pod.labels().clone(),
+            labels: self.context.labels.of_pod(pod.labels()),
             is_terminal: pod.is_terminal(),
-            is_terminating: pod.is_terminating(),
+            deletion: self.deletion(pod),
             is_grouped: pod.is_grouped(),
             exemption: if pod.is_mirror() {
                 Some(EvictionExemption::StaticPod)
@@ -130,8 +175,36 @@ impl Observer {
                         EvictionExemption::DaemonSetPod
                     })
             },
-            budgets,
+            budgets: self.budgets(pod),
         }
+    }
+
+    fn deletion(&self, pod: &Pod) -> Option<PodDeletion> {
+        let ends_at = pod.metadata.deletion_timestamp.as_ref()?.0;
+        let node = pod.spec.node_name.as_deref();
+        let node = node.and_then(|name| self.context.stores.nodes.get("", name));
+        Some(PodDeletion {
+            ends_at,
+            finalizers: pod.metadata.finalizers.clone().unwrap_or_default(),
+            unready_node: node
+                .filter(|node| !is_ready(node))
+                .and_then(|node| node.metadata.name.clone()),
+        })
+    }
+
+    /// The budgets that protect the pod, by name. The eviction API ignores budgets for pending pods.
+    fn budgets(&self, pod: &Pod) -> Vec<Budget> {
+        if pod.is_pending() {
+            return Vec::new();
+        }
+        let budgets = self.context.stores.budgets.in_namespace(pod.namespace());
+        let mut budgets: Vec<Budget> = budgets
+            .iter()
+            .filter(|budget| selects(budget, pod))
+            .map(|budget| budget_of(budget, pod))
+            .collect();
+        budgets.sort_by(|a, b| a.name.cmp(&b.name));
+        budgets
     }
 
     /// The shortest heartbeat deadline that rules set for each interceptor.
@@ -152,14 +225,34 @@ impl Observer {
     }
 }
 
-/// `status.disruptionsAllowed` of the budget; zero before its controller has computed it.
+/// The budget as decisions about the pod see it.
 #[must_use]
-pub fn disruptions_allowed(budget: &PodDisruptionBudget) -> i32 {
-    budget
-        .status
+pub fn budget_of(budget: &PodDisruptionBudget, pod: &Pod) -> Budget {
+    let status = budget.status.clone().unwrap_or_default();
+    let number = Option::unwrap_or_default;
+    let (healthy, desired_healthy) = (number(status.current_healthy), number(status.desired_healthy));
+    let policy = budget
+        .spec
         .as_ref()
-        .and_then(|status| status.disruptions_allowed)
-        .unwrap_or(0)
+        .and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
+    let sync_failure = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.reason == SYNC_FAILED)
+        .map(|condition| condition.message.clone());
+    Budget {
+        name: budget.metadata.name.clone().unwrap_or_default(),
+        version: budget.metadata.resource_version.clone().unwrap_or_default(),
+        disruptions_allowed: number(status.disruptions_allowed),
+        healthy,
+        desired_healthy,
+        is_observed: status.observed_generation.unwrap_or_default()
+            >= budget.metadata.generation.unwrap_or_default(),
+        sync_failure,
+        lets_pod_go: !pod.is_ready()
+            && (policy == Some("AlwaysAllow") || (healthy >= desired_healthy && desired_healthy > 0)),
+    }
 }
 
 /// Whether the budget selects the pod. A budget without a selector selects nothing.

@@ -1,20 +1,22 @@
 //! Pure translations between the API object and the model of [`super::decide`]: [`model`] reads an object, the other
 //! functions return the status to write. Every write is a status transition that the server accepts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::{
-    CANCELED, DAEMON_SET_INTERCEPTOR, DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EVICTED, EvictionRequest,
-    EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus, MAX_MESSAGE_BYTES, PodEvictionStatus,
-    TargetInterceptor,
+    BLOCKED, CANCELED, DAEMON_SET_INTERCEPTOR, DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EVICTED, EvictionRequest,
+    EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus, PodEvictionStatus, TargetInterceptor,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::decide::{FinishReason, InterceptorState, Request, Step};
+use super::blocked::{Hold, Reason};
+use super::decide::{ActivationReason, FinishReason, Step};
+use super::refusal::Refusal;
+use super::snapshot::{InterceptorState, Request, StoredBlock};
 use crate::conditions::{set_condition, whole_seconds};
-use crate::rejection;
+use crate::request_labels;
 
 /// The server rejects heartbeats that are closer together.
 const MIN_HEARTBEAT_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
@@ -38,7 +40,6 @@ pub fn model<S: std::hash::BuildHasher>(
                 activated_at: entry.and_then(|entry| time(entry.activation_time.as_ref())),
                 heartbeat_at: entry.and_then(|entry| time(entry.heartbeat_time.as_ref())),
                 completed_at: entry.and_then(|entry| time(entry.completion_time.as_ref())),
-                message: entry.map(|entry| entry.message.clone()).unwrap_or_default(),
                 rule_deadline: rule_deadlines.get(&target.name).copied(),
             }
         })
@@ -47,11 +48,15 @@ pub fn model<S: std::hash::BuildHasher>(
         .active_interceptors
         .first()
         .and_then(|active| interceptors.iter().position(|one| one.name == *active));
+    let attempts = status.pod_eviction_status.as_ref();
     Request {
         is_deleting: request.metadata.deletion_timestamp.is_some(),
         generation: request.metadata.generation.unwrap_or_default(),
         observed_generation: status.observed_generation.unwrap_or_default(),
         labels: request.metadata.labels.clone().unwrap_or_default(),
+        // Known only with the managed fields, which the store does not have.
+        obsolete_labels: BTreeSet::new(),
+        missing_annotations: request_labels::missing_annotations(request.metadata.annotations.as_ref()),
         has_requesters: !request.spec.requesters.is_empty(),
         is_cancellation_forbidden: request.is_cancellation_forbidden(),
         heartbeat_deadline: seconds(
@@ -70,81 +75,184 @@ pub fn model<S: std::hash::BuildHasher>(
             .map(|condition| condition.last_transition_time.0),
         active,
         processed: status.processed_interceptors.len(),
-        failed_evictions: status.pod_eviction_status.as_ref().map_or(0, |status| {
-            u32::try_from(status.failed_api_eviction_counter).unwrap_or_default()
+        failed_evictions: attempts.map_or(0, |attempts| {
+            u32::try_from(attempts.failed_api_eviction_counter).unwrap_or_default()
         }),
+        last_attempt_at: attempts.and_then(|attempts| time(attempts.last_attempt_time.as_ref())),
+        next_attempt_at: attempts.and_then(|attempts| time(attempts.next_attempt_time.as_ref())),
+        blocked: status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == BLOCKED && condition.status == "True")
+            .map(|condition| StoredBlock {
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+                since: condition.last_transition_time.0,
+            }),
         interceptors,
     }
 }
 
-/// The status after the step; `None` for steps that do not write it.
+/// The status after the step; `None` for steps that do not write it. Where an eviction follows, it contains the intent.
 #[must_use]
 pub fn after_step(request: &EvictionRequest, step: &Step, now: Timestamp) -> Option<EvictionRequestStatus> {
     let mut status = with_observed_generation(request);
-    let now = whole_seconds(now);
+    let at = whole_seconds(now);
     match step {
-        Step::Finish { reason, message } => finish(&mut status, *reason, message, now),
-        Step::InitializeInterceptors(names) => {
-            status.target_interceptors = names
-                .iter()
-                .map(|name| TargetInterceptor { name: name.clone() })
-                .collect();
-            status.interceptors = names
-                .iter()
-                .map(|name| InterceptorStatus {
-                    name: name.clone(),
-                    ..InterceptorStatus::default()
-                })
-                .collect();
-        }
-        Step::Activate { index, .. } => {
-            let name = status.target_interceptors.get(*index)?.name.clone();
-            let previous = std::mem::replace(&mut status.active_interceptors, vec![name.clone()]);
-            status.processed_interceptors.extend(previous);
-            entry(&mut status, &name)?.activation_time = Some(now);
-        }
-        Step::RecordTimeout { message, complete } => {
-            let active = active_entry(&mut status)?;
-            active.message.clone_from(message);
-            if *complete {
-                active.completion_time = Some(now);
+        Step::Finish { reason, message } => finish(&mut status, *reason, message, at),
+        Step::Initialize { names, .. } => initialize(&mut status, names, at)?,
+        Step::Activate { index, reason, .. } => {
+            if let Some(ActivationReason::PreviousPassedOver { message, complete }) = reason {
+                let previous = active_entry(&mut status)?;
+                previous.message.clone_from(message);
+                if *complete {
+                    previous.completion_time = Some(at.clone());
+                }
             }
+            activate(&mut status, *index, at)?;
         }
-        Step::RecordExemption(exemption) => {
-            exemption
-                .message()
-                .clone_into(&mut active_entry(&mut status)?.message);
-        }
-        Step::ObserveGeneration => {}
-        Step::Wait | Step::DeleteRequest | Step::CopyLabels(_) | Step::Evict => return None,
+        Step::RecordRefusal { refusal, delay } => record_refusal(&mut status, refusal, *delay, now)?,
+        Step::RecordHold(hold) => set_hold(&mut status, hold, &at),
+        Step::Evict { .. } | Step::ObserveGeneration => {}
+        Step::Wait | Step::DeleteRequest | Step::CopyLabels { .. } => return None,
+    }
+    if step.evicts() {
+        record_intent(&mut status, now)?;
     }
     Some(status)
 }
 
-/// The status after the eviction API accepted the eviction.
-#[must_use]
-pub fn after_accepted(request: &EvictionRequest, now: Timestamp) -> Option<EvictionRequestStatus> {
-    let mut status = with_observed_generation(request);
-    let entry = active_entry(&mut status)?;
-    set_heartbeat(entry, now);
-    "The pod was evicted and is terminating.".clone_into(&mut entry.message);
-    Some(status)
+fn initialize(status: &mut EvictionRequestStatus, names: &[String], now: Time) -> Option<()> {
+    status.target_interceptors = names
+        .iter()
+        .map(|name| TargetInterceptor { name: name.clone() })
+        .collect();
+    status.interceptors = names
+        .iter()
+        .map(|name| InterceptorStatus {
+            name: name.clone(),
+            ..InterceptorStatus::default()
+        })
+        .collect();
+    if !status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == BLOCKED)
+    {
+        let progressing = progressing(status, &now);
+        status.conditions.push(progressing);
+    }
+    activate(status, 0, now)
 }
 
-/// The status after the eviction API rejected the eviction.
-#[must_use]
-pub fn after_rejected(request: &EvictionRequest, why: &str, now: Timestamp) -> Option<EvictionRequestStatus> {
-    let mut status = with_observed_generation(request);
-    let counter = &mut status
+fn activate(status: &mut EvictionRequestStatus, index: usize, now: Time) -> Option<()> {
+    let name = status.target_interceptors.get(index)?.name.clone();
+    let previous = std::mem::replace(&mut status.active_interceptors, vec![name.clone()]);
+    status.processed_interceptors.extend(previous);
+    set_hold(status, &Hold::Nothing, &now);
+    entry(status, &name)?.activation_time = Some(now);
+    Some(())
+}
+
+/// Writes that the eviction API is about to be called. The server accepts it only if the request is unchanged.
+fn record_intent(status: &mut EvictionRequestStatus, now: Timestamp) -> Option<()> {
+    let attempts = status
         .pod_eviction_status
-        .get_or_insert_with(PodEvictionStatus::default)
-        .failed_api_eviction_counter;
-    *counter = counter.saturating_add(1);
-    let retries = *counter;
-    let entry = active_entry(&mut status)?;
+        .get_or_insert_with(PodEvictionStatus::default);
+    attempts.last_attempt_time = Some(whole_seconds(now));
+    attempts.next_attempt_time = None;
+    set_heartbeat(active_entry(status)?, now);
+    Some(())
+}
+
+fn record_refusal(
+    status: &mut EvictionRequestStatus,
+    refusal: &Refusal,
+    delay: Duration,
+    now: Timestamp,
+) -> Option<()> {
+    let attempts = status
+        .pod_eviction_status
+        .get_or_insert_with(PodEvictionStatus::default);
+    attempts.failed_api_eviction_counter = attempts.failed_api_eviction_counter.saturating_add(1);
+    // Rounded up: an attempt is never made before the delay has passed.
+    let next = now
+        .checked_add(delay.saturating_add(Duration::from_millis(999)))
+        .ok()?;
+    attempts.next_attempt_time = Some(whole_seconds(next));
+    let retries = attempts.failed_api_eviction_counter;
+    let entry = active_entry(status)?;
     set_heartbeat(entry, now);
-    entry.message = rejection::message(why, retries, MAX_MESSAGE_BYTES);
-    Some(status)
+    entry.message = refusal.interceptor_message(retries);
+    let condition = condition(
+        BLOCKED,
+        true,
+        refusal.reason.as_str(),
+        &refusal.message,
+        status,
+        whole_seconds(now),
+    );
+    set_condition(&mut status.conditions, condition);
+    Some(())
+}
+
+/// Sets the condition `Blocked`.
+fn set_hold(status: &mut EvictionRequestStatus, hold: &Hold, now: &Time) {
+    match hold {
+        Hold::AsStored => {}
+        Hold::Nothing => {
+            let is_blocked = |condition: &Condition| condition.type_ == BLOCKED && condition.status == "True";
+            if status.conditions.iter().any(is_blocked) {
+                let condition = progressing(status, now);
+                set_condition(&mut status.conditions, condition);
+            }
+        }
+        Hold::By(blocked) => {
+            let since = whole_seconds(blocked.since);
+            let reason = blocked.reason.as_str();
+            let condition = condition(BLOCKED, true, reason, &blocked.message, status, since);
+            set_condition(&mut status.conditions, condition);
+            if matches!(blocked.reason, Reason::StaticPod | Reason::DaemonSetPod)
+                && let Some(entry) = active_entry(status).filter(|entry| is_built_in(&entry.name))
+            {
+                entry.message.clone_from(&blocked.message);
+            }
+        }
+    }
+}
+
+fn progressing(status: &EvictionRequestStatus, now: &Time) -> Condition {
+    condition(
+        BLOCKED,
+        false,
+        "Progressing",
+        "Nothing is known to hold the pod.",
+        status,
+        now.clone(),
+    )
+}
+
+fn condition(
+    type_: &str,
+    is_true: bool,
+    reason: &str,
+    message: &str,
+    status: &EvictionRequestStatus,
+    since: Time,
+) -> Condition {
+    Condition {
+        type_: type_.to_owned(),
+        status: if is_true { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since,
+        observed_generation: status.observed_generation,
+    }
+}
+
+/// Whether the interceptor is part of this program.
+fn is_built_in(name: &str) -> bool {
+    [IMPERATIVE_EVICTION, DAEMON_SET_INTERCEPTOR].contains(&name)
 }
 
 /// The status after a heartbeat of the active interceptor.
@@ -174,7 +282,7 @@ fn finish(status: &mut EvictionRequestStatus, reason: FinishReason, message: &st
         let active = std::mem::take(&mut status.active_interceptors);
         status.processed_interceptors.extend(active);
     } else if let Some(entry) = active_entry(status)
-        && [IMPERATIVE_EVICTION, DAEMON_SET_INTERCEPTOR].contains(&entry.name.as_str())
+        && is_built_in(&entry.name)
         && entry.completion_time.is_none()
     {
         // Other interceptors write their own completion; these two are part of this program.
@@ -182,14 +290,8 @@ fn finish(status: &mut EvictionRequestStatus, reason: FinishReason, message: &st
         entry.expected_finish_time = None;
         message.clone_into(&mut entry.message);
     }
-    let condition = Condition {
-        type_: type_.to_owned(),
-        status: "True".to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        last_transition_time: now,
-        observed_generation: status.observed_generation,
-    };
+    set_hold(status, &Hold::Nothing, &now);
+    let condition = condition(type_, true, reason, message, status, now);
     set_condition(&mut status.conditions, condition);
 }
 
@@ -226,156 +328,4 @@ fn time(time: Option<&Time>) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::decide::{ActivationReason, EvictionExemption};
-    use super::*;
-    use serde_json::json;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn request(status: &serde_json::Value) -> EvictionRequest {
-        serde_json::from_value(json!({
-            "metadata": {"name": "uid-1", "namespace": "shop", "generation": 3},
-            "spec": {"target": {"pod": {"name": "web", "uid": "uid-1"}}, "requesters": [{"name": "a.example.com"}]},
-            "status": status,
-        }))
-        .unwrap()
-    }
-
-    /// The status after the step, as JSON. Checks that the step wrote `observedGeneration`.
-    fn status_after(status: &serde_json::Value, step: &Step) -> serde_json::Value {
-        let status = after_step(&request(status), step, at(1_000)).unwrap();
-        assert_eq!(status.observed_generation, Some(3));
-        serde_json::to_value(status).unwrap()
-    }
-
-    const NAMES: [&str; 2] = ["a.example.com", IMPERATIVE_EVICTION];
-
-    /// An initialized status with an active interceptor.
-    fn initialized(active: &str) -> serde_json::Value {
-        json!({
-            "targetInterceptors": NAMES.map(|name| json!({"name": name})),
-            "interceptors": NAMES.map(|name| json!({"name": name})),
-            "activeInterceptors": [active],
-        })
-    }
-
-    #[test]
-    fn initialization_writes_names_only() {
-        let status = status_after(
-            &json!({}),
-            &Step::InitializeInterceptors(NAMES.map(str::to_owned).to_vec()),
-        );
-        assert_eq!(
-            status["interceptors"],
-            json!([{"name": NAMES[0]}, {"name": NAMES[1]}])
-        );
-        assert_eq!(status.get("activeInterceptors"), None);
-    }
-
-    #[test]
-    fn activation_moves_the_previous_interceptor_to_processed() {
-        let step = |index| Step::Activate {
-            index,
-            reason: ActivationReason::PreviousCompleted,
-        };
-        let mut before = initialized(NAMES[0]);
-        before["activeInterceptors"] = json!([]);
-        let first = status_after(&before, &step(0));
-        assert_eq!(first["activeInterceptors"], json!([NAMES[0]]));
-        assert_eq!(first.get("processedInterceptors"), None);
-        assert_eq!(first["interceptors"][0]["activationTime"], "1970-01-01T00:16:40Z");
-        let second = status_after(&first, &step(1));
-        assert_eq!(second["activeInterceptors"], json!([NAMES[1]]));
-        assert_eq!(second["processedInterceptors"], json!([NAMES[0]]));
-        assert_eq!(
-            second["interceptors"][0], first["interceptors"][0],
-            "only the entry of the new interceptor changes"
-        );
-    }
-
-    #[test]
-    fn cancellation_clears_the_active_interceptor_and_eviction_does_not() {
-        let finish = |reason| Step::Finish {
-            reason,
-            message: "m".to_owned(),
-        };
-        let canceled = status_after(&initialized(NAMES[0]), &finish(FinishReason::NoRequesters));
-        assert_eq!(canceled.get("activeInterceptors"), None);
-        assert_eq!(canceled["processedInterceptors"], json!([NAMES[0]]));
-        assert_eq!(canceled["conditions"][0]["type"], "Canceled");
-        assert_eq!(canceled["conditions"][0]["reason"], "NoRequesters");
-
-        let evicted = status_after(&initialized(NAMES[0]), &finish(FinishReason::PodDeleted));
-        assert_eq!(evicted["activeInterceptors"], json!([NAMES[0]]));
-        assert_eq!(evicted["interceptors"][0], json!({"name": NAMES[0]}));
-        assert_eq!(evicted["conditions"][0]["type"], "Evicted");
-
-        let ours = status_after(&initialized(NAMES[1]), &finish(FinishReason::PodTerminal));
-        assert_eq!(ours["interceptors"][1]["completionTime"], "1970-01-01T00:16:40Z");
-        assert_eq!(ours["conditions"][0]["reason"], "PodTerminal");
-        let again: EvictionRequestStatus = serde_json::from_value(ours).unwrap();
-        let again = EvictionRequest {
-            status: Some(again),
-            ..request(&json!({}))
-        };
-        assert_eq!(model(&again, &HashMap::new()).finished_at, Some(at(1_000)));
-    }
-
-    #[test]
-    fn rejections_are_counted_and_heartbeats_keep_the_minimum_interval() {
-        let mut request = request(&initialized(NAMES[1]));
-        for (second, heartbeat, retries) in [(1_000, 1_000, 1), (1_059, 1_000, 2), (1_060, 1_060, 3)] {
-            let status = after_rejected(&request, "blocked by budget \"b\"", at(second)).unwrap();
-            let entry = &status.interceptors[1];
-            assert_eq!(time(entry.heartbeat_time.as_ref()), Some(at(heartbeat)));
-            assert_eq!(time(entry.start_time.as_ref()), Some(at(1_000)));
-            assert_eq!(
-                entry.message,
-                format!("Could not evict the pod: blocked by budget \"b\", number of retries: {retries}.")
-            );
-            request.status = Some(status);
-            assert_eq!(model(&request, &HashMap::new()).failed_evictions, retries);
-        }
-        let long = after_rejected(&request, &"ö".repeat(40_000), at(2_000)).unwrap();
-        assert!(long.interceptors[1].message.len() <= MAX_MESSAGE_BYTES);
-    }
-
-    #[test]
-    fn recorded_messages_change_only_the_active_entry() {
-        let timed_out = status_after(
-            &initialized(NAMES[0]),
-            &Step::RecordTimeout {
-                message: "m".to_owned(),
-                complete: true,
-            },
-        );
-        assert_eq!(timed_out["interceptors"][0]["message"], "m");
-        assert_eq!(
-            timed_out["interceptors"][0]["completionTime"],
-            "1970-01-01T00:16:40Z"
-        );
-        let exempt = status_after(
-            &initialized(NAMES[1]),
-            &Step::RecordExemption(EvictionExemption::StaticPod),
-        );
-        assert_eq!(exempt["interceptors"][1]["message"], "blocked: static pod");
-        assert_eq!(exempt["interceptors"][0], json!({"name": NAMES[0]}));
-    }
-
-    #[test]
-    fn model_contains_what_is_stored() {
-        let mut status = initialized(NAMES[1]);
-        status["processedInterceptors"] = json!([NAMES[0]]);
-        status["interceptors"][1]["activationTime"] = json!("1970-01-01T00:01:00Z");
-        let rule_deadlines = HashMap::from([(NAMES[0].to_owned(), Duration::from_secs(9))]);
-        let model = model(&request(&status), &rule_deadlines);
-        assert_eq!((model.active, model.processed, model.generation), (Some(1), 1, 3));
-        assert_eq!(model.interceptors[1].activated_at, Some(at(60)));
-        assert_eq!(model.interceptors[0].rule_deadline, Some(Duration::from_secs(9)));
-        assert_eq!(model.heartbeat_deadline, Duration::from_mins(20));
-        assert!(model.has_requesters && model.finished_at.is_none());
-    }
-}
+mod tests;

@@ -1,114 +1,143 @@
 //! Executes plans: first the nodes, then the requests of their pods, then the maintenances. Every write has a
 //! precondition or has no effect when repeated.
 
-use std::collections::BTreeSet;
-use std::future::Future;
-use std::sync::Arc;
+mod requests;
 
-use drydock_proto::kinds::evictionrequest::{
-    EvictionRequest, EvictionRequestSpec, EvictionTarget, NODE_MAINTENANCE_REQUESTER, PodReference, Requester,
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use drydock_proto::kinds::nodemaintenance::{
+    COMPLETION_FINALIZER, NodeMaintenance, NodeMaintenanceStatus, Stage,
 };
-use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, Stage};
 use futures_util::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
-use kube::api::{PostParams, Preconditions};
 use serde_json::{Value, json};
 
-use super::model::{MaintenanceAction, MaintenanceEvent, Plan, PodFacts, RequestAction};
+use super::model::{MaintenanceAction, MaintenanceEvent, Obstacle, Plan, PodFacts, RequestAction};
 use super::node_state::{self, NodeAction};
 use super::observe::ObservedCluster;
-use super::successor::{KEPT_SECONDS, Origin, SUCCESSOR_ANNOTATION};
-use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
+use super::pace::{Item, Pace};
+use crate::api::{Error, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;
 use crate::events::{EventContent, node_reference, object_reference};
+use crate::sync::lock;
+
+pub use requests::DeletedRequests;
+use requests::{Requester, Written};
 
 /// How many calls are in flight at a time.
 const CONCURRENT_CALLS: usize = 16;
 /// How many requests are changed before the cluster is observed again.
 const MAX_REQUESTS_PER_PLAN: usize = 2000;
-/// How often a change of requesters is retried after a write conflict.
-const CONFLICT_RETRIES: usize = 5;
+/// The delay after a partially executed plan.
+const PARTIAL_PLAN_DELAY: Duration = Duration::from_millis(500);
 
 /// Executes plans.
 #[derive(Debug)]
 pub struct PlanExecutor {
     context: Arc<Context>,
-}
-
-/// How far a plan was executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlanOutcome {
-    /// All of it.
-    Complete,
-    /// Part of it: the rest needs a new plan, or there were write conflicts.
-    Partial,
-    /// A call failed.
-    Failed,
+    requester: Requester,
+    deleted: Arc<DeletedRequests>,
+    pace: Mutex<Pace>,
 }
 
 impl PlanExecutor {
-    /// An executor.
+    /// An executor. `deleted` are the requests that somebody deleted.
     #[must_use]
-    pub fn new(context: Arc<Context>) -> Self {
-        Self { context }
+    pub fn new(context: Arc<Context>, deleted: Arc<DeletedRequests>) -> Self {
+        Self {
+            requester: Requester::new(Arc::clone(&context)),
+            context,
+            deleted,
+            pace: Mutex::default(),
+        }
     }
 
-    /// Executes the plan.
-    pub async fn execute(&self, observed: &ObservedCluster, plan: &Plan) -> PlanOutcome {
-        self.publish_events(observed, plan);
-        let nodes = plan
-            .nodes
-            .iter()
-            .map(|(index, action)| async move { (*index, self.change_node(observed, *index, action).await) });
-        let mut results = Vec::new();
-        let mut failed_nodes = BTreeSet::new();
-        for (index, result) in run_concurrently(nodes).await {
-            if result.is_err() {
-                failed_nodes.insert(index);
-            }
-            results.push(result);
-        }
-        // No pod is requested to leave a node that may still be schedulable, or whose taint may be missing.
-        let requests = plan.requests.iter().filter_map(|(index, action)| {
-            let pod = observed.state.pods.get(*index)?;
-            let node = observed
-                .state
-                .nodes
-                .get(pod.node)
-                .map_or("", |node| node.name.as_str());
-            (!failed_nodes.contains(&pod.node)).then(|| self.change_request(node, pod, *action))
-        });
-        results.extend(run_concurrently(requests.take(MAX_REQUESTS_PER_PLAN)).await);
-        let maintenances = plan
-            .maintenances
-            .iter()
-            .map(|(index, action)| self.change_maintenance(observed, *index, action));
-        results.extend(run_concurrently(maintenances).await);
+    /// Why requests could not be written, by the UID of their pod.
+    #[must_use]
+    pub fn refusals(&self) -> HashMap<String, Obstacle> {
+        self.requester.refusals()
+    }
 
-        let is_incomplete = plan.requests.len() > MAX_REQUESTS_PER_PLAN
-            || plan
-                .requests
-                .iter()
-                .any(|(_, action)| *action == RequestAction::DeleteWithdrawn);
-        let mut outcome = if is_incomplete {
-            PlanOutcome::Partial
-        } else {
-            PlanOutcome::Complete
-        };
-        for error in results.into_iter().filter_map(Result::err) {
-            if error.is_conflict() || error.is_not_found() {
-                if outcome == PlanOutcome::Complete {
-                    outcome = PlanOutcome::Partial;
-                }
+    /// Executes the plan. What fails is tried again later and holds up nothing else. Returns when to plan again because
+    /// of what is left.
+    pub async fn execute(&self, observed: &ObservedCluster, plan: &Plan) -> Option<Timestamp> {
+        let begun = self.context.clock.now();
+        lock(&self.pace).begin(begun);
+        self.publish_events(observed, plan);
+        let nodes = plan.nodes.iter().map(|(index, action)| async move {
+            let item = Item::Node(node_name(observed, *index).to_owned());
+            let done = self.paced(item, self.change_node(observed, *index, action)).await;
+            (*index, done)
+        });
+        let failed_nodes: BTreeSet<usize> = run_concurrently(nodes)
+            .await
+            .into_iter()
+            .filter_map(|(index, done)| done.is_none().then_some(index))
+            .collect();
+        // No pod is requested to leave a node that may still be schedulable, or whose taint may be missing.
+        let mut is_partial = false;
+        let mut due = Vec::new();
+        for (index, action) in &plan.requests {
+            let Some(pod) = observed.state.pods.get(*index) else {
+                continue;
+            };
+            let item = Item::Request(pod.uid.clone());
+            if failed_nodes.contains(&pod.node) || !lock(&self.pace).is_due(&item, begun) {
                 continue;
             }
-            let cause = error.cause();
-            tracing::warn!(%error, cause, "executing a plan for node maintenances failed in part");
-            outcome = PlanOutcome::Failed;
+            if due.len() >= MAX_REQUESTS_PER_PLAN {
+                is_partial = true;
+                break;
+            }
+            is_partial |= matches!(action, RequestAction::Replace { .. });
+            due.push((item, pod, *action));
         }
-        outcome
+        let requests = due
+            .into_iter()
+            .map(|(item, pod, action)| self.paced(item, self.change_request(observed, pod, action)));
+        run_concurrently(requests).await;
+        let maintenances = plan.maintenances.iter().map(|(index, action)| {
+            let item = Item::Maintenance(maintenance_name(observed, *index).to_owned());
+            self.paced(item, self.change_maintenance(observed, *index, action))
+        });
+        run_concurrently(maintenances).await;
+        let known: HashSet<&str> = observed.state.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        self.requester.forget(|uid| known.contains(uid));
+
+        let now = self.context.clock.now();
+        let next = lock(&self.pace).next(now);
+        let again = is_partial
+            .then(|| now.checked_add(PARTIAL_PLAN_DELAY).ok())
+            .flatten();
+        next.into_iter().chain(again).min()
+    }
+
+    /// Awaits the write of an item unless it has to wait because its last one failed. `None` when it was not written.
+    async fn paced<T>(&self, item: Item, write: impl Future<Output = Result<T, Error>>) -> Option<T> {
+        if !lock(&self.pace).is_due(&item, self.context.clock.now()) {
+            return None;
+        }
+        match write.await {
+            Ok(written) => {
+                lock(&self.pace).succeeded(&item);
+                Some(written)
+            }
+            Err(error) => {
+                let is_conflict = error.is_conflict() || error.is_not_found();
+                if !is_conflict {
+                    let cause = error.cause();
+                    tracing::warn!(?item, %error, cause, "a write for node maintenances failed");
+                }
+                let now = self.context.clock.now();
+                lock(&self.pace).failed(item, is_conflict, now, fastrand::f64());
+                None
+            }
+        }
     }
 
     async fn change_node(
@@ -125,6 +154,23 @@ impl PlanExecutor {
         let nodes: Api<Node> = Api::all(self.context.clients.host.clone());
         merge_patch(&nodes, name, &patch).await?;
         let content = match action {
+            NodeAction::Hold {
+                record,
+                is_restored: true,
+                ..
+            } => {
+                self.context.metrics.count_repair("record");
+                let names: Vec<_> = record.maintenances.iter().map(|one| one.name.as_str()).collect();
+                let text = format!(
+                    "The annotation of maintenance {} was lost and is restored.",
+                    names.join(", ")
+                );
+                EventContent::warning("RecordRestored", "Cordon", text)
+            }
+            NodeAction::Note { record } => {
+                let text = record.message.clone();
+                EventContent::warning("MaintenanceVanished", "Cordon", text)
+            }
             NodeAction::Hold { record, .. } if node_state::record(node).is_none() => {
                 let names: Vec<_> = record.maintenances.iter().map(|one| one.name.as_str()).collect();
                 let reason = names
@@ -151,80 +197,48 @@ impl PlanExecutor {
         Ok(())
     }
 
-    async fn change_request(&self, node: &str, pod: &PodFacts, action: RequestAction) -> Result<(), Error> {
-        let requests: Api<EvictionRequest> =
-            Api::namespaced(self.context.clients.drydock.clone(), &pod.namespace);
-        match action {
-            RequestAction::Create { is_successor } => {
-                let origin = is_successor.then(|| origin(node, pod)).flatten();
-                let request = request_for(pod, origin.as_deref());
-                let created = call(requests.create(&PostParams::default(), &request)).await;
-                match created {
-                    Ok(_) => self.context.metrics.count_request(),
-                    Err(error) if error.is_conflict() => {
-                        self.change_requesters(&requests, &pod.uid, add_requester, origin.as_deref())
-                            .await?;
-                    }
-                    // The pods of a namespace in deletion are deleted with it.
-                    Err(error) if is_namespace_terminating(&error) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            RequestAction::Join { is_successor } => {
-                let origin = is_successor.then(|| origin(node, pod)).flatten();
-                self.change_requesters(&requests, &pod.uid, add_requester, origin.as_deref())
-                    .await?;
-                self.context.metrics.count_request();
-            }
-            RequestAction::Withdraw => {
-                self.change_requesters(&requests, &pod.uid, remove_requester, None)
-                    .await?;
-            }
-            RequestAction::DeleteWithdrawn => {
-                let request = call(requests.get_opt(&pod.uid)).await?;
-                let Some(request) = request.filter(EvictionRequest::is_finished) else {
-                    return Ok(());
-                };
-                let preconditions = Preconditions {
-                    uid: request.metadata.uid,
-                    resource_version: request.metadata.resource_version,
-                };
-                api::delete(&requests, &pod.uid, preconditions).await?;
+    async fn change_request(
+        &self,
+        observed: &ObservedCluster,
+        pod: &PodFacts,
+        action: RequestAction,
+    ) -> Result<(), Error> {
+        let node = node_name(observed, pod.node);
+        let request = observed.state.requests.get(&pod.uid);
+        let written = self.requester.write(node, pod, request, action).await?;
+        if written == Written::Requested {
+            self.context.metrics.count_request();
+            if let RequestAction::Create { .. } = action
+                && self.deleted.take(&pod.uid)
+            {
+                self.publish_renewal(observed, pod);
             }
         }
         Ok(())
     }
 
-    /// Writes the requesters that `change` returns for the current request, and with them the origin of a successor.
-    async fn change_requesters(
-        &self,
-        requests: &Api<EvictionRequest>,
-        name: &str,
-        change: fn(&EvictionRequest) -> Option<Vec<Requester>>,
-        origin: Option<&str>,
-    ) -> Result<(), Error> {
-        for attempt in 0..=CONFLICT_RETRIES {
-            let Some(request) = call(requests.get_opt(name)).await? else {
-                return Ok(());
-            };
-            if request.is_finished() || request.is_cancellation_forbidden() {
-                return Ok(());
-            }
-            let Some(requesters) = change(&request) else {
-                return Ok(());
-            };
-            let mut metadata = json!({ "resourceVersion": request.metadata.resource_version });
-            if let (Some(origin), Some(metadata)) = (origin, metadata.as_object_mut()) {
-                metadata.insert("annotations".to_owned(), json!({ SUCCESSOR_ANNOTATION: origin }));
-            }
-            let patch = json!({ "metadata": metadata, "spec": { "requesters": requesters } });
-            match merge_patch(requests, name, &patch).await {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_conflict() && attempt < CONFLICT_RETRIES => {}
-                Err(error) => return Err(error),
-            }
+    /// Tells that a request which somebody deleted was created again.
+    fn publish_renewal(&self, observed: &ObservedCluster, pod: &PodFacts) {
+        let note = format!(
+            "The eviction request of pod {}/{} was deleted before it was finished; it is renewed, because its node is drained.",
+            pod.namespace, pod.name
+        );
+        let content = EventContent::warning("RequestRenewed", "Drain", note);
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.context.events.publish(&regarding, content.clone());
+        let maintenances = observed.state.maintenances.iter().zip(&observed.maintenances);
+        for (_, object) in maintenances.filter(|(one, _)| one.is_draining() && one.selects(pod.node)) {
+            self.context
+                .events
+                .publish(&object_reference(&**object), content.clone());
         }
-        Ok(())
     }
 
     async fn change_maintenance(
@@ -250,6 +264,11 @@ impl PlanExecutor {
         };
         let patch = match action {
             MaintenanceAction::WriteStatus(status) => {
+                let now = self.context.clock.now();
+                let is_urgent = is_urgent(maintenance.status.as_ref(), status);
+                if !is_urgent && !lock(&self.pace).may_write_status(name, now) {
+                    return Ok(());
+                }
                 if let Some(patch) = status_patch(resource_version, maintenance.status.as_ref(), &**status) {
                     let written = merge_patch_status(&maintenances, name, &patch).await;
                     if written.as_ref().is_err_and(Error::is_invalid) {
@@ -258,10 +277,11 @@ impl PlanExecutor {
                             .count_invalid_status_write("nodemaintenances");
                     }
                     written?;
+                    lock(&self.pace).wrote_status(name, now);
                 }
                 return Ok(());
             }
-            MaintenanceAction::AddFinalizer => {
+            MaintenanceAction::AddFinalizer { .. } => {
                 with_finalizers(finalizers.chain([COMPLETION_FINALIZER]).collect())
             }
             MaintenanceAction::RemoveFinalizer => {
@@ -273,6 +293,13 @@ impl PlanExecutor {
             }),
         };
         merge_patch(&maintenances, name, &patch).await?;
+        if *action == (MaintenanceAction::AddFinalizer { is_restored: true }) {
+            self.context.metrics.count_repair("finalizer");
+            let note = "The completion finalizer was taken away and is restored.";
+            let content = EventContent::warning("FinalizerRestored", "Cordon", note);
+            let regarding = object_reference(&**maintenance);
+            self.context.events.publish(&regarding, content);
+        }
         Ok(())
     }
 
@@ -331,6 +358,27 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
             let content = EventContent::warning("ComesBack", "Drain", format!("{description}."));
             (vec![maintenance], content)
         }
+        MaintenanceEvent::StageStarted { maintenance, stage } => {
+            let note = format!("Stage {stage} has started.");
+            (
+                vec![maintenance],
+                EventContent::normal("StageStarted", "Stage", note),
+            )
+        }
+        MaintenanceEvent::Blocked {
+            maintenance,
+            description,
+        } => {
+            let content = EventContent::warning("Blocked", "Drain", description);
+            (vec![maintenance], content)
+        }
+        MaintenanceEvent::NodesVanished { maintenance, names } => {
+            let note = format!("Nodes are gone or no longer selected: {names}.");
+            (
+                vec![maintenance],
+                EventContent::warning("NodesVanished", "Drain", note),
+            )
+        }
         MaintenanceEvent::Drained { maintenance } => {
             let note = "All targeted pods are gone from all selected nodes.";
             let content = EventContent::normal("Drained", "Drain", note);
@@ -342,6 +390,34 @@ fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
             (vec![maintenance], content)
         }
     }
+}
+
+/// Whether a status is written at once: a stage, a condition or what nodes were before differs, not only counts and
+/// messages.
+fn is_urgent(before: Option<&NodeMaintenanceStatus>, after: &NodeMaintenanceStatus) -> bool {
+    let Some(before) = before else { return true };
+    let conditions = |status: &NodeMaintenanceStatus| -> Vec<(String, String, String)> {
+        let conditions = status.conditions.iter();
+        conditions
+            .map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone()))
+            .collect()
+    };
+    before.stage_statuses != after.stage_statuses
+        || before.cordoned_before != after.cordoned_before
+        || conditions(before) != conditions(after)
+}
+
+fn node_name(observed: &ObservedCluster, index: usize) -> &str {
+    let node = observed.nodes.get(index);
+    node.and_then(|node| node.metadata.name.as_deref())
+        .unwrap_or_default()
+}
+
+fn maintenance_name(observed: &ObservedCluster, index: usize) -> &str {
+    let maintenance = observed.maintenances.get(index);
+    maintenance
+        .and_then(|maintenance| maintenance.metadata.name.as_deref())
+        .unwrap_or_default()
 }
 
 fn find_maintenance<'a>(observed: &'a ObservedCluster, name: &str) -> Option<&'a Arc<NodeMaintenance>> {
@@ -358,78 +434,6 @@ async fn run_concurrently<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::O
         .buffer_unordered(CONCURRENT_CALLS)
         .collect()
         .await
-}
-
-/// The origin of a successor, as the value of its annotation; `None` without a controller.
-fn origin(node: &str, pod: &PodFacts) -> Option<String> {
-    let controller = pod.controller.as_ref()?;
-    let origin = Origin {
-        node: node.to_owned(),
-        kind: controller.kind.clone(),
-        name: controller.name.clone(),
-        uid: controller.uid.clone(),
-    };
-    serde_json::to_string(&origin).ok()
-}
-
-fn request_for(pod: &PodFacts, origin: Option<&str>) -> EvictionRequest {
-    EvictionRequest {
-        metadata: ObjectMeta {
-            name: Some(pod.uid.clone()),
-            namespace: Some(pod.namespace.clone()),
-            annotations: origin.map(|origin| [(SUCCESSOR_ANNOTATION.to_owned(), origin.to_owned())].into()),
-            ..ObjectMeta::default()
-        },
-        spec: EvictionRequestSpec {
-            target: EvictionTarget {
-                pod: Some(PodReference {
-                    name: pod.name.clone(),
-                    uid: pod.uid.clone(),
-                }),
-            },
-            requesters: vec![maintenance_requester()],
-            ttl_seconds_after_finished: origin.map(|_| KEPT_SECONDS),
-            ..EvictionRequestSpec::default()
-        },
-        status: None,
-    }
-}
-
-fn maintenance_requester() -> Requester {
-    Requester {
-        name: NODE_MAINTENANCE_REQUESTER.to_owned(),
-    }
-}
-
-/// The requesters with the maintenance requester; `None` when it is already among them.
-fn add_requester(request: &EvictionRequest) -> Option<Vec<Requester>> {
-    let requesters = &request.spec.requesters;
-    let added = maintenance_requester();
-    (!requesters.contains(&added)).then(|| requesters.iter().cloned().chain([added]).collect())
-}
-
-/// The requesters without the maintenance requester; `None` when it is not among them.
-fn remove_requester(request: &EvictionRequest) -> Option<Vec<Requester>> {
-    let requesters = &request.spec.requesters;
-    let removed = maintenance_requester();
-    let others = || {
-        requesters
-            .iter()
-            .filter(|one| **one != removed)
-            .cloned()
-            .collect()
-    };
-    requesters.contains(&removed).then(others)
-}
-
-fn is_namespace_terminating(error: &Error) -> bool {
-    let details = error.status().and_then(|status| status.details.as_ref());
-    details.is_some_and(|details| {
-        details
-            .causes
-            .iter()
-            .any(|cause| cause.reason == "NamespaceTerminating")
-    })
 }
 
 #[cfg(test)]

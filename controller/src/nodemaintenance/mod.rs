@@ -6,7 +6,10 @@ pub mod drain_plan;
 pub mod model;
 pub mod node_state;
 pub mod observe;
+pub mod pace;
 pub mod plan;
+pub mod recovery;
+pub mod replacement;
 pub mod successor;
 
 use std::sync::Arc;
@@ -23,7 +26,8 @@ use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
 use crate::work_queue::{Outcome, WorkQueue};
 
-use act::{PlanExecutor, PlanOutcome};
+pub use act::DeletedRequests;
+use act::PlanExecutor;
 use model::StaticPods;
 use plan::plan;
 
@@ -35,8 +39,6 @@ const BATCH_DELAY: Duration = Duration::from_millis(100);
 const BATCH_DELAY_FACTOR: u32 = 3;
 /// The longest delay before a reconciliation.
 const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
-/// The delay after a partially executed plan.
-const PARTIAL_PLAN_DELAY: Duration = Duration::from_millis(500);
 
 /// The nodemaintenance controller.
 #[derive(Debug)]
@@ -49,11 +51,11 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller.
+    /// A controller. `deleted` are the requests that somebody deleted, as [`add_handlers`] finds them.
     #[must_use]
-    pub fn new(context: Arc<Context>, static_pods: StaticPods) -> Self {
+    pub fn new(context: Arc<Context>, static_pods: StaticPods, deleted: Arc<DeletedRequests>) -> Self {
         Self {
-            executor: PlanExecutor::new(Arc::clone(&context)),
+            executor: PlanExecutor::new(Arc::clone(&context), deleted),
             context,
             static_pods,
             last_duration: AtomicU64::new(0),
@@ -66,25 +68,25 @@ impl Controller {
         let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
         tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
         let begun = self.context.clock.now();
-        let observed = observe::observe(&self.context.stores, self.static_pods);
+        let mut observed = observe::observe(&self.context.stores, self.static_pods);
+        observed.state.refused = self.executor.refusals();
         let plan = plan(&observed.state, self.context.clock.now());
-        let outcome = self.executor.execute(&observed, &plan).await;
+        let again = self.executor.execute(&observed, &plan).await;
         let took = self.context.clock.now().duration_since(begun).as_millis();
         self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
-        match outcome {
-            PlanOutcome::Complete => Outcome::Wait(plan.next),
-            PlanOutcome::Partial => {
-                Outcome::Wait(self.context.clock.now().checked_add(PARTIAL_PLAN_DELAY).ok())
-            }
-            PlanOutcome::Failed => Outcome::Retry,
-        }
+        Outcome::Wait(plan.next.into_iter().chain(again).min())
     }
 }
 
 /// Queues a reconciliation when something changes that maintenances depend on. The queue has a single key, as all
-/// maintenances are planned together.
-pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<()>>) {
+/// maintenances are planned together. Requests that somebody deletes before they are finished are added to `deleted`.
+pub fn add_handlers(
+    informers: &mut Informers,
+    stores: &Stores,
+    queue: &Arc<WorkQueue<()>>,
+    deleted: &Arc<DeletedRequests>,
+) {
     informers.maintenances.add_handler({
         let queue = Arc::clone(queue);
         move |_: &Change<NodeMaintenance>| queue.add(())
@@ -121,8 +123,17 @@ pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<Work
         }
     });
     informers.requests.add_handler({
-        let (queue, stores) = (Arc::clone(queue), stores.clone());
+        let (queue, stores, deleted) = (Arc::clone(queue), stores.clone(), Arc::clone(deleted));
         move |change: &Change<EvictionRequest>| {
+            if let Change {
+                old: Some(old),
+                new: None,
+            } = change
+                && observe::has_maintenance_requester(old)
+                && !old.is_finished()
+            {
+                deleted.add(old.metadata.name.as_deref().unwrap_or_default());
+            }
             if change.states().any(|request| {
                 observe::has_maintenance_requester(request) || concerns_maintenance(&stores, request)
             }) {

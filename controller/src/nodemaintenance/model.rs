@@ -1,6 +1,6 @@
 //! Input and output of the planner: the state of all maintenances, nodes, pods and requests, and the plan for them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus, Stage};
 use jiff::Timestamp;
@@ -24,6 +24,8 @@ pub enum StaticPods {
 pub struct Maintenance {
     /// Its name.
     pub name: String,
+    /// Its UID.
+    pub uid: String,
     /// When it was created. Older maintenances come first.
     pub created: Timestamp,
     /// Its generation.
@@ -36,7 +38,7 @@ pub struct Maintenance {
     pub has_finalizer: bool,
     /// The entries of its drain plan, in order.
     pub entries: Vec<Entry>,
-    /// The nodes it selects: indexes into [`ClusterState::nodes`].
+    /// The nodes it selects: ascending indexes into [`ClusterState::nodes`].
     pub nodes: Vec<usize>,
     /// The stored status.
     pub status: NodeMaintenanceStatus,
@@ -44,9 +46,42 @@ pub struct Maintenance {
 
 impl Maintenance {
     /// Whether it keeps its nodes unschedulable. Without the finalizer it could be deleted without releasing them, so
-    /// nodes are not touched before it is set.
+    /// nodes are not touched before it is set. A maintenance that has lost its finalizer stays active.
     pub(super) fn is_active(&self) -> bool {
-        matches!(self.stage, Stage::Cordon | Stage::Drain) && !self.is_deleting && self.has_finalizer
+        matches!(self.stage, Stage::Cordon | Stage::Drain)
+            && !self.is_deleting
+            && (self.has_finalizer || self.has_started())
+    }
+
+    /// Whether a stage has started. It had its finalizer then.
+    pub(super) fn has_started(&self) -> bool {
+        !self.status.stage_statuses.is_empty()
+    }
+
+    /// Whether it is to become active as soon as it has its finalizer.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.stage, Stage::Cordon | Stage::Drain) && !self.is_deleting && !self.is_active()
+    }
+
+    /// Whether it returns its nodes to service, or is about to.
+    pub(super) fn is_ending(&self) -> bool {
+        self.stage == Stage::Complete || (self.is_deleting && self.has_finalizer)
+    }
+
+    /// Whether the node, an index into [`ClusterState::nodes`], is selected. `nodes` is in ascending order.
+    pub(super) fn selects(&self, node: usize) -> bool {
+        self.nodes.binary_search(&node).is_ok()
+    }
+
+    /// Whether the stage in the spec has started.
+    pub(super) fn has_started_stage(&self) -> bool {
+        let stages = &self.status.stage_statuses;
+        stages.iter().any(|stage| stage.name == self.stage)
+    }
+
+    /// The nodes that were unschedulable before they were touched.
+    pub(super) fn cordoned_before(&self) -> HashSet<&str> {
+        self.status.cordoned_before.iter().map(String::as_str).collect()
     }
 
     /// Whether it drains its nodes.
@@ -56,7 +91,7 @@ impl Maintenance {
 }
 
 /// A node.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
@@ -64,8 +99,22 @@ pub struct NodeFacts {
     pub is_unschedulable: bool,
     /// Whether it has the drain taint.
     pub is_tainted: bool,
-    /// The record in its annotation.
+    /// The record in its annotation, or recovered from the status of its maintenances.
     pub record: Option<NodeRecord>,
+    /// Where `record` comes from.
+    pub record_source: RecordSource,
+}
+
+/// Where the record of a node comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RecordSource {
+    /// Its annotation; without a record, it has none.
+    #[default]
+    Annotation,
+    /// There is no record, because the annotation cannot be read.
+    Damaged,
+    /// The status of its maintenances, because the annotation was lost.
+    Recovered,
 }
 
 /// A pod on a node.
@@ -93,6 +142,10 @@ pub struct PodFacts {
     pub controller: Option<Controller>,
     /// Whether its DaemonSet creates it again in spite of the drain taint. It is never a drain target.
     pub is_tolerant_daemon_set_pod: bool,
+    /// Whether its controller can create it again on its node, although that is unschedulable.
+    pub may_come_back: bool,
+    /// Since when its namespace is being deleted. Its pods are deleted with it and are not requested to leave.
+    pub namespace_deleted: Option<Timestamp>,
 }
 
 /// The controller that owns a pod, in the namespace of the pod.
@@ -123,16 +176,37 @@ impl PodFacts {
 /// The eviction request of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestFacts {
+    /// Its UID.
+    pub uid: String,
     /// When it was created.
     pub created: Timestamp,
     /// Whether node maintenances are among the requesters.
     pub has_maintenance_requester: bool,
+    /// Whether it was created for a maintenance.
+    pub is_created_by_maintenance: bool,
     /// Whether its cancellation is forbidden, so that the requester cannot be removed.
     pub is_cancellation_forbidden: bool,
     /// Whether it is finished, and how.
     pub state: RequestState,
     /// What keeps it from ending its pod.
     pub obstacle: Option<Obstacle>,
+    /// When it finished.
+    pub ended: Option<Timestamp>,
+    /// How many requests it replaced.
+    pub replaced: u32,
+    /// Its deletion, while finalizers hold it.
+    pub deletion: Option<Deletion>,
+    /// The name of another pod that it wrongly targets.
+    pub other_pod: Option<String>,
+}
+
+/// A deletion that finalizers hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    /// Since when.
+    pub since: Timestamp,
+    /// The finalizers.
+    pub finalizers: Vec<String>,
 }
 
 /// What keeps a request from ending its pod.
@@ -141,7 +215,7 @@ pub struct Obstacle {
     /// Since when.
     pub since: Timestamp,
     /// The reason, in one word.
-    pub reason: &'static str,
+    pub reason: String,
     /// The message, for people.
     pub message: String,
 }
@@ -160,10 +234,10 @@ pub enum RequestState {
     /// It is not finished.
     #[default]
     Active,
-    /// It was canceled because it had no requesters. It can be replaced by a new one.
-    Withdrawn,
-    /// It finished in another way.
-    Final,
+    /// It was canceled. Its pod stays.
+    Canceled,
+    /// It found that its pod is gone.
+    Evicted,
 }
 
 /// The input of the planner.
@@ -179,6 +253,8 @@ pub struct ClusterState {
     pub requests: HashMap<String, RequestFacts>,
     /// The lives of successors that ended on nodes under maintenance.
     pub lives: Vec<Life>,
+    /// Why requests could not be written, by the UID of their pod.
+    pub refused: HashMap<String, Obstacle>,
     /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
 }
@@ -202,16 +278,19 @@ impl ClusterState {
 pub enum RequestAction {
     /// Create it.
     Create {
-        /// Whether the pod was created after the drain of its node began.
-        is_successor: bool,
+        /// Set when a successor may follow the pod: whether it was there before the drain of its node began.
+        origin: Option<bool>,
     },
     /// Add the maintenance requester to the request of others.
     Join {
-        /// Whether the pod was created after the drain of its node began.
-        is_successor: bool,
+        /// As of [`RequestAction::Create`].
+        origin: Option<bool>,
     },
-    /// Delete the withdrawn request, so that a new one can be created.
-    DeleteWithdrawn,
+    /// Delete the request, which ended without its pod, so that a new one can be created.
+    Replace {
+        /// How many requests the new one will have replaced.
+        count: u32,
+    },
     /// Remove the maintenance requester.
     Withdraw,
 }
@@ -220,7 +299,10 @@ pub enum RequestAction {
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceAction {
     /// Add the completion finalizer, before anything else.
-    AddFinalizer,
+    AddFinalizer {
+        /// Whether it was there before.
+        is_restored: bool,
+    },
     /// Set the stage to Complete, because it is being deleted.
     SetStageComplete,
     /// Remove the completion finalizer.
@@ -266,6 +348,27 @@ pub enum MaintenanceEvent {
         maintenance: String,
         /// Which controllers, for people.
         description: String,
+    },
+    /// A stage has started.
+    StageStarted {
+        /// The maintenance.
+        maintenance: String,
+        /// The stage.
+        stage: Stage,
+    },
+    /// Something new holds the drain.
+    Blocked {
+        /// The maintenance.
+        maintenance: String,
+        /// Reason, names and cause, for people.
+        description: String,
+    },
+    /// Nodes that were selected exist no more, or are no longer selected.
+    NodesVanished {
+        /// The maintenance.
+        maintenance: String,
+        /// Their names, for people.
+        names: String,
     },
     /// All nodes of a maintenance are drained.
     Drained {

@@ -26,9 +26,14 @@ pub struct NodeRecord {
     /// The state of the drain, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Whether the node was unschedulable before its first maintenance.
+    /// Whether the node was unschedulable before its first maintenance. A copy: what decides is
+    /// `status.cordonedBefore` of its maintenances.
     #[serde(default)]
     pub was_unschedulable: bool,
+    /// The names of those `maintenances` that vanished without having been completed. The node stays as it is until
+    /// its annotation is removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vanished: Vec<String>,
     /// The last plan entry that the drain has reached. It never moves back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<PlanPosition>,
@@ -47,8 +52,19 @@ impl NodeRecord {
 pub struct HoldingMaintenance {
     /// Its name.
     pub name: String,
+    /// Its UID; empty in records of earlier releases.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
     /// Its stage.
     pub stage: Stage,
+}
+
+impl HoldingMaintenance {
+    /// Whether this is the maintenance with that name and UID.
+    #[must_use]
+    pub fn is(&self, name: &str, uid: &str) -> bool {
+        self.name == name && (self.uid.is_empty() || self.uid == uid)
+    }
 }
 
 /// What to do with a node.
@@ -60,12 +76,27 @@ pub enum NodeAction {
         record: NodeRecord,
         /// Whether it has the drain taint.
         is_tainted: bool,
+        /// Whether the record was lost and is restored.
+        is_restored: bool,
+    },
+    /// Write this record and change nothing else.
+    Note {
+        /// The record.
+        record: NodeRecord,
     },
     /// Remove record and taint, and restore its schedulability.
     Release {
         /// Whether it was unschedulable before its first maintenance.
         was_unschedulable: bool,
     },
+}
+
+/// The message of a node whose maintenances vanished.
+pub(super) fn vanished_message(names: &[String]) -> String {
+    format!(
+        "Maintenance {} vanished without having been completed. The node stays as it is until the annotation {STATUS_ANNOTATION} is removed from it.",
+        names.join(", ")
+    )
 }
 
 /// The record of the node. An annotation that cannot be parsed counts as absent.
@@ -93,12 +124,20 @@ pub fn is_tainted(node: &Node) -> bool {
 /// The merge patch for the action, with the resource version of the node as a precondition.
 #[must_use]
 pub fn patch(node: &Node, action: &NodeAction) -> Value {
+    // Serializing a record does not fail.
+    let text = |record| Value::String(serde_json::to_string(record).unwrap_or_default());
     let (annotation, is_tainted, unschedulable) = match action {
-        NodeAction::Hold { record, is_tainted } => {
-            // Serializing a record does not fail.
-            let text = serde_json::to_string(record).unwrap_or_default();
-            (Value::String(text), *is_tainted, Value::Bool(true))
+        NodeAction::Note { record } => {
+            return json!({
+                "metadata": {
+                    "resourceVersion": node.metadata.resource_version,
+                    "annotations": { STATUS_ANNOTATION: text(record) },
+                },
+            });
         }
+        NodeAction::Hold {
+            record, is_tainted, ..
+        } => (text(record), *is_tainted, Value::Bool(true)),
         NodeAction::Release {
             was_unschedulable: true,
         } => (Value::Null, false, Value::Bool(true)),
@@ -164,6 +203,7 @@ mod tests {
         let hold = |is_tainted| NodeAction::Hold {
             record: record.clone(),
             is_tainted,
+            is_restored: false,
         };
         let foreign = json!([{"key": "other", "effect": "NoExecute"}]);
         let ours = json!({"key": DRAIN_TAINT, "effect": DRAIN_TAINT_EFFECT});
@@ -197,6 +237,15 @@ mod tests {
             patch_of(&json!([ours]), release(true))["spec"]["unschedulable"],
             true
         );
+    }
+
+    #[test]
+    fn note_changes_only_the_annotation() {
+        let record = NodeRecord::default();
+        let patched = patch(&node(&json!([]), None), &NodeAction::Note { record });
+        assert_eq!(patched["metadata"]["resourceVersion"], "7");
+        assert!(patched["metadata"]["annotations"][STATUS_ANNOTATION].is_string());
+        assert!(patched.get("spec").is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use drydock_machinery::selector::NodeMatcher;
 use drydock_proto::kinds::evictionrequest::{
-    CANCELED, EvictionRequest, IMPERATIVE_EVICTION, NODE_MAINTENANCE_REQUESTER,
+    CANCELED, EVICTED, EvictionRequest, IMPERATIVE_EVICTION, NODE_MAINTENANCE_REQUESTER,
 };
 use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenance, PodType, Stage};
 use jiff::Timestamp;
@@ -13,14 +13,20 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::drain_plan::entries;
 use super::model::{
-    ClusterState, Controller, Maintenance, NodeFacts, Obstacle, PodFacts, RequestFacts, RequestState,
-    StaticPods,
+    ClusterState, Controller, Deletion, Maintenance, NodeFacts, Obstacle, PodFacts, RecordSource,
+    RequestFacts, RequestState, StaticPods,
 };
 use super::node_state;
+use super::recovery::recover_records;
+use super::replacement::REPLACED_ANNOTATION;
 use super::successor::Life;
 use crate::pod::Pod;
 use crate::rejection;
+use crate::request_labels;
 use crate::stores::Stores;
+
+/// The condition of a request that says what its pod waits for.
+const BLOCKED: &str = "Blocked";
 
 /// The input of the planner, and the API objects behind it.
 #[derive(Debug, Default)]
@@ -33,7 +39,7 @@ pub struct ObservedCluster {
     pub nodes: Vec<Arc<Node>>,
 }
 
-/// Reads the current state from the stores. Idle maintenances are left out.
+/// Reads the current state from the stores. Idle maintenances are left out, unless they are being deleted.
 #[must_use]
 pub fn observe(stores: &Stores, static_pods: StaticPods) -> ObservedCluster {
     let mut observed = ObservedCluster {
@@ -41,9 +47,9 @@ pub fn observe(stores: &Stores, static_pods: StaticPods) -> ObservedCluster {
         nodes: stores.nodes.all(),
         ..ObservedCluster::default()
     };
-    observed
-        .maintenances
-        .retain(|maintenance| maintenance.spec.stage != Stage::Idle);
+    observed.maintenances.retain(|maintenance| {
+        maintenance.spec.stage != Stage::Idle || maintenance.metadata.deletion_timestamp.is_some()
+    });
     observed
         .maintenances
         .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -57,6 +63,7 @@ pub fn observe(stores: &Stores, static_pods: StaticPods) -> ObservedCluster {
         .map(|object| maintenance(object, &observed.nodes))
         .collect();
     observed.state.nodes = observed.nodes.iter().map(|object| node(object)).collect();
+    recover_records(&mut observed.state);
     add_pods(stores, &mut observed);
     observed
 }
@@ -72,6 +79,7 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
     };
     Maintenance {
         name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
         created: metadata
             .creation_timestamp
             .as_ref()
@@ -95,7 +103,13 @@ fn maintenance(object: &NodeMaintenance, nodes: &[Arc<Node>]) -> Maintenance {
 }
 
 fn node(object: &Node) -> NodeFacts {
+    let record = node_state::record(object);
     NodeFacts {
+        record_source: if record.is_none() && node_state::is_under_maintenance(object) {
+            RecordSource::Damaged
+        } else {
+            RecordSource::Annotation
+        },
         name: object.metadata.name.clone().unwrap_or_default(),
         is_unschedulable: object
             .spec
@@ -103,7 +117,7 @@ fn node(object: &Node) -> NodeFacts {
             .and_then(|spec| spec.unschedulable)
             .unwrap_or(false),
         is_tainted: node_state::is_tainted(object),
-        record: node_state::record(object),
+        record,
     }
 }
 
@@ -126,9 +140,13 @@ fn add_pods(stores: &Stores, observed: &mut ObservedCluster) {
         for pod in stores.pods.all() {
             if let Some(node) = node_of(&pod).filter(|node| selected.contains(node)) {
                 if let Some(object) = stores.requests.get(pod.namespace(), pod.uid()) {
-                    state.requests.insert(pod.uid().to_owned(), request(&object));
+                    let facts = request(&object, pod.name());
+                    state.requests.insert(pod.uid().to_owned(), facts);
                 }
-                state.pods.push(pod_facts(&pod, node));
+                state.pods.push(PodFacts {
+                    namespace_deleted: namespace_deleted(stores, &pod),
+                    ..pod_facts(&pod, node)
+                });
             }
         }
     }
@@ -155,7 +173,8 @@ fn add_pods(stores: &Stores, observed: &mut ObservedCluster) {
             continue;
         };
         if let Some(node) = node_of(&pod).filter(|node| !selected.contains(node)) {
-            state.requests.insert(reference.uid.clone(), request(&object));
+            let facts = request(&object, pod.name());
+            state.requests.insert(reference.uid.clone(), facts);
             state.pods.push(pod_facts(&pod, node));
         }
     }
@@ -169,6 +188,12 @@ pub fn has_maintenance_requester(request: &EvictionRequest) -> bool {
         .requesters
         .iter()
         .any(|requester| requester.name == NODE_MAINTENANCE_REQUESTER)
+}
+
+/// Since when the namespace of the pod is being deleted.
+fn namespace_deleted(stores: &Stores, pod: &Pod) -> Option<Timestamp> {
+    let namespace = stores.namespaces.get("", pod.namespace())?;
+    Some(namespace.metadata.deletion_timestamp.as_ref()?.0)
 }
 
 /// The pod as the planner sees it. `node` is the index of its node.
@@ -197,21 +222,31 @@ pub fn pod_facts(pod: &Pod, node: usize) -> PodFacts {
             uid: owner.uid.clone(),
         }),
         is_tolerant_daemon_set_pod: pod.is_tolerant_daemon_set_pod(),
+        may_come_back: pod.may_come_back(),
+        namespace_deleted: None,
     }
 }
 
-/// What keeps the request from ending its pod: failed evictions, or its cancellation for another reason than the
-/// withdrawal of its requesters.
+/// What keeps the request from ending its pod: its condition says so, its evictions fail, or it was canceled.
 fn obstacle(object: &EvictionRequest) -> Option<Obstacle> {
     let status = object.status.as_ref()?;
+    let condition = |wanted: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions.find(|condition| condition.type_ == wanted && condition.status == "True")
+    };
     if object.is_finished() {
-        let canceled = status.conditions.iter().find(|condition| {
-            condition.type_ == CANCELED && condition.status == "True" && condition.reason != "NoRequesters"
-        })?;
+        let canceled = condition(CANCELED)?;
         return Some(Obstacle {
             since: canceled.last_transition_time.0,
-            reason: "RequestObstructed",
+            reason: "RequestObstructed".to_owned(),
             message: format!("{}: {}", canceled.reason, canceled.message),
+        });
+    }
+    if let Some(blocked) = condition(BLOCKED) {
+        return Some(Obstacle {
+            since: blocked.last_transition_time.0,
+            reason: blocked.reason.clone(),
+            message: blocked.message.clone(),
         });
     }
     let active = status.active_interceptors.first()?;
@@ -222,35 +257,47 @@ fn obstacle(object: &EvictionRequest) -> Option<Obstacle> {
     let cause = rejection::cause(&entry.message)?;
     Some(Obstacle {
         since: entry.start_time.as_ref()?.0,
-        reason: rejection::reason(cause),
+        reason: rejection::reason(cause).to_owned(),
         message: cause.to_owned(),
     })
 }
 
-fn request(object: &EvictionRequest) -> RequestFacts {
-    let was_withdrawn = object
-        .status
-        .iter()
-        .flat_map(|status| &status.conditions)
-        .any(|condition| {
-            condition.type_ == CANCELED && condition.status == "True" && condition.reason == "NoRequesters"
-        });
+/// The request as the planner sees it. `pod` is the name of the pod whose UID it has.
+fn request(object: &EvictionRequest, pod: &str) -> RequestFacts {
+    let conditions = object.status.iter().flat_map(|status| &status.conditions);
+    let ended = conditions
+        .filter(|condition| condition.status == "True")
+        .find(|condition| condition.type_ == CANCELED || condition.type_ == EVICTED);
+    let metadata = &object.metadata;
+    let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
+    let target = object.spec.target.pod.as_ref();
     RequestFacts {
-        created: object
-            .metadata
+        uid: metadata.uid.clone().unwrap_or_default(),
+        created: metadata
             .creation_timestamp
             .as_ref()
             .map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         obstacle: obstacle(object),
         has_maintenance_requester: has_maintenance_requester(object),
+        is_created_by_maintenance: request_labels::missing_annotations(metadata.annotations.as_ref())
+            .is_empty(),
         is_cancellation_forbidden: object.is_cancellation_forbidden(),
-        state: if was_withdrawn {
-            RequestState::Withdrawn
-        } else if object.is_finished() {
-            RequestState::Final
-        } else {
-            RequestState::Active
+        state: match ended {
+            None => RequestState::Active,
+            Some(condition) if condition.type_ == CANCELED => RequestState::Canceled,
+            Some(_) => RequestState::Evicted,
         },
+        ended: ended.map(|condition| condition.last_transition_time.0),
+        replaced: annotation(REPLACED_ANNOTATION)
+            .and_then(|count| count.parse().ok())
+            .unwrap_or_default(),
+        deletion: metadata.deletion_timestamp.as_ref().map(|since| Deletion {
+            since: since.0,
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+        }),
+        other_pod: target
+            .map(|target| target.name.clone())
+            .filter(|name| name != pod),
     }
 }
 
@@ -260,7 +307,7 @@ mod tests {
     use crate::fixtures::typed;
     use serde_json::{Value, json};
 
-    fn obstacle_of(status: &Value) -> Option<(i64, &'static str, String)> {
+    fn obstacle_of(status: &Value) -> Option<(i64, String, String)> {
         let object: EvictionRequest = typed(json!({"metadata": {"name": "uid-1"}, "status": status}));
         let obstacle = obstacle(&object)?;
         Some((obstacle.since.as_second(), obstacle.reason, obstacle.message))
@@ -277,7 +324,11 @@ mod tests {
         let rejected = rejection::message(&rejection::budgets(&["db"]), 7, 100);
         assert_eq!(
             obstacle_of(&evicting(IMPERATIVE_EVICTION, &rejected)),
-            Some((9, "Budget", "blocked by PodDisruptionBudget db".to_owned()))
+            Some((
+                9,
+                "Budget".to_owned(),
+                "blocked by PodDisruptionBudget db".to_owned()
+            ))
         );
         assert_eq!(obstacle_of(&evicting("a.example.com", &rejected)), None);
         assert_eq!(
@@ -292,9 +343,51 @@ mod tests {
         };
         assert_eq!(
             obstacle_of(&canceled("ValidationFailed")),
-            Some((5, "RequestObstructed", "ValidationFailed: m".to_owned()))
+            Some((
+                5,
+                "RequestObstructed".to_owned(),
+                "ValidationFailed: m".to_owned()
+            ))
         );
-        assert_eq!(obstacle_of(&canceled("NoRequesters")), None);
         assert_eq!(obstacle_of(&json!({})), None);
+    }
+
+    #[test]
+    fn condition_of_the_request_says_what_its_pod_waits_for() {
+        let blocked = |status: &str| {
+            json!({"conditions": [{
+                "type": "Blocked", "status": status, "reason": "NodeUnreachable", "message": "node one is not ready",
+                "lastTransitionTime": "1970-01-01T00:00:05Z",
+            }]})
+        };
+        assert_eq!(
+            obstacle_of(&blocked("True")),
+            Some((
+                5,
+                "NodeUnreachable".to_owned(),
+                "node one is not ready".to_owned()
+            ))
+        );
+        assert_eq!(obstacle_of(&blocked("False")), None);
+    }
+
+    #[test]
+    fn request_facts_tell_what_stands_in_the_way() {
+        let object: EvictionRequest = typed(json!({
+            "metadata": {
+                "name": "uid-1", "uid": "er-1", "deletionTimestamp": "1970-01-01T00:00:07Z",
+                "finalizers": ["a.example.com/f"], "annotations": {REPLACED_ANNOTATION: "3"},
+            },
+            "spec": {"target": {"pod": {"name": "other", "uid": "uid-1"}}},
+        }));
+        let facts = request(&object, "web");
+        assert_eq!(facts.other_pod.as_deref(), Some("other"));
+        assert_eq!(request(&object, "other").other_pod, None);
+        let deletion = facts.deletion.unwrap();
+        assert_eq!(
+            (deletion.since.as_second(), deletion.finalizers),
+            (7, vec!["a.example.com/f".to_owned()])
+        );
+        assert_eq!((facts.replaced, facts.uid.as_str()), (3, "er-1"));
     }
 }

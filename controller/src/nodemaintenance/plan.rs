@@ -25,23 +25,28 @@
 //! the end of a successor, as the next one may follow.
 
 mod blockers;
+mod holds;
 mod progress;
 mod report;
+mod requests;
 mod returning;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
-use drydock_proto::kinds::nodemaintenance::{PodType, Stage, StageStatus};
+use drydock_proto::kinds::nodemaintenance::{
+    MAX_CORDONED_BEFORE, NodeMaintenanceStatus, PodType, Stage, StageStatus,
+};
 use jiff::Timestamp;
 
 use super::model::{
-    ClusterState, Maintenance, MaintenanceAction, MaintenanceEvent, NodeFacts, Plan, RequestAction,
-    RequestFacts, RequestState,
+    ClusterState, Maintenance, MaintenanceAction, MaintenanceEvent, NodeFacts, Plan, RecordSource,
+    RequestFacts,
 };
-use super::node_state::{HoldingMaintenance, NodeAction, NodeRecord};
+use super::node_state::{NodeAction, NodeRecord, vanished_message};
 use crate::conditions::whole_seconds;
 
 use blockers::{BlockersByNode, find_blockers};
+use holds::{Hold, find_holds};
 use progress::DrainProgress;
 
 /// Plans what to do. After the plan is executed, the next plan contains nothing to do.
@@ -49,33 +54,32 @@ use progress::DrainProgress;
 pub fn plan(state: &ClusterState, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let progress = DrainProgress::new(state, now);
-    plan_nodes(state, &progress, &mut plan);
-    plan_requests(state, &progress, &mut plan);
+    let holds = find_holds(state);
+    plan_nodes(state, &progress, &holds, &mut plan);
     plan.next = progress.next;
+    requests::plan_requests(&progress, &holds, &mut plan);
     let blockers = find_blockers(&progress);
     for index in 0..state.maintenances.len() {
-        plan_maintenance(state, &progress, &blockers, index, &mut plan);
+        plan_maintenance(&progress, &holds, &blockers, index, &mut plan);
     }
     plan
 }
 
-fn plan_nodes(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut Plan) {
-    let holders = holders_by_node(state);
-    for (index, (node, maintenances)) in state.nodes.iter().zip(holders).enumerate() {
-        if maintenances.is_empty() {
-            let before = node.record.as_ref().map(|record| record.was_unschedulable);
-            if before.is_some() || node.is_tainted {
-                let was_unschedulable = before.unwrap_or(node.is_unschedulable);
-                plan.nodes
-                    .push((index, NodeAction::Release { was_unschedulable }));
-            }
+fn plan_nodes(state: &ClusterState, progress: &DrainProgress<'_>, holds: &[Hold], plan: &mut Plan) {
+    for (index, (node, hold)) in state.nodes.iter().zip(holds).enumerate() {
+        if hold.active.is_empty() {
+            let action = plan_unheld(node, hold);
+            plan.nodes.extend(action.map(|action| (index, action)));
+            continue;
+        }
+        if hold.is_unrecorded {
             continue;
         }
         add_fast_forwards(progress, index, node, plan);
         if node.record.is_some() && !node.is_unschedulable {
             plan.events.push(MaintenanceEvent::CordonConflict {
                 node: node.name.clone(),
-                maintenances: maintenances.iter().map(|one| one.name.clone()).collect(),
+                maintenances: hold.active.iter().map(|one| one.name.clone()).collect(),
             });
         }
         let reached = progress.nodes.get(index).and_then(|node| node.level.clone());
@@ -83,38 +87,46 @@ fn plan_nodes(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut Pla
             .as_ref()
             .is_some_and(|level| Some(level.pod_type) >= PodType::DaemonSet.rank());
         let record = NodeRecord {
-            maintenances,
+            maintenances: hold.active.iter().chain(&hold.kept).cloned().collect(),
             targets: progress.targets(index),
             message: progress.node_message(index),
-            was_unschedulable: node
-                .record
-                .as_ref()
-                .map_or(node.is_unschedulable, |record| record.was_unschedulable),
+            was_unschedulable: hold.was_unschedulable,
+            vanished: hold.vanished.clone(),
             reached,
         };
-        if node.record.as_ref() != Some(&record) || !node.is_unschedulable || node.is_tainted != is_tainted {
-            plan.nodes.push((index, NodeAction::Hold { record, is_tainted }));
+        let is_restored = node.record_source == RecordSource::Recovered;
+        if node.record.as_ref() != Some(&record)
+            || is_restored
+            || !node.is_unschedulable
+            || node.is_tainted != is_tainted
+        {
+            let action = NodeAction::Hold {
+                record,
+                is_tainted,
+                is_restored,
+            };
+            plan.nodes.push((index, action));
         }
     }
 }
 
-/// The active maintenances of every node, the oldest first.
-fn holders_by_node(state: &ClusterState) -> Vec<Vec<HoldingMaintenance>> {
-    let mut holders: Vec<Vec<HoldingMaintenance>> = vec![Vec::new(); state.nodes.len()];
-    for index in state.by_age(Maintenance::is_active) {
-        let Some(maintenance) = state.maintenances.get(index) else {
-            continue;
-        };
-        for node in &maintenance.nodes {
-            if let Some(holders) = holders.get_mut(*node) {
-                holders.push(HoldingMaintenance {
-                    name: maintenance.name.clone(),
-                    stage: maintenance.stage.clone(),
-                });
-            }
-        }
+/// What to do with a node that no active maintenance selects.
+fn plan_unheld(node: &NodeFacts, hold: &Hold) -> Option<NodeAction> {
+    if hold.kept.is_empty() {
+        let was_unschedulable = hold.was_unschedulable;
+        let has_traces =
+            node.record.is_some() || (node.is_tainted && node.record_source != RecordSource::Damaged);
+        return has_traces.then_some(NodeAction::Release { was_unschedulable });
     }
-    holders
+    let record = node.record.as_ref().filter(|_| !hold.vanished.is_empty())?;
+    let noted = NodeRecord {
+        maintenances: hold.kept.clone(),
+        message: vanished_message(&hold.vanished),
+        was_unschedulable: hold.was_unschedulable,
+        vanished: hold.vanished.clone(),
+        ..record.clone()
+    };
+    (noted != *record).then_some(NodeAction::Note { record: noted })
 }
 
 /// Adds an Event for every maintenance that begins to drain the node when its level is already beyond the
@@ -140,40 +152,14 @@ fn add_fast_forwards(progress: &DrainProgress<'_>, index: usize, node: &NodeFact
     }
 }
 
-fn plan_requests(state: &ClusterState, progress: &DrainProgress<'_>, plan: &mut Plan) {
-    for (index, pod) in state.pods.iter().enumerate() {
-        if progress.is_paused(pod) {
-            continue;
-        }
-        let is_successor = progress.is_successor(pod);
-        let action = match (progress.is_targeted(index, pod), state.requests.get(&pod.uid)) {
-            (true, None) => Some(RequestAction::Create { is_successor }),
-            (true, Some(request)) => match request.state {
-                RequestState::Active
-                    if !request.has_maintenance_requester && !request.is_cancellation_forbidden =>
-                {
-                    Some(RequestAction::Join { is_successor })
-                }
-                RequestState::Withdrawn => Some(RequestAction::DeleteWithdrawn),
-                _ => None,
-            },
-            (false, Some(request)) => {
-                let is_obsolete = request.is_active_for_maintenance() && !pod.is_terminal;
-                (is_obsolete && !request.is_cancellation_forbidden).then_some(RequestAction::Withdraw)
-            }
-            (false, None) => None,
-        };
-        plan.requests.extend(action.map(|action| (index, action)));
-    }
-}
-
 fn plan_maintenance(
-    state: &ClusterState,
     progress: &DrainProgress<'_>,
+    holds: &[Hold],
     blockers: &BlockersByNode<'_>,
     index: usize,
     plan: &mut Plan,
 ) {
+    let state = progress.state;
     let Some(maintenance) = state.maintenances.get(index) else {
         return;
     };
@@ -188,29 +174,41 @@ fn plan_maintenance(
             return;
         }
         Stage::Cordon | Stage::Drain if !maintenance.has_finalizer => {
-            plan.maintenances.push((index, MaintenanceAction::AddFinalizer));
+            let is_restored = maintenance.has_started();
+            let action = MaintenanceAction::AddFinalizer { is_restored };
+            plan.maintenances.push((index, action));
             return;
         }
-        Stage::Cordon => {}
+        Stage::Cordon => {
+            status.cordoned_before = cordoned_before(state, holds, maintenance);
+            status.node_statuses = report::node_statuses(progress, &maintenance.nodes);
+        }
         Stage::Drain => {
+            status.cordoned_before = cordoned_before(state, holds, maintenance);
             let events = report::report_drain(progress, blockers, index, maintenance, &mut status);
             plan.events.extend(events);
         }
         Stage::Complete => {
             status.drain_status = None;
             status.blockers = Vec::new();
-            status.node_statuses = Vec::new();
+            keep_lost_nodes(state, maintenance, &mut status);
+        }
+        // It has touched nothing.
+        Stage::Idle if maintenance.is_deleting && maintenance.has_finalizer => {
+            plan.maintenances
+                .push((index, MaintenanceAction::RemoveFinalizer));
+            return;
         }
         Stage::Idle | Stage::Other(_) => return,
     }
-    if !status
-        .stage_statuses
-        .iter()
-        .any(|stage| stage.name == maintenance.stage)
-    {
+    if !maintenance.has_started_stage() {
         status.stage_statuses.push(StageStatus {
             name: maintenance.stage.clone(),
             start_timestamp: Some(whole_seconds(progress.now)),
+        });
+        plan.events.push(MaintenanceEvent::StageStarted {
+            maintenance: maintenance.name.clone(),
+            stage: maintenance.stage.clone(),
         });
     }
     if status != maintenance.status {
@@ -218,7 +216,7 @@ fn plan_maintenance(
         plan.maintenances.push((index, action));
     } else if maintenance.stage == Stage::Complete
         && maintenance.has_finalizer
-        && is_completed(state, progress, maintenance)
+        && is_completed(progress, holds, maintenance)
     {
         plan.events.push(MaintenanceEvent::Completed {
             maintenance: maintenance.name.clone(),
@@ -228,19 +226,57 @@ fn plan_maintenance(
     }
 }
 
+/// The selected nodes that were unschedulable before their first maintenance.
+fn cordoned_before(state: &ClusterState, holds: &[Hold], maintenance: &Maintenance) -> Vec<String> {
+    let names: BTreeSet<&str> = maintenance
+        .nodes
+        .iter()
+        .filter(|index| holds.get(**index).is_some_and(|hold| hold.was_unschedulable))
+        .filter_map(|index| Some(state.nodes.get(*index)?.name.as_str()))
+        .collect();
+    names
+        .into_iter()
+        .take(MAX_CORDONED_BEFORE)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Leaves those nodes in the status of a completing maintenance whose record was lost and that are to be released.
+fn keep_lost_nodes(state: &ClusterState, maintenance: &Maintenance, status: &mut NodeMaintenanceStatus) {
+    if status.node_statuses.is_empty() {
+        return;
+    }
+    let before = maintenance.cordoned_before();
+    let lost: HashSet<&str> = state
+        .nodes
+        .iter()
+        .filter(|node| node.record.is_none() || node.record_source == RecordSource::Recovered)
+        .filter(|node| node.is_tainted || (node.is_unschedulable && !before.contains(node.name.as_str())))
+        .map(|node| node.name.as_str())
+        .collect();
+    status
+        .node_statuses
+        .retain(|node| lost.contains(node.node_ref.name.as_str()));
+}
+
 /// Whether the maintenance holds no node any more, and no request made for it is left on its nodes.
-fn is_completed(state: &ClusterState, progress: &DrainProgress<'_>, maintenance: &Maintenance) -> bool {
-    let names = |record: &NodeRecord| record.maintenances.iter().any(|one| one.name == maintenance.name);
+fn is_completed(progress: &DrainProgress<'_>, holds: &[Hold], maintenance: &Maintenance) -> bool {
+    let state = progress.state;
     let holds_nodes = state
         .nodes
         .iter()
         .filter_map(|node| node.record.as_ref())
-        .any(names);
-    let own_nodes: BTreeSet<usize> = maintenance.nodes.iter().copied().collect();
+        .any(|record| {
+            let mut names = record.maintenances.iter();
+            names.any(|one| one.is(&maintenance.name, &maintenance.uid))
+        });
+    let is_free = |node: usize| {
+        progress.drainers_of(node).is_empty() && holds.get(node).is_some_and(|hold| hold.kept.is_empty())
+    };
     let has_requests = state.pods.iter().any(|pod| {
         let request = state.requests.get(&pod.uid);
-        own_nodes.contains(&pod.node)
-            && progress.drainers_of(pod.node).is_empty()
+        maintenance.selects(pod.node)
+            && is_free(pod.node)
             && request.is_some_and(RequestFacts::is_active_for_maintenance)
     });
     !holds_nodes && !has_requests

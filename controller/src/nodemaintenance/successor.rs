@@ -1,8 +1,8 @@
 //! Pods that come back: their controller creates them again on their node although it is under maintenance, because
 //! they name the node or tolerate every taint.
 //!
-//! A *successor* is a pod that was created after the drain of its node began. The eviction request of a successor
-//! carries an annotation with its node and controller. Lives are counted from the finished requests with this
+//! A *successor* is a pod that was created after the drain of its node began. The eviction request of a successor, and
+//! of a first pod that a successor may follow, carries an annotation with its node and controller. Lives are counted from the finished requests with this
 //! annotation, so a restart changes nothing and other drains cost no additional write. Requests of successors are kept
 //! for [`KEPT_SECONDS`], whatever the default TTL is: without them the count would start again.
 
@@ -29,6 +29,7 @@ pub const SETTLING: Duration = Duration::from_secs(15);
 
 /// Where a successor was created, and by which controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Origin {
     /// The name of the node.
     pub node: String,
@@ -38,9 +39,12 @@ pub struct Origin {
     pub name: String,
     /// The UID of the controller.
     pub uid: String,
+    /// Whether the pod was there before the drain began. It is no successor, but one may follow it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_first: bool,
 }
 
-/// The life of a successor that has ended.
+/// The life of a successor, or of a first pod, whose eviction was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life {
     /// Its node and controller.
@@ -49,12 +53,12 @@ pub struct Life {
     pub namespace: String,
     /// When its eviction was requested.
     pub requested_at: Timestamp,
-    /// When it ended.
-    pub ended_at: Timestamp,
+    /// When it ended; `None` while its request is not finished.
+    pub ended_at: Option<Timestamp>,
 }
 
 impl Life {
-    /// The life that a request records; `None` for requests of other pods and requests that did not end their pod.
+    /// The life that a request records; `None` for requests of other pods and requests that were canceled.
     #[must_use]
     pub fn of(request: &EvictionRequest) -> Option<Self> {
         let text = request.metadata.annotations.as_ref()?.get(SUCCESSOR_ANNOTATION)?;
@@ -62,12 +66,15 @@ impl Life {
             .status
             .iter()
             .flat_map(|status| &status.conditions)
-            .find(|condition| condition.type_ == EVICTED && condition.status == "True")?;
+            .find(|condition| condition.type_ == EVICTED && condition.status == "True");
+        if evicted.is_none() && request.is_finished() {
+            return None;
+        }
         Some(Self {
             origin: serde_json::from_str(text).ok()?,
             namespace: request.metadata.namespace.clone().unwrap_or_default(),
             requested_at: request.metadata.creation_timestamp.as_ref()?.0,
-            ended_at: evicted.last_transition_time.0,
+            ended_at: evicted.map(|evicted| evicted.last_transition_time.0),
         })
     }
 }
@@ -98,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_evicted_requests_with_the_annotation_record_a_life() {
+    fn requests_with_the_annotation_record_a_life_unless_they_were_canceled() {
         let request = |annotations: serde_json::Value, condition: &str| -> EvictionRequest {
             typed(json!({
                 "metadata": {
@@ -116,11 +123,15 @@ mod tests {
             kind: "ReplicaSet".to_owned(),
             name: "web".to_owned(),
             uid: "rs-1".to_owned(),
+            is_first: false,
         };
         let annotation = json!({SUCCESSOR_ANNOTATION: serde_json::to_string(&origin).unwrap()});
         let life = Life::of(&request(annotation.clone(), "Evicted")).unwrap();
         assert_eq!((life.origin, life.namespace.as_str()), (origin, "shop"));
-        assert_eq!((life.requested_at.as_second(), life.ended_at.as_second()), (5, 9));
+        let ended_at = life.ended_at.map(Timestamp::as_second);
+        assert_eq!((life.requested_at.as_second(), ended_at), (5, Some(9)));
+        let unfinished = Life::of(&request(annotation.clone(), "Blocked")).unwrap();
+        assert_eq!(unfinished.ended_at, None);
         assert_eq!(Life::of(&request(annotation, "Canceled")), None);
         assert_eq!(Life::of(&request(json!({}), "Evicted")), None);
         assert_eq!(

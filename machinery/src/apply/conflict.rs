@@ -5,7 +5,11 @@ use std::fmt::{self, Display, Formatter};
 use super::entry::{Entry, Operation};
 use super::field_set::FieldSet;
 use super::path::Path;
+use crate::excerpt;
 use crate::field_error::quoted;
+
+/// How much of the path of a field causes print, in bytes.
+const MAX_FIELD_BYTES: usize = 1024;
 
 /// The fields of one manager that an apply would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub struct Conflict {
     pub subresource: String,
     /// The time of the manager's last change.
     pub time: Option<String>,
-    /// The fields, sorted; never empty.
+    /// The fields, in the order of [`FieldSet::paths`]; never empty.
     pub fields: Vec<Path>,
     /// The JSON text of the entry's identity, by which conflicts are sorted.
     identity: String,
@@ -79,14 +83,15 @@ impl Conflicts {
         self.0.iter()
     }
 
-    /// The message and the field of each cause of the `Status`, whose reason is `FieldManagerConflict`.
+    /// The message and the field of each cause of the `Status`, whose reason is `FieldManagerConflict`. Fields are cut to
+    /// 1 KiB: they contain keys and values of clients.
     pub fn causes(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().flat_map(|conflict| {
             let message = format!("conflict with {}", conflict.manager_text());
             conflict
                 .fields
                 .iter()
-                .map(move |field| (message.clone(), field.to_string()))
+                .map(move |field| (message.clone(), excerpt::print(field, MAX_FIELD_BYTES)))
         })
     }
 }

@@ -274,7 +274,7 @@ impl FieldSet {
         self
     }
 
-    /// All members in order; a path comes before the paths below it.
+    /// All members in the order of the reference: at each level first the members, then the paths below them.
     pub(super) fn paths(&self) -> Vec<Path> {
         let mut paths = Vec::new();
         self.collect_paths(&mut Vec::new(), &mut paths);
@@ -282,11 +282,13 @@ impl FieldSet {
     }
 
     fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Path>) {
-        for node in &self.nodes {
+        for node in self.nodes.iter().filter(|node| node.is_member) {
             prefix.push(node.element.clone());
-            if node.is_member {
-                paths.push(Path(prefix.clone()));
-            }
+            paths.push(Path(prefix.clone()));
+            prefix.pop();
+        }
+        for node in self.nodes.iter().filter(|node| !node.below.is_empty()) {
+            prefix.push(node.element.clone());
             node.below.collect_paths(prefix, paths);
             prefix.pop();
         }

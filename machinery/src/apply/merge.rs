@@ -276,5 +276,49 @@ fn dispossess(
     Ok(Conflicts::new(conflicts))
 }
 
+/// Fuzz target: applying any configuration must not panic, and doing it twice must change nothing the second time.
+///
+/// # Panics
+/// If a second apply changes the object, which is a bug.
+pub fn fuzz_apply(bytes: &[u8]) {
+    use super::managed_fields::{OneVersion, reset_by_object};
+    use crate::schema::Structural;
+    use drydock_proto::kinds::evictionrequest::KIND;
+
+    let (Some(face), Ok(config)) = (KIND.faces.first(), crate::codec::json::decode(bytes)) else {
+        return;
+    };
+    let members = [("spec", &(face.spec)()), ("status", &(face.status)())];
+    let Ok(schema) = Structural::for_kind(KIND.kind, face.version, "", &members) else {
+        return;
+    };
+    let endpoint = Endpoint {
+        schema: &schema,
+        reset_fields: reset_by_object(),
+        versions: &OneVersion,
+    };
+    let writer = |manager| Writer {
+        manager,
+        api_version: "coordination.k8s.io/v1alpha3",
+        subresource: None,
+        time: "2026-01-01T00:00:00Z",
+    };
+    let stored = serde_json::json!({
+        "metadata": {"name": "n", "labels": {"a": "1"}, "finalizers": ["example.com/f"]},
+        "spec": {"requesters": [{"name": "a.example.com"}], "target": {"pod": {"name": "p", "uid": "u"}}},
+    });
+    let Ok(live) = apply(&endpoint, None, &stored, &writer("first"), false) else {
+        return;
+    };
+    for force in [false, true] {
+        let config = &config.value;
+        let Ok(applied) = apply(&endpoint, Some(&live.object), config, &writer("second"), force) else {
+            continue;
+        };
+        let again = apply(&endpoint, Some(&applied.object), config, &writer("second"), force);
+        assert!(again.is_ok_and(|again| !again.is_changed));
+    }
+}
+
 #[cfg(test)]
 mod tests;

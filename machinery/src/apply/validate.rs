@@ -10,8 +10,13 @@ use serde_json::{Map, Value};
 
 use super::items::item_element;
 use super::path::PathElement;
-use crate::codec::{MAX_ERRORS, json_type};
+use crate::codec::json_type;
+use crate::excerpt;
+use crate::field_error::MAX_ERRORS;
 use crate::schema::{List, ListKind, ObjectShape, Shape, Structural};
+
+/// How much of a path and of a message an error keeps, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
 
 /// An error in an applied configuration. `Display` prints `.spec.priority: expected numeric (int or float), got string`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,11 +65,12 @@ struct Validator {
 }
 
 impl Validator {
-    fn error(&mut self, position: Option<&Position<'_>>, message: String) {
+    /// `message` is printed only if the error is kept; clients choose the path and parts of the message, so both are cut.
+    fn error(&mut self, position: Option<&Position<'_>>, message: fmt::Arguments<'_>) {
         if self.errors.len() < MAX_ERRORS {
             self.errors.push(ConfigError {
-                path: position.map(ToString::to_string).unwrap_or_default(),
-                message,
+                path: position.map_or_else(String::new, |position| excerpt::print(position, MAX_TEXT_BYTES)),
+                message: excerpt::print(&message, MAX_TEXT_BYTES),
             });
         }
     }
@@ -90,7 +96,10 @@ impl Validator {
             (Shape::List(_), _) => "list",
             (Shape::Object(_), _) => "map",
         };
-        self.error(position, format!("expected {expected}, got {}", json_type(value)));
+        self.error(
+            position,
+            format_args!("expected {expected}, got {}", json_type(value)),
+        );
     }
 
     fn members(&mut self, object: &ObjectShape, members: &Map<String, Value>, parent: Option<&Position<'_>>) {
@@ -102,7 +111,7 @@ impl Validator {
             match object.child(key) {
                 Some(schema) => self.value(schema, member, Some(&position)),
                 None if object.preserves_unknown => {}
-                None => self.error(Some(&position), "field not declared in schema".to_owned()),
+                None => self.error(Some(&position), format_args!("field not declared in schema")),
             }
         }
     }
@@ -120,12 +129,12 @@ impl Validator {
             let element = match item_element(list, item) {
                 Ok(element) => element,
                 // Without an identity the rest of the list cannot be checked.
-                Err(error) => return self.error(parent, format!("element {index}: {error}")),
+                Err(error) => return self.error(parent, format_args!("element {index}: {error}")),
             };
             let step = Step::Item(&element);
             self.value(&list.items, item, Some(&Position { parent, step }));
             if seen.contains(&element) {
-                self.error(parent, format!("duplicate entries for key {element}"));
+                self.error(parent, format_args!("duplicate entries for key {element}"));
             }
             seen.insert(element);
         }

@@ -7,7 +7,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value, map::Entry};
 
-use super::{DecodeError, Decoded, Location, MAX_ERRORS, Segment, StrictError, syntax};
+use super::{DecodeError, Decoded, Location, Segment, StrictError, syntax};
+use crate::field_error::MAX_ERRORS;
 
 /// Decodes one JSON document.
 ///
@@ -298,7 +299,8 @@ impl<'de> Visitor<'de> for Node<'_, '_> {
                 Entry::Occupied(mut occupied) => {
                     // Limits the memory that a body full of duplicate keys can use.
                     if self.duplicates.len() < MAX_ERRORS {
-                        let path = Location::below(self.location, Segment::Key(occupied.key())).to_string();
+                        let location = Location::below(self.location, Segment::Key(occupied.key()));
+                        let path = location.excerpt();
                         self.duplicates.push(StrictError::DuplicateField { path });
                     }
                     occupied.insert(value);

@@ -2,6 +2,11 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
+use crate::excerpt;
+
+/// How much of a path messages print, in bytes.
+const MAX_PATH_BYTES: usize = 1024;
+
 /// One step into a document.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Segment<'a> {
@@ -24,6 +29,11 @@ impl<'a> Location<'a> {
     /// The location one step below `parent`.
     pub(crate) const fn below(parent: Option<&'a Location<'a>>, segment: Segment<'a>) -> Self {
         Self { parent, segment }
+    }
+
+    /// The path, cut to 1 KiB: clients choose the keys in it, and one may occur in many errors.
+    pub(crate) fn excerpt(&self) -> String {
+        excerpt::print(self, MAX_PATH_BYTES)
     }
 
     /// The innermost struct and the struct fields of the path, joined by dots, without map keys and list positions: the

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! bytes ── json::decode / yaml::decode ──► Decoded { value, duplicates }
+//!       ── protobuf::decode / cbor::decode ──► Value
 //!                                             │ schema::Structural::conform, default
 //! bytes ◄── encode / encode_pretty / encode_stored ── Value
+//!       ◄── protobuf::encode / cbor::encode ── Value
 //! ```
 //!
 //! Decoders return duplicate keys beside the value, for `fieldValidation`. Error texts are those of the reference
 //! server (Go's `encoding/json` and `sigs.k8s.io/yaml`), since clients see them. Start at [`json::decode`].
 
+pub mod cbor;
 mod encode;
 pub mod json;
 mod location;
@@ -21,7 +24,6 @@ use serde_json::Value;
 
 pub use encode::{Stored, encode, encode_pretty, encode_stored, splice_offset};
 pub(crate) use location::{Location, Segment};
-pub(crate) use strict::MAX_ERRORS;
 pub use strict::{
     FieldValidation, StrictError, cannot_be_handled, strict_errors, strict_errors_in, strict_yaml_error,
 };

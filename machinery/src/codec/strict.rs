@@ -2,8 +2,10 @@
 
 use std::fmt::Display;
 
-/// The maximum number of strict errors of one request; further ones are dropped.
-pub(crate) const MAX_ERRORS: usize = 100;
+use crate::field_error::MAX_ERRORS;
+
+/// How much of a key messages print, in bytes.
+pub(super) const MAX_KEY_BYTES: usize = 1024;
 
 /// The `fieldValidation` of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

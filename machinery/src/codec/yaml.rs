@@ -8,7 +8,10 @@ use serde_json::{Map, Number, Value, map::Entry};
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Options, Spanned};
 
+use super::strict::MAX_KEY_BYTES;
 use super::{DecodeError, Decoded, StrictError};
+use crate::excerpt;
+use crate::field_error::MAX_ERRORS;
 
 /// The maximum number of nodes of a document, expanded aliases included.
 const MAX_NODES: usize = 20_000;
@@ -193,11 +196,13 @@ impl<'de> Visitor<'de> for NodeVisitor {
                     vacant.insert(node.value);
                 }
                 Entry::Occupied(mut occupied) => {
-                    let key = occupied.key().clone();
-                    duplicates.push(StrictError::DuplicateKey {
-                        line: referenced.line(),
-                        key,
-                    });
+                    // Limits the memory that a body full of duplicate keys can use.
+                    if duplicates.len() < MAX_ERRORS {
+                        duplicates.push(StrictError::DuplicateKey {
+                            line: referenced.line(),
+                            key: excerpt::cut(occupied.key(), MAX_KEY_BYTES).into_owned(),
+                        });
+                    }
                     occupied.insert(node.value);
                 }
             }

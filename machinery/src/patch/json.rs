@@ -17,8 +17,11 @@ const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 /// The maximum nesting of a patched document; deeper documents would exceed the limit of the decoder.
 const MAX_DEPTH: usize = 100;
 
-/// The maximum total number of list items that `add` and `remove` may shift.
-const MAX_SHIFTED_ITEMS: usize = 50_000_000;
+/// The maximum total size of the values that `move` operations move, in bytes: each is walked to limit its nesting.
+const MAX_MOVED_BYTES: usize = 16 * 1024 * 1024;
+
+/// The maximum total number of list items that operations may shift. An item has 32 bytes.
+const MAX_SHIFTED_ITEMS: usize = 20_000_000;
 
 /// Applies a JSON patch to a document: all operations, or none.
 ///
@@ -80,6 +83,7 @@ fn wrong_type(found: &Value, place: &str, expected: &str) -> PatchError {
 #[derive(Default)]
 struct Spent {
     copied_bytes: usize,
+    moved_bytes: usize,
     shifted_items: usize,
 }
 
@@ -87,6 +91,15 @@ impl Spent {
     fn shift(&mut self, items: usize) -> Result<(), OperationError> {
         self.shifted_items += items;
         if self.shifted_items > MAX_SHIFTED_ITEMS {
+            Err(OperationError::TooMuchWork)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn relocate(&mut self, bytes: usize) -> Result<(), OperationError> {
+        self.moved_bytes += bytes;
+        if self.moved_bytes > MAX_MOVED_BYTES {
             Err(OperationError::TooMuchWork)
         } else {
             Ok(())
@@ -160,6 +173,7 @@ impl Operation {
             Some("replace") => replace(document, path?, self.value.unwrap_or(Value::Null)),
             Some("move") => {
                 let moved = remove(document, from?, spent)?;
+                spent.relocate(size(&moved))?;
                 add(document, path?, moved, spent)
             }
             Some("copy") => {
@@ -596,7 +610,7 @@ mod tests {
 
     #[test]
     fn shifting_list_items_is_limited() {
-        let mut operations = vec![json!({"op": "add", "path": "/a/0", "value": 0}); 9_999];
+        let mut operations = vec![json!({"op": "add", "path": "/a/0", "value": 0}); 5_999];
         operations.push(json!({"op": "remove", "path": "/a/0"}));
         let few = json!({"a": []});
         assert!(patched(&few, &Value::Array(operations.clone())).is_ok());
@@ -612,6 +626,25 @@ mod tests {
             ),
             "{error:?}"
         );
+    }
+
+    #[test]
+    fn moving_large_values_is_limited() {
+        let there_and_back = |count: usize| {
+            let hops = (0..count).map(|hop| match hop % 2 {
+                0 => json!({"op": "move", "from": "/a", "path": "/b"}),
+                _ => json!({"op": "move", "from": "/b", "path": "/a"}),
+            });
+            Value::Array(hops.collect())
+        };
+        let large = json!({"a": vec!["x"; 250_000]});
+        assert!(patched(&large, &there_and_back(10)).is_ok());
+        let error = patched(&large, &there_and_back(10_000)).unwrap_err();
+        let PatchError::Operation { source, index } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((source, index), (OperationError::TooMuchWork, 16));
+        assert!(patched(&json!({"a": "small"}), &there_and_back(10_000)).is_ok());
     }
 
     #[test]

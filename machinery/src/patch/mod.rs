@@ -1,10 +1,11 @@
-//! JSON patch (RFC 6902) and JSON merge patch (RFC 7386), as the reference server applies them.
+//! JSON patch (RFC 6902), JSON merge patch (RFC 7386) and strategic merge patch, as the reference server applies them.
 //!
 //! A patch is applied to the object in the version of the request, metadata included. The caller decodes, defaults and
-//! validates the result like an update. Start at [`json::apply`] and [`merge::apply`].
+//! validates the result like an update. Start at [`json::apply`], [`merge::apply`] and [`strategic::apply`].
 
 pub mod json;
 pub mod merge;
+pub mod strategic;
 
 use serde_json::Value;
 
@@ -74,8 +75,8 @@ pub enum OperationError {
     /// The document would be nested more than 100 levels deep.
     #[error("document nested too deeply")]
     TooDeep,
-    /// Too many list items were shifted.
-    #[error("too many list items moved")]
+    /// Too many list items were shifted, or too many bytes moved.
+    #[error("too many items or bytes moved")]
     TooMuchWork,
     /// Copied values exceed 3 MiB in total.
     #[error("unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit")]

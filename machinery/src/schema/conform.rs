@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use super::structural::{Field, List, ObjectShape, Omit, Shape, Structural, Width};
 use super::time;
-use crate::codec::{DecodeError, Location, MAX_ERRORS, Segment, StrictError, json_type};
+use crate::codec::{DecodeError, Location, Segment, StrictError, json_type};
+use crate::field_error::MAX_ERRORS;
 
 impl Structural {
     /// Converts a decoded value to the canonical form of an object of this schema. Returns the unknown fields.
@@ -170,7 +171,7 @@ impl Walk {
             } else {
                 if self.unknown.len() < MAX_ERRORS {
                     self.unknown.push(StrictError::UnknownField {
-                        path: below.to_string(),
+                        path: below.excerpt(),
                     });
                 }
                 false

@@ -22,7 +22,7 @@ const OWN: &str = "io.drydock.";
 pub enum Dialect {
     /// OpenAPI v3: `components.schemas`.
     V3,
-    /// Swagger 2.0: `definitions`, without `nullable` and alternatives.
+    /// Swagger 2.0: `definitions`, without alternatives.
     V2,
 }
 
@@ -53,9 +53,6 @@ pub fn schema(schema: &Structural, dialect: Dialect) -> Value {
     let mut written = schema.annotations.clone();
     if let Some(default) = &schema.default {
         written.insert("default".to_owned(), default.clone());
-    }
-    if schema.nullable && dialect == Dialect::V3 {
-        written.insert("nullable".to_owned(), true.into());
     }
     let kind = match &schema.shape {
         Shape::Any => None,
@@ -436,7 +433,7 @@ mod tests {
         assert_eq!(
             v3["properties"]["spec"],
             spec(
-                json!({ "type": "string", "description": "n", "minLength": 1, "nullable": true }),
+                json!({ "type": "string", "description": "n", "minLength": 1 }),
                 json!({ "x-kubernetes-int-or-string": true, "format": "int-or-string", "oneOf": [{ "type": "integer" }, { "type": "string" }] }),
             )
         );

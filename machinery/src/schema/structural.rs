@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 pub struct Structural {
     /// The shape of the value.
     pub shape: Shape,
-    /// Whether the published schema allows `null`. Decoding always reads `null` as absent.
+    /// Whether the schema allows `null`, as for an optional scalar that a Go type holds by pointer. Not published, since
+    /// decoding reads `null` as absent everywhere.
     pub nullable: bool,
     /// The value to fill in if the value is absent and its parent is present.
     pub default: Option<Value>,

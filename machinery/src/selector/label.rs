@@ -12,6 +12,9 @@ use crate::names::{label_key_errors, label_value_errors};
 
 pub use parse::ParseError;
 
+/// How many of the values of a requirement an error about their number prints.
+const VALUES_SHOWN: usize = 10;
+
 /// The operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
@@ -71,12 +74,16 @@ impl Requirement {
         errors.extend(key_error(&path.child("key"), key));
         let values_path = path.child("values");
         if let Some(detail) = wrong_number_of_values(operator, values.len()) {
-            errors.push(FieldError::invalid(&values_path, values.clone(), detail));
+            let shown: Vec<String> = values.iter().take(VALUES_SHOWN).cloned().collect();
+            errors.push(FieldError::invalid(&values_path, shown, detail));
         }
         if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
             errors.extend(not_integers(&values_path, &values));
         }
         for (index, value) in values.iter().enumerate() {
+            if errors.is_full() {
+                break;
+            }
             let details = label_value_errors(value);
             if !details.is_empty() {
                 let path = values_path.index(index).key(key);
@@ -296,6 +303,9 @@ pub fn validate_label_selector(selector: &LabelSelector, path: &FieldPath) -> Er
     let mut errors = ErrorList::new();
     let pairs_path = path.child("matchLabels");
     for (key, value) in selector.match_labels.iter().flatten() {
+        if errors.is_full() {
+            return errors;
+        }
         errors.extend(FieldError::invalid_each(&pairs_path, key, label_key_errors(key)));
         errors.extend(FieldError::invalid_each(
             &pairs_path,
@@ -305,6 +315,9 @@ pub fn validate_label_selector(selector: &LabelSelector, path: &FieldPath) -> Er
     }
     let expressions_path = path.child("matchExpressions");
     for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         errors.extend(validate_expression(expression, &expressions_path.index(index)));
     }
     errors
@@ -347,6 +360,9 @@ pub(super) fn key_and_value_errors(path: &FieldPath, key: &str, values: &[String
     let key_path = path.child("key");
     let mut errors: ErrorList = FieldError::invalid_each(&key_path, key, label_key_errors(key)).collect();
     for (index, value) in values.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = path.child("values").index(index);
         errors.extend(FieldError::invalid_each(&path, value, label_value_errors(value)));
     }

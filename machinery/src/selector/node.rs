@@ -119,12 +119,18 @@ pub fn validate_node_selector(selector: &NodeSelector, path: &FieldPath) -> Erro
 fn validate_term(term: &NodeSelectorTerm, path: &FieldPath) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, requirement) in term.match_expressions.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         errors.extend(validate_label_requirement(
             requirement,
             &path.child("matchExpressions").index(index),
         ));
     }
     for (index, requirement) in term.match_fields.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         errors.extend(validate_field_requirement(
             requirement,
             &path.child("matchFields").index(index),
@@ -183,6 +189,9 @@ fn validate_field_requirement(requirement: &NodeSelectorRequirement, path: &Fiel
         return errors;
     }
     for (index, value) in values.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         let path = values_path.index(index);
         errors.extend(FieldError::invalid_each(
             &path,

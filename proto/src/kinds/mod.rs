@@ -285,6 +285,28 @@ mod tests {
         }
     }
 
+    /// A custom resource's schema must have them, and generated clients rely on them.
+    #[test]
+    fn keys_of_list_maps_are_required() {
+        fn check(schema: &Value) -> usize {
+            let mut checked = 0;
+            if let Some(keys) = schema["x-kubernetes-list-map-keys"].as_array() {
+                let required = schema["items"]["required"].as_array().expect("required members");
+                assert!(keys.iter().all(|key| required.contains(key)), "{schema}");
+                checked += 1;
+            }
+            let parts = schema["properties"].as_object().into_iter().flatten();
+            checked + parts.map(|(_, part)| check(part)).sum::<usize>()
+        }
+        for face in KINDS.iter().flat_map(|kind| kind.faces) {
+            assert!(
+                check(&(face.spec)()) + check(&(face.status)()) > 0,
+                "{}",
+                face.version
+            );
+        }
+    }
+
     #[test]
     fn schemas_are_inlined_and_typed() {
         for face in KINDS.iter().flat_map(|kind| kind.faces) {

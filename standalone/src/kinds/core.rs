@@ -1,9 +1,9 @@
 //! Namespaces, nodes and pods of core/v1.
 
 use drydock_apiserver::registry::resource::Subresource;
-use drydock_machinery::codec::protobuf::{FieldType, Message};
 use drydock_machinery::table::{Cell, Column, ColumnType, NONE, age_of, name_of};
 use drydock_proto::kinds::Scope;
+use drydock_proto::protobuf::{Field, FieldKind, META_V1_OBJECT_META, Message};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -16,16 +16,14 @@ use crate::pod::{grace_period, phase};
 const NODE_CAPACITY: [(&str, &str); 3] = [("cpu", "8"), ("memory", "32Gi"), ("pods", "110")];
 
 /// The protobuf form of a namespace, without its spec and status, which are set by the server.
-const NAMESPACE: Message = &[(
-    1,
-    "metadata",
-    FieldType::Message(&[
-        (1, "name", FieldType::Text),
-        (2, "generateName", FieldType::Text),
-        (11, "labels", FieldType::Map),
-        (12, "annotations", FieldType::Map),
-    ]),
-)];
+static NAMESPACE: Message = Message {
+    name: "k8s.io.api.core.v1.Namespace",
+    fields: &[Field::one(
+        1,
+        "metadata",
+        FieldKind::Message(&META_V1_OBJECT_META),
+    )],
+};
 
 pub(super) fn kinds() -> Vec<BuiltIn> {
     vec![namespaces(), nodes(), pods()]
@@ -55,7 +53,7 @@ fn namespaces() -> BuiltIn {
                 ]
             },
             selectable_fields: &["status.phase"],
-            message: Some(NAMESPACE),
+            message: Some(&NAMESPACE),
             prepare_for_create: |object, _| {
                 set(object, "status", json!({ "phase": "Active" }));
                 let metadata = member_mut(object, "metadata");

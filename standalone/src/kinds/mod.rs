@@ -14,11 +14,11 @@ use std::sync::Arc;
 use drydock_apiserver::registry::face::{Face, Table};
 use drydock_apiserver::registry::resource::{Capabilities, GracePeriod, Resource, Subresource, api_version};
 use drydock_apiserver::registry::strategy::{Strategy, WriteContext};
-use drydock_machinery::codec::protobuf::Message;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::schema::{SchemaError, Shape, Structural};
 use drydock_machinery::table::{Cell, Column, age_of, name_of};
 use drydock_proto::kinds::{Conversion, Names, Scope};
+use drydock_proto::protobuf::Message;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -104,6 +104,7 @@ impl BuiltIn {
                 alias: None,
                 api_version: api_version(self.group, self.version).into(),
                 schema: Arc::new(schema),
+                message: None,
                 table: Table {
                     columns: self.rules.columns,
                     cells: self.rules.cells,
@@ -115,9 +116,11 @@ impl BuiltIn {
             capabilities: Capabilities {
                 selectable_fields: self.rules.selectable_fields,
                 more_subresources: self.more_subresources,
+                // As in kube-apiserver, where of these kinds only leases need a resourceVersion.
+                unconditional_update: self.kind != "Lease",
                 grace_period: self.rules.grace_period,
                 strategic_merge: Some(strategic_merge::apply),
-                message: self.rules.message,
+                body_message: self.rules.message,
             },
             strategy: Box::new(self.rules),
         })
@@ -132,7 +135,7 @@ struct Rules {
     prepare_for_create: fn(&mut Value, Timestamp),
     validate: fn(&Value) -> ErrorList,
     grace_period: Option<GracePeriod>,
-    message: Option<Message>,
+    message: Option<&'static Message>,
 }
 
 impl Rules {

@@ -33,6 +33,10 @@ pub trait Backend: Send + Sync + 'static {
     /// The backend under test.
     type Store: Store;
 
+    /// Whether a watch that is behind a compaction ends with its next signal, or may first deliver events that were
+    /// already on their way.
+    const ENDS_AT_ONCE: bool = true;
+
     /// A new and empty store.
     fn open(&self) -> impl Future<Output = Self::Store> + Send;
 }

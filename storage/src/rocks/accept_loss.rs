@@ -15,9 +15,10 @@ use super::folder::{RECOVERING, engine_folder, is_interrupted, lock_folder, mark
 use super::format::{sync_folder, write_durably};
 use super::mark::MarkFile;
 use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, read_row, sealed};
-use super::transfer::{Importer, jump};
+use super::transfer::Importer;
 use super::verify::{VerifyReport, verify_locked};
 use crate::Revision;
+use crate::export::jump;
 use crate::options::Options;
 use crate::record::Records;
 

@@ -2,7 +2,8 @@
 //!
 //! Below 15 % or 2 GiB of free space the history window shrinks to its minimum. Below 1 GiB writes that make the store
 //! larger are refused; deletes, updates that do not grow a value, and updates that lead to a removal are accepted. The same
-//! holds when the values have reached their limit, since all of them are kept in memory.
+//! holds when the values have reached their limit, since all of them are kept in memory. Updates that lead to a removal may
+//! use a reserve, a quarter of the limit; when it is used up, only deletion timestamps may make a value longer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ const SHORT_BYTES: u64 = 2 * GIB;
 const SHORT_PERCENT: u64 = 15;
 /// Below this many bytes nothing may grow.
 const CRITICAL_BYTES: u64 = GIB;
+
+/// The reserve for reports and deletions is this part of the limit for values.
+const RESERVE_PART: u64 = 4;
 
 /// A store that starts with less than this is read-only until there is more: the log could not grow.
 pub(crate) const NO_ROOM_BYTES: u64 = 64 << 20;
@@ -44,18 +48,38 @@ pub(crate) enum Cramped {
         found: u64,
         /// The limit.
         limit: u64,
+        /// How far reports and deletions may exceed it.
+        reserve: u64,
     },
+}
+
+impl Cramped {
+    /// Whether updates that lead to a removal may still grow.
+    pub(crate) const fn has_reserve(self) -> bool {
+        match self {
+            Self::Disk => true,
+            Self::Objects {
+                found,
+                limit,
+                reserve,
+            } => found <= limit + reserve,
+        }
+    }
 }
 
 impl fmt::Display for Cramped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk => f.write_str("the disk is nearly full")?,
-            Self::Objects { found, limit } => {
+            Self::Objects { found, limit, .. } => {
                 write!(f, "the objects have {found} bytes, the limit is {limit}")?;
             }
         }
-        f.write_str(": deletes, status and changes that do not grow an object are accepted")
+        f.write_str(if self.has_reserve() {
+            ": deletes, small status and changes that do not grow an object are accepted"
+        } else {
+            " and its reserve is used up: deletes and changes that do not grow an object are accepted"
+        })
     }
 }
 
@@ -127,6 +151,7 @@ fn cramped(room: Room, object_bytes: u64, limit: u64) -> Option<Cramped> {
         Some(Cramped::Objects {
             found: object_bytes,
             limit,
+            reserve: limit / RESERVE_PART,
         })
     } else {
         None
@@ -163,7 +188,13 @@ mod tests {
 
     #[test]
     fn objects_have_a_limit() {
-        let objects = |found| Some(Cramped::Objects { found, limit: 10 });
+        let objects = |found| {
+            Some(Cramped::Objects {
+                found,
+                limit: 10,
+                reserve: 2,
+            })
+        };
         for (room, found, limit, expected) in [
             (Room::Plenty, 9, 10, None),
             (Room::Plenty, 10, 10, objects(10)),

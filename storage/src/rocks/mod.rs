@@ -61,7 +61,7 @@ pub use handle::RocksStore;
 pub use incremental::IncrementalReport;
 pub use open::Opened;
 pub use progress::{MaintenanceError, Progress};
-pub use transfer::{ExportReport, ImportReport, import, restore};
+pub use transfer::{ImportReport, import, restore};
 pub use verify::{VerifyReport, verify};
 pub use watch::RocksEvents;
 

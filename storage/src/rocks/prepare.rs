@@ -50,7 +50,7 @@ pub(crate) fn prepare(
         Some(Slot::Damaged(_)) | None => None,
     };
     if let Some(cramped) = cramped
-        && transaction.needs_room(before.map(|entry| entry.value.bytes.len()))
+        && transaction.needs_room(before.map(|entry| entry.value.bytes.len()), cramped.has_reserve())
     {
         return Err(StoreError::Full {
             reason: cramped.to_string(),
@@ -94,8 +94,19 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::Entry;
     use crate::seal::Unsealed;
+    use crate::{Entry, Growth};
+
+    const SHORT: Cramped = Cramped::Objects {
+        found: 12,
+        limit: 10,
+        reserve: 2,
+    };
+    const FULL: Cramped = Cramped::Objects {
+        found: 13,
+        limit: 10,
+        reserve: 2,
+    };
 
     fn key() -> Key {
         Key::new("g", "r", "n", "name").unwrap()
@@ -109,8 +120,8 @@ mod tests {
         }
     }
 
-    /// Whether a nearly full disk accepts a value of `size` bytes over one of `before` bytes.
-    fn check(before: Option<usize>, size: usize, may_grow: bool, expected: bool) {
+    /// Whether a full store accepts a value of `size` bytes over one of `before` bytes.
+    fn check(before: Option<usize>, size: usize, growth: Growth, cramped: Cramped, expected: bool) {
         let records = Records::new(Arc::new(Unsealed));
         let base = Revision(2);
         let slot = before.map(|before| {
@@ -124,21 +135,22 @@ mod tests {
             None => Transaction::create(key(), value(size)),
             Some(_) => Transaction::update(key(), base, value(size)),
         };
-        let result = prepare(
-            &records,
-            put.growing(may_grow),
-            slot.as_ref(),
-            Some(Cramped::Disk),
+        let result = prepare(&records, put.growing(growth), slot.as_ref(), Some(cramped));
+        assert_eq!(
+            result.is_ok(),
+            expected,
+            "{size} over {before:?}, {growth:?}, {cramped:?}"
         );
-        assert_eq!(result.is_ok(), expected, "{size} over {before:?}");
     }
 
     #[test]
     fn a_full_disk_accepts_writes_that_do_not_grow() {
-        check(None, 0, false, false);
-        check(Some(10), 11, false, false);
-        check(Some(10), 10, false, true);
-        check(Some(10), 9, false, true);
+        for cramped in [Cramped::Disk, SHORT, FULL] {
+            check(None, 0, Growth::None, cramped, false);
+            check(Some(10), 11, Growth::None, cramped, false);
+            check(Some(10), 10, Growth::None, cramped, true);
+            check(Some(10), 9, Growth::None, cramped, true);
+        }
         let records = Records::new(Arc::new(Unsealed));
         let delete = Transaction::delete(key(), Revision(2));
         prepare(&records, delete, None, Some(Cramped::Disk)).unwrap();
@@ -146,7 +158,31 @@ mod tests {
 
     #[test]
     fn a_full_disk_accepts_growing_updates_but_no_growing_creates() {
-        check(Some(10), 11, true, true);
-        check(None, 0, true, false);
+        for cramped in [Cramped::Disk, SHORT] {
+            check(Some(10), 11, Growth::UpTo(11), cramped, true);
+            check(Some(10), 12, Growth::UpTo(11), cramped, false);
+            check(None, 0, Growth::UpTo(11), cramped, false);
+        }
+    }
+
+    #[test]
+    fn without_a_reserve_only_deletion_timestamps_may_grow() {
+        check(Some(10), 11, Growth::UpTo(11), FULL, false);
+        for cramped in [Cramped::Disk, SHORT, FULL] {
+            check(
+                Some(10),
+                10 + Growth::DELETION_BYTES,
+                Growth::Deletion,
+                cramped,
+                true,
+            );
+            check(
+                Some(10),
+                11 + Growth::DELETION_BYTES,
+                Growth::Deletion,
+                cramped,
+                false,
+            );
+        }
     }
 }

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::error::{EngineError, OpenError};
+use crate::export::ExportError;
 use crate::record::{RecordError, Records, StoredState};
 use crate::{Key, StoreError, Value};
 
@@ -47,6 +48,9 @@ pub enum MaintenanceError {
         /// What was found.
         what: String,
     },
+    /// An export cannot be written or read.
+    #[error(transparent)]
+    Export(#[from] ExportError),
     /// A folder of backups belongs to another store.
     #[error("{path} holds backups of the store {store}: name another folder")]
     Foreign {

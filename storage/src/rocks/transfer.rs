@@ -2,27 +2,19 @@
 //!
 //! Every object is written in key order at a new revision, above every revision the old store can have assigned, and both
 //! floors are at the last of them. A client that resumes must list again, and sees only revisions above those it knew.
-//!
-//! An export is one stream: a magic line, a header, the objects in key order, a trailer; each frame is a length-delimited
-//! protobuf message.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::Bytes;
-use drydock_proto::storage::v1::{ExportHeader, ExportRecord, ExportTrailer};
-use prost::Message;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::checkpoint::{open_engine, verify_backup};
 use super::column_families::{Engine, Meta, Step};
 use super::error::OpenError;
 use super::folder::{UNFINISHED, lock_folder, mark_path};
-use super::format::{CURRENT, Format, make_folder, sync_folder, sync_name};
+use super::format::{CURRENT, Format, make_folder, sync_folder};
 use super::handle::RocksStore;
 use super::incremental;
 use super::mark::{Mark, MarkFile};
@@ -30,21 +22,13 @@ use super::open::{create_engine, refuse_unfit};
 use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, sealed};
 use super::read::scan;
 use super::source::Source;
+use crate::export::{self, ExportReader, ExportReport, Exported, jump};
 use crate::options::Options;
 use crate::record::{Place, Records, StoredState, finish_state};
 use crate::{At, Key, KeyRange, Page, Revision, Value};
 
-/// The least number of revisions that a restored store skips: a week at 1,500 writes per second.
-const LEAST_JUMP: u64 = 1_000_000_000;
-/// How many it skips for each second since the source was taken: more than any store writes.
-const JUMP_A_SECOND: u64 = 20_000;
 /// The approximate size of a batch of writes.
 const BATCH_BYTES: usize = 4 << 20;
-/// First line of an export.
-const MAGIC: &[u8] = b"drydock-export 1\n";
-/// The largest frame: a value and its metadata.
-const MAX_FRAME: usize = Value::MAX_BYTES + (64 << 10);
-
 /// The result of filling a new store.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -75,28 +59,6 @@ const NOTES: &[&str] = &[
     "every watch must list again and every known resourceVersion conflicts once",
     "generation and status of an object may be older than controllers remember",
 ];
-
-/// The result of an export.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ExportReport {
-    /// The file.
-    pub path: PathBuf,
-    /// The identity of the store.
-    pub store: Uuid,
-    /// The revision of its state.
-    pub revision: u64,
-    /// How many objects it holds.
-    pub objects: u64,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// A revision above every one a store may have assigned, `age` after `revision` was its newest.
-pub(crate) fn jump(revision: Revision, age: Duration) -> Revision {
-    let jump = age.as_secs().saturating_mul(JUMP_A_SECOND).max(LEAST_JUMP);
-    Revision(revision.0.saturating_add(jump))
-}
 
 fn age(now_ms: u64, then_ms: u64) -> Duration {
     Duration::from_millis(now_ms.saturating_sub(then_ms))
@@ -334,56 +296,17 @@ impl RocksStore {
         let page = Page::default();
         let scan = scan(&self.parts, &engine, &KeyRange::all(), At::Latest, &page)?;
         drop(engine);
-        let header = ExportHeader {
-            format: CURRENT,
-            store_uuid: self.uuid().to_string(),
-            revision: scan.revision.0,
-            count: scan.entries.len() as u64,
-            exported_ms: self.parts.settings.clock.now_ms(),
-        };
-        let unfinished = path.with_extension("unfinished");
-        let bytes = write_export(&unfinished, &header, &scan.entries, progress).map_err(at(&unfinished))?;
-        std::fs::rename(&unfinished, path).map_err(at(path))?;
-        sync_name(path).map_err(at(path))?;
-        Ok(ExportReport {
-            path: path.to_owned(),
+        let total = scan.entries.len() as u64;
+        let exported = Exported {
             store: self.uuid(),
-            revision: scan.revision.0,
-            objects: header.count,
-            bytes,
-        })
-    }
-}
-
-fn write_export(
-    path: &Path,
-    header: &ExportHeader,
-    entries: &[(Key, crate::Entry)],
-    progress: &dyn Fn(Progress),
-) -> io::Result<u64> {
-    let mut out = Hashing::new(BufWriter::new(File::create(path)?));
-    out.write_all(MAGIC)?;
-    out.write_all(&header.encode_length_delimited_to_vec())?;
-    for (position, (key, entry)) in entries.iter().enumerate() {
-        let record = ExportRecord {
-            key: key.to_string(),
-            created: entry.created.0,
-            modified: entry.modified.0,
-            form: entry.value.form.as_ref().to_owned(),
-            splice_offset: entry.value.splice_offset,
-            value: entry.value.bytes.clone(),
+            revision: scan.revision,
+            entries: &scan.entries,
+            now_ms: self.parts.settings.clock.now_ms(),
         };
-        out.write_all(&record.encode_length_delimited_to_vec())?;
-        report(progress, position as u64 + 1, Some(header.count));
+        Ok(export::write(path, &exported, &|done| {
+            report(progress, done, Some(total))
+        })?)
     }
-    let trailer = ExportTrailer {
-        count: header.count,
-        sha256: Bytes::copy_from_slice(&out.digest()),
-    };
-    out.write_all(&trailer.encode_length_delimited_to_vec())?;
-    out.flush()?;
-    out.inner.get_ref().sync_all()?;
-    Ok(out.bytes)
 }
 
 /// Creates a store from an export, in the empty or missing folder of `options`.
@@ -395,128 +318,18 @@ pub fn import(
     options: &Options,
     progress: &dyn Fn(Progress),
 ) -> Result<ImportReport, MaintenanceError> {
-    let damaged = |what: &str| MaintenanceError::Damaged {
-        path: path.to_owned(),
-        what: what.to_owned(),
-    };
-    let file = File::open(path).map_err(at(path))?;
-    let mut input = Hashing::new(BufReader::new(file));
-    let mut magic = vec![0; MAGIC.len()];
-    input.read_exact(&mut magic).map_err(at(path))?;
-    if magic != MAGIC {
-        return Err(damaged("it does not begin like an export"));
-    }
-    let header: ExportHeader = read_frame(&mut input).map_err(at(path))?;
-    if header.format > CURRENT {
-        return Err(OpenError::TooNew {
-            found: header.format,
-            needed: header.format,
-            supported: CURRENT,
-        }
-        .into());
-    }
-    let source = Uuid::parse_str(&header.store_uuid).map_err(|_| damaged("its header names no store"))?;
+    let mut objects = ExportReader::open(path)?;
     let _lock = claim_empty(options)?;
-    let base = jump(
-        Revision(header.revision),
-        age(options.clock.now_ms(), header.exported_ms),
-    );
-    let mut importer = Importer::begin(options, base)?;
-    let mut last = String::new();
-    for _ in 0..header.count {
-        let record: ExportRecord = read_frame(&mut input).map_err(at(path))?;
-        if record.key <= last {
-            return Err(damaged("its objects are not in order"));
-        }
-        let key = Key::parse(&record.key).map_err(|_| damaged("it holds a malformed key"))?;
-        if record.value.len() > Value::MAX_BYTES {
-            return Err(damaged("it holds a value that is too large"));
-        }
-        let value = Value {
-            bytes: record.value,
-            form: record.form.into(),
-            splice_offset: record.splice_offset,
-        };
+    let mut importer = Importer::begin(options, objects.above(options.clock.now_ms()))?;
+    while let Some((key, value)) = objects.next()? {
         importer.put(&key, &value)?;
-        last = record.key;
-        report(progress, importer.objects, Some(header.count));
-    }
-    let digest = input.digest();
-    let trailer: ExportTrailer = read_frame(&mut input).map_err(at(path))?;
-    if trailer.count != header.count || trailer.sha256 != digest.as_slice() {
-        return Err(damaged("its content does not match its trailer"));
+        report(progress, importer.objects, Some(objects.count));
     }
     let filled = Filled {
         importer,
-        source,
-        source_revision: Revision(header.revision),
+        source: objects.source,
+        source_revision: objects.revision,
         skipped: Vec::new(),
     };
     filled.finish()
-}
-
-fn read_frame<M: Message + Default>(input: &mut impl Read) -> io::Result<M> {
-    let invalid = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);
-    let mut length: usize = 0;
-    for shift in (0..35).step_by(7) {
-        let mut byte = [0];
-        input.read_exact(&mut byte)?;
-        let [byte] = byte;
-        length |= usize::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            if length > MAX_FRAME {
-                return Err(invalid("a frame is too large"));
-            }
-            let mut frame = vec![0; length];
-            input.read_exact(&mut frame)?;
-            return M::decode(frame.as_slice()).map_err(|_| invalid("a frame is not a protobuf message"));
-        }
-    }
-    Err(invalid("the length of a frame is malformed"))
-}
-
-/// Hashes and counts the bytes that pass through.
-struct Hashing<T> {
-    inner: T,
-    hash: Sha256,
-    bytes: u64,
-}
-
-impl<T> Hashing<T> {
-    fn new(inner: T) -> Self {
-        Self {
-            inner,
-            hash: Sha256::new(),
-            bytes: 0,
-        }
-    }
-
-    fn digest(&self) -> Vec<u8> {
-        self.hash.clone().finalize().to_vec()
-    }
-
-    fn note(&mut self, passed: &[u8]) {
-        self.hash.update(passed);
-        self.bytes += passed.len() as u64;
-    }
-}
-
-impl<T: Write> Write for Hashing<T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.note(bytes.get(..written).unwrap_or_default());
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-impl<T: BufRead> Read for Hashing<T> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(bytes)?;
-        self.note(bytes.get(..read).unwrap_or_default());
-        Ok(read)
-    }
 }

@@ -1,4 +1,4 @@
-//! Concurrent clients on both backends: their history is strictly serializable and every watch is complete. Planted
+//! Concurrent clients on all backends: their history is strictly serializable and every watch is complete. Planted
 //! violations show that the checker works.
 #![expect(
     clippy::unwrap_used,
@@ -8,6 +8,8 @@
 )]
 
 mod brute_force;
+#[path = "../support/etcd_process.rs"]
+mod etcd_process;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use drydock_storage::{
     Event, Events, Key, KeyRange, Options, Outcome, Revision, Signal, Store, StoreError, Transaction, Value,
     Write,
 };
+use etcd_process::EtcdProcess;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -341,6 +344,52 @@ fn revision_of(operation: &Operation) -> Option<Revision> {
 fn puts(transaction: &Transaction, event: &Event) -> bool {
     let new = event.new.as_ref().map(|entry| &entry.value);
     transaction.key == event.key && transaction.write.value() == new
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn etcd_is_strictly_serializable() {
+    let etcd = EtcdProcess::start().await;
+    let (operations, truth) = record(&etcd.store().await, 4).await;
+    assert_eq!(check(&operations, &truth), Ok(()));
+}
+
+/// The process is killed while clients write, and starts again: what was acknowledged is there, writes of unknown outcome
+/// happened or not, watches go on without a gap, and a second server sees the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn etcd_is_strictly_serializable_across_kills() {
+    let mut etcd = EtcdProcess::start_with(&[]).await;
+    let recorder = Arc::new(Recorder::default());
+    let mut watches = Watches::new();
+    let (store, other) = (etcd.store().await, etcd.store().await);
+    let each = (operations() / 4).max(CLIENTS * 8);
+    for life in 20..24 {
+        let store = if life % 2 == 0 { &store } else { &other };
+        let before = recorder.operations().len() as u64;
+        let work = async {
+            let clients = run_clients(store, &recorder, life, each);
+            let kill = async {
+                // Amid the work, not after a time.
+                while (recorder.operations().len() as u64) < before + each / 4 {
+                    tokio::task::yield_now().await;
+                }
+                etcd.restart().await;
+            };
+            tokio::join!(clients, kill).0
+        };
+        let ends = watches.during(store, work).await;
+        for end in &ends {
+            assert!(
+                matches!(
+                    end,
+                    Ok(()) | Err(StoreError::Unknown { .. } | StoreError::Unavailable { .. })
+                ),
+                "{end:?}"
+            );
+        }
+    }
+    let truth = all_changes(&other).await;
+    watches.check(&truth);
+    assert_eq!(check(&recorder.operations(), &truth), Ok(()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use drydock_storage::export::ExportError;
 use drydock_storage::rocks::{
     ImportReport, MaintenanceError, OpenError, Progress, RocksStore, import, restore,
 };
@@ -109,11 +110,7 @@ async fn an_export_of_a_newer_format_is_refused_with_both_numbers() {
     assert!(
         matches!(
             refused,
-            MaintenanceError::Open(OpenError::TooNew {
-                found: 2,
-                supported: 1,
-                ..
-            })
+            MaintenanceError::Export(ExportError::TooNew { found: 2, .. })
         ),
         "{refused}"
     );

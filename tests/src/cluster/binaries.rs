@@ -69,7 +69,7 @@ pub(super) async fn sample_apiserver() -> Result<PathBuf> {
     Ok(folder.join("sample-apiserver"))
 }
 
-/// The folder with `drydock-apiserver` and `drydock-controller`: `DRYDOCK_BIN_DIR`, or a fresh build by cargo.
+/// The folder with `drydock-apiserver`, `drydock-controller` and `kubectl-drydock`: `DRYDOCK_BIN_DIR`, or a fresh build by cargo.
 ///
 /// # Errors
 /// The build failed (its output is on standard error), or the folder lacks one of them.
@@ -78,7 +78,7 @@ pub async fn own() -> Result<PathBuf> {
         Some(folder) => PathBuf::from(folder),
         None => build_own().await?,
     };
-    for name in ["drydock-apiserver", "drydock-controller"] {
+    for name in ["drydock-apiserver", "drydock-controller", "kubectl-drydock"] {
         if !folder.join(name).is_file() {
             bail!("{} has no {name}", folder.display());
         }
@@ -111,6 +111,8 @@ async fn build_own() -> Result<PathBuf> {
             "drydock-server",
             "-p",
             "drydock-controller",
+            "-p",
+            "drydock-cli",
         ])
         .args(["--profile", profile, "--target-dir"])
         .arg(
@@ -125,7 +127,7 @@ async fn build_own() -> Result<PathBuf> {
         .context("run cargo")?;
     ensure!(
         status.success(),
-        "drydock-apiserver and drydock-controller do not build"
+        "drydock-apiserver, drydock-controller and kubectl-drydock do not build"
     );
     Ok(folder)
 }

@@ -284,9 +284,8 @@ pub async fn collections_are_deleted_by_selection(api: &Endpoint) -> Result<()> 
         .await?
         .expect(200)?;
     assert_eq!(left().await?, [api.name("c"), api.name("d")]);
-    // As the namespace controller deletes.
-    let accept = "application/vnd.kubernetes.protobuf,application/json";
-    let caller = api.caller.clone().with_header("accept", accept)?;
+    // As the namespace controller deletes, but for the encoding of the response.
+    let caller = &api.caller;
     let options = json!({ "propagationPolicy": "Background" });
     let deleted = caller.delete_with(&api.own(), &options).await?.expect(200)?;
     assert_eq!(names(&deleted), [api.name("c"), api.name("d")]);

@@ -26,7 +26,9 @@ pub mod apply;
 pub mod creates;
 pub mod deletes;
 pub mod discovery;
+pub mod encodings;
 pub mod kinds;
+pub mod limits;
 pub mod lists;
 pub mod negotiation;
 pub mod options;
@@ -34,6 +36,7 @@ pub mod patches;
 pub mod paths;
 pub mod updates;
 pub mod watches;
+pub mod websockets;
 
 /// The resource of most rules: cluster-scoped, and no controller acts on it while its stage is Idle.
 pub const PLURAL: &str = "nodemaintenances.coordination.k8s.io";
@@ -76,6 +79,7 @@ macro_rules! conformance_suite {
             patches::merge_patch,
             patches::json_patch,
             patches::failed_patches,
+            patches::strategic_merge_patch,
             patches::other_patch_types_are_rejected,
             patches::patches_without_a_resource_version_never_conflict,
             apply::apply_creates_updates_and_writes_nothing,
@@ -96,6 +100,10 @@ macro_rules! conformance_suite {
             deletes::preconditions_are_checked,
             deletes::a_terminating_object_takes_no_new_finalizer,
             deletes::collections_are_deleted_by_selection,
+            limits::errors_are_small_whatever_is_sent,
+            limits::errors_of_changes_are_small,
+            limits::costly_patches_are_rejected,
+            limits::an_object_has_at_most_64_owners,
             lists::an_empty_list_has_a_resource_version,
             lists::pages_are_one_snapshot,
             lists::resource_version_parameters_select_the_snapshot,
@@ -121,6 +129,15 @@ macro_rules! conformance_suite {
             negotiation::encodings_hold_the_same_document,
             negotiation::unsupported_media_types_are_rejected,
             negotiation::pretty_and_compressed,
+            negotiation::accept_clauses_are_tried_in_order,
+            encodings::objects_are_exchanged_in_binary_encodings,
+            encodings::lists_are_served_in_binary_encodings,
+            encodings::watches_are_served_in_binary_encodings,
+            encodings::applies_may_be_cbor,
+            websockets::a_watch_over_websocket_has_a_message_for_each_event,
+            websockets::a_watch_over_websocket_ends_with_a_close_frame,
+            websockets::websocket_messages_have_the_negotiated_form,
+            websockets::refused_websockets_are_4xx,
             kinds::every_kind_is_served,
             kinds::every_kind_has_every_representation,
             kinds::owner_references_are_unique_and_can_be_patched,

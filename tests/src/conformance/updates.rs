@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Endpoint, GROUP_VERSION, MODIFIED, PLURAL, causes, version};
 use crate::calls::MERGE_PATCH;
 
-/// 409 unless the resourceVersion is the current one.
+/// 409 unless the resourceVersion is the current one, 422 without one.
 pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result<()> {
     let created = api.create("a").await?;
     let (name, path) = (api.name("a"), api.path("a"));
@@ -66,6 +66,23 @@ pub async fn update_needs_the_current_resource_version(api: &Endpoint) -> Result
         )) && message.contains("Precondition failed: UID in precondition: 11111111-"),
         "{message}"
     );
+    for revision in [Value::Null, json!(""), json!("0")] {
+        let mut unconditional = updated.clone();
+        unconditional["metadata"]["resourceVersion"] = revision.clone();
+        let message = format!(
+            "{PLURAL} \"{name}\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+        );
+        for path in [path.clone(), format!("{path}/status")] {
+            let status = api.caller.put(&path, &unconditional).await?;
+            let status = status.expect_error(422, "Invalid", &message)?;
+            assert_eq!(status["details"]["kind"], "nodemaintenances");
+            assert_eq!(causes(&status), ["metadata.resourceVersion: FieldValueInvalid"]);
+        }
+        let patch = json!({ "metadata": { "resourceVersion": revision } });
+        api.merge("a", &patch)
+            .await?
+            .expect_error(422, "Invalid", &message)?;
+    }
     let mut unreadable = updated;
     unreadable["metadata"]["resourceVersion"] = json!("abc");
     let status = api.caller.put(&path, &unreadable).await?.expect(500)?;

@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("standalone", &["proto", "machinery", "storage", "apiserver"]),
     ("apiserver/cmd", &["apiserver", "standalone"]),
     ("controller", &["proto", "machinery"]),
+    ("cli", &["proto", "machinery"]),
 ];
 
 /// A crate, or a module of one, that only these folders and files may name.

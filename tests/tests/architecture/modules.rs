@@ -21,6 +21,7 @@ const WITHOUT_CIRCLES: &[(&str, &[&str])] = &[
     ("apiserver", &["openapi"]),
     ("apiserver", &["registry"]),
     ("apiserver", &["request"]),
+    ("cli", &[]),
     ("storage", &["rocks"]),
 ];
 

@@ -344,13 +344,13 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Strategic merge patches are rejected, as for custom resources.
-    async fn strategic_merge_fails(&self) -> Result<()> {
-        let error = self.fails("patch", &["-p", "{\"spec\":{}}"]).await?;
-        ensure!(
-            error.contains("UnsupportedMediaType") || error.contains("unknown format"),
-            "{error}"
-        );
+    /// Strategic merge patches are the default of `kubectl patch`.
+    async fn patch_strategically(&self) -> Result<()> {
+        let patch = r#"{"metadata":{"annotations":{"example.com/strategic":"yes"}}}"#;
+        let output = self.run("patch", &["-p", patch]).await?;
+        ensure!(output.contains("patched"), "{output}");
+        let path = "jsonpath={.metadata.annotations.example\\.com/strategic}";
+        assert_eq!(self.run("get", &["-o", path]).await?, "yes");
         Ok(())
     }
 
@@ -384,7 +384,7 @@ async fn objects_are_changed() -> Result<()> {
         live.label_and_annotate().await?;
         live.edit_and_replace().await?;
         live.apply_server_side().await?;
-        live.strategic_merge_fails().await?;
+        live.patch_strategically().await?;
         live.delete().await?;
     }
     Ok(())

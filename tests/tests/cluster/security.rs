@@ -10,7 +10,7 @@ use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Valid
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, requests_of, together, uid};
+use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, requests_of, together, uid};
 
 /// The prefix of the UIDs of this file.
 const UIDS: u16 = 0x5ec;
@@ -74,7 +74,7 @@ const FORBIDDEN: &[(Method, &str, &str, &str, &str, &str)] = &[
 ];
 
 /// A user with a certificate of the cluster.
-fn person(stage: &Stage, name: &str, group: Option<&str>) -> Result<Credential> {
+pub(crate) fn person(stage: &Stage, name: &str, group: Option<&str>) -> Result<Credential> {
     stage
         .control_plane()
         .pki()
@@ -102,7 +102,7 @@ fn may_not_list(user: &str) -> String {
 }
 
 /// Grants verbs on resources of ours (and pods) in a namespace.
-async fn grant(stage: &Stage, namespace: &str, user: &str, rules: &Value) -> Result<()> {
+pub(crate) async fn grant(stage: &Stage, namespace: &str, user: &str, rules: &Value) -> Result<()> {
     let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
         {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
@@ -345,54 +345,6 @@ async fn without_the_right(stage: &Stage, callers: &[Caller], namespace: &str) -
         let live = caller.get(&item).await?.expect(200)?;
         caller.put(&format!("{item}/status"), &live).await?;
     }
-    Ok(())
-}
-
-#[tokio::test]
-async fn planning_a_maintenance_needs_the_right_to_delete_the_nodes() -> Result<()> {
-    let Some(stage) = together().await? else {
-        return Ok(());
-    };
-    let planner = person(&stage, "planner", None)?;
-    let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": { "name": "planner" },
-            "rules": [{ "apiGroups": ["coordination.k8s.io"], "resources": ["nodemaintenances"], "verbs": ["*"] }],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": { "name": "planner" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "planner" },
-            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "planner" }],
-        },
-    ] });
-    stage.kubectl().apply(&role.to_string()).await?;
-    let caller = stage.host_as(Some(&planner))?;
-    eventually("the role to be in force", PATIENCE, async || {
-        caller.get(MAINTENANCES).await?.expect(200)?;
-        Ok(Some(()))
-    })
-    .await?;
-    // Without matching nodes the right on all nodes is needed.
-    let maintenance = idle_maintenance("security-nodes", "no-such-node");
-    let response = caller.post(MAINTENANCES, &maintenance).await?;
-    let status = response.expect(403)?;
-    let message = status["message"].as_str().unwrap_or_default();
-    ensure!(
-        message.starts_with(
-            "nodemaintenances.coordination.k8s.io \"security-nodes\" is forbidden: User \"planner\" cannot delete \
-             resource \"nodes\" in API group \"\" at the cluster scope"
-        ),
-        "{message}"
-    );
-    assert_eq!(
-        caller
-            .get(&format!("{MAINTENANCES}/security-nodes"))
-            .await?
-            .status,
-        404
-    );
     Ok(())
 }
 

@@ -163,6 +163,7 @@ impl EventEncoder for Lines {
         EncoderId {
             face: self.face,
             projection: Projection::Object,
+            media_type: crate::request::negotiate::MediaType::Json,
         }
     }
 

@@ -94,6 +94,7 @@ impl EventEncoder for WithHeader {
         EncoderId {
             face: "first",
             projection: Projection::Object,
+            media_type: crate::request::negotiate::MediaType::Json,
         }
     }
     fn event(

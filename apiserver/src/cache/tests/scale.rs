@@ -233,6 +233,7 @@ impl EventEncoder for Plain {
         EncoderId {
             face: "v1",
             projection: crate::request::projection::Projection::Object,
+            media_type: crate::request::negotiate::MediaType::Json,
         }
     }
 

@@ -1,12 +1,16 @@
 mod identity;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use http::{Method, Request};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
+    filters::{AnonymousAccess, InFlightLimits},
     fixtures::{Authority, Identity, Server, Subject, connection, front_proxy, get},
     health::Mark,
     host::{AccessVerdict, Attributes, AuthenticationConfig},
@@ -183,17 +187,18 @@ async fn error_responses_carry_warnings() {
 }
 
 #[tokio::test]
-async fn upgrades_are_rejected() {
+async fn only_watches_are_upgraded_and_only_to_websocket() {
     let cluster = Cluster::new();
-    let lines = [("connection", "upgrade"), ("upgrade", "websocket")];
-    assert_eq!(
-        cluster
-            .server
-            .send(&connection(None), get(PATH, &lines))
-            .await
-            .code,
-        400
-    );
+    let watch = "/apis/g/v/rs?watch=1";
+    for (target, protocol, code) in [
+        (PATH, "websocket", 400),
+        (watch, "h2c", 400),
+        (watch, "WebSocket", 200),
+    ] {
+        let lines = [("connection", "upgrade"), ("upgrade", protocol)];
+        let response = cluster.server.send(&connection(None), get(target, &lines)).await;
+        assert_eq!(response.code, code, "{target} {protocol}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,4 +291,116 @@ async fn requests_that_filters_reject_are_not_counted_as_api_requests() {
         text.contains("authorization_attempts_total{result=\"no-opinion\"} 1"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn clients_without_a_credential_cost_no_review() {
+    let proxies = Authority::new("proxies");
+    let config = AuthenticationConfig {
+        client_ca: None,
+        request_header: Some(front_proxy(&proxies, &["front"])),
+    };
+    let server = Server::with(config, InFlightLimits::default(), AnonymousAccess::OpenPaths);
+    let send = async |target: &str, lines: &[(&str, &str)]| {
+        let response = server.send(&connection(None), get(target, lines)).await;
+        (response.code.as_u16(), response.text)
+    };
+    for path in ["/livez", "/readyz", "/healthz", "/version"] {
+        assert_eq!(send(path, &[]).await.0, 200, "{path}");
+    }
+    let before = server.host.access_reviews.load(Ordering::Relaxed);
+    let (code, text) = send("/apis/g/v/rs?labelSelector=a,b,c", &[]).await;
+    assert_eq!(code, 403);
+    assert!(
+        text.contains(r#"rs.g is forbidden: User \"system:anonymous\" cannot list resource \"rs\""#),
+        "{text}"
+    );
+    assert_eq!(send("/metrics", &[]).await.0, 403);
+    assert_eq!(send("/openapi/v2", &[]).await.0, 403);
+    assert_eq!(send(PATH, &[("impersonate-user", "alice")]).await.0, 403);
+    assert_eq!(server.host.access_reviews.load(Ordering::Relaxed), before);
+
+    // Whom the front proxy calls anonymous was let in by the host.
+    let proxy = proxies.issue(&Subject::client("front"));
+    let lines = [("x-remote-user", "system:anonymous")];
+    let response = server.send(&connection(Some(&proxy)), get(PATH, &lines)).await;
+    assert_eq!(response.code, 200);
+    assert_eq!(server.host.access_reviews.load(Ordering::Relaxed), before + 1);
+}
+
+#[tokio::test]
+async fn large_selectors_are_not_sent_to_the_host() {
+    let cluster = Cluster::new();
+    let terms = |count: usize| (0..count).map(|n| format!("k{n}")).collect::<Vec<_>>().join(",");
+    for (selector, expected) in [
+        (terms(100), 100),
+        (terms(101), 0),
+        (format!("k={}", "v".repeat(63)), 1),
+        (vec![format!("k={}", "v".repeat(63)); 70].join(","), 0),
+    ] {
+        cluster
+            .server
+            .host
+            .decide_by(move |review| match &review.attributes {
+                Attributes::Resource(it) if it.label_selector.len() == expected => {
+                    Ok(AccessVerdict::Allowed(String::new()))
+                }
+                _ => Ok(AccessVerdict::NoOpinion(String::new())),
+            });
+        let target = format!("/apis/g/v/rs?labelSelector={selector}");
+        let response = cluster.server.send(&connection(None), get(&target, &[])).await;
+        assert_eq!(response.code, 200, "{expected}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_who_wait_do_not_take_the_places_of_others() {
+    let proxies = Authority::new("proxies");
+    let config = AuthenticationConfig {
+        client_ca: None,
+        request_header: Some(front_proxy(&proxies, &["front"])),
+    };
+    let limits = InFlightLimits {
+        reading: 10,
+        mutating: 10,
+    };
+    let server = Server::with(config, limits, AnonymousAccess::Reviewed);
+    let proxy = proxies.issue(&Subject::client("front"));
+    let send = async |user: &str, target: &str| {
+        let request = get(target, &[("x-remote-user", user)]);
+        let response = server.send(&connection(Some(&proxy)), request).await;
+        (
+            response.code.as_u16(),
+            response.headers.get("retry-after").cloned(),
+        )
+    };
+    // The six seats of the level are taken for twenty seconds, and the queues of one user fill up.
+    let target = "/apis/g/v/hangs?timeout=20s";
+    let greedy = futures_util::future::join_all((0..300).map(|_| send("greedy", target)));
+    let others = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        [
+            send("system:anonymous", "/apis/g/v/rs").await,
+            send("system:kube-scheduler", "/apis/g/v/rs").await,
+            send("modest", "/apis/g/v/rs").await,
+        ]
+    };
+    let (greedy, others) = tokio::join!(greedy, others);
+    assert!(others.iter().all(|(code, _)| *code == 200), "{others:?}");
+    let rejected = greedy.iter().filter(|(code, _)| *code == 429).count();
+    assert_eq!(rejected, 294);
+    assert!(
+        greedy
+            .iter()
+            .all(|(code, after)| *code == 504 || after.as_ref().is_some_and(|after| after == "1"))
+    );
+    let text = server.send(&connection(None), get("/metrics", &[])).await.text;
+    for line in [
+        r#"apiserver_flowcontrol_rejected_requests_total{priority_level="workload",flow_schema="workload",reason="queue-full"} 94"#,
+        r#"apiserver_flowcontrol_current_executing_requests{priority_level="workload",flow_schema="workload"} 0"#,
+        r#"apiserver_flowcontrol_current_inqueue_requests{priority_level="workload",flow_schema="workload"} 0"#,
+        r#"apiserver_flowcontrol_nominal_limit_seats{priority_level="workload"} 12"#,
+    ] {
+        assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+    }
 }

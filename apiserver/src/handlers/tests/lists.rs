@@ -9,7 +9,7 @@ const TABLE: (&str, &str) = (
 /// As the metadata client of the garbage collector sends it.
 const METADATA: (&str, &str) = (
     "accept",
-    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+    "application/unknown;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
      application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
 );
 

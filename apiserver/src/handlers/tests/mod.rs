@@ -2,6 +2,7 @@
 //! socket and filters. [`Served`] is the server, [`kinds`] are what it serves.
 
 mod damaged;
+mod encodings;
 mod faces;
 mod lists;
 mod objects;
@@ -298,11 +299,18 @@ impl Answer {
     }
 
     /// The whole body.
-    async fn text(mut self, code: u16) -> String {
+    async fn bytes(mut self, code: u16) -> Vec<u8> {
         while self.more().await {}
-        let text = String::from_utf8(self.read).unwrap();
+        let text = String::from_utf8_lossy(&self.read);
         assert_eq!(self.code, code, "{}: {text}", self.line);
-        text
+        self.read
+    }
+
+    /// The whole body as text.
+    async fn text(self, code: u16) -> String {
+        let line = self.line.clone();
+        let bytes = self.bytes(code).await;
+        String::from_utf8(bytes).unwrap_or_else(|_| panic!("{line}: not UTF-8"))
     }
 
     async fn json(self, code: u16) -> Value {
@@ -323,6 +331,14 @@ impl Answer {
                 return None;
             }
         }
+    }
+
+    /// The next `count` bytes.
+    async fn take(&mut self, count: usize) -> Vec<u8> {
+        while self.read.len() < count {
+            assert!(self.more().await, "{}: {count} bytes are missing", self.line);
+        }
+        self.read.drain(..count).collect()
     }
 }
 

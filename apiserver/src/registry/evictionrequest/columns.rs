@@ -4,9 +4,11 @@ use drydock_machinery::table::{Cell, Column, ColumnType, age_of, name_of, time_u
 use drydock_proto::kinds::evictionrequest::evacuation::INSTIGATOR_PREFIX;
 use drydock_proto::kinds::evictionrequest::v1alpha1::COMPLETE;
 use drydock_proto::kinds::evictionrequest::{
-    CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, InterceptorStatus,
+    BLOCKED, CANCELED, EVICTED, EvictionRequestStatus, IMPERATIVE_EVICTION, INTERCEPTOR_SILENT,
+    InterceptorStatus,
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
 use crate::registry::conditions::is_true;
@@ -191,7 +193,7 @@ enum State {
     Unresponsive,
     /// The pod's eviction API is called.
     Evicting,
-    /// The eviction API has refused.
+    /// The condition Blocked is True: the pod cannot leave.
     Blocked,
     /// The condition Evicted is True: the pod does not exist any more.
     Evicted,
@@ -220,9 +222,15 @@ fn state(status: &EvictionRequestStatus, now: Timestamp) -> State {
     if is_true(&status.conditions, CANCELED) {
         return State::Canceled;
     }
+    if let Some(blocked) = true_condition(status, BLOCKED) {
+        return if blocked.reason == INTERCEPTOR_SILENT {
+            State::Unresponsive
+        } else {
+            State::Blocked
+        };
+    }
     match status.active_interceptors.first() {
         None => State::Pending,
-        Some(active) if active == IMPERATIVE_EVICTION && retries(status) > 0 => State::Blocked,
         Some(active) if active == IMPERATIVE_EVICTION => State::Evicting,
         Some(_) if active_report(status).is_some_and(|report| is_unresponsive(report, now)) => {
             State::Unresponsive
@@ -256,13 +264,21 @@ fn expected_finish(status: &EvictionRequestStatus, now: Timestamp) -> String {
     time_until(expected.map(|expected| expected.0.max(now)), now)
 }
 
-/// The message of the outcome, else of the active interceptor, else of the last processed one.
+fn true_condition<'a>(status: &'a EvictionRequestStatus, type_: &str) -> Option<&'a Condition> {
+    status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// The message of the outcome, else of what blocks the pod, else of the active interceptor, else of the last processed
+/// one.
 fn message(status: &EvictionRequestStatus) -> &str {
-    let outcome = status.conditions.iter().find(|condition| {
-        condition.status == "True" && [EVICTED, CANCELED].contains(&condition.type_.as_str())
-    });
-    if let Some(outcome) = outcome {
-        return &outcome.message;
+    let condition = [EVICTED, CANCELED, BLOCKED]
+        .into_iter()
+        .find_map(|type_| true_condition(status, type_));
+    if let Some(condition) = condition {
+        return &condition.message;
     }
     let last = || {
         let name = status.processed_interceptors.last()?;

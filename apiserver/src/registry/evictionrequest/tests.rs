@@ -421,9 +421,13 @@ fn columns_show_the_state_of_the_eviction() {
         "",
         "",
     );
-    let mut refused = report(ours, json!({"message": "blocked by budget web"}));
+    let mut refused = report(ours, json!({"message": "refused"}));
     refused["podEvictionStatus"] = json!({"failedAPIEvictionCounter": 3});
-    check(&refused, "Blocked", ours, 3, "", "blocked by budget web");
+    check(&refused, "Evicting", ours, 3, "", "refused");
+    refused["conditions"] = json!([condition("Blocked")]);
+    check(&refused, "Blocked", ours, 3, "", "m");
+    refused["conditions"][0]["reason"] = json!("InterceptorSilent");
+    check(&refused, "Unresponsive", ours, 3, "", "m");
     refused["conditions"] = json!([condition("Evicted")]);
     check(&refused, "Evicted", ours, 3, "", "m");
     let canceled = json!({"conditions": [condition("Canceled")], "processedInterceptors": [theirs],

@@ -2,9 +2,10 @@
 //!
 //! Updates of the main resource may change the requesters and little else. Updates of `status` come from the controller
 //! and from every interceptor, so the server checks the parts separately: [`activation`] which interceptor may be
-//! declared, active and processed, [`reports`] what an interceptor may report.
+//! declared, active and processed, [`reports`] what an interceptor may report, [`attempts`] the calls of the eviction API.
 
 mod activation;
+mod attempts;
 mod reports;
 mod status_rules;
 
@@ -92,6 +93,9 @@ fn validate_requesters_change(
         return errors;
     };
     for (index, requester) in new.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         if !before.contains(requester.name.as_str()) {
             let detail = format!("may not be added: the request is final, its condition {end} is True");
             errors.push(FieldError::forbidden(&path.index(index), &detail));
@@ -125,7 +129,7 @@ pub(super) fn validate_status_change(
     errors.extend(activation::validate(new, old, rules));
     errors.extend(reports::validate(new, old, rules));
     errors.extend(policy_errors(new, old));
-    errors.extend(failed_evictions_error(new, old));
+    errors.extend(attempts::validate(new, old, rules));
     errors
 }
 
@@ -187,17 +191,4 @@ fn policy_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Er
         ));
     }
     errors
-}
-
-fn failed_evictions_error(new: &EvictionRequestStatus, old: &EvictionRequestStatus) -> Option<FieldError> {
-    let path = FieldPath::new("status")
-        .child("podEvictionStatus")
-        .child("failedAPIEvictionCounter");
-    let counter = |status: &EvictionRequestStatus| {
-        status
-            .pod_eviction_status
-            .as_ref()
-            .map_or(0, |status| status.failed_api_eviction_counter)
-    };
-    counter_error(&path, counter(new).into(), counter(old).into())
 }

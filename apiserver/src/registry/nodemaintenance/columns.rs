@@ -45,7 +45,10 @@ const REASON: Column = Column::new(
 )
 .wide();
 
-pub(super) const COLUMNS: [Column; 8] = [
+/// How many nodes a row names.
+const MAX_NODES_NAMED: usize = 5;
+
+pub(super) const COLUMNS: [Column; 9] = [
     Column::NAME,
     STAGE,
     Column::new("Nodes", ColumnType::Integer, "The number of selected nodes."),
@@ -61,6 +64,12 @@ pub(super) const COLUMNS: [Column; 8] = [
         "What the drain is doing or waiting for.",
     ),
     Column::AGE,
+    Column::new(
+        "Node Names",
+        ColumnType::String,
+        "The names of selected nodes, those that are not drained first.",
+    )
+    .wide(),
     REASON,
 ];
 
@@ -84,6 +93,26 @@ pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Cell> {
         json!(pods_left(&status)),
         json!(drain.map_or("", |drain| &drain.drain_message)),
         age_of(object, now),
+        json!(node_names(&status)),
         json!(text(object, "/spec/reason")),
     ]
+}
+
+/// The first names of nodes, and how many more are selected.
+fn node_names(status: &NodeMaintenanceStatus) -> String {
+    let mut names: Vec<String> = status
+        .node_statuses
+        .iter()
+        .take(MAX_NODES_NAMED)
+        .map(|node| node.node_ref.name.clone())
+        .collect();
+    let selected = status
+        .selected_nodes
+        .and_then(|nodes| usize::try_from(nodes).ok());
+    let listed = status.node_statuses.len();
+    let others = selected.unwrap_or(listed).max(listed).saturating_sub(names.len());
+    if others > 0 && !names.is_empty() {
+        names.push(format!("{others} more"));
+    }
+    names.join(",")
 }

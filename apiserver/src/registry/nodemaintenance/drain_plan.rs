@@ -10,7 +10,9 @@ use std::collections::HashSet;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::selector::label::validate_label_selector;
-use drydock_proto::kinds::nodemaintenance::{DEFAULT_PLAN_PRIORITIES, DrainPlanEntry, PodType};
+use drydock_proto::kinds::nodemaintenance::{
+    DEFAULT_PLAN_PRIORITIES, DrainPlanEntry, MAX_PLAN_ENTRIES, PodType,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -65,6 +67,9 @@ pub(super) fn in_order(a: &DrainPlanEntry, b: &DrainPlanEntry) -> Ordering {
 
 /// All errors of a plan, complete or not.
 pub(super) fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
+    if plan.len() > MAX_PLAN_ENTRIES {
+        return FieldError::too_many(path, plan.len(), MAX_PLAN_ENTRIES).into();
+    }
     let mut errors = ErrorList::new();
     let mut seen = HashSet::new();
     for (index, value) in plan.iter().enumerate() {
@@ -86,7 +91,7 @@ pub(super) fn validate(plan: &[Value], path: &FieldPath) -> ErrorList {
         if let Some(selector) = &entry.pod_selector {
             errors.extend(validate_label_selector(selector, &path.child("podSelector")));
         }
-        // Compared as text: selectors have no hash, and a plan may be too long to compare all pairs.
+        // Compared as text: selectors have no hash.
         if !seen.insert(json!(entry).to_string()) {
             errors.push(FieldError::duplicate(&path, value.clone()));
         }

@@ -370,20 +370,65 @@ fn blockers_are_bounded_and_have_a_reason_and_a_time() {
 }
 
 #[test]
+fn nodes_cordoned_before_are_a_bounded_set_of_node_names() {
+    let many: Vec<String> = (0..5001).map(|index| format!("n-{index}")).collect();
+    status(&json!({}), &json!({"cordonedBefore": many[..5000]}), &[]);
+    status(
+        &json!({}),
+        &json!({"cordonedBefore": many}),
+        &[(
+            "status.cordonedBefore",
+            "FieldValueTooMany",
+            "Too many: 5001: must have at most 5000 items",
+        )],
+    );
+    status(
+        &json!({}),
+        &json!({"cordonedBefore": ["a", "b", "a", "A"]}),
+        &[
+            (
+                "status.cordonedBefore[2]",
+                "FieldValueDuplicate",
+                "Duplicate value: \"a\"",
+            ),
+            (
+                "status.cordonedBefore[3]",
+                "FieldValueInvalid",
+                "Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
+                 characters, '-' or '.', and must start and end with an alphanumeric character",
+            ),
+        ],
+    );
+}
+
+#[test]
 fn columns_show_nodes_and_pods_left() {
     let mut object = maintenance(&json!({"stage": "Drain", "reason": "kernel"}));
     object["metadata"]["creationTimestamp"] = json!("2026-01-01T11:59:00Z");
     assert_eq!(
         json!(columns::cells(&object, context().now)),
-        json!(["n", "Drain", null, "", null, "", "60s", "kernel"])
+        json!(["n", "Drain", null, "", null, "", "60s", "", "kernel"])
     );
     object["status"] = json!({"selectedNodes": 3, "drainedNodes": 1, "drainStatus":
         {"drainMessage": "Draining", "podsPendingEvictionRequest": 4, "activeEvictionRequests": 2}});
     assert_eq!(
         json!(columns::cells(&object, context().now)),
-        json!(["n", "Drain", 3, "1/3", 6, "Draining", "60s", "kernel"])
+        json!(["n", "Drain", 3, "1/3", 6, "Draining", "60s", "", "kernel"])
     );
-    assert_eq!(columns::COLUMNS.len(), 8);
+    let nodes = |count: usize| -> Vec<Value> {
+        let node = |index| json!({"nodeRef": {"name": format!("n{index}")}});
+        (0..count).map(node).collect()
+    };
+    for (listed, selected, names) in [
+        (2, 2, "n0,n1"),
+        (5, 5, "n0,n1,n2,n3,n4"),
+        (6, 6, "n0,n1,n2,n3,n4,1 more"),
+        (6, 900, "n0,n1,n2,n3,n4,895 more"),
+    ] {
+        object["status"] = json!({"nodeStatuses": nodes(listed), "selectedNodes": selected});
+        assert_eq!(columns::cells(&object, context().now)[7], json!(names));
+    }
+    assert_eq!(columns::COLUMNS.len(), 9);
 }
 
 #[test]

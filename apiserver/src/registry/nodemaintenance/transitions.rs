@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
+use drydock_machinery::names::dns_subdomain_errors;
 use drydock_proto::kinds::nodemaintenance::{
-    Blocker, MAX_BLOCKER_MESSAGE_BYTES, MAX_BLOCKERS, NodeMaintenanceSpec, NodeMaintenanceStatus, Stage,
-    StageStatus,
+    Blocker, MAX_BLOCKER_MESSAGE_BYTES, MAX_BLOCKERS, MAX_CORDONED_BEFORE, NodeMaintenanceSpec,
+    NodeMaintenanceStatus, Stage, StageStatus,
 };
 use serde_json::{Value, json};
 
@@ -73,6 +74,9 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
         ));
     }
     for (index, node) in new.node_statuses.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         let path = path.child("nodeStatuses").index(index);
         if node.node_ref.name.is_empty() {
             errors.push(FieldError::required(&path.child("nodeRef").child("name"), ""));
@@ -94,6 +98,10 @@ pub(super) fn validate_status_change(new: &NodeMaintenanceStatus, old: &NodeMain
         &path.child("drainedNodes"),
         new.drained_nodes.unwrap_or_default(),
     ));
+    errors.extend(cordoned_before_errors(
+        &new.cordoned_before,
+        &path.child("cordonedBefore"),
+    ));
     errors.extend(blocker_errors(&new.blockers, &path.child("blockers")));
     errors.extend(validate_conditions(&new.conditions, &path.child("conditions")));
     errors
@@ -104,6 +112,9 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
     let mut errors = ErrorList::new();
     let mut seen = BTreeSet::new();
     for (index, stage) in new.iter().enumerate() {
+        if errors.is_full() {
+            return errors;
+        }
         let path = path.index(index);
         if let Stage::Other(other) = &stage.name {
             errors.push(FieldError::not_supported(
@@ -131,6 +142,25 @@ fn stage_status_errors(new: &[StageStatus], old: &[StageStatus], path: &FieldPat
             quoted(removed.name.as_str())
         );
         errors.push(FieldError::required(path, &detail));
+    }
+    errors
+}
+
+/// A set of node names.
+fn cordoned_before_errors(nodes: &[String], path: &FieldPath) -> ErrorList {
+    if nodes.len() > MAX_CORDONED_BEFORE {
+        return FieldError::too_many(path, nodes.len(), MAX_CORDONED_BEFORE).into();
+    }
+    let mut errors = ErrorList::new();
+    let mut seen = BTreeSet::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let path = path.index(index);
+        if !seen.insert(node) {
+            errors.push(FieldError::duplicate(&path, node.as_str()));
+        }
+        for detail in dns_subdomain_errors(node) {
+            errors.push(FieldError::invalid(&path, node.as_str(), &detail));
+        }
     }
     errors
 }

@@ -2,7 +2,7 @@
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath};
 use drydock_machinery::selector::node::validate_node_selector;
-use drydock_proto::kinds::nodemaintenance::{NodeMaintenanceSpec, Stage};
+use drydock_proto::kinds::nodemaintenance::{MAX_SELECTOR_SIZE, NodeMaintenanceSpec, NodeSelector, Stage};
 use serde_json::Value;
 
 use super::drain_plan;
@@ -23,8 +23,25 @@ pub(super) fn validate_selector(spec: &NodeMaintenanceSpec) -> ErrorList {
     let path = FieldPath::new("spec").child("nodeSelector");
     match &spec.node_selector {
         None => FieldError::required(&path, "").into(),
+        Some(selector) if size(selector) > MAX_SELECTOR_SIZE => {
+            let path = path.child("nodeSelectorTerms");
+            FieldError::too_many(&path, size(selector), MAX_SELECTOR_SIZE).into()
+        }
         Some(selector) => validate_node_selector(selector, &path),
     }
+}
+
+/// The number of terms, requirements and values.
+fn size(selector: &NodeSelector) -> usize {
+    let terms = selector.node_selector_terms.iter();
+    terms
+        .map(|term| {
+            let requirements = term.match_expressions.iter().chain(&term.match_fields);
+            1 + requirements
+                .map(|requirement| 1 + requirement.values.len())
+                .sum::<usize>()
+        })
+        .sum()
 }
 
 /// The error of an unknown stage.

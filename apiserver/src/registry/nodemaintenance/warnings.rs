@@ -3,6 +3,9 @@
 
 use drydock_proto::kinds::nodemaintenance::NodeMaintenanceSpec;
 
+/// How many terms are warned about.
+const MAX_WARNINGS: usize = 10;
+
 /// Warnings about selector terms that match no node.
 pub(super) fn about_empty_terms(spec: &NodeMaintenanceSpec) -> Vec<String> {
     let terms = spec
@@ -12,6 +15,7 @@ pub(super) fn about_empty_terms(spec: &NodeMaintenanceSpec) -> Vec<String> {
         .enumerate();
     terms
         .filter(|(_, term)| term.match_expressions.is_empty() && term.match_fields.is_empty())
+        .take(MAX_WARNINGS)
         .map(|(index, _)| {
             format!("spec.nodeSelector.nodeSelectorTerms[{index}]: an empty term matches no node")
         })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use drydock_storage::{Entry, Key, Outcome, Store, StoreError, Transaction};
+use drydock_storage::{Entry, Growth, Key, Outcome, Store, StoreError, Transaction};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -263,7 +263,7 @@ impl<S: Store> ResourceStore<S> {
                     }))
                 } else {
                     let transaction = Transaction::update(key.clone(), entry.modified, value);
-                    DeleteStep::Commit(transaction.growing(true))
+                    DeleteStep::Commit(transaction.growing(Growth::Deletion))
                 }
             }
         })

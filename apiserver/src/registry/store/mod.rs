@@ -13,6 +13,7 @@
 mod apply;
 mod create;
 mod delete;
+mod growth;
 mod update;
 
 use std::sync::Arc;

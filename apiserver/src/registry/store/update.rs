@@ -6,7 +6,7 @@ use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
 use super::{
-    Ownership, ResourceStore, WriteRequest, Written, conflict, drop_duplicate_owners, reject_invalid,
+    Ownership, ResourceStore, WriteRequest, Written, conflict, drop_duplicate_owners, growth, reject_invalid,
     set_managed_fields,
 };
 use crate::cache::Freshness;
@@ -14,10 +14,11 @@ use crate::error::ApiError;
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::deletion;
-use crate::registry::metadata::{self, is_terminating, metadata_mut};
+use crate::registry::metadata::{self, metadata_mut};
 use crate::registry::resource::{Part, metadata_text};
 use crate::registry::strategy::WriteContext;
 use crate::request::options::parse_revision;
+use crate::threads::{HEAVY_BYTES, Heavy};
 
 /// Computes the new object of an update from the current one.
 pub trait Change: Send {
@@ -57,7 +58,13 @@ impl<S: Store> ResourceStore<S> {
         let mut entry = object.entry();
         let mut backoff = Backoff::default();
         loop {
-            match self.try_update(request, &key, entry, change).await? {
+            // A small patch of a large object costs as much as the object.
+            let attempt = if entry.value.bytes.len() >= HEAVY_BYTES {
+                Heavy::new(self.try_update(request, &key, entry, change)).await
+            } else {
+                self.try_update(request, &key, entry, change).await
+            };
+            match attempt? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Conflict(Some(newer)) => entry = newer,
                 Attempt::Conflict(None) => {
@@ -106,9 +113,13 @@ impl<S: Store> ResourceStore<S> {
         let transaction = if removes {
             Transaction::delete(key.clone(), entry.modified)
         } else {
-            // A full store still accepts writes that lead to deletions: status updates, and updates of terminating objects.
-            let leads_to_deletion = request.part == Part::Status || is_terminating(&old);
-            Transaction::update(key.clone(), entry.modified, value.clone()).growing(leads_to_deletion)
+            let growth = growth::of_update(
+                self.resource.scope,
+                request.part,
+                (&old, &entry.value),
+                (&new, &value),
+            );
+            Transaction::update(key.clone(), entry.modified, value.clone()).growing(growth)
         };
         Ok(match self.transact(transaction).await? {
             Outcome::Committed { revision } => Attempt::Done(Written {
@@ -172,7 +183,7 @@ impl<S: Store> ResourceStore<S> {
                 ),
             ));
         }
-        check_revision(request, &new, entry, name)?;
+        self.check_revision(request, &new, entry, name)?;
         Ok(new)
     }
 
@@ -252,20 +263,30 @@ impl<S: Store> ResourceStore<S> {
         let name = metadata_text(new, "name");
         Err(ApiError::invalid_fields(endpoint.group_kind(), name, &errors))
     }
-}
 
-fn check_revision(request: WriteRequest<'_>, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {
-    let text = metadata_text(new, "resourceVersion");
-    let sent = parse_revision(text).map_err(|_| {
-        ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
-    })?;
-    match sent {
-        None | Some(0) => Ok(()),
-        Some(sent) if sent == entry.modified.0 => Ok(()),
-        Some(_) => Err(conflict(
-            &request,
-            name,
-            "the object has been modified; please apply your changes to the latest version and try again",
-        )),
+    fn check_revision(
+        &self,
+        request: WriteRequest<'_>,
+        new: &Value,
+        entry: &Entry,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        let text = metadata_text(new, "resourceVersion");
+        let sent = parse_revision(text).map_err(|_| {
+            ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+        })?;
+        match sent {
+            None | Some(0) if self.resource.capabilities.unconditional_update => Ok(()),
+            None | Some(0) => Err(ApiError::revision_required(
+                request.endpoint.group_resource(),
+                name,
+            )),
+            Some(sent) if sent == entry.modified.0 => Ok(()),
+            Some(_) => Err(conflict(
+                &request,
+                name,
+                "the object has been modified; please apply your changes to the latest version and try again",
+            )),
+        }
     }
 }

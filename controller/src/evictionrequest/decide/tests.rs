@@ -1,5 +1,11 @@
+use super::super::blocked::{Blocked, Reason};
+use super::super::interceptors::{InterceptorOrder, TooManyInterceptors};
+use super::super::snapshot::{Attempt, Budget, PodDeletion, StoredBlock};
 use super::*;
-use proptest::prelude::*;
+use crate::evictioninterceptor::rules::UnusableRule;
+
+mod eviction;
+mod steps;
 
 const NOW: i64 = 1_000_000;
 const DAY: Duration = Duration::from_hours(24);
@@ -59,7 +65,7 @@ fn fresh() -> Request {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "passed where an order may have failed")]
-fn order() -> Result<InterceptorOrder, TooManyInterceptors> {
+fn order() -> Result<InterceptorOrder, NoOrder> {
     Ok(InterceptorOrder {
         names: vec!["a.example.com".to_owned(), IMPERATIVE_EVICTION.to_owned()],
         skipped: Vec::new(),
@@ -77,7 +83,7 @@ fn snapshot<'a>(request: &'a Request, target: &'a Target) -> Snapshot<'a> {
     }
 }
 
-fn decided(request: &Request, target: &Target, attempt: Option<Attempt>) -> Decision {
+fn decided(request: &Request, target: &Target, attempt: Option<&Attempt>) -> Decision {
     let order = order();
     let snapshot = Snapshot {
         order: Some(&order),
@@ -169,7 +175,11 @@ fn labels_of_the_pod_overwrite_those_of_the_request() {
         request
             .labels
             .extend(own.map(|value| ("app".to_owned(), value.to_owned())));
-        check(&request, &target, &Step::CopyLabels(labels.clone()), None);
+        let step = Step::CopyLabels {
+            labels: BTreeMap::from([("app".to_owned(), Some("web".to_owned()))]),
+            annotations: BTreeMap::new(),
+        };
+        check(&request, &target, &step, None);
         request.labels.clone_from(&labels);
         request.labels.insert("own".to_owned(), "kept".to_owned());
         check(&request, &target, &Step::Wait, in_seconds(119));
@@ -177,22 +187,90 @@ fn labels_of_the_pod_overwrite_those_of_the_request() {
 }
 
 #[test]
-fn interceptors_are_initialized_then_the_first_is_activated() {
-    let names = order().unwrap().names;
-    check(&fresh(), &present(), &Step::InitializeInterceptors(names), None);
+fn labels_that_the_pod_lost_and_missing_annotations_are_written_together() {
+    let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(1)));
+    request.labels.insert("old".to_owned(), "x".to_owned());
+    request.obsolete_labels.insert("old".to_owned());
+    request
+        .missing_annotations
+        .insert("tool".to_owned(), "leave".to_owned());
+    let step = Step::CopyLabels {
+        labels: BTreeMap::from([("old".to_owned(), None)]),
+        annotations: request.missing_annotations.clone(),
+    };
+    check(&request, &present(), &step, None);
+}
+
+#[test]
+fn interceptors_are_initialized_and_the_first_is_activated() {
+    let step = |names: &[&str], evict| Step::Initialize {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        evict,
+    };
+    let names = ["a.example.com", IMPERATIVE_EVICTION];
+    check(&fresh(), &present(), &step(&names, false), None);
     let first = Step::Activate {
         index: 0,
-        reason: ActivationReason::First,
+        reason: None,
+        evict: false,
     };
     check(&request(None), &present(), &first, None);
+
+    let alone = Ok(InterceptorOrder {
+        names: vec![IMPERATIVE_EVICTION.to_owned()],
+        skipped: Vec::new(),
+    });
+    for (pod, evict) in [
+        (pod(), true),
+        (deleted(&[]), false),
+        (exempt(EvictionExemption::StaticPod), false),
+    ] {
+        let (request, target) = (fresh(), Target::Present(pod));
+        let snapshot = Snapshot {
+            order: Some(&alone),
+            ..snapshot(&request, &target)
+        };
+        assert_eq!(decide(&snapshot, DAY).step, step(&[IMPERATIVE_EVICTION], evict));
+    }
+}
+
+#[test]
+fn unusable_rule_lets_the_request_wait_with_a_reason() {
+    let unknown = Err(NoOrder::Unknown(UnusableRule {
+        name: "guard".to_owned(),
+        why: "matchConditions[c]: no such key".to_owned(),
+    }));
+    let target = present();
+    let decide_with = |request: &Request| {
+        let snapshot = Snapshot {
+            order: Some(&unknown),
+            ..snapshot(request, &target)
+        };
+        decide(&snapshot, DAY)
+    };
+    let Step::RecordHold(Hold::By(blocked)) = decide_with(&fresh()).step else {
+        panic!("not blocked")
+    };
+    assert_eq!((blocked.reason, blocked.since), (Reason::InterceptorRule, ago(0)));
+    assert!(
+        blocked.message.contains("guard") && blocked.message.contains("no such key"),
+        "{}",
+        blocked.message
+    );
+    let waiting = Request {
+        blocked: Some(stored(&blocked)),
+        ..fresh()
+    };
+    let decision = decide_with(&waiting);
+    assert_eq!((decision.step, decision.next), (Step::Wait, in_seconds(60)));
 }
 
 #[test]
 fn too_many_interceptors_fail_validation() {
-    let order = Err(TooManyInterceptors {
+    let order = Err(NoOrder::TooMany(TooManyInterceptors {
         count: 16,
         beyond: "z.example.com".to_owned(),
-    });
+    }));
     let (request, target) = (fresh(), present());
     let snapshot = Snapshot {
         order: Some(&order),
@@ -210,7 +288,8 @@ fn completion_activates_the_next_interceptor_at_once() {
     let request = with(request(Some(0)), 0, |one| one.completed_at = Some(ago(0)));
     let step = Step::Activate {
         index: 1,
-        reason: ActivationReason::PreviousCompleted,
+        reason: Some(ActivationReason::PreviousCompleted),
+        evict: false,
     };
     check(&request, &present(), &step, None);
 }
@@ -230,42 +309,55 @@ fn deadline_counts_from_the_later_of_activation_and_heartbeat() {
             interceptor.heartbeat_at = heartbeat.map(ago);
         });
         let decision = decided(&request, &present(), None);
-        assert_eq!(
-            (decision.step, decision.next),
-            (Step::Wait, in_seconds(next)),
-            "{activated} {heartbeat:?}"
-        );
+        assert_eq!(decision.next, in_seconds(next), "{activated} {heartbeat:?}");
+        assert!(matches!(decision.step, Step::Wait | Step::RecordHold(_)));
     }
 }
 
-#[test]
-fn timeout_is_recorded_before_the_next_interceptor_is_activated() {
-    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(1201)));
-    let decision = decided(&request, &present(), None);
-    let Step::RecordTimeout { message, complete } = decision.step else {
+/// The message and whether the completion time is set of the interceptor that is passed over; checks the next one.
+#[track_caller]
+fn passed_over(request: &Request, next: usize, evict: bool) -> (String, bool) {
+    let decision = decided(request, &present(), None);
+    let Step::Activate {
+        index,
+        reason: Some(ActivationReason::PreviousPassedOver { message, complete }),
+        evict: evicts,
+    } = decision.step
+    else {
         panic!("{:?}", decision.step)
     };
-    assert!(!complete && message.contains("1200 s"), "{message}");
-    request.interceptors[1].message = message;
-    let step = Step::Activate {
-        index: 2,
-        reason: ActivationReason::PreviousTimedOut,
-    };
-    check(&request, &present(), &step, None);
+    assert_eq!((index, evicts), (next, evict));
+    (message, complete)
 }
 
 #[test]
-fn shorter_deadline_of_a_rule_sets_the_completion_time() {
+fn interceptor_that_missed_its_deadline_is_passed_over_in_one_step() {
+    let request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(1201)));
+    let (message, complete) = passed_over(&request, 2, true);
+    assert!(!complete && message.contains("1200 s"), "{message}");
+}
+
+#[test]
+fn shorter_deadline_of_a_rule_is_told_as_a_timeout_and_sets_the_completion_time() {
     let mut request = with(request(Some(0)), 0, |interceptor| {
         interceptor.activated_at = Some(ago(61));
         interceptor.rule_deadline = Some(Duration::from_mins(1));
     });
-    let Step::RecordTimeout { complete, .. } = decided(&request, &present(), None).step else {
-        panic!("not timed out")
-    };
-    assert!(complete);
+    let (message, complete) = passed_over(&request, 1, false);
+    assert!(complete && message.contains("60 s"), "{message}");
     request.interceptors[0].rule_deadline = Some(Duration::from_mins(150));
     check(&request, &present(), &Step::Wait, in_seconds(59));
+}
+
+#[test]
+fn daemon_set_interceptor_is_passed_over_for_other_pods() {
+    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(1)));
+    request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
+    let (message, complete) = passed_over(&request, 2, true);
+    assert_eq!(
+        (message.as_str(), complete),
+        ("Passed over: no DaemonSet controls the pod.", true)
+    );
 }
 
 #[test]
@@ -283,45 +375,55 @@ fn missing_first_heartbeat_is_reported_after_two_minutes() {
             interceptor.activated_at = Some(ago(activated));
             interceptor.heartbeat_at = heartbeat.map(ago);
         });
-        let warnings = decided(&request, &present(), None).warnings;
+        let decision = decided(&request, &present(), None);
         assert_eq!(
-            warnings.contains(&RequestWarning::Unresponsive("a.example.com".to_owned())),
+            decision
+                .warnings
+                .contains(&RequestWarning::Unresponsive("a.example.com".to_owned())),
             is_reported,
             "{activated}"
         );
+        let Step::RecordHold(Hold::By(blocked)) = decision.step else {
+            assert!(!is_reported);
+            continue;
+        };
+        assert!(is_reported);
+        assert_eq!(
+            (blocked.reason, blocked.since),
+            (Reason::InterceptorSilent, ago(activated))
+        );
+        let recorded = Request {
+            blocked: Some(stored(&blocked)),
+            ..request
+        };
+        check(&recorded, &present(), &Step::Wait, in_seconds(1201 - activated));
     }
 }
 
-fn evicting(failures: u32) -> Request {
-    let mut request = with(request(Some(2)), 2, |one| one.activated_at = Some(ago(5000)));
-    request.failed_evictions = failures;
-    request
+fn stored(blocked: &Blocked) -> StoredBlock {
+    StoredBlock {
+        reason: blocked.reason.as_str().to_owned(),
+        message: blocked.message.clone(),
+        since: blocked.since,
+    }
 }
 
-#[test]
-fn active_imperative_eviction_evicts_at_once() {
-    check(&evicting(0), &present(), &Step::Evict, None);
-}
-
-#[test]
-fn terminating_daemon_set_and_static_pods_are_never_evicted() {
-    let terminating = Target::Present(TargetPod {
-        is_terminating: true,
+/// A pod whose grace period has ended a minute ago, held by these finalizers.
+fn deleted(finalizers: &[&str]) -> TargetPod {
+    TargetPod {
+        deletion: Some(PodDeletion {
+            ends_at: ago(60),
+            finalizers: finalizers.iter().map(|name| (*name).to_owned()).collect(),
+            unready_node: None,
+        }),
         ..pod()
-    });
-    check(&evicting(0), &terminating, &Step::Wait, None);
-    for exemption in [
-        EvictionExemption::DaemonSetPod,
-        EvictionExemption::TolerantDaemonSetPod,
-        EvictionExemption::StaticPod,
-    ] {
-        let target = Target::Present(TargetPod {
-            exemption: Some(exemption),
-            ..pod()
-        });
-        check(&evicting(0), &target, &Step::RecordExemption(exemption), None);
-        let recorded = with(evicting(0), 2, |one| one.message = exemption.message().to_owned());
-        check(&recorded, &target, &Step::Wait, None);
+    }
+}
+
+fn exempt(exemption: EvictionExemption) -> TargetPod {
+    TargetPod {
+        exemption: Some(exemption),
+        ..pod()
     }
 }
 
@@ -329,104 +431,28 @@ fn terminating_daemon_set_and_static_pods_are_never_evicted() {
 fn daemon_set_interceptor_does_not_time_out() {
     let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(9000)));
     request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
-    let target = Target::Present(TargetPod {
-        exemption: Some(EvictionExemption::DaemonSetPod),
-        ..pod()
-    });
-    check(&request, &target, &Step::Wait, None);
-}
-
-#[test]
-fn request_for_a_tolerant_daemon_set_pod_says_why_it_waits() {
-    let exemption = EvictionExemption::TolerantDaemonSetPod;
-    let mut request = with(request(Some(1)), 1, |one| one.activated_at = Some(ago(9000)));
-    request.interceptors[1].name = DAEMON_SET_INTERCEPTOR.to_owned();
-    let target = Target::Present(TargetPod {
-        exemption: Some(exemption),
-        ..pod()
-    });
-    check(&request, &target, &Step::RecordExemption(exemption), None);
-    let recorded = with(request, 1, |one| one.message = exemption.message().to_owned());
-    check(&recorded, &target, &Step::Wait, None);
-}
-
-/// A pod that budgets with these numbers of allowed disruptions select.
-fn pod_with_budgets(allowed: &[i32]) -> Target {
-    let budgets = allowed.iter().enumerate().map(|(index, allowed)| Budget {
-        name: format!("budget-{index}"),
-        disruptions_allowed: *allowed,
-    });
-    Target::Present(TargetPod {
-        budgets: budgets.collect(),
-        ..pod()
-    })
-}
-
-#[test]
-fn attempts_back_off_until_no_budget_blocks() {
-    let attempt = |retry_after: Option<u64>, is_blocked_by_budget| {
-        Some(Attempt {
-            at: ago(2),
-            is_accepted: false,
-            retry_after: retry_after.map(Duration::from_secs),
-            is_blocked_by_budget,
-            unrecorded: 0,
-        })
-    };
-    for (failures, budgets, attempt, next) in [
-        (1, &[0][..], attempt(None, true), None),
-        (3, &[0], attempt(None, true), in_seconds(2)),
-        (3, &[0], attempt(Some(30), true), in_seconds(28)),
-        (20, &[0], attempt(None, true), in_seconds(898)),
-        (20, &[1], attempt(None, true), in_seconds(1)),
-        (20, &[], attempt(Some(30), true), in_seconds(1)),
-        (20, &[1, 1], attempt(None, true), in_seconds(898)),
-        (20, &[], attempt(None, false), in_seconds(898)),
-        (20, &[0], None, None),
+    for exemption in [
+        EvictionExemption::DaemonSetPod,
+        EvictionExemption::TolerantDaemonSetPod,
     ] {
-        let decision = decided(&evicting(failures), &pod_with_budgets(budgets), attempt);
-        assert_eq!(decision.next, next, "{failures} {budgets:?} {attempt:?}");
-        assert_eq!(decision.step == Step::Evict, next.is_none());
+        let target = Target::Present(exempt(exemption));
+        let Step::RecordHold(Hold::By(blocked)) = decided(&request, &target, None).step else {
+            panic!("not blocked")
+        };
+        assert_eq!(blocked.reason, Reason::DaemonSetPod);
+        assert_eq!(blocked.message, exemption.message());
+        let mut recorded = request.clone();
+        recorded.blocked = Some(stored(&blocked));
+        check(&recorded, &target, &Step::Wait, None);
+        if exemption == EvictionExemption::DaemonSetPod {
+            // A maintenance of the node acts on it.
+            recorded.interceptors[1].heartbeat_at = Some(ago(1));
+            check(&recorded, &target, &Step::RecordHold(Hold::Nothing), None);
+            // It may act soon.
+            let new = with(request.clone(), 1, |one| one.activated_at = Some(ago(10)));
+            check(&new, &target, &Step::Wait, in_seconds(20));
+        }
     }
-}
-
-#[test]
-fn attempts_whose_result_could_not_be_written_back_off() {
-    let attempt = |is_accepted, unrecorded| {
-        Some(Attempt {
-            at: ago(2),
-            is_accepted,
-            retry_after: None,
-            is_blocked_by_budget: false,
-            unrecorded,
-        })
-    };
-    for (failures, attempt, next) in [
-        (0, attempt(false, 1), None),
-        (0, attempt(false, 3), in_seconds(2)),
-        (2, attempt(false, 1), in_seconds(2)),
-        (0, attempt(false, u32::MAX), in_seconds(898)),
-        (0, attempt(true, 1), in_seconds(8)),
-        (0, attempt(true, 0), in_seconds(8)),
-    ] {
-        let decision = decided(&evicting(failures), &present(), attempt);
-        assert_eq!(decision.next, next, "{failures} {attempt:?}");
-        assert_eq!(decision.step == Step::Evict, next.is_none());
-    }
-}
-
-#[test]
-fn backoff_continues_after_a_restart() {
-    let request = with(evicting(20), 2, |one| one.heartbeat_at = Some(ago(100)));
-    check(&request, &pod_with_budgets(&[0]), &Step::Wait, in_seconds(800));
-}
-
-#[test]
-fn heartbeat_of_a_passed_over_interceptor_suspends_evictions() {
-    let request = with(evicting(3), 1, |one| one.heartbeat_at = Some(ago(200)));
-    check(&request, &present(), &Step::Wait, in_seconds(1000));
-    let request = with(evicting(3), 1, |one| one.heartbeat_at = Some(ago(6000)));
-    check(&request, &present(), &Step::Evict, None);
 }
 
 #[test]
@@ -464,41 +490,4 @@ fn new_generation_is_observed_when_there_is_nothing_else_to_do() {
     let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(0)));
     request.generation = 2;
     check(&request, &present(), &Step::ObserveGeneration, in_seconds(120));
-}
-
-proptest! {
-    /// Every stored state has a decision, and a decision to wait names a time in the future.
-    #[test]
-    fn every_state_has_a_decision(
-        active in proptest::option::of(0_usize..4),
-        times in proptest::collection::vec(proptest::option::of(0_i64..4000), 9),
-        failures in 0_u32..100,
-        wanted: bool, forbidden: bool, terminating: bool, daemon: bool,
-        allowed in proptest::collection::vec(0_i32..2, 0..3),
-    ) {
-        let mut request = request(active);
-        for (index, interceptor) in request.interceptors.iter_mut().enumerate() {
-            interceptor.activated_at = times[index * 3].map(ago);
-            interceptor.heartbeat_at = times[index * 3 + 1].map(ago);
-            interceptor.completed_at = times[index * 3 + 2].map(ago);
-        }
-        request.failed_evictions = failures;
-        request.has_requesters = wanted;
-        request.is_cancellation_forbidden = forbidden;
-        let Target::Present(pod) = pod_with_budgets(&allowed) else { unreachable!() };
-        let target = Target::Present(TargetPod {
-            is_terminating: terminating,
-            exemption: daemon.then_some(EvictionExemption::DaemonSetPod),
-            ..pod
-        });
-        let decision = decided(&request, &target, None);
-        if decision.step == Step::Wait && let Some(next) = decision.next {
-            prop_assert!(next > ago(0));
-        }
-        prop_assert!(!(terminating && decision.step == Step::Evict));
-        prop_assert!(!(daemon && decision.step == Step::Evict));
-        if let Step::Activate { index, .. } = decision.step {
-            prop_assert!(active.is_none_or(|active| index == active + 1));
-        }
-    }
 }

@@ -7,9 +7,13 @@ use std::collections::BTreeMap;
 use drydock_proto::kinds::nodemaintenance::{Blocker, MAX_BLOCKER_MESSAGE_BYTES, MAX_BLOCKERS, PodType};
 use jiff::Timestamp;
 
-use super::progress::DrainProgress;
+use super::progress::{DrainProgress, has_passed};
 use crate::conditions::whole_seconds;
-use crate::nodemaintenance::model::{PodFacts, StaticPods};
+use crate::nodemaintenance::model::{Obstacle, PodFacts, RequestFacts, RequestState, StaticPods};
+use crate::nodemaintenance::replacement::LONGEST_DELETION;
+
+/// The reason of a request that stands in the way.
+const OBSTRUCTED: &str = "RequestObstructed";
 
 /// What holds the drain of a node. The derived order is by age.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +23,7 @@ pub(super) struct NodeBlocker<'a> {
     namespace: &'a str,
     pod: &'a str,
     request: &'a str,
-    reason: &'static str,
+    reason: &'a str,
     message: Cow<'a, str>,
 }
 
@@ -40,7 +44,11 @@ pub(super) fn find_blockers<'a>(progress: &DrainProgress<'a>) -> BlockersByNode<
                 node: name(pod.node),
                 namespace: &pod.namespace,
                 pod: &pod.name,
-                request: &pod.uid,
+                request: if state.requests.contains_key(&pod.uid) {
+                    &pod.uid
+                } else {
+                    ""
+                },
                 reason,
                 message,
             });
@@ -53,7 +61,7 @@ pub(super) fn find_blockers<'a>(progress: &DrainProgress<'a>) -> BlockersByNode<
             blockers.entry(index).or_default().push(NodeBlocker {
                 since: controller.first_requested_at,
                 node: name(index),
-                namespace: &controller.last.namespace,
+                namespace: &controller.life.namespace,
                 pod: pod.map_or("", |pod| pod.name.as_str()),
                 request: pod.filter(has_request).map_or("", |pod| pod.uid.as_str()),
                 reason: "ComesBack",
@@ -68,19 +76,65 @@ pub(super) fn find_blockers<'a>(progress: &DrainProgress<'a>) -> BlockersByNode<
 fn pod_blocker<'a>(
     progress: &DrainProgress<'a>,
     pod: &'a PodFacts,
-) -> Option<(Timestamp, &'static str, Cow<'a, str>)> {
-    let request = progress.state.requests.get(&pod.uid)?;
+) -> Option<(Timestamp, &'a str, Cow<'a, str>)> {
+    let request = progress.state.requests.get(&pod.uid);
     if Some(pod.pod_type) == PodType::Static.rank() {
         let is_required = progress.state.static_pods == StaticPods::Required;
         let message = Cow::Borrowed("Only the kubelet of its node can end a static pod.");
-        return is_required.then_some((request.created, "StaticPod", message));
+        let request = request.filter(|_| is_required)?;
+        return Some((request.created, "StaticPod", message));
     }
-    let obstacle = request.obstacle.as_ref()?;
-    Some((
+    let found = request.and_then(|request| request_blocker(progress, pod, request));
+    let refused = || progress.state.refused.get(&pod.uid).map(blocker_of);
+    let terminating = || {
+        let message = Cow::Borrowed("Its namespace is being deleted, and it is deleted with it.");
+        pod.namespace_deleted
+            .map(|since| (since, "NamespaceTerminating", message))
+    };
+    found.or_else(terminating).or_else(refused)
+}
+
+/// Since when and why the request does not end its pod.
+fn request_blocker<'a>(
+    progress: &DrainProgress<'a>,
+    pod: &'a PodFacts,
+    request: &'a RequestFacts,
+) -> Option<(Timestamp, &'a str, Cow<'a, str>)> {
+    if let Some(deletion) = &request.deletion {
+        let is_late = has_passed(deletion.since, LONGEST_DELETION, progress.now);
+        let message = format!(
+            "The eviction request is being deleted and held by finalizers: {}.",
+            deletion.finalizers.join(", ")
+        );
+        return is_late.then_some((deletion.since, OBSTRUCTED, Cow::Owned(message)));
+    }
+    if let Some(other) = &request.other_pod {
+        let message = format!(
+            "The eviction request has the UID of pod {} and names pod {other}.",
+            pod.name
+        );
+        let since = request.ended.unwrap_or(request.created);
+        return Some((since, OBSTRUCTED, Cow::Owned(message)));
+    }
+    match (request.state, &request.obstacle) {
+        // It is replaced now.
+        (RequestState::Canceled, _) if request.replaced == 0 && !request.is_cancellation_forbidden => None,
+        (_, Some(obstacle)) => Some(blocker_of(obstacle)),
+        (RequestState::Evicted, None) => {
+            let since = request.ended?;
+            let message = Cow::Borrowed("The eviction request is finished, and its pod is still there.");
+            has_passed(since, LONGEST_DELETION, progress.now).then_some((since, OBSTRUCTED, message))
+        }
+        _ => None,
+    }
+}
+
+fn blocker_of(obstacle: &Obstacle) -> (Timestamp, &str, Cow<'_, str>) {
+    (
         obstacle.since,
-        obstacle.reason,
+        obstacle.reason.as_str(),
         Cow::Borrowed(obstacle.message.as_str()),
-    ))
+    )
 }
 
 /// The oldest blockers of these nodes, as the API shows them.
@@ -103,14 +157,4 @@ pub(super) fn oldest(blockers: &BlockersByNode<'_>, nodes: impl Iterator<Item = 
             }
         })
         .collect()
-}
-
-/// The blocker of a maintenance that selects no node.
-pub(super) fn no_node_selected(since: Option<Timestamp>, now: Timestamp) -> Blocker {
-    Blocker {
-        reason: "NoNodeSelected".to_owned(),
-        message: "No node is selected.".to_owned(),
-        since: Some(whole_seconds(since.unwrap_or(now))),
-        ..Blocker::default()
-    }
 }

@@ -2,6 +2,7 @@
 //! hold back which. The terms are defined in [`super`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
 use jiff::Timestamp;
@@ -10,6 +11,11 @@ use super::returning::{Returning, ReturningByController, count_lives, drain_star
 use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, RequestFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
+
+/// Whether this much time has passed.
+pub(super) fn has_passed(since: Timestamp, span: Duration, now: Timestamp) -> bool {
+    since.checked_add(span).is_ok_and(|until| until <= now)
+}
 
 /// The progress of all drains.
 pub(super) struct DrainProgress<'a> {

@@ -1,17 +1,18 @@
 //! The drain status that a maintenance reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use drydock_proto::kinds::nodemaintenance::{
-    DRAINED, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus,
+    Blocker, DRAINED, DrainStatus, NodeMaintenanceStatus, NodeReference, NodeStatus,
 };
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::blockers::{self, BlockersByNode};
 use super::progress::{DrainProgress, NodeProgress};
 use super::returning::drain_start;
 use crate::conditions::{set_condition, whole_seconds};
-use crate::nodemaintenance::model::{Maintenance, MaintenanceEvent};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, MaintenanceEvent};
 
 /// How many bytes of a status may be node statuses. It keeps objects well below the size limit of the server.
 const MAX_NODE_STATUS_BYTES: usize = 600 * 1024;
@@ -19,6 +20,12 @@ const MAX_NODE_STATUS_BYTES: usize = 600 * 1024;
 const MAX_DAEMON_SETS_NAMED: usize = 5;
 /// How many controllers that come back the message of a condition names.
 const MAX_CONTROLLERS_NAMED: usize = 5;
+/// How many nodes an Event or a message names.
+const MAX_NODES_NAMED: usize = 10;
+/// How many new blockers are told in Events at a time. All are in the status.
+const MAX_BLOCKERS_TOLD: usize = 3;
+/// The reason of a maintenance that selects no node.
+const NO_NODE_SELECTED: &str = "NoNodeSelected";
 
 /// Fills in the drain status of a draining maintenance. `index` is that of the maintenance in the cluster state.
 pub(super) fn report_drain(
@@ -44,16 +51,16 @@ pub(super) fn report_drain(
         pods_pending_eviction_request: nodes.iter().map(|(_, node)| node.pending).sum(),
         active_eviction_requests: nodes.iter().map(|(_, node)| node.requested).sum(),
     });
-    status.node_statuses = node_statuses(progress, nodes.iter().map(|(index, _)| *index).collect());
+    status.node_statuses = node_statuses(progress, &maintenance.nodes);
 
+    let vanished = vanished_nodes(progress.state, maintenance);
     status.blockers = if nodes.is_empty() {
-        vec![blockers::no_node_selected(
-            drain_start([maintenance].into_iter()),
-            progress.now,
-        )]
+        vec![no_node_selected(maintenance, vanished.as_ref(), progress.now)]
     } else {
         blockers::oldest(blockers, nodes.iter().map(|(index, _)| *index))
     };
+    events.extend(vanished);
+    events.extend(new_blockers(maintenance, &status.blockers));
 
     let is_drained = !nodes.is_empty() && drained_count == nodes.len();
     let static_pods: usize = nodes.iter().map(|(_, node)| node.static_pods).sum();
@@ -98,6 +105,95 @@ pub(super) fn report_drain(
         });
     }
     events
+}
+
+/// The Event about nodes that the status lists and that are gone or no longer selected.
+fn vanished_nodes(state: &ClusterState, maintenance: &Maintenance) -> Option<MaintenanceEvent> {
+    let selected: HashSet<&str> = maintenance
+        .nodes
+        .iter()
+        .filter_map(|index| Some(state.nodes.get(*index)?.name.as_str()))
+        .collect();
+    let listed = maintenance.status.node_statuses.iter();
+    let vanished: Vec<&str> = listed
+        .map(|status| status.node_ref.name.as_str())
+        .filter(|name| !selected.contains(name))
+        .collect();
+    (!vanished.is_empty()).then(|| MaintenanceEvent::NodesVanished {
+        maintenance: maintenance.name.clone(),
+        names: first_names(&vanished),
+    })
+}
+
+/// The first names, and how many more there are.
+fn first_names(names: &[&str]) -> String {
+    let mut texts: Vec<String> = names
+        .iter()
+        .take(MAX_NODES_NAMED)
+        .map(ToString::to_string)
+        .collect();
+    if names.len() > texts.len() {
+        texts.push(format!("{} more", names.len() - texts.len()));
+    }
+    texts.join(", ")
+}
+
+/// The blocker of a maintenance that selects no node. It names those that were selected before.
+fn no_node_selected(
+    maintenance: &Maintenance,
+    vanished: Option<&MaintenanceEvent>,
+    now: Timestamp,
+) -> Blocker {
+    let known = maintenance.status.blockers.first();
+    if let Some(known) = known.filter(|known| known.reason == NO_NODE_SELECTED) {
+        return known.clone();
+    }
+    let (since, message) = if let Some(MaintenanceEvent::NodesVanished { names, .. }) = vanished {
+        let message = format!("No node is selected any more. Selected before: {names}.");
+        (now, message)
+    } else {
+        let since = drain_start([maintenance].into_iter());
+        (since.unwrap_or(now), "No node is selected.".to_owned())
+    };
+    Blocker {
+        reason: NO_NODE_SELECTED.to_owned(),
+        message,
+        since: Some(whole_seconds(since)),
+        ..Blocker::default()
+    }
+}
+
+/// Events about blockers that the stored status does not have.
+fn new_blockers(maintenance: &Maintenance, blockers: &[Blocker]) -> Vec<MaintenanceEvent> {
+    let is_same = |one: &Blocker, other: &Blocker| {
+        (&one.node, &one.namespace, &one.pod, &one.reason)
+            == (&other.node, &other.namespace, &other.pod, &other.reason)
+    };
+    let known = &maintenance.status.blockers;
+    blockers
+        .iter()
+        .filter(|blocker| !known.iter().any(|known| is_same(known, blocker)))
+        .take(MAX_BLOCKERS_TOLD)
+        .map(|blocker| {
+            let Blocker {
+                node,
+                namespace,
+                pod,
+                reason,
+                message,
+                ..
+            } = blocker;
+            let what = if pod.is_empty() {
+                String::new()
+            } else {
+                format!(" pod {namespace}/{pod} on node {node}:")
+            };
+            MaintenanceEvent::Blocked {
+                maintenance: maintenance.name.clone(),
+                description: format!("{reason}:{what} {message}"),
+            }
+        })
+        .collect()
 }
 
 /// Status, reason and message of the `Drained` condition.
@@ -159,8 +255,14 @@ fn describe_returning(progress: &DrainProgress<'_>, nodes: &[(usize, &NodeProgre
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
-/// The statuses of as many nodes as fit: first nodes with targeted pods, then nodes that wait, then drained nodes.
-fn node_statuses(progress: &DrainProgress<'_>, mut nodes: Vec<usize>) -> Vec<NodeStatus> {
+/// The statuses of as many nodes as fit: first nodes with targeted pods, then nodes that wait, then drained nodes. Only
+/// nodes that have a record: a listed node without one has lost it.
+pub(super) fn node_statuses(progress: &DrainProgress<'_>, nodes: &[usize]) -> Vec<NodeStatus> {
+    let has_record = |index: &usize| {
+        let node = progress.state.nodes.get(*index);
+        node.is_some_and(|node| node.record.is_some())
+    };
+    let mut nodes: Vec<usize> = nodes.iter().copied().filter(has_record).collect();
     let name = |index: usize| {
         progress
             .state

@@ -12,15 +12,17 @@ use crate::nodemaintenance::successor::{LIVES_UNTIL_PAUSE, Life, Origin, SETTLIN
 /// The successors of one controller on one node.
 #[derive(Debug, Clone)]
 pub(super) struct Returning<'a> {
-    /// The life that ended last.
-    pub(super) last: &'a Life,
-    /// How many lives have ended.
+    /// One of the lives, for the names in it.
+    pub(super) life: &'a Life,
+    /// When a life ended last.
+    ended_at: Option<Timestamp>,
+    /// How many lives of successors have ended.
     pub(super) lives: u32,
     /// When the eviction of the first successor was requested.
     pub(super) first_requested_at: Timestamp,
     /// One that is on the node and is to leave.
     pub(super) present: Option<&'a PodFacts>,
-    /// Whether the last life ended only now, so that another may follow.
+    /// Whether a life ended only now or is about to end, so that another may follow.
     pub(super) is_settling: bool,
 }
 
@@ -32,8 +34,8 @@ impl Returning<'_> {
 
     /// What has come back, where and how often, and when it is requested to leave again.
     pub(super) fn describe(&self, now: Timestamp) -> String {
-        let Origin { node, kind, name, .. } = &self.last.origin;
-        let (namespace, lives) = (&self.last.namespace, self.lives);
+        let Origin { node, kind, name, .. } = &self.life.origin;
+        let (namespace, lives) = (&self.life.namespace, self.lives);
         let again = self.paused_until().filter(|until| *until > now);
         let again = again.map(|until| format!("; it is requested to leave again at {until}"));
         format!(
@@ -44,12 +46,12 @@ impl Returning<'_> {
 
     /// From when the node counts as drained if no successor is left.
     pub(super) fn settled_at(&self) -> Option<Timestamp> {
-        self.last.ended_at.checked_add(SETTLING).ok()
+        self.ended_at?.checked_add(SETTLING).ok()
     }
 
     /// Until when no successor is requested to leave.
     pub(super) fn paused_until(&self) -> Option<Timestamp> {
-        self.last.ended_at.checked_add(pause(self.lives)).ok()
+        self.ended_at?.checked_add(pause(self.lives)).ok()
     }
 }
 
@@ -93,20 +95,28 @@ pub(super) fn count_lives<'a>(
             continue;
         };
         let entry = controllers.entry(&life.origin.uid).or_insert(Returning {
-            last: life,
+            life,
+            ended_at: None,
             lives: 0,
             first_requested_at: life.requested_at,
             present: None,
             is_settling: false,
         });
-        entry.lives = entry.lives.saturating_add(1);
-        entry.first_requested_at = entry.first_requested_at.min(life.requested_at);
-        if life.ended_at > entry.last.ended_at {
-            entry.last = life;
+        if let Some(ended_at) = life.ended_at {
+            entry.ended_at = entry.ended_at.max(Some(ended_at));
+        } else {
+            entry.is_settling = true;
+        }
+        if !life.origin.is_first && life.ended_at.is_some() {
+            entry.first_requested_at = match entry.lives {
+                0 => life.requested_at,
+                _ => entry.first_requested_at.min(life.requested_at),
+            };
+            entry.lives = entry.lives.saturating_add(1);
         }
     }
     for controller in returning.iter_mut().flat_map(BTreeMap::values_mut) {
-        controller.is_settling = controller.settled_at().is_some_and(|until| until > now);
+        controller.is_settling |= controller.settled_at().is_some_and(|until| until > now);
     }
     returning
 }

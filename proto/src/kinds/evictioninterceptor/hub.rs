@@ -51,7 +51,7 @@ string_enum! {
 pub struct EvictionInterceptorSpec {
     /// The interceptor: a fully qualified domain name, or a path prefixed by one.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub interceptor_name: String,
     /// Selects the namespaces of the pods. If unset, all namespaces are selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,11 +96,11 @@ impl EvictionInterceptorSpec {
 pub struct MatchCondition {
     /// The name of the condition. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// The expression, over `pod` and `namespace`. Must evaluate to a boolean.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub expression: String,
 }
 

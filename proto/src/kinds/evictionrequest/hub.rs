@@ -13,6 +13,10 @@ use super::KIND;
 pub const EVICTED: &str = "Evicted";
 /// Condition type: the request is no longer processed.
 pub const CANCELED: &str = "Canceled";
+/// Condition type: the pod cannot leave. Its reason is what holds it.
+pub const BLOCKED: &str = "Blocked";
+/// Reason of [`BLOCKED`]: the active interceptor has sent no heartbeat since its activation.
+pub const INTERCEPTOR_SILENT: &str = "InterceptorSilent";
 /// The interceptor that calls the pod's eviction API; always the last one.
 pub const IMPERATIVE_EVICTION: &str = "imperative-eviction.k8s.io";
 /// The requester name that node maintenances use.
@@ -111,11 +115,11 @@ pub struct EvictionTarget {
 pub struct PodReference {
     /// The name of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// The UID of the pod.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub uid: String,
 }
 
@@ -126,7 +130,7 @@ pub struct PodReference {
 pub struct Requester {
     /// A fully qualified domain name, or a path prefixed by one. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -137,7 +141,8 @@ pub struct EvictionRequestStatus {
     /// The generation most recently processed by the controller. Never decreases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The controller sets Evicted and Canceled, which never change once True. Interceptors may set other types.
+    /// The controller sets Evicted and Canceled, which never change once True, and Blocked, which is True while the pod
+    /// cannot leave. Interceptors may set other types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -163,7 +168,7 @@ pub struct EvictionRequestStatus {
     /// Whether the request can still be canceled: Allow or Forbid. Set by the active interceptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_request_cancellation_policy: Option<CancellationPolicy>,
-    /// The results of calls to the pod's eviction API.
+    /// The calls to the pod's eviction API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_eviction_status: Option<PodEvictionStatus>,
 }
@@ -175,7 +180,7 @@ pub struct EvictionRequestStatus {
 pub struct TargetInterceptor {
     /// The name of the interceptor. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }
 
@@ -186,7 +191,7 @@ pub struct TargetInterceptor {
 pub struct InterceptorStatus {
     /// The name of the interceptor.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
     /// When the controller made the interceptor active. The first deadline counts from here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,14 +218,23 @@ pub struct InterceptorStatus {
     pub message: String,
 }
 
-/// The results of calls to the pod's eviction API.
+/// The calls to the pod's eviction API.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEvictionStatus {
     /// The number of rejected calls. Never decreases.
     #[serde(default, rename = "failedAPIEvictionCounter")]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub failed_api_eviction_counter: i32,
+    /// When the eviction API was last called. The controller writes it before the call, so that a request that changed
+    /// meanwhile is not carried out. May only be advanced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::time")]
+    pub last_attempt_time: Option<Time>,
+    /// When the eviction API may be called again. Set only after a call that did not delete the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::time")]
+    pub next_attempt_time: Option<Time>,
 }
 
 impl EvictionRequest {

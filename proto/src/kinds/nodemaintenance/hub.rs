@@ -22,11 +22,18 @@ pub const DRAIN_TAINT_EFFECT: &str = "NoSchedule";
 /// The pod priorities for which every plan has an entry per pod type: the highest of user-defined classes,
 /// `system-cluster-critical`, `system-node-critical`, and the largest 32-bit integer.
 pub const DEFAULT_PLAN_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2_000_001_000, i32::MAX];
+/// The largest number of entries of a drain plan, the default ones included.
+pub const MAX_PLAN_ENTRIES: usize = 64;
+/// The largest size of a node selector: its terms, requirements and values together. Every node is compared with them.
+pub const MAX_SELECTOR_SIZE: usize = 20_000;
 
 /// The maximum number of blockers in a status.
 pub const MAX_BLOCKERS: usize = 20;
 /// The maximum length of a blocker's message, in bytes.
 pub const MAX_BLOCKER_MESSAGE_BYTES: usize = 1024;
+
+/// The maximum number of nodes in `status.cordonedBefore`.
+pub const MAX_CORDONED_BEFORE: usize = 5000;
 
 /// Declares that nodes go out of service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -118,7 +125,7 @@ pub struct NodeMaintenanceSpec {
 pub struct NodeSelector {
     /// A node is selected when any term matches it.
     #[serde(default)]
-    #[schemars(required, extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(extend("required" = true, "x-kubernetes-list-type" = "atomic"))]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
@@ -143,11 +150,11 @@ pub struct NodeSelectorTerm {
 pub struct NodeSelectorRequirement {
     /// The label key or the field.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub operator: String,
     /// The values that the operator compares with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -161,11 +168,11 @@ pub struct NodeSelectorRequirement {
 pub struct DrainPlanEntry {
     /// Default, DaemonSet or Static.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub pod_type: PodType,
     /// Selects pods with this priority or a lower one.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub pod_priority: i32,
     /// Restricts the entry to pods that match this label selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +205,11 @@ pub struct NodeMaintenanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub blockers: Vec<Blocker>,
+    /// The selected nodes that were unschedulable before this maintenance, or any other one, touched them. They stay
+    /// unschedulable when it completes. At most 5000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub cordoned_before: Vec<String>,
     /// Drained, and other conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
@@ -210,7 +222,7 @@ pub struct NodeMaintenanceStatus {
 pub struct StageStatus {
     /// The stage.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: Stage,
     /// When the stage started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,14 +289,14 @@ pub struct Blocker {
     pub request: String,
     /// Why the drain is held, in one word.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub reason: String,
     /// A human readable message with names. At most 1024 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Since when the drain is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(required, schema_with = "crate::schema::time")]
+    #[schemars(extend("required" = true), schema_with = "crate::schema::time")]
     pub since: Option<Time>,
 }
 
@@ -294,6 +306,6 @@ pub struct Blocker {
 pub struct NodeReference {
     /// The name of the node.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub name: String,
 }

@@ -10,7 +10,7 @@ use super::fixture::{
     TestClock, close, floors, key, options, put, put_each_second, run_housekeeping, value, with_free,
 };
 use crate::rocks::RocksStore;
-use crate::{FreeSpace, Health, Options, Outcome, Revision, Store, StoreError, Transaction};
+use crate::{FreeSpace, Growth, Health, Options, Outcome, Revision, Store, StoreError, Transaction};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nearly_full_disk_accepts_deletes_but_no_creates() {
@@ -28,7 +28,7 @@ async fn a_nearly_full_disk_accepts_deletes_but_no_creates() {
     let longer = Transaction::update(key("one"), created, value("some longer text"));
     let refused = store.transact(longer.clone()).await;
     assert!(matches!(refused, Err(StoreError::Full { .. })), "{refused:?}");
-    let marked = store.transact(longer.growing(true)).await.unwrap();
+    let marked = store.transact(longer.growing(Growth::UpTo(16))).await.unwrap();
     assert!(matches!(marked, Outcome::Committed { .. }), "{marked:?}");
     let created = created.next();
     let shorter = put(&store, "one", "text").await;
@@ -71,11 +71,27 @@ async fn at_the_object_limit_values_may_shrink_and_be_deleted() {
     assert_eq!(store.metrics().commits.get_or_create(&full).get(), 1);
     let grows = Transaction::update(key("one"), Revision(2), value("0123456789a"));
     let many = store
-        .transact_many(vec![grows.clone(), grows.growing(true)])
+        .transact_many(vec![grows.clone(), grows.growing(Growth::UpTo(11))])
         .await;
     assert!(matches!(
         many[..],
         [Err(StoreError::Full { .. }), Ok(Outcome::Committed { .. })]
+    ));
+    // The reserve is a quarter of the limit: five bytes more.
+    let report = |base, length| {
+        let value = value(&"0".repeat(length));
+        Transaction::update(key("one"), Revision(base), value).growing(Growth::UpTo(1000))
+    };
+    let used = store.transact(report(4, 16)).await.unwrap();
+    assert!(matches!(used, Outcome::Committed { .. }), "{used:?}");
+    let Err(StoreError::Full { reason }) = store.transact(report(5, 17)).await else {
+        panic!("a report above the reserve");
+    };
+    assert!(reason.contains("its reserve is used up"), "{reason}");
+    let marked = report(5, 17).growing(Growth::Deletion);
+    assert!(matches!(
+        store.transact(marked).await,
+        Ok(Outcome::Committed { .. })
     ));
     put(&store, "one", "0").await;
     assert!(matches!(create().await, Ok(Outcome::Committed { .. })));

@@ -143,6 +143,9 @@ fn processed_errors(new: &EvictionRequestStatus, old: &EvictionRequestStatus) ->
         .find(|name| !new.active_interceptors.contains(name));
     let mut errors = ErrorList::new();
     for (index, name) in added.iter().enumerate() {
+        if errors.is_full() {
+            break;
+        }
         if expected.take_if(|expected| *expected == name).is_none() {
             let detail = "only an interceptor that stops being active may be appended";
             errors.push(FieldError::invalid(

@@ -10,10 +10,8 @@ use drydock_proto::kinds::evictionrequest::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::status_rules::{IMMUTABLE, StatusRules};
+use super::status_rules::{CLOCK_SKEW, IMMUTABLE, StatusRules};
 
-/// The largest accepted difference between an interceptor's clock and ours.
-const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(10);
 /// The shortest interval between two heartbeats. Each one is a write.
 const HEARTBEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 

@@ -8,6 +8,8 @@ use crate::registry::conditions::is_true;
 use crate::registry::evictionrequest::validation::heartbeat_deadline_seconds;
 
 pub(super) const IMMUTABLE: &str = "field is immutable";
+/// The largest accepted difference between a writer's clock and ours.
+pub(super) const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(10);
 
 /// What the checks depend on besides the old and the new status.
 #[derive(Debug)]

@@ -3,10 +3,10 @@ use crate::nodemaintenance::model::Obstacle;
 use drydock_proto::kinds::nodemaintenance::{Blocker, MAX_BLOCKER_MESSAGE_BYTES, MAX_BLOCKERS};
 use proptest::prelude::*;
 
-fn obstacle(since: i64, reason: &'static str, message: &str) -> Obstacle {
+fn obstacle(since: i64, reason: &str, message: &str) -> Obstacle {
     Obstacle {
         since: Timestamp::from_second(since).unwrap(),
-        reason,
+        reason: reason.to_owned(),
         message: message.to_owned(),
     }
 }

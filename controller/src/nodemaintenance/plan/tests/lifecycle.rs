@@ -14,7 +14,10 @@ fn idle_maintenance_changes_nothing_and_the_finalizer_is_added_first() {
     assert!(plan.nodes.is_empty() && plan.requests.is_empty());
     assert_eq!(
         plan.maintenances,
-        [(maintenance, MaintenanceAction::AddFinalizer)]
+        [(
+            maintenance,
+            MaintenanceAction::AddFinalizer { is_restored: false }
+        )]
     );
 }
 
@@ -119,7 +122,13 @@ fn requests_are_created_joined_and_replaced() {
     for (pod, request) in [
         (1, state(RequestState::Active)),
         (2, withdrawn()),
-        (3, state(RequestState::Final)),
+        (
+            3,
+            RequestFacts {
+                ended: Some(now()),
+                ..state(RequestState::Evicted)
+            },
+        ),
         (
             4,
             RequestFacts {
@@ -136,14 +145,14 @@ fn requests_are_created_joined_and_replaced() {
     assert_eq!(
         actions,
         [
-            (0, RequestAction::Create { is_successor: false }),
-            (1, RequestAction::Join { is_successor: false }),
-            (2, RequestAction::DeleteWithdrawn)
+            (0, RequestAction::Create { origin: None }),
+            (1, RequestAction::Join { origin: None }),
+            (2, RequestAction::Replace { count: 1 })
         ]
     );
     assert_eq!(
         cluster.execute().requests,
-        [(2, RequestAction::Create { is_successor: false })]
+        [(2, RequestAction::Create { origin: None })]
     );
 }
 

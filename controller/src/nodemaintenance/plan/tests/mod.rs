@@ -2,14 +2,19 @@
 
 mod blockers;
 mod lifecycle;
+mod obstacles;
 mod properties;
+mod recovery;
 mod returning;
 mod status;
 mod worked_example;
 
 use super::*;
 use crate::nodemaintenance::drain_plan::entries;
-use crate::nodemaintenance::model::{Controller, PodFacts, StaticPods};
+use crate::nodemaintenance::model::{
+    Controller, PodFacts, RecordSource, RequestAction, RequestState, StaticPods,
+};
+use crate::nodemaintenance::recovery::recover_records;
 use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus};
 
 fn now() -> Timestamp {
@@ -58,6 +63,7 @@ impl Cluster {
         let age = i64::try_from(self.state.maintenances.len()).unwrap();
         self.state.maintenances.push(Maintenance {
             name: name.to_owned(),
+            uid: format!("{name}-uid"),
             created: Timestamp::from_second(age / 2).unwrap(),
             generation: Some(1),
             stage: Stage::Drain,
@@ -105,17 +111,23 @@ impl Cluster {
 
     /// Plans and executes once.
     fn execute(&mut self) -> Plan {
+        recover_records(&mut self.state);
         let plan = plan(&self.state, self.now());
         for (index, action) in &plan.nodes {
             let node = &mut self.state.nodes[*index];
             match action.clone() {
-                NodeAction::Hold { record, is_tainted } => {
+                NodeAction::Hold {
+                    record, is_tainted, ..
+                } => {
                     node.record = Some(record);
+                    node.record_source = RecordSource::Annotation;
                     node.is_tainted = is_tainted;
                     node.is_unschedulable = true;
                 }
+                NodeAction::Note { record } => node.record = Some(record),
                 NodeAction::Release { was_unschedulable } => {
                     node.record = None;
+                    node.record_source = RecordSource::Annotation;
                     node.is_tainted = false;
                     node.is_unschedulable = was_unschedulable;
                 }
@@ -128,14 +140,14 @@ impl Cluster {
                 RequestAction::Create { .. } | RequestAction::Join { .. } => {
                     request.has_maintenance_requester = true;
                 }
-                RequestAction::DeleteWithdrawn => drop(self.state.requests.remove(&uid)),
+                RequestAction::Replace { .. } => drop(self.state.requests.remove(&uid)),
                 RequestAction::Withdraw => *request = withdrawn(),
             }
         }
         for (index, action) in &plan.maintenances {
             let maintenance = &mut self.state.maintenances[*index];
             match action.clone() {
-                MaintenanceAction::AddFinalizer => maintenance.has_finalizer = true,
+                MaintenanceAction::AddFinalizer { .. } => maintenance.has_finalizer = true,
                 MaintenanceAction::RemoveFinalizer => maintenance.has_finalizer = false,
                 MaintenanceAction::SetStageComplete => maintenance.stage = Stage::Complete,
                 MaintenanceAction::WriteStatus(status) => maintenance.status = *status,
@@ -218,7 +230,7 @@ fn withdrawn() -> RequestFacts {
     RequestFacts {
         has_maintenance_requester: false,
         is_cancellation_forbidden: false,
-        state: RequestState::Withdrawn,
+        state: RequestState::Canceled,
         ..RequestFacts::default()
     }
 }

@@ -55,10 +55,11 @@ impl Scenario {
                     kind: "ReplicaSet".to_owned(),
                     name: "web".to_owned(),
                     uid: "rs-1".to_owned(),
+                    is_first: false,
                 },
                 namespace: pod.namespace,
                 requested_at: self.cluster.now(),
-                ended_at: self.cluster.now(),
+                ended_at: Some(self.cluster.now()),
             });
         }
         true
@@ -125,7 +126,7 @@ fn controller_that_comes_back_is_evicted_with_a_growing_pause_and_named() {
 fn next_plan_is_due_when_the_pause_ends() {
     let mut scenario = Scenario::new();
     scenario.run(4);
-    let ended_at = scenario.cluster.state.lives.last().unwrap().ended_at;
+    let ended_at = scenario.cluster.state.lives.last().unwrap().ended_at.unwrap();
     scenario.cluster.elapsed += 30;
     let resumed = ended_at.checked_add(pause(3)).unwrap();
     assert_eq!(scenario.cluster.execute().next, Some(resumed));
@@ -148,6 +149,59 @@ fn node_is_drained_when_no_successor_follows() {
     assert_eq!(scenario.cluster.execute().next, None);
 }
 
+/// A node whose only pod may come back: its controller names the node, for example.
+fn first_pod() -> Cluster {
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    cluster.maintenance("m", &[node], &full_plan());
+    cluster.pods(node, 1, 0);
+    let pod = &mut cluster.state.pods[0];
+    pod.may_come_back = true;
+    pod.controller = Some(Controller {
+        kind: "ReplicaSet".to_owned(),
+        name: "web".to_owned(),
+        uid: "rs-1".to_owned(),
+    });
+    cluster
+}
+
+fn first_life(ended_at: Option<Timestamp>) -> Life {
+    Life {
+        origin: Origin {
+            node: "one".to_owned(),
+            kind: "ReplicaSet".to_owned(),
+            name: "web".to_owned(),
+            uid: "rs-1".to_owned(),
+            is_first: true,
+        },
+        namespace: "shop".to_owned(),
+        requested_at: now(),
+        ended_at,
+    }
+}
+
+#[test]
+fn node_is_not_drained_between_the_first_pod_and_its_successor() {
+    let mut cluster = first_pod();
+    let plan = cluster.execute();
+    assert_eq!(plan.requests, [(0, RequestAction::Create { origin: Some(true) })]);
+    let is_drained = |cluster: &mut Cluster| {
+        cluster.settle();
+        cluster.status(0).conditions[0].status == "True"
+    };
+    // The pod is gone, and the request has not noticed it.
+    cluster.state.pods.clear();
+    cluster.state.lives = vec![first_life(None)];
+    assert!(!is_drained(&mut cluster));
+    cluster.state.lives = vec![first_life(Some(now()))];
+    assert!(!is_drained(&mut cluster));
+    assert_eq!(cluster.status(0).blockers, [], "it is no life of a successor");
+    let settled = now().checked_add(SETTLING).unwrap();
+    assert_eq!(cluster.execute().next, Some(settled));
+    cluster.elapsed += i64::try_from(SETTLING.as_secs()).unwrap();
+    assert!(is_drained(&mut cluster), "it stays so");
+}
+
 #[test]
 fn lives_of_an_earlier_maintenance_do_not_count() {
     let mut scenario = Scenario::new();
@@ -159,10 +213,7 @@ fn lives_of_an_earlier_maintenance_do_not_count() {
         Timestamp::from_second(now().as_second() + later).unwrap(),
     ));
     let plan = scenario.cluster.execute();
-    assert_eq!(
-        plan.requests,
-        [(0, RequestAction::Create { is_successor: false })]
-    );
+    assert_eq!(plan.requests, [(0, RequestAction::Create { origin: None })]);
 }
 
 proptest! {

@@ -95,6 +95,59 @@ fn the_counter_of_failed_evictions_never_decreases() {
 }
 
 #[test]
+fn the_last_eviction_attempt_only_advances_to_the_present() {
+    let times = |last: Value, next: Value| json!({"podEvictionStatus": {"failedAPIEvictionCounter": 0, "lastAttemptTime": last, "nextAttemptTime": next}});
+    let last = |last: &str| times(at(last), Value::Null);
+    let path = "status.podEvictionStatus.lastAttemptTime";
+    let near = "Invalid value: \"2026-01-01T{}Z\": must be within 10 seconds of the server's time";
+    check(json!({}), last("11:59:50"), &[]);
+    check(last("11:59:40"), last("12:00:10"), &[]);
+    check(last("11:00:00"), times(at("12:00:00"), at("12:00:08")), &[]);
+    check(last("11:00:00"), times(at("11:00:00"), at("12:30:00")), &[]);
+    check(times(at("11:00:00"), at("12:30:00")), last("12:00:00"), &[]);
+    for time in ["11:59:49", "12:00:11"] {
+        check(
+            json!({}),
+            last(time),
+            &[(path, "FieldValueInvalid", &near.replace("{}", time))],
+        );
+    }
+    check(
+        last("12:00:05"),
+        last("12:00:00"),
+        &[(
+            path,
+            "FieldValueInvalid",
+            "Invalid value: \"2026-01-01T12:00:00Z\": must not go back",
+        )],
+    );
+    check(
+        last("11:00:00"),
+        json!({}),
+        &[(path, "FieldValueRequired", "Required value: may not be removed")],
+    );
+    for (before, after) in [
+        (json!({}), times(Value::Null, at("12:00:00"))),
+        (last("11:00:00"), times(at("11:00:00"), at("10:00:00"))),
+    ] {
+        let next = after["podEvictionStatus"]["nextAttemptTime"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let text = format!("Invalid value: \"{next}\": must not be before lastAttemptTime");
+        check(
+            before,
+            after,
+            &[(
+                "status.podEvictionStatus.nextAttemptTime",
+                "FieldValueInvalid",
+                &text,
+            )],
+        );
+    }
+}
+
+#[test]
 fn observed_generation_never_decreases() {
     let generation = |generation: i64| json!({"observedGeneration": generation});
     let path = "status.observedGeneration";

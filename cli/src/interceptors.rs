@@ -1,0 +1,469 @@
+//! Which interceptors a pod has, in which order, from where, and whether they have been heard of. Pure functions.
+//!
+//! The controller decides the order when a request is made, and stores it in the request. Before that, [`declared`] works
+//! out the same order, and names the source of each interceptor.
+
+use std::collections::BTreeSet;
+
+use drydock_machinery::expression::Expression;
+use drydock_machinery::field_error::FieldPath;
+use drydock_machinery::names::AllowedNames;
+use drydock_machinery::selector::Selector;
+use drydock_proto::kinds::evictioninterceptor::{
+    ACCEPTED, CONTROLLER_PRIORITY, EvictionInterceptor, InterceptorRole, PRIORITIES,
+};
+use drydock_proto::kinds::evictionrequest::{
+    DAEMON_SET_INTERCEPTOR, EvictionRequest, IMPERATIVE_EVICTION, MAX_INTERCEPTORS,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::pods;
+use crate::times::timestamp;
+
+/// The annotation that lists interceptors, separated by commas.
+const LIST_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/interceptors";
+/// Prefixes of annotations whose key ends with an interceptor's name and whose value is its priority.
+const PRIORITY_PREFIXES: [&str; 2] = [
+    "interceptor.evictionrequest.coordination.k8s.io/priority_",
+    "evacuation.coordination.k8s.io/priority_",
+];
+
+/// An interceptor of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interceptor {
+    /// Its name.
+    pub name: String,
+    /// Its priority; the last one, which calls the eviction API, has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// What names it: a field, an annotation, or a rule.
+    pub source: String,
+}
+
+/// The interceptors of a pod that has no request yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// In the order of their turns.
+    pub interceptors: Vec<Interceptor>,
+    /// Declarations that are skipped, and why.
+    pub skipped: Vec<String>,
+}
+
+/// The sources of one priority, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Spec,
+    List,
+    PriorityOrRule,
+    DaemonSet,
+}
+
+struct Declaration {
+    priority: i32,
+    source: Source,
+    index: usize,
+    interceptor: Interceptor,
+}
+
+/// The order that the pod's request will have. `object` is the whole pod, with fields that typed clients do not know.
+#[must_use]
+pub fn declared(
+    pod: &Pod,
+    object: &Value,
+    rules: &[EvictionInterceptor],
+    namespace: Option<&Namespace>,
+) -> Declared {
+    let mut found = Vec::new();
+    let mut skipped = Vec::new();
+    listed(pod, object, &mut found);
+    let mut controller = prioritized(pod, &mut found, &mut skipped);
+    let mut matching: Vec<&EvictionInterceptor> = rules
+        .iter()
+        .filter(|rule| rule_matches(rule, pod, object, namespace))
+        .collect();
+    matching.sort_by(|a, b| a.spec.interceptor_name.cmp(&b.spec.interceptor_name));
+    for rule in matching {
+        let priority = rule.spec.effective_priority();
+        let source = format!(
+            "evictioninterceptor/{}",
+            rule.metadata.name.as_deref().unwrap_or_default()
+        );
+        let is_controller = rule.spec.role == Some(InterceptorRole::Controller);
+        if is_controller && !takes_role(&mut controller, &rule.spec.interceptor_name) {
+            skipped.push(format!("{source}: the role controller is already assigned"));
+            continue;
+        }
+        add(
+            &mut found,
+            priority,
+            Source::PriorityOrRule,
+            &rule.spec.interceptor_name,
+            source,
+        );
+    }
+    let allowed = AllowedNames::default();
+    found.retain(|declaration| {
+        let name = &declaration.interceptor.name;
+        if name == IMPERATIVE_EVICTION {
+            return false;
+        }
+        let errors = allowed.validate(&FieldPath::new("name"), name);
+        if !errors.is_empty() {
+            skipped.push(format!("{}: {errors}", declaration.interceptor.source));
+        }
+        errors.is_empty()
+    });
+    if pods::is_daemon_set_pod(pod) && !pods::is_static(pod) {
+        let source = "the pod's DaemonSet".to_owned();
+        add(
+            &mut found,
+            CONTROLLER_PRIORITY,
+            Source::DaemonSet,
+            DAEMON_SET_INTERCEPTOR,
+            source,
+        );
+    }
+    let mut interceptors = ordered(found);
+    if interceptors.len() >= MAX_INTERCEPTORS {
+        skipped.push(format!(
+            "the pod declares {} interceptors, and at most {} are possible: its request will be canceled",
+            interceptors.len(),
+            MAX_INTERCEPTORS - 1
+        ));
+    }
+    interceptors.push(Interceptor {
+        name: IMPERATIVE_EVICTION.to_owned(),
+        priority: None,
+        source: "always last".to_owned(),
+    });
+    Declared {
+        interceptors,
+        skipped,
+    }
+}
+
+fn ordered(mut found: Vec<Declaration>) -> Vec<Interceptor> {
+    found.sort_by(|a, b| {
+        let key = |declaration: &Declaration| {
+            (
+                std::cmp::Reverse(declaration.priority),
+                declaration.source,
+                declaration.index,
+            )
+        };
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| a.interceptor.name.cmp(&b.interceptor.name))
+    });
+    let mut seen = BTreeSet::new();
+    found
+        .into_iter()
+        .map(|declaration| declaration.interceptor)
+        .filter(|interceptor| seen.insert(interceptor.name.clone()))
+        .collect()
+}
+
+fn add(found: &mut Vec<Declaration>, priority: i32, source: Source, name: &str, from: String) {
+    let index = match source {
+        Source::Spec | Source::List => found.len(),
+        Source::PriorityOrRule | Source::DaemonSet => 0,
+    };
+    found.push(Declaration {
+        priority,
+        source,
+        index,
+        interceptor: Interceptor {
+            name: name.to_owned(),
+            priority: Some(priority),
+            source: from,
+        },
+    });
+}
+
+/// Interceptors that the spec or the annotation list, at the priority of controllers.
+fn listed(pod: &Pod, object: &Value, found: &mut Vec<Declaration>) {
+    for field in ["evictionInterceptors", "evictionResponders"] {
+        let names = object
+            .pointer(&format!("/spec/{field}"))
+            .and_then(Value::as_array);
+        for name in names
+            .into_iter()
+            .flatten()
+            .filter_map(|one| one.get("name")?.as_str())
+        {
+            add(
+                found,
+                CONTROLLER_PRIORITY,
+                Source::Spec,
+                name,
+                format!("spec.{field}"),
+            );
+        }
+    }
+    let list = pods::annotation(pod, LIST_ANNOTATION).unwrap_or_default();
+    if !list.trim().is_empty() {
+        for name in list.split(',').map(str::trim) {
+            let source = format!("annotation {LIST_ANNOTATION}");
+            add(found, CONTROLLER_PRIORITY, Source::List, name, source);
+        }
+    }
+}
+
+/// Whether an interceptor can have the role `controller`, which one interceptor of a pod has.
+fn takes_role(controller: &mut Option<String>, name: &str) -> bool {
+    controller.get_or_insert_with(|| name.to_owned()) == name
+}
+
+/// Interceptors that annotations name with a priority. Returns the one with the role `controller`.
+fn prioritized(pod: &Pod, found: &mut Vec<Declaration>, skipped: &mut Vec<String>) -> Option<String> {
+    let mut controller: Option<String> = None;
+    for (key, value) in pod.metadata.annotations.iter().flatten() {
+        let Some(name) = PRIORITY_PREFIXES
+            .iter()
+            .find_map(|prefix| key.strip_prefix(prefix))
+        else {
+            continue;
+        };
+        match parse_priority(value) {
+            Ok((priority, is_controller)) => {
+                if is_controller && !takes_role(&mut controller, name) {
+                    skipped.push(format!("{key}: the role controller is already assigned"));
+                    continue;
+                }
+                add(
+                    found,
+                    priority,
+                    Source::PriorityOrRule,
+                    name,
+                    format!("annotation {key}"),
+                );
+            }
+            Err(why) => skipped.push(format!("{key}: {why}")),
+        }
+    }
+    controller
+}
+
+/// Parses `PRIORITY[/ROLE]` into the priority and whether the role is `controller`.
+fn parse_priority(value: &str) -> Result<(i32, bool), String> {
+    let (number, role) = match value.split_once('/') {
+        Some((number, role)) => (number, Some(role)),
+        None => (value, None),
+    };
+    let priority = number
+        .parse()
+        .ok()
+        .filter(|priority| PRIORITIES.contains(priority) && !number.starts_with('+'))
+        .ok_or_else(|| format!("{number:?} is not a priority from 0 to 100000"))?;
+    match (role, priority) {
+        (Some(""), _) => Err("the role after / is empty".to_owned()),
+        (Some("controller"), CONTROLLER_PRIORITY) => Ok((priority, true)),
+        (Some("controller"), _) => Err("the role controller requires priority 10000".to_owned()),
+        (_, CONTROLLER_PRIORITY) => Err("priority 10000 requires the role controller".to_owned()),
+        _ => Ok((priority, false)),
+    }
+}
+
+/// Whether a rule is in effect and matches the pod. A condition that cannot be evaluated counts as true, as in the
+/// controller: an error must not let a pod be evicted sooner.
+#[must_use]
+pub fn rule_matches(
+    rule: &EvictionInterceptor,
+    pod: &Pod,
+    object: &Value,
+    namespace: Option<&Namespace>,
+) -> bool {
+    let matches = |selector: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
+                   labels: Option<&std::collections::BTreeMap<String, String>>| {
+        selector.is_none_or(|selector| {
+            Selector::try_from(selector)
+                .is_ok_and(|selector| selector.matches(|key| labels?.get(key).map(String::as_str)))
+        })
+    };
+    let is_refused = |rule: &EvictionInterceptor| {
+        let conditions = rule.status.iter().flat_map(|status| &status.conditions);
+        conditions
+            .into_iter()
+            .any(|condition| condition.type_ == ACCEPTED && condition.status == "False")
+    };
+    if is_refused(rule) {
+        return false;
+    }
+    let namespace_labels = namespace.and_then(|namespace| namespace.metadata.labels.as_ref());
+    if !matches(rule.spec.pod_selector.as_ref(), pod.metadata.labels.as_ref())
+        || !matches(rule.spec.namespace_selector.as_ref(), namespace_labels)
+    {
+        return false;
+    }
+    let namespace = serde_json::to_value(namespace).unwrap_or_default();
+    rule.spec.match_conditions.iter().all(|condition| {
+        Expression::compile(&condition.expression).is_ok_and(|expression| {
+            expression
+                .evaluate(&[("pod", object), ("namespace", &namespace)])
+                .unwrap_or(true)
+        })
+    })
+}
+
+/// Whether an interceptor has been heard of. Nothing else tells whether its program runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// It has reported, last at this time.
+    Last(Timestamp),
+    /// It had a turn and reported nothing: since when, in how many requests.
+    Silent(Timestamp, usize),
+    /// No request has been its turn.
+    NeverAsked,
+    /// The controller or the eviction API: part of Drydock.
+    BuiltIn,
+}
+
+/// How long an interceptor may be silent after its activation before it counts as silent.
+const SILENT_AFTER_SECONDS: i64 = 120;
+
+/// What the requests of the cluster say about an interceptor.
+#[must_use]
+pub fn heard(name: &str, requests: &[EvictionRequest], now: Timestamp) -> Heard {
+    if [IMPERATIVE_EVICTION, DAEMON_SET_INTERCEPTOR].contains(&name) {
+        return Heard::BuiltIn;
+    }
+    let reports = requests
+        .iter()
+        .filter_map(|request| request.status.as_ref())
+        .flat_map(|status| &status.interceptors)
+        .filter(|report| report.name == name);
+    let mut last: Option<Timestamp> = None;
+    let mut silent: Option<(Timestamp, usize)> = None;
+    for report in reports {
+        let times = [&report.start_time, &report.heartbeat_time];
+        let reported = times
+            .into_iter()
+            .filter_map(|time| timestamp(time.as_ref()))
+            .max();
+        last = last.max(reported);
+        if reported.is_none()
+            && let Some(activated) = timestamp(report.activation_time.as_ref())
+            && now.duration_since(activated).as_secs() > SILENT_AFTER_SECONDS
+        {
+            let (since, count) = silent.unwrap_or((activated, 0));
+            silent = Some((since.min(activated), count + 1));
+        }
+    }
+    match (last, silent) {
+        (Some(last), _) => Heard::Last(last),
+        (None, Some((since, count))) => Heard::Silent(since, count),
+        (None, None) => Heard::NeverAsked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(pod: &Value, rules: &[EvictionInterceptor], expected: &[&str], skipped: usize) {
+        let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let declared = declared(&typed, pod, rules, None);
+        let (last, others) = declared.interceptors.split_last().unwrap();
+        assert_eq!(last.name, IMPERATIVE_EVICTION);
+        let names: Vec<&str> = others.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, expected);
+        assert_eq!(declared.skipped.len(), skipped, "{:?}", declared.skipped);
+    }
+
+    fn rule(name: &str, priority: i32, condition: Option<&str>) -> EvictionInterceptor {
+        let conditions: Vec<Value> = condition
+            .map(|expression| json!({"name": "c", "expression": expression}))
+            .into_iter()
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "interceptorName": name, "priority": priority, "matchConditions": conditions,
+                "podSelector": {"matchLabels": {"app": "web"}},
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn sources_are_merged_by_priority_then_source_then_name() {
+        let priority = |name: &str| format!("{}{name}", PRIORITY_PREFIXES[0]);
+        let pod = json!({
+            "metadata": {
+                "name": "web-0", "namespace": "shop", "labels": {"app": "web"},
+                "annotations": {
+                    LIST_ANNOTATION: "listed.example.com, spec.example.com",
+                    priority("low.example.com"): "5",
+                    priority("high.example.com"): "30000",
+                    priority("bad.example.com"): "many",
+                    priority("nodots"): "7",
+                },
+            },
+            "spec": {"containers": [], "evictionInterceptors": [{"name": "spec.example.com"}]},
+        });
+        let rules = [
+            rule("rule.example.com", 20_000, None),
+            rule("yes.example.com", 20_000, Some("pod.metadata.name == 'web-0'")),
+            rule("no.example.com", 20_000, Some("pod.metadata.name == 'web-1'")),
+        ];
+        check(
+            &pod,
+            &rules,
+            &[
+                "high.example.com",
+                "rule.example.com",
+                "yes.example.com",
+                "spec.example.com",
+                "listed.example.com",
+                "low.example.com",
+            ],
+            2,
+        );
+        check(&json!({"metadata": {"name": "other"}}), &rules, &[], 0);
+    }
+
+    #[test]
+    fn daemon_set_pods_have_their_interceptor() {
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "2", "controller": true}]);
+        check(
+            &json!({"metadata": {"ownerReferences": owner}}),
+            &[],
+            &[DAEMON_SET_INTERCEPTOR],
+            0,
+        );
+    }
+
+    #[test]
+    fn interceptor_is_silent_only_when_it_never_answered() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let request = |report: Value| -> EvictionRequest {
+            serde_json::from_value(json!({"status": {"interceptors": [report]}})).unwrap()
+        };
+        let silent = request(json!({"name": "a.example.com", "activationTime": "2026-01-01T00:10:00Z"}));
+        let recent = request(json!({"name": "a.example.com", "activationTime": "2026-01-01T00:59:00Z"}));
+        let answered = request(json!({
+            "name": "a.example.com", "activationTime": "2026-01-01T00:10:00Z",
+            "startTime": "2026-01-01T00:11:00Z", "heartbeatTime": "2026-01-01T00:12:00Z",
+        }));
+        let heard = |requests: &[EvictionRequest]| super::heard("a.example.com", requests, now);
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        assert_eq!(heard(&[]), Heard::NeverAsked);
+        assert_eq!(heard(std::slice::from_ref(&recent)), Heard::NeverAsked);
+        assert_eq!(
+            heard(&[silent.clone(), recent]),
+            Heard::Silent(at("2026-01-01T00:10:00Z"), 1)
+        );
+        assert_eq!(
+            heard(&[silent, answered]),
+            Heard::Last(at("2026-01-01T00:12:00Z"))
+        );
+        assert_eq!(super::heard(IMPERATIVE_EVICTION, &[], now), Heard::BuiltIn);
+    }
+}

@@ -1,0 +1,70 @@
+//! A few threads with large stacks, started with the first expression and kept as long as the process lives: a thread
+//! for each evaluation costs more than the evaluation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+/// How many expressions are evaluated at a time.
+const THREADS: usize = 2;
+/// How many more may wait in the queue before callers wait for a place in it.
+const QUEUE_CAPACITY: usize = 16;
+/// Only pages that are touched use memory.
+const STACK_BYTES: usize = 64 * 1024 * 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+static JOBS: LazyLock<SyncSender<Job>> = LazyLock::new(|| {
+    let (jobs, queued) = sync_channel::<Job>(QUEUE_CAPACITY);
+    let queued = Arc::new(Mutex::new(queued));
+    for _ in 0..THREADS {
+        let queued = Arc::clone(&queued);
+        let thread = std::thread::Builder::new()
+            .name("cel".to_owned())
+            .stack_size(STACK_BYTES);
+        // With fewer threads, expressions wait longer; without any, every one of them fails.
+        if thread.spawn(move || run_jobs(&queued)).is_err() {
+            break;
+        }
+    }
+    jobs
+});
+
+/// Runs jobs until their senders are gone.
+fn run_jobs(queued: &Mutex<Receiver<Job>>) {
+    loop {
+        let job = queued.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        // A panic of the library ends its job, which drops the sender of the result.
+        drop(catch_unwind(AssertUnwindSafe(job)));
+    }
+}
+
+/// Runs `work` on a thread with a large stack and waits for it; `None` if there is no thread or the work panicked.
+pub(super) fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (result, done) = sync_channel(1);
+    let job = move || {
+        // The receiver waits for it.
+        drop(result.send(work()));
+    };
+    JOBS.send(Box::new(job)).ok()?;
+    done.recv().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn few_threads_do_all_the_work_and_survive_its_panics() {
+        let threads: HashSet<_> = (0..100)
+            .map(|_| on_large_stack(|| std::thread::current().id()).unwrap())
+            .collect();
+        assert!(threads.len() <= THREADS, "{threads:?}");
+        for _ in 0..10 {
+            assert_eq!(on_large_stack(|| panic!("a test panics")), None::<()>);
+        }
+        assert_eq!(on_large_stack(|| 7), Some(7));
+    }
+}

@@ -1,0 +1,106 @@
+//! Why a store in etcd cannot be used. Nothing has been written when a start ends with one of these.
+
+use std::io;
+
+use thiserror::Error;
+
+/// The oldest supported version of etcd: the first whose progress notifications never overtake events and whose watches
+/// never skip a deletion at the compacted revision.
+pub(super) const OLDEST: (u64, u64) = (3, 6);
+
+/// Why a store in etcd cannot be used.
+#[derive(Debug, Error)]
+pub enum EtcdOpenError {
+    /// No endpoint is given.
+    #[error("no endpoint of etcd is given")]
+    NoEndpoint,
+    /// An endpoint is not a client URL, or plain and TLS endpoints are mixed.
+    #[error("{endpoint:?} is not http://HOST:PORT, or not https://HOST:PORT like the others")]
+    Endpoint {
+        /// The endpoint.
+        endpoint: String,
+    },
+    /// The prefix is not a path.
+    #[error("the prefix {prefix:?} is not a path such as /registry/drydock")]
+    Prefix {
+        /// The prefix.
+        prefix: String,
+    },
+    /// A file of TLS cannot be read.
+    #[error("a file for TLS to etcd cannot be read")]
+    Files(#[source] io::Error),
+    /// A client certificate without its key, or the reverse.
+    #[error("a client certificate for etcd needs its key, and the reverse")]
+    HalfIdentity,
+    /// A connection cannot be set up.
+    #[error("a connection to {endpoint} cannot be set up: {reason}")]
+    Connection {
+        /// The endpoint.
+        endpoint: String,
+        /// Why.
+        reason: String,
+    },
+    /// No member answered in time.
+    #[error("no member of etcd answers: {reason}")]
+    Unreachable {
+        /// What each said.
+        reason: String,
+    },
+    /// A member is too old.
+    #[error("etcd at {endpoint} has version {found}, {}.{} or newer is needed", OLDEST.0, OLDEST.1)]
+    TooOld {
+        /// The endpoint.
+        endpoint: String,
+        /// Its version.
+        found: String,
+    },
+    /// Two endpoints belong to different clusters.
+    #[error("{first} and {second} are members of different etcd clusters")]
+    TwoClusters {
+        /// One endpoint.
+        first: String,
+        /// Another endpoint.
+        second: String,
+    },
+    /// The prefix holds keys and no marker: somebody else's.
+    #[error("the prefix {prefix} holds keys of another product, such as {key}: choose another one")]
+    Foreign {
+        /// The prefix.
+        prefix: String,
+        /// One of the keys.
+        key: String,
+    },
+    /// The marker is not ours.
+    #[error("the key {prefix} was not written by this product: choose another prefix")]
+    OtherProduct {
+        /// The prefix.
+        prefix: String,
+    },
+    /// The prefix was written by a newer version.
+    #[error("the prefix {prefix} has format {found}, this version reads formats up to {supported}")]
+    NewerFormat {
+        /// The prefix.
+        prefix: String,
+        /// Its format.
+        found: u32,
+        /// The newest supported one.
+        supported: u32,
+    },
+    /// etcd accepts only smaller requests than objects may need.
+    #[error(
+        "etcd refuses requests of 1.5 MiB, which the largest objects need: start it with --max-request-bytes=1572864 or more"
+    )]
+    RequestLimit,
+    /// An import needs a prefix without objects.
+    #[error("the prefix {prefix} already holds objects")]
+    NotEmpty {
+        /// The prefix.
+        prefix: String,
+    },
+    /// etcd refuses a request.
+    #[error("etcd refuses a request: {reason}")]
+    Refused {
+        /// What it says.
+        reason: String,
+    },
+}

@@ -1,0 +1,132 @@
+//! The marker of a prefix: which product wrote it, in which format.
+//!
+//! It is written together with the first object, and every write is conditional on it: a server stops writing when the
+//! prefix was wiped, or taken over by a newer version.
+
+use std::sync::RwLock;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::error::EtcdOpenError;
+use super::keyspace::Keyspace;
+use crate::{Revision, sync};
+
+/// The product in every marker.
+const PRODUCT: &str = "drydock";
+/// The format of records and keys that this version writes, and the newest it reads.
+const FORMAT: u32 = 1;
+
+/// The content of a marker, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Content {
+    product: String,
+    format: u32,
+    store: Uuid,
+}
+
+/// The marker of a store.
+#[derive(Debug)]
+pub(super) struct Marker {
+    content: RwLock<Content>,
+    /// When it was written; none if not yet.
+    written: RwLock<Option<Revision>>,
+}
+
+impl Marker {
+    /// The marker of a prefix without one, to be written with the first object.
+    pub(super) fn absent() -> Self {
+        let content = Content {
+            product: PRODUCT.to_owned(),
+            format: FORMAT,
+            store: Uuid::new_v4(),
+        };
+        Self {
+            content: RwLock::new(content),
+            written: RwLock::new(None),
+        }
+    }
+
+    /// Reads the marker that was found.
+    pub(super) fn learn(&self, keys: &Keyspace, bytes: &[u8], at: Revision) -> Result<(), EtcdOpenError> {
+        let prefix = || keys.prefix().to_owned();
+        let content = serde_json::from_slice::<Content>(bytes)
+            .ok()
+            .filter(|content| content.product == PRODUCT)
+            .ok_or_else(|| EtcdOpenError::OtherProduct { prefix: prefix() })?;
+        if content.format > FORMAT {
+            return Err(EtcdOpenError::NewerFormat {
+                prefix: prefix(),
+                found: content.format,
+                supported: FORMAT,
+            });
+        }
+        *sync::write(&self.content) = content;
+        self.note_written(at);
+        Ok(())
+    }
+
+    /// Notes that it was written.
+    pub(super) fn note_written(&self, at: Revision) {
+        *sync::write(&self.written) = Some(at);
+    }
+
+    /// When it was written; none if not yet.
+    pub(super) fn written(&self) -> Option<Revision> {
+        *sync::read(&self.written)
+    }
+
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(&*sync::read(&self.content)).unwrap_or_default()
+    }
+
+    /// The identity of the store.
+    pub(super) fn store(&self) -> Uuid {
+        sync::read(&self.content).store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_marker_of_ours_is_accepted() {
+        let keys = Keyspace::new("/p").unwrap();
+        let marker = Marker::absent();
+        assert_eq!(marker.written(), None);
+        let other = Marker::absent();
+        marker.learn(&keys, &other.bytes(), Revision(7)).unwrap();
+        assert_eq!(
+            (marker.store(), marker.written()),
+            (other.store(), Some(Revision(7)))
+        );
+        for bytes in [
+            "",
+            "x",
+            r#"{"product":"other","format":1,"store":"00000000-0000-0000-0000-000000000000"}"#,
+        ] {
+            let found = marker.learn(&keys, bytes.as_bytes(), Revision(8));
+            assert!(
+                matches!(found, Err(EtcdOpenError::OtherProduct { .. })),
+                "{found:?}"
+            );
+        }
+        let newer =
+            r#"{"product":"drydock","format":2,"store":"00000000-0000-0000-0000-000000000000","more":1}"#;
+        let found = marker.learn(&keys, newer.as_bytes(), Revision(8));
+        assert!(
+            matches!(
+                found,
+                Err(EtcdOpenError::NewerFormat {
+                    found: 2,
+                    supported: 1,
+                    ..
+                })
+            ),
+            "{found:?}"
+        );
+        assert_eq!(marker.written(), Some(Revision(7)));
+    }
+}

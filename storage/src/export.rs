@@ -1,0 +1,324 @@
+//! The form of an export: every object of a store in one file, the same for all backends.
+//!
+//! A magic line, a header, the objects in key order, a trailer with a checksum; each frame is a length-delimited protobuf
+//! message.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_proto::storage::v1::{ExportHeader, ExportRecord, ExportTrailer};
+use prost::Message;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::{Entry, Key, Revision, Value};
+
+/// First line of an export.
+const MAGIC: &[u8] = b"drydock-export 1\n";
+/// The largest frame: a value and its metadata.
+const MAX_FRAME: usize = Value::MAX_BYTES + (64 << 10);
+/// The format of values that this version writes, and the newest it reads.
+const FORMAT: u32 = 1;
+/// The least number of revisions that a restored store skips: a week at 1,500 writes per second.
+const LEAST_JUMP: u64 = 1_000_000_000;
+/// How many it skips for each second since the source was taken: more than any store writes.
+const JUMP_A_SECOND: u64 = 20_000;
+
+/// Why an export cannot be written or read.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// A file cannot be read or written.
+    #[error("cannot use {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// An export has changed since it was written.
+    #[error("{path} is damaged: {what}. Use another one")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// An export was written by a newer version.
+    #[error("{path} has format {found}, this version reads formats up to {FORMAT}")]
+    TooNew {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+}
+
+/// The result of an export.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExportReport {
+    /// The file.
+    pub path: PathBuf,
+    /// The identity of the store.
+    pub store: Uuid,
+    /// The revision of its state.
+    pub revision: u64,
+    /// How many objects it holds.
+    pub objects: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A revision above every one a store may have assigned, `age` after `revision` was its newest.
+pub(crate) fn jump(revision: Revision, age: Duration) -> Revision {
+    let jump = age.as_secs().saturating_mul(JUMP_A_SECOND).max(LEAST_JUMP);
+    Revision(revision.0.saturating_add(jump))
+}
+
+/// Which state is exported.
+pub(crate) struct Exported<'a> {
+    pub(crate) store: Uuid,
+    pub(crate) revision: Revision,
+    pub(crate) entries: &'a [(Key, Entry)],
+    pub(crate) now_ms: u64,
+}
+
+/// Writes a file that exists only once it is complete. `report` is called after each object.
+pub(crate) fn write(
+    path: &Path,
+    from: &Exported<'_>,
+    report: &dyn Fn(u64),
+) -> Result<ExportReport, ExportError> {
+    let unfinished = path.with_extension("unfinished");
+    let bytes = write_file(&unfinished, from, report).map_err(at(&unfinished))?;
+    std::fs::rename(&unfinished, path).map_err(at(path))?;
+    sync_folder_of(path).map_err(at(path))?;
+    Ok(ExportReport {
+        path: path.to_owned(),
+        store: from.store,
+        revision: from.revision.0,
+        objects: from.entries.len() as u64,
+        bytes,
+    })
+}
+
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write_file(path: &Path, from: &Exported<'_>, report: &dyn Fn(u64)) -> io::Result<u64> {
+    let header = ExportHeader {
+        format: FORMAT,
+        store_uuid: from.store.to_string(),
+        revision: from.revision.0,
+        count: from.entries.len() as u64,
+        exported_ms: from.now_ms,
+    };
+    let mut out = Hashing::new(BufWriter::new(File::create(path)?));
+    out.write_all(MAGIC)?;
+    out.write_all(&header.encode_length_delimited_to_vec())?;
+    for (position, (key, entry)) in from.entries.iter().enumerate() {
+        let record = ExportRecord {
+            key: key.to_string(),
+            created: entry.created.0,
+            modified: entry.modified.0,
+            form: entry.value.form.as_ref().to_owned(),
+            splice_offset: entry.value.splice_offset,
+            value: entry.value.bytes.clone(),
+        };
+        out.write_all(&record.encode_length_delimited_to_vec())?;
+        report(position as u64 + 1);
+    }
+    let trailer = ExportTrailer {
+        count: header.count,
+        sha256: Bytes::copy_from_slice(&out.digest()),
+    };
+    out.write_all(&trailer.encode_length_delimited_to_vec())?;
+    out.flush()?;
+    out.inner.get_ref().sync_all()?;
+    Ok(out.bytes)
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ExportError + '_ {
+    |source| ExportError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// An export that is being read. Its checksum is at its end: nothing may be relied on before [`ExportReader::next`] has
+/// returned none.
+pub(crate) struct ExportReader {
+    path: PathBuf,
+    input: Hashing<BufReader<File>>,
+    /// The store it comes from.
+    pub(crate) source: Uuid,
+    /// The revision of its state.
+    pub(crate) revision: Revision,
+    /// How many objects it holds.
+    pub(crate) count: u64,
+    /// When it was written, in milliseconds since 1970.
+    pub(crate) exported_ms: u64,
+    left: u64,
+    last: String,
+}
+
+impl ExportReader {
+    /// Opens a file and reads its header.
+    pub(crate) fn open(path: &Path) -> Result<Self, ExportError> {
+        let damaged = |what: &str| ExportError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        };
+        let file = File::open(path).map_err(at(path))?;
+        let mut input = Hashing::new(BufReader::new(file));
+        let mut magic = vec![0; MAGIC.len()];
+        input.read_exact(&mut magic).map_err(at(path))?;
+        if magic != MAGIC {
+            return Err(damaged("it does not begin like an export"));
+        }
+        let header: ExportHeader = read_frame(&mut input).map_err(at(path))?;
+        if header.format > FORMAT {
+            return Err(ExportError::TooNew {
+                path: path.to_owned(),
+                found: header.format,
+            });
+        }
+        let source = Uuid::parse_str(&header.store_uuid).map_err(|_| damaged("its header names no store"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            input,
+            source,
+            revision: Revision(header.revision),
+            count: header.count,
+            exported_ms: header.exported_ms,
+            left: header.count,
+            last: String::new(),
+        })
+    }
+
+    fn damaged(&self, what: &str) -> ExportError {
+        ExportError::Damaged {
+            path: self.path.clone(),
+            what: what.to_owned(),
+        }
+    }
+
+    /// A revision above every one that the source can have assigned by now.
+    pub(crate) fn above(&self, now_ms: u64) -> Revision {
+        let age = Duration::from_millis(now_ms.saturating_sub(self.exported_ms));
+        jump(self.revision, age)
+    }
+
+    /// The newest revision that a client of the source can know: what it can have assigned since it was exported. An export
+    /// of a store that was stopped before, as the runbook says, is as new as it can be.
+    pub(crate) fn newest_possible(&self, now_ms: u64) -> Revision {
+        let seconds = now_ms.saturating_sub(self.exported_ms) / 1000;
+        Revision(
+            self.revision
+                .0
+                .saturating_add(seconds.saturating_mul(JUMP_A_SECOND)),
+        )
+    }
+
+    /// The next object; none at the end, where the checksum was found right.
+    pub(crate) fn next(&mut self) -> Result<Option<(Key, Value)>, ExportError> {
+        if self.left == 0 {
+            let digest = self.input.digest();
+            let trailer: ExportTrailer = read_frame(&mut self.input).map_err(at(&self.path))?;
+            if trailer.count != self.count || trailer.sha256 != digest.as_slice() {
+                return Err(self.damaged("its content does not match its trailer"));
+            }
+            return Ok(None);
+        }
+        self.left -= 1;
+        let record: ExportRecord = read_frame(&mut self.input).map_err(at(&self.path))?;
+        if record.key <= self.last {
+            return Err(self.damaged("its objects are not in order"));
+        }
+        let key = Key::parse(&record.key).map_err(|_| self.damaged("it holds a malformed key"))?;
+        if record.value.len() > Value::MAX_BYTES {
+            return Err(self.damaged("it holds a value that is too large"));
+        }
+        self.last = record.key;
+        let value = Value {
+            bytes: record.value,
+            form: record.form.into(),
+            splice_offset: record.splice_offset,
+        };
+        Ok(Some((key, value)))
+    }
+}
+
+fn read_frame<M: Message + Default>(input: &mut impl Read) -> io::Result<M> {
+    let invalid = |what: &'static str| io::Error::new(io::ErrorKind::InvalidData, what);
+    let mut length: usize = 0;
+    for shift in (0..35).step_by(7) {
+        let mut byte = [0];
+        input.read_exact(&mut byte)?;
+        let [byte] = byte;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            if length > MAX_FRAME {
+                return Err(invalid("a frame is too large"));
+            }
+            let mut frame = vec![0; length];
+            input.read_exact(&mut frame)?;
+            return M::decode(frame.as_slice()).map_err(|_| invalid("a frame is not a protobuf message"));
+        }
+    }
+    Err(invalid("the length of a frame is malformed"))
+}
+
+/// Hashes and counts the bytes that pass through.
+struct Hashing<T> {
+    inner: T,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl<T> Hashing<T> {
+    fn new(inner: T) -> Self {
+        Self {
+            inner,
+            hash: Sha256::new(),
+            bytes: 0,
+        }
+    }
+
+    fn digest(&self) -> Vec<u8> {
+        self.hash.clone().finalize().to_vec()
+    }
+
+    fn note(&mut self, passed: &[u8]) {
+        self.hash.update(passed);
+        self.bytes += passed.len() as u64;
+    }
+}
+
+impl<T: Write> Write for Hashing<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.note(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<T: BufRead> Read for Hashing<T> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(bytes)?;
+        self.note(bytes.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}

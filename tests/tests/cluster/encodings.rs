@@ -1,0 +1,46 @@
+//! Go clients in protobuf and CBOR and over WebSocket: runs `tests/clients/go/encodings`.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::stage::{PATIENCE, together};
+
+#[tokio::test]
+async fn go_clients_speak_protobuf_cbor_and_websocket() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go");
+    let built = Command::new(folder.join("build.sh"))
+        .arg("encodings")
+        .stderr(Stdio::inherit())
+        .output()
+        .await?;
+    ensure!(
+        built.status.success(),
+        "the Go program could not be built: see standard error"
+    );
+    let output = Command::new(String::from_utf8(built.stdout)?.trim_end())
+        .arg("-kubeconfig")
+        .arg(stage.control_plane().admin_kubeconfig())
+        .args(["-prefix", "go-encodings"])
+        .env("KUBE_FEATURE_ClientsAllowCBOR", "true")
+        .env("KUBE_FEATURE_ClientsPreferCBOR", "true")
+        .env_remove("HTTPS_PROXY")
+        .env_remove("https_proxy")
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(PATIENCE, output)
+        .await
+        .context("the clients did not end")??;
+    let (printed, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    ensure!(output.status.success() && printed == "done\n", "{printed}{error}");
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The same kinds on two servers: ours, and as custom resources with our published schema at kube-apiserver. The same
+//! requests must have the same responses, apart from the rows of `tests/conformance/DEVIATIONS.md`.
+
+mod crd;
+mod deviations;
+mod rows;
+mod sequences;
+mod side;
+mod subject;
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::calls::Caller;
+use drydock_tests::clients::Protocol;
+use http::Method;
+use serde_json::json;
+
+use self::deviations::deviations;
+use self::rows::{ROWS, Row};
+use self::side::{Call, Side};
+use self::subject::{NAMESPACE, Subject};
+use crate::stage::{Stage, together};
+
+/// The group of the custom resources.
+const GROUP: &str = "oracle.drydock.test";
+/// Our group.
+const OURS: &str = "coordination.k8s.io";
+/// The version of both.
+const VERSION: &str = "v1alpha3";
+
+/// Both servers.
+struct Pair {
+    ours: Side,
+    oracle: Side,
+}
+
+impl Pair {
+    /// Both servers serve the kind. Ours is one without a controller.
+    async fn new(stage: &Stage, subject: Subject) -> Result<Self> {
+        let server = stage.unmanaged(Protocol::Http2).await?;
+        let host = stage.host()?;
+        if subject.is_namespaced() {
+            let namespace = json!({ "metadata": { "name": NAMESPACE } });
+            host.post("/api/v1/namespaces", &namespace).await?;
+        }
+        let (kind, plural) = (subject.kind(), subject.plural());
+        crd::install(&server, &host, kind, plural, subject.is_namespaced()).await?;
+        Ok(Self {
+            ours: Side::new(agent(server)?, OURS),
+            oracle: Side::new(agent(host)?, GROUP),
+        })
+    }
+
+    fn forget(&mut self) {
+        self.ours.forget();
+        self.oracle.forget();
+    }
+}
+
+/// The default field manager comes from this header.
+fn agent(caller: Caller) -> Result<Caller> {
+    caller.with_header("user-agent", "oracle/1.0")
+}
+
+#[tokio::test]
+async fn single_requests_have_the_same_responses() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let mut pair = Pair::new(&stage, Subject::Interceptor).await?;
+    let known = deviations()?;
+    let mut failures = Vec::new();
+    for (number, row) in ROWS.iter().enumerate() {
+        pair.forget();
+        let name = format!("row{number}.example.com");
+        if row.exists {
+            for side in [&mut pair.ours, &mut pair.oracle] {
+                let created = side.send(&existing(&name)).await?;
+                ensure!(created.status == 201, "{}: {created:?}", row.name);
+            }
+        }
+        let call = call(row, &name)?;
+        let (ours, oracle) = tokio::try_join!(pair.ours.send(&call), pair.oracle.send(&call))?;
+        match known.get(row.name) {
+            None if ours != oracle => failures.push(format!("{}\n{}", row.name, ours.differences(&oracle))),
+            Some(_) if ours == oracle => failures.push(format!(
+                "{}: not a deviation any more: remove its row from DEVIATIONS.md",
+                row.name
+            )),
+            Some(deviation) if deviation.status != ours.status => failures.push(format!(
+                "{}: the table says {}, ours is {} {}",
+                row.name, deviation.status, ours.status, ours.body
+            )),
+            _ => {}
+        }
+    }
+    let unknown: Vec<_> = known
+        .keys()
+        .filter(|name| !ROWS.iter().any(|row| row.name == **name))
+        .collect();
+    ensure!(
+        unknown.is_empty(),
+        "DEVIATIONS.md names unknown rows: {unknown:?}"
+    );
+    ensure!(
+        failures.is_empty(),
+        "{} of {} rows:\n{}",
+        failures.len(),
+        ROWS.len(),
+        failures.join("\n")
+    );
+    Ok(())
+}
+
+/// Creates the object of a row.
+fn existing(name: &str) -> Call {
+    let mut object = Subject::Interceptor.base(name);
+    object["metadata"]["labels"] = json!({ "row": "x" });
+    Call {
+        method: Method::POST,
+        path: Subject::Interceptor.collection(),
+        media_type: "application/json".to_owned(),
+        accept: String::new(),
+        body: object.to_string(),
+    }
+}
+
+fn call(row: &Row, name: &str) -> Result<Call> {
+    let collection = Subject::Interceptor.collection();
+    let fill = |text: &str| {
+        text.replace("{item}", &format!("{collection}/{name}"))
+            .replace("{collection}", &collection)
+            .replace("{name}", name)
+    };
+    Ok(Call {
+        method: row.method.parse().context("a method")?,
+        path: fill(row.path),
+        media_type: row.media_type.to_owned(),
+        accept: row.accept.to_owned(),
+        body: fill(row.body),
+    })
+}
+
+/// Random writes by several managers: objects, errors and ownership are the same after every step.
+/// `DRYDOCK_ORACLE_STEPS` sets the number of writes, `DRYDOCK_ORACLE_SEED` the seed.
+#[tokio::test]
+async fn sequences_of_writes_have_the_same_responses() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let steps = setting("DRYDOCK_ORACLE_STEPS")?.unwrap_or(500);
+    let seed = setting("DRYDOCK_ORACLE_SEED")?.unwrap_or(1);
+    let share = usize::try_from(steps)? / Subject::ALL.len();
+    for subject in Subject::ALL {
+        let mut pair = Pair::new(&stage, subject).await?;
+        sequences::compare(&mut pair, subject, share, seed).await?;
+    }
+    Ok(())
+}
+
+fn setting(name: &str) -> Result<Option<u64>> {
+    let text = std::env::var(name).ok();
+    text.map(|text| text.parse().with_context(|| format!("{name}: {text}")))
+        .transpose()
+}

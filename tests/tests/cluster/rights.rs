@@ -1,0 +1,292 @@
+//! The rights that RBAC on our kinds alone does not give: to act as an interceptor, to decide about requests, and to maintain
+//! nodes. Each is checked through kube-apiserver and at our own port.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use drydock_machinery::clock::{Clock as _, SystemClock};
+use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::clients::{Protocol, eventually};
+use drydock_tests::cluster::pki::Credential;
+use serde_json::{Value, json};
+
+use crate::security::{grant, person};
+use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, requests_of, text, together};
+
+/// A refusal is cached for 10 s by our server.
+const GRANTED: Duration = Duration::from_secs(40);
+
+fn callers(stage: &Stage, user: &Credential) -> Result<[Caller; 2]> {
+    Ok([
+        stage.host_as(Some(user))?,
+        stage.direct_as(Some(user), Protocol::Http2)?,
+    ])
+}
+
+/// Grants verbs on cluster-scoped objects.
+async fn grant_everywhere(stage: &Stage, user: &str, rules: &Value) -> Result<()> {
+    let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": user }, "rules": rules,
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": user },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
+        },
+    ] });
+    stage.kubectl().apply(&role.to_string()).await?;
+    Ok(())
+}
+
+/// A request whose interceptor `acme.io/guard` is active; returns its path and name.
+async fn intercepted(stage: &Stage, namespace: &str) -> Result<(String, String)> {
+    let host = stage.host()?;
+    let pod = json!({
+        "metadata": {
+            "name": "guarded",
+            "annotations": { "evictionrequest.coordination.k8s.io/interceptors": "acme.io/guard" },
+        },
+        "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "main" }] },
+    });
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let uid = text(&host.post(&pods, &pod).await?.expect(201)?["metadata"]["uid"])?;
+    let request = eviction_request(namespace, "guarded", &uid);
+    host.post(&requests_of(namespace), &request).await?.expect(201)?;
+    let path = format!("{}/{uid}", requests_of(namespace));
+    eventually("the guard to be active", PATIENCE, async || {
+        let request = host.get(&path).await?.expect(200)?;
+        ensure!(
+            request["status"]["activeInterceptors"] == json!(["acme.io/guard"]),
+            "{request}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    Ok((path, uid))
+}
+
+fn now() -> String {
+    SystemClock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// The status members by which the guard reports that it has started.
+fn report(request: &Value) -> Value {
+    let now = now();
+    let mut interceptors = request["status"]["interceptors"].clone();
+    for entry in interceptors.as_array_mut().into_iter().flatten() {
+        if entry["name"] == "acme.io/guard" && entry["startTime"].is_null() {
+            entry["startTime"] = json!(now);
+            entry["heartbeatTime"] = json!(now);
+        }
+    }
+    json!({ "status": { "interceptors": interceptors } })
+}
+
+fn condition(type_: &str) -> Value {
+    let now = now();
+    let condition = json!({ "type": type_, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": now });
+    json!({ "status": { "conditions": [condition] } })
+}
+
+/// The 403 of `reporter` for a request.
+fn may_not(name: &str, verb: &str, resource: &str, rest: &str) -> String {
+    format!(
+        "evictionrequests.coordination.k8s.io \"{name}\" is forbidden: User \"reporter\" cannot {verb} resource \
+         \"{resource}\" in API group \"coordination.k8s.io\" {rest}"
+    )
+}
+
+/// A user who has only the right to write the status can change nothing in it.
+async fn nothing_without_rights(caller: &Caller, path: &str, name: &str, may_not_decide: &str) -> Result<()> {
+    let may_not_intercept = may_not(
+        name,
+        "intercept",
+        "evictioninterceptors",
+        "at the cluster scope: interceptor \"acme.io/guard\"",
+    );
+    let status = format!("{path}/status");
+    let live = eventually("the role to be in force", GRANTED, async || {
+        caller.get(path).await?.expect(200).map(Some)
+    })
+    .await?;
+    caller
+        .patch(&status, MERGE_PATCH, &report(&live))
+        .await?
+        .expect_error(403, "Forbidden", &may_not_intercept)?;
+    let hold = json!({ "status": { "evictionRequestCancellationPolicy": "Forbid" } });
+    caller
+        .patch(&format!("{status}?dryRun=All"), MERGE_PATCH, &hold)
+        .await?
+        .expect_error(403, "Forbidden", &may_not_intercept)?;
+    for decision in ["Evicted", "Blocked", "example.com/Mine"] {
+        caller
+            .patch(&status, MERGE_PATCH, &condition(decision))
+            .await?
+            .expect_error(403, "Forbidden", may_not_decide)?;
+    }
+    // What changes nothing needs no right.
+    caller.put(&status, &live).await?.expect(200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_status_of_a_request_belongs_to_its_interceptor_and_its_coordinator() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("rights-status").await?;
+    let user = person(&stage, "reporter", None)?;
+    let callers = callers(&stage, &user)?;
+    let on_requests = json!([{
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["evictionrequests", "evictionrequests/status"],
+        "verbs": ["get", "update", "patch"],
+    }]);
+    grant(&stage, &namespace, "reporter", &on_requests).await?;
+    let (path, name) = intercepted(&stage, &namespace).await?;
+    let status = format!("{path}/status");
+    let may_not_decide = may_not(
+        &name,
+        "coordinate",
+        "evictionrequests",
+        &format!("in the namespace \"{namespace}\""),
+    );
+    for caller in &callers {
+        nothing_without_rights(caller, &path, &name, &may_not_decide).await?;
+    }
+
+    let intercept = json!([{
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["evictioninterceptors"],
+        "resourceNames": ["acme.io.guard"],
+        "verbs": ["intercept"],
+    }]);
+    grant_everywhere(&stage, "reporter", &intercept).await?;
+    for caller in &callers {
+        eventually("the interceptor to report", GRANTED, async || {
+            let live = caller.get(&path).await?.expect(200)?;
+            let reported = caller.patch(&status, MERGE_PATCH, &report(&live)).await?;
+            let reported = reported.expect(200)?;
+            let entry = &reported["status"]["interceptors"][0];
+            ensure!(entry["heartbeatTime"].is_string(), "{entry}");
+            Ok(Some(()))
+        })
+        .await?;
+        caller
+            .patch(&status, MERGE_PATCH, &condition("example.com/Mine"))
+            .await?
+            .expect(200)?;
+        for decision in [condition("Evicted"), condition("Canceled")] {
+            caller
+                .patch(&status, MERGE_PATCH, &decision)
+                .await?
+                .expect_error(403, "Forbidden", &may_not_decide)?;
+        }
+    }
+    Ok(())
+}
+
+fn of_node(name: &str, node: &str) -> Value {
+    let mut maintenance = idle_maintenance(name, "none");
+    let field = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
+    maintenance["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([{ "matchFields": [field] }]);
+    maintenance
+}
+
+/// The same answer whether or not the selector matches a node.
+#[tokio::test]
+async fn planning_a_maintenance_needs_the_right_to_maintain_the_nodes() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let host = stage.host()?;
+    let label = json!({ "rights-node": "yes" });
+    let node =
+        json!({ "metadata": { "name": "rights-node", "labels": label }, "spec": { "unschedulable": true } });
+    host.post("/api/v1/nodes", &node).await?.expect(201)?;
+    let user = person(&stage, "planner", None)?;
+    let callers = callers(&stage, &user)?;
+    let on_maintenances =
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["nodemaintenances"], "verbs": ["*"] });
+    grant_everywhere(&stage, "planner", &json!([on_maintenances])).await?;
+    let all = format!("{ROOT}/nodemaintenances");
+    for caller in &callers {
+        eventually("the role to be in force", GRANTED, async || {
+            caller.get(&all).await?.expect(200).map(Some)
+        })
+        .await?;
+    }
+    let refused = |about: &str| {
+        format!(
+            "nodemaintenances.coordination.k8s.io \"rights\" is forbidden: User \"planner\" cannot maintain resource \
+             \"nodes\" in API group \"\" at the cluster scope: {about}"
+        )
+    };
+    let general = refused(
+        "a selector other than matchFields of metadata.name with In requires the right for all nodes",
+    );
+    let mut by_label = idle_maintenance("rights", "none");
+    let matching = json!({ "key": "rights-node", "operator": "Exists" });
+    by_label["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([{ "matchExpressions": [matching] }]);
+    for caller in &callers {
+        for (object, message) in [
+            (idle_maintenance("rights", "no-such-node"), &general),
+            (by_label.clone(), &general),
+            (
+                of_node("rights", "rights-node"),
+                &refused("nodes \"rights-node\""),
+            ),
+            (
+                of_node("rights", "no-such-node"),
+                &refused("nodes \"no-such-node\""),
+            ),
+        ] {
+            for path in [all.clone(), format!("{all}?dryRun=All")] {
+                let response = caller.post(&path, &object).await?;
+                assert_eq!(response.header("warning"), "");
+                response.expect_error(403, "Forbidden", message)?;
+            }
+        }
+    }
+    let one_node = json!({
+        "apiGroups": [""], "resources": ["nodes"], "resourceNames": ["rights-node"], "verbs": ["maintain"],
+    });
+    grant_everywhere(&stage, "planner", &json!([on_maintenances, one_node])).await?;
+    for caller in &callers {
+        eventually("the right to be in force", GRANTED, async || {
+            let path = format!("{all}?dryRun=All");
+            caller
+                .post(&path, &of_node("rights", "rights-node"))
+                .await?
+                .expect(201)
+                .map(Some)
+        })
+        .await?;
+        let response = caller.post(&all, &by_label).await?;
+        response.expect_error(403, "Forbidden", &general)?;
+    }
+    host.post(&all, &by_label).await?.expect(201)?;
+    let path = format!("{all}/rights");
+    labels_only(&callers, &path, &general).await?;
+    host.delete(&path).await?.expect(200)?;
+    Ok(())
+}
+
+/// Labels need no right on nodes, whoever made the maintenance; a change of the spec and a deletion do.
+async fn labels_only(callers: &[Caller], path: &str, general: &str) -> Result<()> {
+    for caller in callers {
+        let labels = json!({ "metadata": { "labels": { "changed": "yes" } } });
+        caller.patch(path, MERGE_PATCH, &labels).await?.expect(200)?;
+        let stage = json!({ "spec": { "stage": "Drain" } });
+        let response = caller.patch(path, MERGE_PATCH, &stage).await?;
+        response.expect_error(403, "Forbidden", general)?;
+        caller
+            .delete(path)
+            .await?
+            .expect_error(403, "Forbidden", general)?;
+    }
+    Ok(())
+}
