@@ -63,7 +63,7 @@ impl<'a> Right<'a> {
             self.resource,
             self.group,
         );
-        ApiError::forbidden(write.resource.group_resource(), write.name, why)
+        ApiError::forbidden(write.endpoint.group_resource(), &write.shown_name(), why)
     }
 }
 

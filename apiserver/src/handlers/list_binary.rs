@@ -81,7 +81,7 @@ impl BinaryEncoder {
             ),
             None => (
                 endpoint.face().api_version.to_string(),
-                format!("{}List", endpoint.resource().kind),
+                format!("{}List", endpoint.kind()),
             ),
         }
     }

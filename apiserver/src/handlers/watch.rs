@@ -261,7 +261,7 @@ impl EventEncoder for ObjectEncoder {
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({
-            "kind": self.endpoint.face().names.kind,
+            "kind": self.endpoint.kind(),
             "apiVersion": &*self.endpoint.face().api_version,
             "metadata": bookmark_metadata(revision, ends_initial_events),
         });
@@ -307,7 +307,7 @@ impl BinaryEncoder {
 impl EventEncoder for BinaryEncoder {
     fn id(&self) -> EncoderId {
         EncoderId {
-            face: self.0.endpoint.face().version,
+            face: self.0.endpoint.face().id(),
             projection: match self.0.metadata_version() {
                 Some(version) => Projection::Metadata(version),
                 None => Projection::Object,
@@ -334,7 +334,7 @@ impl EventEncoder for BinaryEncoder {
         let object = match self.0.metadata_version() {
             Some(version) => response::partial(&json!({ "metadata": metadata }), version),
             None => json!({
-                "kind": self.0.endpoint.resource().kind,
+                "kind": self.0.endpoint.kind(),
                 "apiVersion": &*self.0.endpoint.face().api_version,
                 "metadata": metadata,
             }),

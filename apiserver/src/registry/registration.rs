@@ -127,7 +127,7 @@ fn served_face(kind: &Kind, face: &KindFace, table: Table) -> Result<Face, Unusa
         names,
         alias: face.alias,
         schema: Arc::new(schema),
-        message: message_of_kind(face.version, kind.kind),
+        message: message_of_kind(face.version, names.kind),
         table,
         conversion: face.conversion,
         paths: face.paths,
