@@ -150,11 +150,11 @@ pub struct EvacuationSpec {
 pub struct Evacuator {
     /// The name of the evacuator. Unique in the list.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub evacuator_class: String,
     /// Its place in the order, from 0 to 100000. The controller of the pod has 10000.
     #[serde(default)]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub priority: i32,
     /// The role of the evacuator. The controller of the pod has the role controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,7 +190,7 @@ pub struct EvacuationStatus {
     pub failed_eviction_counter: i32,
     /// A human readable message of the active evacuator, or else of the outcome. At most 32768 bytes.
     #[serde(default)]
-    #[schemars(required, extend("default" = ""))]
+    #[schemars(extend("required" = true, "default" = ""))]
     pub message: String,
     /// The controller sets Evicted and Canceled, which never change once True. Evacuators may set other types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -113,7 +113,7 @@ pub struct EvictionRequestStatus {
     pub conditions: Vec<Condition>,
     /// A human readable message of the active interceptor, or else of the outcome. At most 32768 bytes.
     #[serde(default)]
-    #[schemars(required, extend("default" = ""))]
+    #[schemars(extend("required" = true, "default" = ""))]
     pub message: String,
     /// The interceptor that currently acts. Set by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ pub struct EvictionRequestStatus {
 pub struct PodEvictionStatus {
     /// The number of rejected calls. Never decreases.
     #[serde(default, rename = "failedAPIEvictionCounter")]
-    #[schemars(required)]
+    #[schemars(extend("required" = true))]
     pub failed_api_eviction_counter: i32,
 }
 
