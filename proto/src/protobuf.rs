@@ -171,10 +171,8 @@ mod tests {
         let mut checked = 0;
         for kind in KINDS {
             for face in kind.faces {
-                let Some(message) = message_of_kind(
-                    face.version,
-                    face.alias.map_or(kind.kind, |alias| alias.names.kind),
-                ) else {
+                let name = face.alias.map_or(kind.kind, |alias| alias.names.kind);
+                let Some(message) = message_of_kind(face.version, name) else {
                     continue;
                 };
                 let names: Vec<_> = message
@@ -197,7 +195,7 @@ mod tests {
                 checked += 1;
             }
         }
-        assert!(checked >= 6, "our kinds have a protobuf form in every version");
+        assert!(checked >= 6, "our kinds have a protobuf form");
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl ListEncoder {
                 "metadata": metadata,
             }),
             Transform::None => json!({
-                "kind": format!("{}List", self.endpoint.face().names.kind),
+                "kind": format!("{}List", self.endpoint.kind()),
                 "apiVersion": &*self.endpoint.face().api_version,
                 "metadata": metadata,
             }),

@@ -261,7 +261,7 @@ impl EventEncoder for ObjectEncoder {
 
     fn bookmark(&self, revision: Revision, ends_initial_events: bool, out: &mut BytesMut) {
         let object = json!({
-            "kind": self.endpoint.face().names.kind,
+            "kind": self.endpoint.kind(),
             "apiVersion": &*self.endpoint.face().api_version,
             "metadata": bookmark_metadata(revision, ends_initial_events),
         });

@@ -5,6 +5,8 @@
 //! hash gets the current document: the aggregator does not follow redirects.
 
 mod paths;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

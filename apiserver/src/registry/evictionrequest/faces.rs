@@ -6,6 +6,7 @@ use drydock_proto::kinds::evictionrequest::evacuation::{
     requester_of,
 };
 use drydock_proto::kinds::evictionrequest::v1alpha1::COMPLETE;
+use drydock_proto::kinds::evictionrequest::{CANCELED, EVICTED};
 use serde_json::{Value, json};
 
 use crate::registry::face::Face;
@@ -97,7 +98,17 @@ fn inactive_errors(new: &Value, old: Option<&Value>, names: &Names) -> ErrorList
     };
     let was_active =
         status(old, names.active).is_some() || names.reports.iter().any(|field| status(old, field).is_some());
-    if was_active || status(Some(new), names.active).is_some() {
+    if status(Some(new), names.active).is_some() {
+        if is_final(new) {
+            let path = FieldPath::new("status").child(names.active);
+            errors.push(FieldError::forbidden(
+                &path,
+                "may not be set: the request is final",
+            ));
+        }
+        return errors;
+    }
+    if was_active {
         return errors;
     }
     for field in names.reports.iter().chain(&["message"]) {
@@ -110,6 +121,14 @@ fn inactive_errors(new: &Value, old: Option<&Value>, names: &Names) -> ErrorList
         }
     }
     errors
+}
+
+/// Whether Evicted or Canceled is True.
+fn is_final(object: &Value) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|condition| {
+        [EVICTED, CANCELED].contains(&text(condition, "/type")) && text(condition, "/status") == "True"
+    })
 }
 
 /// Complete follows from Evicted and Canceled.

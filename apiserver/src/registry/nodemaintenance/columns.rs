@@ -8,9 +8,6 @@ use serde_json::{Value, json};
 use crate::registry::face::Table;
 use crate::registry::view::{part, text};
 
-/// How many nodes a row names.
-const MAX_NODES_NAMED: usize = 5;
-
 pub(super) const V1ALPHA3: Table = Table {
     columns: &COLUMNS,
     cells,
@@ -47,6 +44,9 @@ const REASON: Column = Column::new(
     "Why the nodes are taken out of service.",
 )
 .wide();
+
+/// How many nodes a row names.
+const MAX_NODES_NAMED: usize = 5;
 
 pub(super) const COLUMNS: [Column; 9] = [
     Column::NAME,

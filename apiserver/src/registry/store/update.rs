@@ -183,7 +183,7 @@ impl<S: Store> ResourceStore<S> {
                 ),
             ));
         }
-        check_revision(request, &new, entry, name)?;
+        self.check_revision(request, &new, entry, name)?;
         Ok(new)
     }
 
@@ -263,24 +263,30 @@ impl<S: Store> ResourceStore<S> {
         let name = metadata_text(new, "name");
         Err(ApiError::invalid_fields(endpoint.group_kind(), name, &errors))
     }
-}
 
-fn check_revision(request: WriteRequest<'_>, new: &Value, entry: &Entry, name: &str) -> Result<(), ApiError> {
-    let text = metadata_text(new, "resourceVersion");
-    let sent = parse_revision(text).map_err(|_| {
-        ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
-    })?;
-    match sent {
-        None | Some(0) if request.endpoint.resource().capabilities.unconditional_update => Ok(()),
-        None | Some(0) => Err(ApiError::revision_required(
-            request.endpoint.group_resource(),
-            name,
-        )),
-        Some(sent) if sent == entry.modified.0 => Ok(()),
-        Some(_) => Err(conflict(
-            &request,
-            name,
-            "the object has been modified; please apply your changes to the latest version and try again",
-        )),
+    fn check_revision(
+        &self,
+        request: WriteRequest<'_>,
+        new: &Value,
+        entry: &Entry,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        let text = metadata_text(new, "resourceVersion");
+        let sent = parse_revision(text).map_err(|_| {
+            ApiError::unclassified(format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+        })?;
+        match sent {
+            None | Some(0) if self.resource.capabilities.unconditional_update => Ok(()),
+            None | Some(0) => Err(ApiError::revision_required(
+                request.endpoint.group_resource(),
+                name,
+            )),
+            Some(sent) if sent == entry.modified.0 => Ok(()),
+            Some(_) => Err(conflict(
+                &request,
+                name,
+                "the object has been modified; please apply your changes to the latest version and try again",
+            )),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | shown | stored |
 //! | --- | --- |
-//! | the active interceptor | `activeInterceptors[0]` |
+//! | the active interceptor, none once the request is final | `activeInterceptors[0]` |
 //! | completed | `completionTime` of its entry is set |
 //! | heartbeat | `heartbeatTime` of its entry, or `activationTime` before the first heartbeat |
 //! | expected finish | `expectedFinishTime` of its entry |
@@ -80,7 +80,7 @@ pub(super) fn list_mut<'a>(part: &'a mut Map<String, Value>, name: &str) -> &'a 
 /// What a revision shows of the status of a hub, besides its conditions and counters.
 pub(super) fn show(hub: &Map<String, Value>, fields: &Fields) -> Map<String, Value> {
     let mut shown = Map::new();
-    if let Some(active) = first(hub, "activeInterceptors") {
+    if let Some(active) = first(hub, "activeInterceptors").filter(|_| outcome(hub).is_none()) {
         shown.insert(fields.active.to_owned(), active.into());
     }
     let entry = shown_name(hub).and_then(|name| entry(hub, name));
