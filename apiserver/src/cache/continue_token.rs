@@ -4,8 +4,8 @@
 //! as in Kubernetes' own servers. Clients send it back, so it is not trusted: its start is relative to the scope of
 //! the request and cannot leave it.
 
-use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
 use drydock_storage::Revision;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -91,9 +91,12 @@ impl ContinueToken {
     /// See [`TokenError`].
     pub fn decode(text: &str) -> Result<Self, TokenError> {
         let malformed = |error: &dyn std::fmt::Display| TokenError::Malformed(error.to_string());
-        let json = BASE64_URL_SAFE_NO_PAD
-            .decode(text)
-            .map_err(|error| malformed(&error))?;
+        let json = BASE64_URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+            malformed(&format_args!(
+                "illegal base64 data at input byte {}",
+                position(&error)
+            ))
+        })?;
         let wire: Wire = serde_json::from_slice(&json).map_err(|error| malformed(&error))?;
         if wire.version != VERSION {
             return Err(TokenError::Version(wire.version));
@@ -140,6 +143,15 @@ pub fn fuzz_continue_token(bytes: &[u8]) {
         if let Ok(token) = ContinueToken::decode(text) {
             assert_eq!(ContinueToken::decode(&token.encode()), Ok(token));
         }
+    }
+}
+
+/// The position that Go names in the error.
+fn position(error: &DecodeError) -> usize {
+    match error {
+        DecodeError::InvalidByte(position, _) | DecodeError::InvalidLastSymbol(position, _) => *position,
+        DecodeError::InvalidLength(length) => length.saturating_sub(1),
+        DecodeError::InvalidPadding => 0,
     }
 }
 

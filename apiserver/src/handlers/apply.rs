@@ -1,6 +1,6 @@
 //! PATCH with `application/apply-patch+yaml` or `application/apply-patch+cbor`: server-side apply of an object or its status.
 
-use drydock_machinery::codec::{self, Decoded, FieldValidation, cbor, strict_yaml_error};
+use drydock_machinery::codec::{self, DecodeError, Decoded, FieldValidation, cbor, strict_yaml_error};
 use drydock_storage::Store;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
@@ -34,7 +34,13 @@ pub(super) async fn apply<S: Store>(
     };
     let config = match decoded.value {
         Value::Null => Value::Object(Map::new()),
-        config => config,
+        config @ Value::Object(_) => config,
+        other => {
+            let error = DecodeError::wrong_type(&other, "value", "map[string]interface {}");
+            return Err(undecodable(&format_args!(
+                "error unmarshaling JSON: while decoding JSON: {error}"
+            )));
+        }
     };
     check_kind(&call.endpoint, &config)?;
     let format = call.format(representation)?;

@@ -78,7 +78,11 @@ pub(super) fn decode_options(bytes: &[u8], media_type: MediaType) -> Result<Valu
     match media_type {
         MediaType::Json => codec::json::decode(bytes)
             .map(|decoded| decoded.value)
-            .map_err(|error| refuse(&error)),
+            .map_err(|error| {
+                refuse(&format_args!(
+                    "couldn't get version/kind; json parse error: {error}"
+                ))
+            }),
         MediaType::Yaml => codec::yaml::decode(bytes)
             .map(|decoded| decoded.value)
             .map_err(|error| refuse(&error)),
@@ -150,11 +154,15 @@ fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiErr
 
 fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): {error} ({})",
+        "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error} ({})",
         endpoint.kind(),
         quoted(bytes)
     ))
 }
+
+/// The type that the reference decodes a body to first, as its errors print it.
+const TYPE_META: &str =
+    r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
 /// The start of a body as an error shows it: text if it looks like JSON, otherwise hexadecimal digits.
 fn quoted(bytes: &[u8]) -> String {
@@ -180,39 +188,41 @@ fn check_type(
 ) -> Result<(), ApiError> {
     let (kind, face) = (endpoint.kind(), endpoint.face());
     let Some(members) = object.as_object_mut() else {
-        let error = DecodeError::wrong_type(object, "value", &format!("{}.{kind}", face.version));
+        let error = DecodeError::wrong_type(object, "value", TYPE_META);
         return Err(undecodable(endpoint, bytes, &error));
     };
-    let sent = |member: &str| members.get(member).and_then(Value::as_str).unwrap_or_default();
-    let (sent_kind, sent_version) = (sent("kind"), sent("apiVersion"));
-    if !sent_kind.is_empty() && sent_kind != kind {
-        return Err(cannot_be_handled(
-            endpoint,
-            &format!(
-                "converting ({sent_version}.{sent_kind}) to ({}.{kind}): unknown conversion",
-                face.version
-            ),
-        ));
-    }
-    if !sent_version.is_empty() && *sent_version != *face.api_version {
-        let mut faces = catalog.iter().flat_map(|resource| &resource.faces);
-        return Err(
-            if faces.any(|face| face.names.kind == kind && *face.api_version == *sent_version) {
-                ApiError::bad_request(format!(
-                    "the API version in the data ({sent_version}) does not match the expected API version ({})",
-                    face.api_version
-                ))
-            } else {
-                let short = sent_version.rsplit('/').next().unwrap_or_default();
-                ApiError::bad_request(codec::cannot_be_handled(
-                    kind,
-                    short,
-                    &format!("no kind \"{kind}\" is registered for version \"{sent_version}\""),
-                ))
-            },
-        );
+    let sent = |member: &str, default: &str| {
+        let sent = members.get(member).and_then(Value::as_str).unwrap_or_default();
+        if sent.is_empty() { default } else { sent }.to_owned()
+    };
+    let (sent_kind, sent_version) = (sent("kind", kind), sent("apiVersion", &face.api_version));
+    if sent_kind != kind || *sent_version != *face.api_version {
+        return Err(wrong_type_meta(catalog, endpoint, &sent_kind, &sent_version));
     }
     members.insert("kind".to_owned(), kind.into());
     members.insert("apiVersion".to_owned(), (*face.api_version).into());
     Ok(())
+}
+
+/// The 400 of a body that names another kind or version than the endpoint's.
+fn wrong_type_meta(catalog: &Catalog, endpoint: &Endpoint, kind: &str, api_version: &str) -> ApiError {
+    let (expected, face) = (endpoint.kind(), endpoint.face());
+    let mut faces = catalog.iter().flat_map(|resource| &resource.faces);
+    let is_known = faces.any(|face| face.names.kind == kind && *face.api_version == *api_version);
+    if is_known && kind == expected {
+        return ApiError::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({})",
+            face.api_version
+        ));
+    }
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let why = if is_known {
+        let group = endpoint.resource().group.split('.').next().unwrap_or_default();
+        format!("converting ({version}.{kind}) to ({group}.{expected}): unknown conversion")
+    } else {
+        format!("no kind \"{kind}\" is registered for version \"{api_version}\"")
+    };
+    ApiError::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {expected}: {why}"
+    ))
 }

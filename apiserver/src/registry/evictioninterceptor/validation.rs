@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use drydock_machinery::expression::Expression;
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
-use drydock_machinery::names::{AllowedNames, label_key_errors};
+use drydock_machinery::names::{AllowedNames, dns_subdomain_errors, label_key_errors};
 use drydock_machinery::selector::label::validate_label_selector;
 use drydock_proto::kinds::evictioninterceptor::{
     CONTROLLER_PRIORITY, EvictionInterceptorSpec, InterceptorRole, MAX_MATCH_CONDITIONS, MatchCondition,
@@ -21,7 +21,8 @@ pub(super) fn validate_names(name: &str, spec: &EvictionInterceptorSpec, names: 
         &spec.interceptor_name,
     );
     let expected = spec.interceptor_name.replace('/', ".");
-    if errors.is_empty() && name != expected {
+    // The rules of metadata reject what is not a name.
+    if errors.is_empty() && name != expected && dns_subdomain_errors(name).is_empty() {
         let detail = format!(
             "must be spec.interceptorName with \"/\" written as \".\": {}",
             quoted(&expected)
