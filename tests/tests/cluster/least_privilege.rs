@@ -162,6 +162,16 @@ async fn act(stage: &Stage, namespace: &str) -> Result<()> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/labeled");
     host.patch(&path, drydock_tests::calls::MERGE_PATCH, &labels)
         .await?;
+    // Requests of the older version name an existing pod.
+    let old = json!({
+        "metadata": { "name": uid(UIDS, 3) },
+        "spec": {
+            "target": { "podRef": { "name": "absent", "uid": uid(UIDS, 3) } },
+            "requesters": [{ "name": "drainer.example.com" }],
+        },
+    });
+    let path = format!("/apis/coordination.k8s.io/v1alpha1/namespaces/{namespace}/evictionrequests");
+    host.post(&path, &old).await?.expect(404)?;
     // The server looks for a namespace that it does not know.
     let nowhere = eviction_request("least-privilege-nowhere", "absent", &uid(UIDS, 2));
     host.post(&requests_of("least-privilege-nowhere"), &nowhere)
