@@ -30,7 +30,7 @@ fn check(name: &str, found: &Value) {
         expected == text,
         "{} differs from line {}; DRYDOCK_UPDATE_GOLDEN=1 updates it",
         path.display(),
-        differs.map_or_else(|| expected.lines().count(), |line| line) + 1
+        differs.unwrap_or_else(|| expected.lines().count()) + 1
     );
 }
 

@@ -36,7 +36,7 @@ pub fn decide(
         .filter(|pending| *pending > 0);
     match (grace, pending) {
         (Some(_), Some(pending)) => {
-            return shorten_grace_period(object, options, pending, finalizers_after(object, options));
+            return shorten_grace_period(object, options, pending, &finalizers_after(object, options));
         }
         (Some(period), None) if period > 0 && !is_terminating(object) => {
             let mut marked = object.clone();
@@ -107,7 +107,7 @@ fn shorten_grace_period(
     object: &Value,
     options: &DeleteOptions,
     pending: i64,
-    finalizers: Vec<String>,
+    finalizers: &[String],
 ) -> Deletion {
     let requested = options
         .grace_period_seconds

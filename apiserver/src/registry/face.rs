@@ -141,3 +141,50 @@ fn set_text(object: &mut Value, member: &str, text: &str) {
         members.insert(member.to_owned(), text.into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::registry::evictionrequest;
+
+    #[test]
+    fn fields_have_the_paths_of_the_version() {
+        let resource = evictionrequest::REGISTRATION.resource(&Arc::default()).unwrap();
+        let cases = [
+            ("spec.target.pod.uid", "spec.target.podRef.uid", "spec.podRef.uid"),
+            (
+                "spec.requesters[1].name",
+                "spec.requesters[1].name",
+                "metadata.finalizers",
+            ),
+            (
+                "status.interceptors[0].message",
+                "status.message",
+                "status.message",
+            ),
+            ("status.interceptors[0]", "status", "status"),
+            (
+                "status.targetInterceptors[2].name",
+                "spec.interceptors",
+                "spec.evacuators",
+            ),
+            (
+                "metadata.labels[a.b/c]",
+                "metadata.labels[a.b/c]",
+                "metadata.labels[a.b/c]",
+            ),
+            ("spec.type", "spec.type", "spec.type"),
+        ];
+        for (hub, first, evacuation) in cases {
+            let path = |plural: &str| resource.face(plural, "v1alpha1").unwrap().path(hub).into_owned();
+            assert_eq!(
+                (path("evictionrequests"), path("evacuations")),
+                (first.to_owned(), evacuation.to_owned())
+            );
+            let stored = resource.storage_face();
+            assert_eq!(stored.path(hub), hub);
+        }
+    }
+}

@@ -295,12 +295,18 @@ impl<S: Store> ResourceStore<S> {
     /// Adds the finalizer by which finalizers that only the endpoint's version shows hold the object, or removes those that
     /// a delete in any version ends.
     fn set_hold(&self, endpoint: &Endpoint, object: &mut Value, is_held: bool) {
-        let holds = self.resource.faces.iter().filter_map(|face| face.alias);
+        let holds: Vec<&str> = self
+            .resource
+            .faces
+            .iter()
+            .filter_map(|face| Some(face.alias?.hold))
+            .collect();
+        if holds.is_empty() {
+            return;
+        }
         let mut finalizers = metadata::strings(object, "finalizers");
         let before = finalizers.clone();
-        for alias in holds {
-            finalizers.retain(|finalizer| finalizer != alias.hold);
-        }
+        finalizers.retain(|finalizer| !holds.contains(&finalizer.as_str()));
         if let Some(alias) = endpoint.face().alias.filter(|_| is_held) {
             finalizers.push(alias.hold.to_owned());
         }
