@@ -148,7 +148,7 @@ fn zero_values_are_absent_unless_the_schema_tells_them_apart() {
             json!({"apiVersion": "v1", "kind": "DeleteOptions", "metadata": {},
             "spec": {"target": {"pod": {"name": "", "uid": ""}}, "requesters": [{"name": "a"}], "heartbeatDeadlineSeconds": 0},
             "status": {"conditions": [{"type": "Evicted", "status": "", "reason": "", "message": ""}],
-                "podEvictionStatus": {}}})
+                "podEvictionStatus": {"failedAPIEvictionCounter": 0}}})
         )
     );
 }
