@@ -149,7 +149,8 @@ pub fn fuzz_continue_token(bytes: &[u8]) {
 /// The position that Go names in the error.
 fn position(error: &DecodeError) -> usize {
     match error {
-        DecodeError::InvalidByte(position, _) | DecodeError::InvalidLastSymbol(position, _) => *position,
+        DecodeError::InvalidByte(position, _) => *position,
+        DecodeError::InvalidLastSymbol { .. } => 0,
         DecodeError::InvalidLength(length) => length.saturating_sub(1),
         DecodeError::InvalidPadding => 0,
     }

@@ -170,7 +170,8 @@ pub(super) fn short(entry: &Entry) -> String {
         format!("@{version}")
     };
     let time = entry.time.as_deref().map_or("-", |time| &time[17..19]);
-    let paths: Vec<_> = entry.fields.paths().iter().map(ToString::to_string).collect();
+    let mut paths: Vec<_> = entry.fields.paths().iter().map(ToString::to_string).collect();
+    paths.sort();
     format!(
         "{}{subresource} {}{version} {time} {}",
         entry.manager,

@@ -222,7 +222,9 @@ mod tests {
     use super::*;
 
     fn texts(set: &FieldSet) -> Vec<String> {
-        set.paths().iter().map(ToString::to_string).collect()
+        let mut texts: Vec<_> = set.paths().iter().map(ToString::to_string).collect();
+        texts.sort();
+        texts
     }
 
     fn check(left: &Value, right: &Value, added: &[&str], modified: &[&str], removed: &[&str]) {

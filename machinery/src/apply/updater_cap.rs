@@ -95,7 +95,8 @@ mod tests {
         entries
             .iter()
             .map(|entry| {
-                let paths: Vec<_> = entry.fields.paths().iter().map(ToString::to_string).collect();
+                let mut paths: Vec<_> = entry.fields.paths().iter().map(ToString::to_string).collect();
+                paths.sort();
                 format!(
                     "{}/{} {} {}",
                     entry.manager,

@@ -146,7 +146,8 @@ fn zero_values_are_absent_unless_the_schema_tells_them_apart() {
         object,
         Ok(
             json!({"apiVersion": "v1", "kind": "DeleteOptions", "metadata": {},
-            "spec": {"target": {"pod": {"name": "", "uid": ""}}, "requesters": [{"name": "a"}], "heartbeatDeadlineSeconds": 0},
+            "spec": {"target": {"pod": {"name": "", "uid": ""}}, "requesters": [{"name": "a"}],
+                "heartbeatDeadlineSeconds": 0},
             "status": {"conditions": [{"type": "Evicted", "status": "", "reason": "", "message": ""}],
                 "podEvictionStatus": {"failedAPIEvictionCounter": 0}}})
         )
