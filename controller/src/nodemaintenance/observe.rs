@@ -52,6 +52,10 @@ struct Cache {
     nodes: HashMap<String, (Arc<Node>, NodeFacts)>,
     /// By UID.
     pods: HashMap<String, CachedPod>,
+    /// The number of the last round.
+    round: u64,
+    /// Since when the namespace of the last pod is being deleted, in this round.
+    namespace: Option<(String, Option<Timestamp>)>,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,8 @@ struct CachedPod {
     pod: Arc<Pod>,
     facts: Shared<PodProperties>,
     request: Option<(Arc<EvictionRequest>, Shared<RequestFacts>)>,
+    /// The last round that observed it.
+    round: u64,
 }
 
 /// The spec of a maintenance, compiled.
@@ -128,7 +134,10 @@ impl Observer {
     }
 
     fn add_pods(&self, cache: &mut Cache, state: &mut ClusterState) {
-        let mut before = std::mem::take(&mut cache.pods);
+        cache.round += 1;
+        cache.namespace = None;
+        state.pods.reserve(cache.pods.len());
+        state.requests.reserve(cache.pods.len());
         let selected: BTreeSet<usize> = state
             .maintenances
             .iter()
@@ -140,7 +149,7 @@ impl Observer {
             let name = name.unwrap_or_default();
             state.lives.extend(self.index.lives_of(&name));
             for pod in self.index.pods_of(&name) {
-                self.add_pod(pod, *index, &mut before, cache, state);
+                self.add_pod(&pod, *index, cache, state);
             }
         }
         let by_name: HashMap<String, usize> = state
@@ -165,51 +174,75 @@ impl Observer {
             let node = pod
                 .as_ref()
                 .and_then(|pod| by_name.get(pod.spec.node_name.as_deref()?));
-            if let (Some(pod), Some(node)) = (pod.clone(), node)
+            if let (Some(pod), Some(node)) = (&pod, node)
                 && !selected.contains(node)
             {
-                self.add_pod(pod, *node, &mut before, cache, state);
+                self.add_pod(pod, *node, cache, state);
             }
+        }
+        let round = cache.round;
+        if cache.pods.len() > state.pods.len() {
+            cache.pods.retain(|_, cached| cached.round == round);
         }
     }
 
-    fn add_pod(
-        &self,
-        pod: Arc<Pod>,
-        node: usize,
-        before: &mut HashMap<String, CachedPod>,
-        cache: &mut Cache,
-        state: &mut ClusterState,
-    ) {
-        let uid = pod.uid().to_owned();
-        let namespace_deleted = namespace_deleted(&self.stores, &pod);
-        let request = self.stores.requests.get(pod.namespace(), &uid);
-        let mut cached = before
-            .remove(&uid)
-            .filter(|known| Arc::ptr_eq(&known.pod, &pod))
-            .unwrap_or_else(|| CachedPod {
-                facts: pod_properties(&pod).into(),
-                request: None,
-                pod,
-            });
-        let known = cached.request.take();
-        cached.request = request.map(|object| {
+    fn add_pod(&self, pod: &Arc<Pod>, node: usize, cache: &mut Cache, state: &mut ClusterState) {
+        let uid = pod.uid();
+        let request = self.stores.requests.get(pod.namespace(), uid);
+        let round = cache.round;
+        let cached = match cache.pods.get_mut(uid) {
+            Some(cached) => {
+                if !Arc::ptr_eq(&cached.pod, pod) {
+                    *cached = CachedPod::new(pod);
+                }
+                cached
+            }
+            None => cache
+                .pods
+                .entry(uid.to_owned())
+                .or_insert_with(|| CachedPod::new(pod)),
+        };
+        cached.round = round;
+        if let Some(facts) = cached.request_facts(request) {
+            state.requests.insert(uid.to_owned(), facts);
+        }
+        let known = cache
+            .namespace
+            .take()
+            .filter(|(namespace, _)| namespace == pod.namespace());
+        let (namespace, deleted) =
+            known.unwrap_or_else(|| (pod.namespace().to_owned(), namespace_deleted(&self.stores, pod)));
+        state.pods.push(PodFacts {
+            node,
+            namespace_deleted: deleted,
+            pod: cached.facts.clone(),
+        });
+        cache.namespace = Some((namespace, deleted));
+    }
+}
+
+impl CachedPod {
+    fn new(pod: &Arc<Pod>) -> Self {
+        Self {
+            pod: Arc::clone(pod),
+            facts: pod_properties(pod).into(),
+            request: None,
+            round: 0,
+        }
+    }
+
+    /// The facts of its request as it is now.
+    fn request_facts(&mut self, request: Option<Arc<EvictionRequest>>) -> Option<Shared<RequestFacts>> {
+        let known = self.request.take();
+        self.request = request.map(|object| {
             known
                 .filter(|(known, _)| Arc::ptr_eq(known, &object))
                 .unwrap_or_else(|| {
-                    let facts = request_facts(&object, cached.pod.name());
+                    let facts = request_facts(&object, self.pod.name());
                     (object, facts.into())
                 })
         });
-        if let Some((_, facts)) = &cached.request {
-            state.requests.insert(uid.clone(), facts.clone());
-        }
-        state.pods.push(PodFacts {
-            node,
-            namespace_deleted,
-            pod: cached.facts.clone(),
-        });
-        cache.pods.insert(uid, cached);
+        self.request.as_ref().map(|(_, facts)| facts.clone())
     }
 }
 
