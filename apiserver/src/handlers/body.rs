@@ -119,6 +119,9 @@ pub(super) fn decode_object<S: Store>(
 ) -> Result<Value, ApiError> {
     let endpoint = &call.endpoint;
     let decoded = decode(bytes, media_type, endpoint, call.body_message()).map_err(|why| match why {
+        Undecodable::Syntax(error) if media_type == MediaType::Json => {
+            undecodable(endpoint, bytes, &type_unknown(&error))
+        }
         Undecodable::Syntax(error) => undecodable(endpoint, bytes, &error),
         Undecodable::Content(error) => cannot_be_handled(endpoint, &error),
     })?;
@@ -154,10 +157,15 @@ fn cannot_be_handled(endpoint: &Endpoint, why: &dyn std::fmt::Display) -> ApiErr
 
 fn undecodable(endpoint: &Endpoint, bytes: &Bytes, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::bad_request(format!(
-        "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error} ({})",
+        "the object provided is unrecognized (must be of type {}): {error} ({})",
         endpoint.kind(),
         quoted(bytes)
     ))
+}
+
+/// The error of a JSON body whose kind and version cannot be read.
+fn type_unknown(error: &dyn std::fmt::Display) -> String {
+    format!("couldn't get version/kind; json parse error: {error}")
 }
 
 /// The type that the reference decodes a body to first, as its errors print it.
@@ -189,7 +197,7 @@ fn check_type(
     let (kind, face) = (endpoint.kind(), endpoint.face());
     let Some(members) = object.as_object_mut() else {
         let error = DecodeError::wrong_type(object, "value", TYPE_META);
-        return Err(undecodable(endpoint, bytes, &error));
+        return Err(undecodable(endpoint, bytes, &type_unknown(&error)));
     };
     let sent = |member: &str, default: &str| {
         let sent = members.get(member).and_then(Value::as_str).unwrap_or_default();

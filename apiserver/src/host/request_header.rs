@@ -297,6 +297,10 @@ mod tests {
         assert!(named.allows("front"));
         assert!(!named.allows("Front"));
         assert!(!named.allows(""));
-        assert!(config().allows("anything"));
+        let any = RequestHeaderConfig {
+            allowed_names: Some(Vec::new()),
+            ..config()
+        };
+        assert!(any.allows("anything"));
     }
 }

@@ -146,7 +146,6 @@ fn set_text(object: &mut Value, member: &str, text: &str) {
 mod tests {
     use std::sync::Arc;
 
-    use super::*;
     use crate::registry::evictionrequest;
 
     #[test]

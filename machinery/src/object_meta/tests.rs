@@ -217,7 +217,7 @@ fn finalizers_are_qualified_names_or_standard_finalizers() {
             (
                 "metadata.finalizers",
                 "Invalid",
-                r#"Invalid value: ["a","-/b","orphan","foregroundDeletion"]: finalizer orphan and foregroundDeletion cannot be both set"#,
+                r#"Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and foregroundDeletion cannot be both set"#,
             ),
         ],
     );
