@@ -28,7 +28,8 @@
 //! Inside the two main controllers:
 //!
 //! ```text
-//! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts, blocked ▶ refusal ▶ snapshot ▶ interceptors; broker
+//! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts ▶ blocked ▶ snapshot ▶ refusal, interceptors ▶
+//!                    budget, reason; broker
 //! nodemaintenance    act ▶ act::requests, observe ▶ recovery ▶ model ▶ node_state ▶ drain_plan, successor, replacement
 //!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
 //!                    plan::returning ▶ model
