@@ -10,10 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, 
 use kube::Api;
 use serde_json::{Map, Value, json};
 
-use super::blocked::{Hold, Reason};
+use super::blocked::Hold;
+use super::budget::Budget;
 use super::decide::{ActivationReason, FinishReason, RequestWarning, Step};
+use super::reason::Reason;
 use super::refusal::Refusal;
-use super::snapshot::Budget;
 use super::status;
 use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::blocked::{NOT_DELETING_AFTER, Reason};
+use super::blocked::NOT_DELETING_AFTER;
+use super::budget::Budget;
+use super::reason::Reason;
 use super::refusal::Refusal;
-use super::snapshot::{Budget, Snapshot, TargetPod};
+use super::snapshot::{Snapshot, TargetPod};
 use crate::backoff::backoff;
 
 /// The first delay after a refusal.

@@ -20,6 +20,7 @@ use jiff::Timestamp;
 
 use super::attempts::{self, NextAttempt};
 use super::blocked::{self, Hold};
+use super::reason::Reason;
 use super::refusal::Refusal;
 use super::snapshot::{EvictionExemption, InterceptorState, NoOrder, Request, Snapshot, Target, TargetPod};
 use crate::request_labels::LabelChanges;
@@ -397,7 +398,7 @@ fn supervise_active(snapshot: &Snapshot<'_>, pod: &TargetPod, index: usize) -> S
     }
     let mut supervision = Supervision::wait(hold, changes_at.into_iter().chain([deadline]));
     if let Hold::By(blocked) = &supervision.hold
-        && blocked.reason == blocked::Reason::InterceptorSilent
+        && blocked.reason == Reason::InterceptorSilent
     {
         let warning = RequestWarning::Unresponsive(active.name.clone());
         supervision.decision.warnings.push(warning);

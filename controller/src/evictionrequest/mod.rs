@@ -11,9 +11,11 @@ pub mod act;
 pub mod attempts;
 pub mod blocked;
 pub mod broker;
+pub mod budget;
 pub mod decide;
 pub mod interceptors;
 pub mod observe;
+pub mod reason;
 pub mod refusal;
 pub mod snapshot;
 pub mod status;
@@ -38,10 +40,11 @@ use crate::sync::lock;
 use crate::work_queue::{Outcome, WorkQueue};
 
 use act::{EvictionOutcome, RequestWriter};
-use blocked::{Blocked, Hold, Reason};
+use blocked::{Blocked, Hold};
 use broker::{Admission, Broker, Settlement};
 use decide::{Decision, Step, decide};
 use observe::{ObservedRequest, Observer, budget_of, selects};
+use reason::Reason;
 use snapshot::{Attempt, Snapshot, Target};
 
 /// How many steps one reconciliation takes at most. A request without declared interceptors needs four.
@@ -256,7 +259,7 @@ impl Controller {
         if let Step::Evict { budget: Some(name) } = step {
             let budget = (key.0.clone(), name.clone());
             let known = target.budgets.iter().find(|budget| budget.name == *name);
-            let places = known.map_or(0, snapshot::Budget::places);
+            let places = known.map_or(0, budget::Budget::places);
             let now = self.context.clock.now();
             let (admission, others) = self.broker.admit(&budget, key, places, now);
             self.wake(others);

@@ -10,8 +10,9 @@ use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 
+use super::budget::Budget;
 use super::interceptors::{self, InterceptorOrder};
-use super::snapshot::{Budget, EvictionExemption, NoOrder, PodDeletion, Request, Target, TargetPod};
+use super::snapshot::{EvictionExemption, NoOrder, PodDeletion, Request, Target, TargetPod};
 use super::status;
 use crate::api::{Error, call};
 use crate::context::Context;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::MAX_MESSAGE_BYTES;
 
-use super::blocked::Reason;
-use super::snapshot::Budget;
+use super::budget::Budget;
+use super::reason::Reason;
 use crate::api::Error;
 use crate::rejection;
 

@@ -11,8 +11,9 @@ use drydock_proto::kinds::evictionrequest::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::blocked::{Hold, Reason};
+use super::blocked::Hold;
 use super::decide::{ActivationReason, FinishReason, Step};
+use super::reason::Reason;
 use super::refusal::Refusal;
 use super::snapshot::{InterceptorState, Request, StoredBlock};
 use crate::conditions::{set_condition, whole_seconds};

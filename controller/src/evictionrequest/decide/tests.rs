@@ -1,6 +1,7 @@
-use super::super::blocked::{Blocked, Reason};
+use super::super::blocked::Blocked;
+use super::super::budget::Budget;
 use super::super::interceptors::{InterceptorOrder, TooManyInterceptors};
-use super::super::snapshot::{Attempt, Budget, PodDeletion, StoredBlock};
+use super::super::snapshot::{Attempt, PodDeletion, StoredBlock};
 use super::*;
 use crate::evictioninterceptor::rules::UnusableRule;
 
