@@ -35,6 +35,7 @@ pub async fn tables(api: &Endpoint) -> Result<()> {
         "pods left",
         "message",
         "age",
+        "node names",
         "reason",
     ];
     assert_eq!(names(&table), expected);
@@ -185,7 +186,7 @@ pub async fn table_watch(api: &Endpoint) -> Result<()> {
     let second = watch.event().await?;
     assert_eq!(second["type"], "MODIFIED");
     assert_eq!(second["object"]["columnDefinitions"], Value::Null);
-    assert_eq!(second["object"]["rows"][0]["cells"][7], "why");
+    assert_eq!(second["object"]["rows"][0]["cells"][8], "why");
     // The bookmark is a row too, without cells of an object.
     for include in ["", "&includeObject=None", "&includeObject=Object"] {
         let parameters = format!("{INITIAL_EVENTS}{include}");

@@ -87,6 +87,7 @@ const RIGHTS: &[(&str, &str, &str, &str, bool)] = &[
     (SERVER, "create", "authentication.k8s.io/tokenreviews", "", true),
     (SERVER, "watch", "/namespaces", "", true),
     (SERVER, "list", "apiregistration.k8s.io/apiservices", "", true),
+    (SERVER, "get", "/pods", "default", true),
     (SERVER, "list", "/pods", "default", false),
     (SERVER, "list", "/secrets", NAMESPACE, false),
     (SERVER, "delete", "/pods", "default", false),
