@@ -238,7 +238,7 @@ impl Honest {
         let object = (self.object)(number);
         let name = object.pointer("/metadata/name").and_then(Value::as_str);
         let path = format!("{}/{}", self.collection, name.context("an object has a name")?);
-        let patch = serde_json::json!({ "metadata": { "labels": { "changed": "yes" } } });
+        let changed = serde_json::json!({ "metadata": { "labels": { "changed": "yes" } } });
         let mut slowest = Duration::ZERO;
         for (method, code) in [
             (Method::POST, 201),
@@ -249,7 +249,7 @@ impl Honest {
             let begun = Instant::now();
             let response = match method {
                 Method::POST => self.caller.post(&self.collection, &object).await?,
-                Method::PATCH => self.caller.patch(&path, MERGE_PATCH, &patch).await?,
+                Method::PATCH => self.caller.patch(&path, MERGE_PATCH, &changed).await?,
                 Method::GET => self.caller.get(&path).await?,
                 _ => self.caller.delete(&path).await?,
             };

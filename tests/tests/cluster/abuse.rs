@@ -55,16 +55,15 @@ async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
         interceptor(&format!("abuse-{round}.example.com"), "abuse")
     });
     let mallory = Abuser::new(client("abuse-mallory")?.speaking(Protocol::Http2), collection);
-    let fared = honest
-        .work_during(mallory.abuse(Volume {
-            cancelled: 3000,
-            refused: 3000,
-            watches: 500,
-            drops: 20,
-            targets: 20,
-            selectors: 20,
-        }))
-        .await?;
+    let volume = Volume {
+        cancelled: 3000,
+        refused: 3000,
+        watches: 500,
+        drops: 20,
+        targets: 20,
+        selectors: 20,
+    };
+    let fared = Box::pin(honest.work_during(mallory.abuse(volume))).await?;
     eprintln!("{fared:?}");
     ensure!(fared.slowest < Duration::from_secs(10), "{fared:?}");
     Ok(())

@@ -1,6 +1,6 @@
 //! Twenty users and a thousand strangers abuse a server at once, and an honest client does not notice.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use drydock_tests::abuse::{Abuser, Honest, Volume, holding};
@@ -10,6 +10,7 @@ use drydock_tests::objects::{eviction_request, requests_of};
 use drydock_tests::standalone::Standalone;
 use futures_util::future::{join_all, try_join_all};
 use http::Method;
+use tokio::time::Instant;
 
 const ABUSERS: usize = 20;
 /// Of each abuser; three thousand of the first two in all.
@@ -71,7 +72,7 @@ async fn an_honest_client_notices_no_abuse() -> Result<()> {
         );
         Ok(())
     };
-    let fared = holding(&stranger, HELD, honest.work_during(abuse)).await?;
+    let fared = holding(&stranger, HELD, Box::pin(honest.work_during(abuse))).await?;
     eprintln!("{fared:?}");
     Ok(())
 }
