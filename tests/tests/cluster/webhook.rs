@@ -141,7 +141,11 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<State>)
 async fn respond(request: Request<Incoming>, state: Arc<State>) -> Result<Response<Full<Bytes>>, Infallible> {
     state.calls.fetch_add(1, Ordering::SeqCst);
     let answer = *state.answer.lock().unwrap_or_else(PoisonError::into_inner);
-    let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes);
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes);
     let review: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
     let is_allowed = match answer {
         Answer::Allow => true,
