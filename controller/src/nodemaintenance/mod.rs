@@ -84,10 +84,10 @@ impl Controller {
         let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
         tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
         let begun = self.context.clock.now();
-        let (observer, refused) = (Arc::clone(&self.observer), self.executor.refusals());
+        let (source, refused) = (Arc::clone(&self.observer), self.executor.refusals());
         // Large clusters take long to plan, and workers of the runtime have other tasks.
         let planned = tokio::task::spawn_blocking(move || {
-            let mut observed = observer.observe();
+            let mut observed = source.observe();
             observed.state.refused = refused;
             let plan = plan(&observed.state, begun);
             (observed, plan)

@@ -110,21 +110,17 @@ fn cluster() -> Stores {
 
 #[test]
 #[ignore = "a measurement"]
-#[expect(
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    reason = "it measures real time"
-)]
+#[expect(clippy::disallowed_methods, reason = "it measures real time")]
 fn planning_round_of_a_large_cluster() {
     let stores = cluster();
     let now = Timestamp::from_second(1001).unwrap();
-    let observer = observer(&stores);
+    let source = observer(&stores);
     // The first round fills the caches.
-    let _first = observer.observe();
+    let _first = source.observe();
     let mut took = [Duration::ZERO; 2];
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        let observed = observer.observe();
+        let observed = source.observe();
         let between = Instant::now();
         let planned = plan(&observed.state, now);
         took[0] += between.duration_since(begun);

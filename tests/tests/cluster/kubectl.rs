@@ -61,7 +61,10 @@ async fn subjects(stage: &Stage, test: &str, number: u64) -> Result<Vec<Subject>
             kind: "NodeMaintenance",
             short: "nm",
             object: maintenance,
-            columns: ("NAME STAGE NODES DRAINED PODS LEFT MESSAGE AGE", "REASON"),
+            columns: (
+                "NAME STAGE NODES DRAINED PODS LEFT MESSAGE AGE",
+                "NODE NAMES REASON",
+            ),
             field: ("reason", json!("first"), json!("second")),
         },
         Subject {
