@@ -32,7 +32,7 @@ fn rows(schema: &Value, path: &str, table: &mut String) {
             kind = values.join(", ");
         }
         let default = &property["default"];
-        let is_empty = *default == Value::from("") || default.is_object() || default.is_array();
+        let is_empty = default.as_str() == Some("") || default.is_object() || default.is_array();
         if !default.is_null() && !is_empty {
             kind = format!("{kind}; default {}", default.to_string().trim_matches('"'));
         }
