@@ -23,10 +23,6 @@ pub enum ServerStore {
 }
 
 /// The watch of a [`ServerStore`].
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are few watches of a store, and a box would cost each event"
-)]
 pub enum ServerEvents {
     /// Of RocksDB.
     Rocks(RocksEvents),

@@ -18,7 +18,7 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/drydock";
 pub struct StorageFlags {
     /// Which backend, and etcd.
     #[command(flatten)]
-    etcd: EtcdFlags,
+    etcd: Box<EtcdFlags>,
     /// Folder of the store.
     #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
