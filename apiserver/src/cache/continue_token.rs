@@ -150,9 +150,8 @@ pub fn fuzz_continue_token(bytes: &[u8]) {
 fn position(error: &DecodeError) -> usize {
     match error {
         DecodeError::InvalidByte(position, _) => *position,
-        DecodeError::InvalidLastSymbol { .. } => 0,
         DecodeError::InvalidLength(length) => length.saturating_sub(1),
-        DecodeError::InvalidPadding => 0,
+        DecodeError::InvalidLastSymbol { .. } | DecodeError::InvalidPadding => 0,
     }
 }
 
