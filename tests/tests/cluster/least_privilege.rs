@@ -17,7 +17,11 @@ const UIDS: u16 = 0x4a51;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Rights that the log of this host cannot show, and why they are granted. Written `VERB GROUP/RESOURCE`.
-const UNSEEN: [(&str, &str); 9] = [
+const UNSEEN: [(&str, &str); 10] = [
+    (
+        "create coordination.k8s.io/evictionrequests",
+        "drydock-apiserver reviews it for an apply that creates, which the log calls a patch",
+    ),
     (
         "coordinate coordination.k8s.io/evictionrequests",
         "drydock-apiserver reviews it",
@@ -145,7 +149,7 @@ async fn act(stage: &Stage, namespace: &str) -> Result<()> {
         },
     });
     kubectl.apply(&pod.to_string()).await?;
-    let mut rule = interceptor("least-privilege.example.com", "nothing");
+    let mut rule = interceptor("least-privilege.example.com", NAME);
     rule["spec"]["matchConditions"] = json!([{ "name": "none", "expression": "pod.metadata.name == 'x'" }]);
     host.post(&format!("{ROOT}/evictioninterceptors"), &rule)
         .await?

@@ -175,10 +175,28 @@ async fn the_status_of_a_request_belongs_to_its_interceptor_and_its_coordinator(
             Ok(Some(()))
         })
         .await?;
-        caller
-            .patch(&status, MERGE_PATCH, &condition("example.com/Mine"))
-            .await?
-            .expect(200)?;
+        eventually(
+            "a condition of its own beside those of the controller",
+            PATIENCE,
+            async || {
+                let live = caller.get(&path).await?.expect(200)?;
+                let mut own = condition("example.com/Mine");
+                let others = live["status"]["conditions"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default();
+                if let Some(all) = own["status"]["conditions"].as_array_mut() {
+                    all.extend(others.into_iter().filter(|it| it["type"] != "example.com/Mine"));
+                }
+                own["metadata"] = json!({ "resourceVersion": live["metadata"]["resourceVersion"] });
+                caller
+                    .patch(&status, MERGE_PATCH, &own)
+                    .await?
+                    .expect(200)
+                    .map(Some)
+            },
+        )
+        .await?;
         for decision in [condition("Evicted"), condition("Canceled")] {
             caller
                 .patch(&status, MERGE_PATCH, &decision)
