@@ -11,7 +11,7 @@ use drydock_apiserver::http::body::{RequestBody, ResponseBody};
 use drydock_apiserver::registry::caller::Caller;
 use drydock_apiserver::registry::endpoint::Endpoint;
 use drydock_apiserver::registry::metadata::time_text;
-use drydock_apiserver::registry::resource::Part;
+use drydock_apiserver::registry::part::Part;
 use drydock_apiserver::registry::store::DeleteRequest;
 use drydock_apiserver::request::options::{DeleteOptions, WriteOptions};
 use drydock_apiserver::request::{Query, RequestContext, ResourceRequest, Verb};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use drydock_apiserver::error::{ApiError, Reason};
 use drydock_apiserver::registry::metadata::time_text;
-use drydock_apiserver::registry::resource::Part;
+use drydock_apiserver::registry::part::Part;
 use drydock_storage::Store;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};

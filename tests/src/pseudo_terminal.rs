@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -11,10 +13,14 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use crate::clients::eventually;
+use crate::lock;
+
 /// A command whose standard input and output are a terminal; its standard error is one too.
 pub struct PseudoTerminal {
     child: Child,
-    output: JoinHandle<Result<Vec<u8>>>,
+    drawn: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<Result<()>>,
 }
 
 impl PseudoTerminal {
@@ -46,8 +52,24 @@ impl PseudoTerminal {
         // The command holds descriptors too: the output ends only when all are closed.
         drop(command);
         drop(terminal);
-        let output = tokio::task::spawn_blocking(move || read_all(controller));
-        Ok(Self { child, output })
+        let drawn = Arc::default();
+        let reader = tokio::task::spawn_blocking({
+            let drawn = Arc::clone(&drawn);
+            move || read_all(controller, &drawn)
+        });
+        Ok(Self { child, drawn, reader })
+    }
+
+    /// Waits until the command has drawn this text.
+    ///
+    /// # Errors
+    /// It does not within the deadline.
+    pub async fn shows(&self, text: &str, deadline: Duration) -> Result<()> {
+        eventually(&format!("the terminal to show {text:?}"), deadline, async || {
+            let drawn = String::from_utf8_lossy(&lock(&self.drawn)).contains(text);
+            Ok(drawn.then_some(()))
+        })
+        .await
     }
 
     /// Waits for the end of the command; returns how it ended and all that it has drawn.
@@ -56,23 +78,23 @@ impl PseudoTerminal {
     /// The terminal cannot be read, or what it drew is not UTF-8.
     pub async fn finish(mut self) -> Result<(ExitStatus, String)> {
         let status = self.child.wait().await.context("wait for the command")?;
-        let bytes = self.output.await.context("the reader of the terminal")??;
+        self.reader.await.context("the reader of the terminal")??;
+        let bytes = std::mem::take(&mut *lock(&self.drawn));
         let text = String::from_utf8(bytes).context("a terminal shows UTF-8")?;
         Ok((status, text))
     }
 }
 
 /// Reads until the last descriptor of the other side is closed, which Linux reports as an I/O error.
-fn read_all(controller: OwnedFd) -> Result<Vec<u8>> {
+fn read_all(controller: OwnedFd, drawn: &Mutex<Vec<u8>>) -> Result<()> {
     let mut controller = File::from(controller);
-    let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
         match controller.read(&mut buffer) {
-            Ok(0) => return Ok(bytes),
-            Ok(count) => bytes.extend(buffer.iter().take(count)),
+            Ok(0) => return Ok(()),
+            Ok(count) => lock(drawn).extend(buffer.iter().take(count)),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-                return Ok(bytes);
+                return Ok(());
             }
             Err(error) => return Err(error).context("read the terminal"),
         }

@@ -26,7 +26,7 @@ use crate::error::ApiError;
 use crate::host::{Host, NodeMetadata};
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::metadata::is_terminating;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 
 /// The verbs of which one is required.
 const VERBS: [&str; 2] = ["maintain", "delete"];

@@ -26,7 +26,7 @@ use super::rule::{Access, Right, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
 use crate::registry::admission::WriteAttributes;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 
 /// The types of condition that decide about a request.
 const DECIDING: [&str; 3] = [EVICTED, CANCELED, "Blocked"];

@@ -12,7 +12,7 @@ use super::rule::{Access, Right, Rule};
 use crate::authorization::Decision;
 use crate::error::ApiError;
 use crate::registry::admission::WriteAttributes;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 
 pub(super) struct TargetAccess {
     pub(super) access: Access,

@@ -10,8 +10,8 @@ use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
 use crate::registry::admission::Operation;
+use crate::registry::part::Part;
 use crate::registry::registration::Registration;
-use crate::registry::resource::Part;
 use crate::registry::{evictionrequest, nodemaintenance};
 use crate::request::{UserInfo, Warnings};
 

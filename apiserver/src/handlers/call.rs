@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::registry::caller::Caller;
 use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 use crate::registry::store::{Ownership, ResourceStore, WriteRequest};
 use crate::request::RequestContext;
 use crate::request::negotiate::{self, Representation, ResponseKind};

@@ -37,7 +37,7 @@ use crate::http::body::{RequestBody, ResponseBody};
 use crate::openapi::OpenApi;
 use crate::registry::catalog::Catalog;
 use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};

@@ -89,13 +89,11 @@ impl Change for Patch<'_> {
             }
         }
         let before = object.clone();
-        for (member, expected) in type_meta {
-            let sent = object.get(member).and_then(Value::as_str).unwrap_or_default();
-            if sent != expected {
-                let why =
-                    format!("unable to find an object of {member} {sent:?} here, expected {expected:?}");
-                return Err(undecodable(&before, &why));
-            }
+        let sent = |member: &str| object.get(member).and_then(Value::as_str).unwrap_or_default();
+        let (sent_kind, sent_version) = (sent("kind"), sent("apiVersion"));
+        if (sent_kind, sent_version) != (kind, api_version) {
+            let why = format!("no kind \"{sent_kind}\" is registered for version \"{sent_version}\"");
+            return Err(undecodable(&before, &why));
         }
         let unknown = self
             .endpoint

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::caller::Caller;
 use super::endpoint::Endpoint;
-use super::resource::{Part, Resource};
+use super::part::Part;
+use super::resource::Resource;
 use crate::error::ApiError;
 
 /// The kind of write.

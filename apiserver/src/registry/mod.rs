@@ -6,7 +6,7 @@
 //! - [`kinds`]: the list of our kinds, each with a [`registration`]. [`evictionrequest`], [`nodemaintenance`] and
 //!   [`evictioninterceptor`] have the same files: `strategy` (which rules run in which hook), `validation` (field by
 //!   field), `transitions` (which changes are allowed), `columns` (what `kubectl get` prints).
-//! - [`strategy`]: the hooks that a kind implements.
+//! - [`strategy`]: the hooks that a kind implements. [`part`]: whether a write changes the object or its status.
 //! - [`admission`]: what the registry requires of admission control, which is in `crate::admission`.
 //! - [`store`]: create, update and delete, the same for every kind. `backoff` spaces retries after write conflicts.
 //! - [`metadata`], [`deletion`]: system metadata, finalizers and graceful deletion. Pure.
@@ -29,6 +29,7 @@ pub mod kinds;
 pub mod metadata;
 pub mod nodemaintenance;
 mod numbers;
+pub mod part;
 pub mod registration;
 pub mod resource;
 mod storage_errors;

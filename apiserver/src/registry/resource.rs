@@ -13,20 +13,12 @@ use drydock_storage::{Key, KeyError, KeyRange};
 use serde_json::Value;
 
 use super::face::Face;
+use super::part::Part;
 use super::strategy::Strategy;
 use crate::error::{ApiError, GroupResource};
 
 /// The group segment of the keys of core resources, whose API group is empty.
 pub const CORE_KEY_GROUP: &str = "core";
-
-/// Which part of an object a write may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// Everything but status.
-    Main,
-    /// Only status.
-    Status,
-}
 
 static NO_FIELDS: FieldSet = FieldSet::new();
 

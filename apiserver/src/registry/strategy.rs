@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::face::Face;
-use super::resource::Part;
+use super::part::Part;
 
 /// What a strategy may depend on besides the objects.
 #[derive(Debug, Clone, Copy)]

@@ -253,12 +253,9 @@ pub async fn undecodable_bodies_are_rejected(api: &Endpoint) -> Result<()> {
         object[member] = value;
         let status = post(json, object.to_string().as_bytes()).await?.expect(400)?;
         let message = status["message"].as_str().unwrap_or_default();
-        ensure!(
-            message.starts_with(
-                "NodeMaintenance in version \"v1alpha3\" cannot be handled as a NodeMaintenance: "
-            ),
-            "{object}: {message}"
-        );
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let expected = format!("{kind} in version \"v1alpha3\" cannot be handled as a NodeMaintenance: ");
+        ensure!(message.starts_with(&expected), "{object}: {message}");
     }
 
     Ok(())

@@ -202,6 +202,10 @@ fn without_ages(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n"
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "only where golden files are written on purpose"
+)]
 #[track_caller]
 fn check_golden(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -236,6 +240,37 @@ async fn uid_of(stage: &Stage, namespace: &str, pod: &str) -> Result<String> {
     text(&stage.host()?.get(&path).await?.expect(200)?["metadata"]["uid"])
 }
 
+/// What others see of a drain: at 120 columns, without colour, and in a pipe.
+async fn others_see(plugin: &Plugin, node: &str, maintenance: &str) -> Result<()> {
+    let mut wide = plugin.command(&format!("status {maintenance}"));
+    wide.env("NO_COLOR", "1");
+    let (status, drawn) = PseudoTerminal::spawn(wide, 120, 24)?.finish().await?;
+    ensure!(status.success() && !drawn.contains('\u{1b}'), "{drawn}");
+    let shown = without_ages(&drawn.replace('\r', ""));
+    let (screen, message) = shown.trim_end().rsplit_once('\n').context("a message")?;
+    // Its words are the controller's.
+    ensure!(message.contains("database"), "{message}");
+    check_golden("status-120.txt", &format!("{screen}\n"));
+    let explained = plugin.ok(&format!("explain nm/{maintenance}")).await?;
+    for word in [
+        "database-0",
+        "blocked",
+        "Budget",
+        "kubectl scale statefulset/database",
+        "replace a disk",
+    ] {
+        ensure!(explained.contains(word), "{word}: {explained}");
+    }
+    ensure!(!explained.contains('\u{1b}'), "{explained}");
+    let objects = plugin.ok(&format!("explain node/{node} -o json")).await?;
+    let objects: Value = serde_json::from_str(&objects).context("JSON")?;
+    ensure!(
+        objects[0]["pod"] == "database-0" && objects[0]["blocked"]["reason"] == "Budget",
+        "{objects}"
+    );
+    Ok(())
+}
+
 /// A drain in a terminal: the bars move, the budget is named, and it ends when the budget is gone.
 #[tokio::test]
 async fn a_drain_is_shown_in_a_terminal_until_its_end() -> Result<()> {
@@ -258,34 +293,8 @@ async fn a_drain_is_shown_in_a_terminal_until_its_end() -> Result<()> {
     })
     .await?;
 
-    // What others see meanwhile: at 120 columns, without colour, and in a pipe.
-    let mut wide = plugin.command(&format!("status {maintenance}"));
-    wide.env("NO_COLOR", "1");
-    let (status, drawn) = PseudoTerminal::spawn(wide, 120, 24)?.finish().await?;
-    ensure!(status.success() && !drawn.contains('\u{1b}'), "{drawn}");
-    let shown = without_ages(&drawn.replace('\r', ""));
-    let (screen, message) = shown.trim_end().rsplit_once('\n').context("a message")?;
-    // Its words are the controller's.
-    ensure!(message.contains("database"), "{message}");
-    check_golden("status-120.txt", &format!("{screen}\n"));
-    let explained = plugin.ok(&format!("explain nm/{maintenance}")).await?;
-    for word in [
-        "database-0",
-        "blocked",
-        "Budget",
-        "kubectl scale statefulset/database",
-        "replace a disk",
-    ] {
-        ensure!(explained.contains(word), "{word}: {explained}");
-    }
-    ensure!(!explained.contains('\u{1b}'), "{explained}");
-    let objects = plugin.ok(&format!("explain node/{name} -o json")).await?;
-    let objects: Value = serde_json::from_str(&objects).context("JSON")?;
-    ensure!(
-        objects[0]["pod"] == "database-0" && objects[0]["blocked"]["reason"] == "Budget",
-        "{objects}"
-    );
-
+    terminal.shows("Held, the oldest first", PATIENCE).await?;
+    others_see(&plugin, name, &maintenance).await?;
     stage
         .kubectl()
         .ok(&["delete", "pdb", "database", "-n", &namespace])
@@ -387,14 +396,8 @@ async fn a_drain_in_a_pipe_is_told_in_lines() -> Result<()> {
     Ok(())
 }
 
-/// The order of interceptors before a request is the order that the controller stores; a withdrawal cancels.
-#[tokio::test]
-async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
-    let Some(stage) = together().await? else {
-        return Ok(());
-    };
-    let namespace = stage.namespace("plugin-evict").await?;
-    let kubectl = stage.kubectl();
+/// A pod with interceptors of each source: a rule, and three annotations.
+async fn four_sources(kubectl: &Kubectl, namespace: &str) -> Result<()> {
     let rule = json!({
         "apiVersion": "coordination.k8s.io/v1alpha3",
         "kind": "EvictionInterceptor",
@@ -420,6 +423,18 @@ async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
         "spec": { "schedulerName": "nobody", "containers": [{ "name": "main", "image": "main" }] },
     });
     kubectl.apply(&pod.to_string()).await?;
+    Ok(())
+}
+
+/// The order of interceptors before a request is the order that the controller stores; a withdrawal cancels.
+#[tokio::test]
+async fn interceptors_are_shown_as_the_controller_orders_them() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("plugin-evict").await?;
+    let kubectl = stage.kubectl();
+    four_sources(&kubectl, &namespace).await?;
     let plugin = Plugin::new(&stage).await?;
     let names = async || -> Result<Vec<String>> {
         let shown = plugin

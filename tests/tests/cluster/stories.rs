@@ -236,13 +236,16 @@ struct Surge {
     namespace: String,
 }
 
+/// The name, the UID and the node of a pod, and whether it is ready.
+type RunningPod = (String, String, String, bool);
+
 impl Surge {
     const NAME: &'static str = "story-surge";
     const DEPLOYMENT: &'static str = "deployment.apps.k8s.io";
     const REPLICA_SET: &'static str = "replicaset.apps.k8s.io";
 
-    /// Name, UID, node, and whether it is ready, of each pod that is not being deleted.
-    async fn pods(&self) -> Result<Vec<(String, String, String, bool)>> {
+    /// Each pod that is not being deleted.
+    async fn pods(&self) -> Result<Vec<RunningPod>> {
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
         let list = self.host.get(&path).await?.expect(200)?;
         let items = list["items"].as_array().context("items")?;
@@ -270,6 +273,52 @@ impl Surge {
         .await
     }
 
+    /// Two pods with the interceptors of their Deployment and their `ReplicaSet`.
+    fn deployment(&self) -> Value {
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": { "name": "sql", "namespace": self.namespace },
+            "spec": {
+                "replicas": 2,
+                "selector": { "matchLabels": { "app": "sql" } },
+                "template": {
+                    "metadata": {
+                        "labels": { "app": "sql" },
+                        "annotations": {
+                            priority(Surge::DEPLOYMENT): "30000",
+                            priority(Surge::REPLICA_SET): "20000",
+                        },
+                    },
+                    "spec": {
+                        "nodeSelector": { "pool": Surge::NAME },
+                        "terminationGracePeriodSeconds": 1,
+                        "containers": [{ "name": "main", "image": "main" }],
+                    },
+                },
+            },
+        })
+    }
+
+    /// Waits until the node is drained. The pods run on the other node, and the eviction API was not called.
+    async fn leaves(&self, name: &str, evicted: &[RunningPod], other: &str) -> Result<()> {
+        self.kubectl.wait(name, "", "condition=Drained").await?;
+        self.ready(2).await?;
+        let left = self.pods().await?;
+        ensure!(left.iter().all(|(_, _, node, _)| *node == other), "{left:?}");
+        for (_, uid, ..) in evicted {
+            let request = format!("er/{uid}");
+            self.kubectl
+                .wait(&request, &self.namespace, "condition=Evicted")
+                .await?;
+            let path = format!("{}/{uid}", requests_of(&self.namespace));
+            let request = self.host.get(&path).await?.expect(200)?;
+            let failed = &request["status"]["podEvictionStatus"]["failedAPIEvictionCounter"];
+            ensure!(failed.is_null() || *failed == 0, "nothing was evicted: {failed}");
+        }
+        Ok(())
+    }
+
     async fn scale(&self, replicas: usize) -> Result<()> {
         let replicas = format!("--replicas={replicas}");
         let arguments = ["scale", "deployment/sql", "-n", &self.namespace, &replicas];
@@ -293,29 +342,7 @@ async fn deployment_adds_pods_before_it_loses_others() -> Result<()> {
         .control_plane()
         .add_node(&drained, &[("pool", Surge::NAME)])
         .await?;
-    let deployment = json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": { "name": "sql", "namespace": surge.namespace },
-        "spec": {
-            "replicas": 2,
-            "selector": { "matchLabels": { "app": "sql" } },
-            "template": {
-                "metadata": {
-                    "labels": { "app": "sql" },
-                    "annotations": {
-                        priority(Surge::DEPLOYMENT): "30000",
-                        priority(Surge::REPLICA_SET): "20000",
-                    },
-                },
-                "spec": {
-                    "nodeSelector": { "pool": Surge::NAME },
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [{ "name": "main", "image": "main" }],
-                },
-            },
-        },
-    });
+    let deployment = surge.deployment();
     surge.kubectl.apply(&deployment.to_string()).await?;
     surge.ready(2).await?;
     stage
@@ -371,21 +398,7 @@ async fn deployment_adds_pods_before_it_loses_others() -> Result<()> {
     surge.scale(2).await?;
 
     let name = format!("nm/{}", Surge::NAME);
-    surge.kubectl.wait(&name, "", "condition=Drained").await?;
-    surge.ready(2).await?;
-    let left = surge.pods().await?;
-    ensure!(left.iter().all(|(_, _, node, _)| *node == other), "{left:?}");
-    for (_, uid, ..) in &evicted {
-        let request = format!("er/{uid}");
-        surge
-            .kubectl
-            .wait(&request, &surge.namespace, "condition=Evicted")
-            .await?;
-        let path = format!("{}/{uid}", requests_of(&surge.namespace));
-        let request = surge.host.get(&path).await?.expect(200)?;
-        let failed = &request["status"]["podEvictionStatus"]["failedAPIEvictionCounter"];
-        ensure!(failed.is_null() || *failed == 0, "nothing was evicted: {failed}");
-    }
+    surge.leaves(&name, &evicted, &other).await?;
     let complete = "{\"spec\":{\"stage\":\"Complete\"}}";
     surge
         .kubectl

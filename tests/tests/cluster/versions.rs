@@ -77,7 +77,7 @@ async fn vanishes(host: &Caller, path: &str) -> Result<()> {
     .await
 }
 
-/// Creates a ConfigMap with an owner.
+/// Creates a `ConfigMap` with an owner.
 async fn owned(host: &Caller, namespace: &str, name: &str, owner: &Value) -> Result<String> {
     let path = format!("/api/v1/namespaces/{namespace}/configmaps");
     let object = json!({ "metadata": { "name": name, "ownerReferences": [owner] } });

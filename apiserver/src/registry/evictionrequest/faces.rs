@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::registry::face::Face;
 use crate::registry::metadata::strings;
 use crate::registry::numbers::range_error;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 use crate::registry::view::text;
 
 /// The longest name of a finalizer after its prefix, in bytes.

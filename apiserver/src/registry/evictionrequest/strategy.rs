@@ -13,7 +13,7 @@ use super::transitions::{StatusRules, forbids_cancellation, validate_spec_change
 use super::{faces, validation};
 use crate::registry::conditions::is_true;
 use crate::registry::face::Face;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 use crate::registry::strategy::{Strategy, WriteContext};
 use crate::registry::view::{part, text};
 

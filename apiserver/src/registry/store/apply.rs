@@ -13,7 +13,8 @@ use crate::error::{ApiError, Reason, StatusCause};
 use crate::registry::backoff::Backoff;
 use crate::registry::endpoint::{Endpoint, OwnerVersions};
 use crate::registry::metadata::time_text;
-use crate::registry::resource::{Part, metadata_text};
+use crate::registry::part::Part;
+use crate::registry::resource::metadata_text;
 
 /// The object after an apply.
 #[derive(Debug, Clone)]

@@ -15,7 +15,8 @@ use crate::registry::caller::Caller;
 use crate::registry::deletion::{self, Deletion};
 use crate::registry::endpoint::Endpoint;
 use crate::registry::metadata::{self, metadata_mut};
-use crate::registry::resource::{Part, metadata_text};
+use crate::registry::part::Part;
+use crate::registry::resource::metadata_text;
 use crate::registry::strategy::WriteContext;
 use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
 

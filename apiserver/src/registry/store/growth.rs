@@ -10,7 +10,7 @@ use drydock_storage::{Growth, Value as Stored};
 use serde_json::Value;
 
 use crate::registry::metadata::is_terminating;
-use crate::registry::resource::Part;
+use crate::registry::part::Part;
 
 /// The allowance of a namespaced object in bytes.
 const NAMESPACED_ALLOWANCE: usize = 32 * 1024;

@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::fixtures::noon;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::kinds::REGISTRATIONS;
+use crate::registry::part::Part;
 use crate::registry::registration::Registration;
-use crate::registry::resource::{Part, Resource};
+use crate::registry::resource::Resource;
 
 /// How many objects of each version are converted.
 const OBJECTS: usize = 500;

@@ -1,4 +1,4 @@
-//! A CustomResourceDefinition with the schema that the server publishes for one of its kinds.
+//! A `CustomResourceDefinition` with the schema that the server publishes for one of its kinds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{GROUP, VERSION};
 
-/// Members of a published schema that a CustomResourceDefinition does not take.
+/// Members of a published schema that a `CustomResourceDefinition` does not take.
 const FOREIGN: [&str; 3] = [
     "x-kubernetes-group-version-kind",
     "x-kubernetes-patch-merge-key",

@@ -12,6 +12,9 @@ use super::VERSION;
 /// The headers that are compared.
 const HEADERS: [&str; 4] = ["content-type", "cache-control", "warning", "retry-after"];
 
+/// The length of a UID that a server chooses, in bytes.
+const UID_LENGTH: usize = 36;
+
 /// A request in the terms of both servers: `{group}` in the path, the body and the header values is replaced by the
 /// server's group; `{uid}` and `{resourceVersion}` by those of the object that the server returned last.
 #[derive(Clone, Debug)]
@@ -176,6 +179,7 @@ impl Side {
                         }
                     };
                     if let Some(text) = value.as_str()
+                        && (name == "resourceVersion" || text.len() == UID_LENGTH)
                         && !known.iter().any(|it| it == text)
                     {
                         known.push(text.to_owned());
