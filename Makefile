@@ -11,7 +11,7 @@ CARGO := env ROCKSDB_LIB_DIR="$$(storage/rocksdb/build.sh)" ROCKSDB_STATIC=1 car
 
 .PHONY: help
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: tools
 tools: ## Installs the Debian packages that a build needs

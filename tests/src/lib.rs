@@ -4,6 +4,8 @@
 //! cluster::ControlPlane   etcd, kube-apiserver, controller manager, scheduler, kwok (nodes and pods)
 //! cluster::SampleApiServer  an aggregated server in Go, for comparison in benchmarks
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
+//! cluster::Etcd           an etcd of one member for servers that store their objects in it
+//! cluster::balance        a TCP balancer in front of several servers, in place of a Service
 //! clients                 kubectl, a raw HTTPS client, and `eventually`, which waits for a condition
 //! calls                   JSON calls and their responses, watches and their events
 //! objects                 objects of our kinds

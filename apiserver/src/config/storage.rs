@@ -79,7 +79,7 @@ impl StorageFlags {
     }
 }
 
-/// Work on the files of a store while no server has it open.
+/// Work on a store while no server uses it: on its files, or on objects in etcd (export, import, remove-damaged).
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StorageCommand {
     /// Recover a store that does not open, to its newest verifiable state.

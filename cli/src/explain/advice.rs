@@ -133,7 +133,7 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
         ))],
         "DaemonSetPod" => vec![says("Nothing to do: drains leave it alone.")],
         "ClockSkew" => vec![says(
-            "Compare the clocks of the machines that run Drydock and the interceptor: a time in the request is in the future.",
+            "Compare the clocks of the machines that run drydock-apiserver and drydock-controller: they differ by more than 10 s.",
         )],
         "ComesBack" => comes_back(explanation),
         "RequestRefused" | "RequestObstructed" => vec![does(

@@ -29,7 +29,7 @@ pub enum Reason {
     InterceptorSilent,
     /// Only the kubelet can end the pod.
     StaticPod,
-    /// Its DaemonSet would create the pod again.
+    /// Pods of DaemonSets are not evicted.
     DaemonSetPod,
     /// The server rejects the times of this program.
     ClockSkew,
