@@ -6,6 +6,7 @@
 //! are niceness values, which any thread may raise and none may lower without privilege, and which a thread inherits from
 //! the one that started it. So the commit thread must not be started by a worker: see [`beside_workers`].
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -62,12 +63,34 @@ pub const HEAVY_BYTES: usize = 64 * 1024;
 const HEAVY_AT_ONCE: usize = 4;
 static HEAVY: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(HEAVY_AT_ONCE)));
 
+thread_local! {
+    /// Whether a [`Heavy`] future is being polled on this thread.
+    static IS_HEAVY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the thread until dropped, also by a panic.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        IS_HEAVY.set(true);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IS_HEAVY.set(false);
+    }
+}
+
 /// A future that computes for long between its awaits, such as a write of a large object.
 ///
 /// It is polled beside the workers: tokio starts another worker for the other requests meanwhile, so that health checks
 /// and small requests go on however many large ones there are. At most [`HEAVY_AT_ONCE`] compute at the same time, in the
-/// order of their arrival; one that awaits something lets the next compute. Within a runtime of a single thread, as in
-/// tests, it is polled like any other future.
+/// order of their arrival; one that awaits something lets the next compute. Inside another one it needs no place of its
+/// own: with a place each, requests that hold the outer ones would wait for the inner ones for ever. Within a runtime of a
+/// single thread, as in tests, it is polled like any other future.
 pub struct Heavy<F> {
     inner: Pin<Box<F>>,
     slots: Arc<Semaphore>,
@@ -95,6 +118,9 @@ impl<F: Future> Future for Heavy<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
+        if IS_HEAVY.get() {
+            return this.inner.as_mut().poll(context);
+        }
         let slots = &this.slots;
         let waiting = this
             .waiting
@@ -103,6 +129,7 @@ impl<F: Future> Future for Heavy<F> {
         let _place = ready!(waiting.poll_unpin(context)).ok();
         this.waiting = None;
         let inner = this.inner.as_mut();
+        let _inside = Inside::enter();
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(|| inner.poll(context)),
             _ => inner.poll(context),
@@ -173,6 +200,17 @@ mod tests {
     }
 
     /// A future that awaits gives its place to another.
+    #[tokio::test]
+    async fn heavy_futures_inside_others_need_no_place() {
+        let slots = Arc::new(Semaphore::new(1));
+        let nested = || {
+            let inner = Heavy::among(tokio::task::yield_now(), &slots);
+            Heavy::among(inner, &slots)
+        };
+        let all = futures_util::future::join_all((0..8).map(|_| nested()));
+        tokio::time::timeout(Duration::from_mins(1), all).await.unwrap();
+    }
+
     #[tokio::test]
     async fn heavy_futures_hold_a_place_only_while_they_compute() {
         let slots = Arc::new(Semaphore::new(1));

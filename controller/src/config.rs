@@ -393,10 +393,11 @@ fn check_timing(timing: ElectionTiming) -> Result<(), ConfigError> {
             "must be longer than 1.2 times the retry period",
         ));
     }
-    if timing.lease_duration <= timing.renew_deadline {
+    // A Lease counts whole seconds.
+    if Duration::from_secs(timing.lease_duration.as_secs()) <= timing.renew_deadline {
         return Err(invalid(
             "leader-elect-lease-duration",
-            "must be longer than the renew deadline",
+            "must be longer than the renew deadline, in whole seconds",
         ));
     }
     if timing.lease_duration.as_secs() < 1 {
@@ -490,6 +491,13 @@ mod tests {
         for (arguments, expected) in [
             (
                 &["--leader-elect-renew-deadline=20s"][..],
+                "--leader-elect-lease-duration: must be longer",
+            ),
+            (
+                &[
+                    "--leader-elect-lease-duration=10.9s",
+                    "--leader-elect-renew-deadline=10.5s",
+                ],
                 "--leader-elect-lease-duration: must be longer",
             ),
             (

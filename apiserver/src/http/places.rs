@@ -146,13 +146,20 @@ impl State {
 
     fn remove(&mut self, number: u64) -> Option<Arc<Presence>> {
         let (address, presence) = self.connections.remove(&number)?;
+        if presence.standing.load(Ordering::Relaxed) != FRONT_PROXY {
+            self.release_share(address);
+        }
+        Some(presence)
+    }
+
+    /// One connection less counts for this address.
+    fn release_share(&mut self, address: IpAddr) {
         if let Some(count) = self.by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
                 self.by_address.remove(&address);
             }
         }
-        Some(presence)
     }
 }
 
@@ -169,7 +176,16 @@ impl Place {
     /// The peer is known by its certificate, or not. False if the place is kept for others.
     pub(super) fn settle(&self, peer: PeerKind) -> bool {
         match peer {
-            PeerKind::FrontProxy => self.presence.standing.store(FRONT_PROXY, Ordering::Relaxed),
+            PeerKind::FrontProxy => {
+                let mut state = self.places.lock();
+                let before = self.presence.standing.swap(FRONT_PROXY, Ordering::Relaxed);
+                if before != FRONT_PROXY
+                    && let Some((address, _)) = state.connections.get(&self.number)
+                {
+                    let address = *address;
+                    state.release_share(address);
+                }
+            }
             PeerKind::Client => self.presence.set_known(),
             PeerKind::Stranger => {
                 let limit = self.places.limits.connections;
@@ -203,6 +219,22 @@ mod tests {
     fn ended(places: &[Place]) -> Vec<usize> {
         let ended = |(at, place): (usize, &Place)| place.evicted().is_cancelled().then_some(at);
         places.iter().enumerate().filter_map(ended).collect()
+    }
+
+    #[test]
+    fn front_proxies_have_no_share() {
+        let places = Places::new(LIMITS);
+        let admit = || {
+            let place = places.admit(address(1)).unwrap();
+            assert!(place.settle(PeerKind::FrontProxy));
+            place
+        };
+        let proxies: Vec<Place> = (0..5).map(|_| admit()).collect();
+        assert_eq!(ended(&proxies), Vec::<usize>::new());
+        drop(proxies);
+        // Their places count once.
+        let held: Vec<Place> = (0..4).map(|_| places.admit(address(1)).unwrap()).collect();
+        assert_eq!(ended(&held), Vec::<usize>::new());
     }
 
     #[test]

@@ -74,13 +74,19 @@ impl Controller {
             DaemonPodAction::Wait(until) => return Ok(Outcome::Wait(until)),
             DaemonPodAction::Heartbeat => {
                 let reason = reason.unwrap_or_default();
-                self.write_heartbeat(&request, &pod, &reason).await?;
+                let is_wanted = self.write_heartbeat(&request, &pod, &reason).await?;
+                // Deletes right after the first heartbeat, without waiting for the watch to deliver it.
+                if is_wanted && state.heartbeat.is_none() && !state.is_terminating {
+                    self.delete(&pod).await?;
+                }
             }
-            DaemonPodAction::Delete => self.delete(&pod).await?,
-        }
-        // Deletes right after the first heartbeat, without waiting for the watch to deliver it.
-        if state.heartbeat.is_none() && !state.is_terminating {
-            self.delete(&pod).await?;
+            DaemonPodAction::Delete => {
+                // The request may have been canceled since this process last heard of it.
+                let current = self.writer.read(&request).await?;
+                if active_entry(&current).is_some() {
+                    self.delete(&pod).await?;
+                }
+            }
         }
         Ok(Outcome::Wait(
             state.now.checked_add(decide::HEARTBEAT_INTERVAL).ok(),
@@ -115,7 +121,13 @@ impl Controller {
         )
     }
 
-    async fn write_heartbeat(&self, request: &EvictionRequest, pod: &Pod, reason: &str) -> Result<(), Error> {
+    /// Returns whether it was written: not when the request does not want the pod to leave any more.
+    async fn write_heartbeat(
+        &self,
+        request: &EvictionRequest,
+        pod: &Pod,
+        reason: &str,
+    ) -> Result<bool, Error> {
         let owner = pod.controller_owner().map_or("the DaemonSet", |(_, name)| name);
         let message = format!("{owner} is terminating the pod due to node maintenance ({reason}).");
         let grace = pod
@@ -124,7 +136,8 @@ impl Controller {
             .unwrap_or(DEFAULT_GRACE_SECONDS)
             .max(0);
         let deleted = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        self.writer
+        let written = self
+            .writer
             .update_status(request, |request| {
                 active_entry(request)?;
                 // The server accepts only times close to its own, so each attempt takes the current time.
@@ -134,7 +147,7 @@ impl Controller {
                 status::after_heartbeat(request, &message, expected, now)
             })
             .await?;
-        Ok(())
+        Ok(written.is_some())
     }
 
     async fn delete(&self, pod: &Pod) -> Result<(), Error> {
@@ -150,9 +163,13 @@ impl Controller {
     }
 }
 
-/// The status of this interceptor in the request, if it is active and has not completed.
+/// The status of this interceptor in the request, if it is active, has not completed, and somebody wants the pod to leave.
 fn active_entry(request: &EvictionRequest) -> Option<&InterceptorStatus> {
-    let status = request.status.as_ref().filter(|_| !request.is_finished())?;
+    let is_wanted = !request.spec.requesters.is_empty() || request.is_cancellation_forbidden();
+    let status = request
+        .status
+        .as_ref()
+        .filter(|_| is_wanted && !request.is_finished())?;
     let is_active = status
         .active_interceptors
         .iter()

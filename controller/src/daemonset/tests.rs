@@ -9,9 +9,19 @@ async fn calls(target: i32, entry: &Value) -> Vec<ReceivedRequest> {
     calls_with(target, entry, &json!([])).await
 }
 
+/// The calls where the APIs respond with the body of each request.
+async fn calls_with(target: i32, entry: &Value, tolerations: &Value) -> Vec<ReceivedRequest> {
+    calls_to(target, entry, tolerations, |request| (200, request.body.clone())).await
+}
+
 /// Reconciles the request of a DaemonSet pod with priority 2000 on a node whose targets reach this priority. Returns
 /// the calls that were made.
-async fn calls_with(target: i32, entry: &Value, tolerations: &Value) -> Vec<ReceivedRequest> {
+async fn calls_to(
+    target: i32,
+    entry: &Value,
+    tolerations: &Value,
+    respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+) -> Vec<ReceivedRequest> {
     let record = json!({
         "maintenances": [{"name": "m", "stage": "Drain"}],
         "targets": [{"podType": "DaemonSet", "podPriority": target}],
@@ -34,7 +44,7 @@ async fn calls_with(target: i32, entry: &Value, tolerations: &Value) -> Vec<Rece
         },
     });
     let maintenance = json!({"metadata": {"name": "m"}, "spec": {"stage": "Drain", "reason": "OS upgrade"}});
-    let (clients, received) = api_double(|request| (200, request.body.clone()));
+    let (clients, received) = api_double(respond);
     let stores = Stores {
         requests: Store::synced_with(vec![typed(request)]),
         maintenances: Store::synced_with(vec![typed(maintenance)]),
@@ -65,6 +75,48 @@ async fn targeted_pod_is_deleted_after_a_heartbeat() {
     assert_eq!(entry["expectedFinishTime"], "1970-01-01T00:17:40Z");
     assert_eq!(received[1].path, "/api/v1/namespaces/shop/pods/agent");
     assert_eq!(received[1].body["preconditions"]["uid"], "uid-1");
+}
+
+/// The store is behind: the request has been canceled, or nobody wants the pod to leave any more.
+#[tokio::test]
+async fn pod_of_a_canceled_request_is_not_deleted() {
+    let entries = [
+        json!({"name": DAEMON_SET_INTERCEPTOR}),
+        json!({"name": DAEMON_SET_INTERCEPTOR, "startTime": "1970-01-01T00:16:30Z",
+            "heartbeatTime": "1970-01-01T00:16:30Z"}),
+    ];
+    for entry in entries {
+        for (requesters, conditions) in [
+            (json!([]), json!([])),
+            (
+                json!([{"name": "nodemaintenance.k8s.io"}]),
+                json!([{"type": "Canceled", "status": "True", "reason": "NoRequesters", "message": "",
+                "lastTransitionTime": "1970-01-01T00:16:40Z"}]),
+            ),
+        ] {
+            let canceled = json!({
+                "metadata": {"name": "uid-1", "namespace": "shop", "resourceVersion": "2"},
+                "spec": {"target": {"pod": {"name": "agent", "uid": "uid-1"}}, "requesters": requesters},
+                "status": {
+                    "targetInterceptors": [{"name": DAEMON_SET_INTERCEPTOR}],
+                    "activeInterceptors": [DAEMON_SET_INTERCEPTOR],
+                    "interceptors": [entry],
+                    "conditions": conditions,
+                },
+            });
+            let conflict = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 409,
+                "reason": "Conflict", "message": "modified", "metadata": {}});
+            let received = calls_to(2000, &entry, &json!([]), move |request| {
+                match request.method.as_str() {
+                    "GET" => (200, canceled.clone()),
+                    _ => (409, conflict.clone()),
+                }
+            })
+            .await;
+            let methods: Vec<_> = received.iter().map(|received| received.method.as_str()).collect();
+            assert!(!methods.contains(&"DELETE"), "{methods:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -106,6 +106,10 @@ impl Rules {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 Ok(Matching::Unknown(UnusableRule { name, why }))
             };
+            // The watch of namespaces may be behind that of pods.
+            if namespace.is_none() && object.spec.namespace_selector.is_some() {
+                return unknown(format!("namespace {} is not known yet", pod.namespace()));
+            }
             let rule = match &*self.get_or_compile(&object) {
                 Ok(rule) => Arc::clone(rule),
                 Err(_)

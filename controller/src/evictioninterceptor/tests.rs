@@ -71,6 +71,23 @@ async fn complete_pods_are_listed_only_when_a_selector_matches() {
     }
 }
 
+/// The watch of namespaces may be behind that of pods: a rule must not be skipped for that.
+#[tokio::test]
+async fn rule_for_namespaces_makes_pods_of_an_unknown_namespace_wait() {
+    let (clients, _) = api_double(|_| (200, json!({})));
+    let mut object = (*interceptor(1, &json!({}))).clone();
+    object.spec.match_conditions.clear();
+    object.spec.namespace_selector = Some(typed(json!({"matchLabels": {"team": "a"}})));
+    let mut stores = empty_stores();
+    let pod = pod(&json!({"metadata": {"labels": {"app": "db"}}}));
+    stores.interceptors = Store::synced_with(vec![object]);
+    let context = context(stores, clients, &clock_at(0));
+    let rules = Rules::default();
+    let matching = rules.matching(&context.stores, &context.clients.host, &pod);
+    let matching = matching.await.unwrap();
+    assert!(matches!(matching, rules::Matching::Unknown(_)), "{matching:?}");
+}
+
 #[tokio::test]
 async fn rule_that_cannot_be_compiled_is_reported_and_makes_its_pods_wait() {
     let (clients, received) = api_double(|_| (200, json!({"metadata": {"name": "a.example.com"}})));

@@ -146,7 +146,16 @@ impl RequestWriter {
         Ok(Arc::new(patched?))
     }
 
-    /// Writes the status that `change` returns, and writes nothing when it returns `None`. After a write conflict it is
+    /// Reads the request as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] of the call.
+    pub async fn read(&self, request: &EvictionRequest) -> Result<Arc<EvictionRequest>, Error> {
+        Ok(Arc::new(call(self.requests(request).get(name(request))).await?))
+    }
+
+    /// Writes the status that `change` returns. Writes nothing and returns `None` when it returns `None`. After a write conflict it is
     /// called again with the current request. The server accepts only times close to its own, so `change` must take the
     /// time itself.
     ///
@@ -157,19 +166,19 @@ impl RequestWriter {
         &self,
         request: &EvictionRequest,
         change: impl Fn(&EvictionRequest) -> Option<EvictionRequestStatus>,
-    ) -> Result<Arc<EvictionRequest>, Error> {
+    ) -> Result<Option<Arc<EvictionRequest>>, Error> {
         let mut current = Arc::new(request.clone());
         let mut conflicts = 0;
         loop {
             let Some(after) = change(&current) else {
-                return Ok(current);
+                return Ok(None);
             };
             match self.write_status(&current, &after).await {
                 Err(error) if error.is_conflict() && conflicts < CONFLICT_RETRIES => {
                     conflicts += 1;
-                    current = Arc::new(call(self.requests(request).get(name(request))).await?);
+                    current = self.read(request).await?;
                 }
-                written => return written,
+                written => return written.map(Some),
             }
         }
     }

@@ -87,7 +87,9 @@ impl PlanExecutor {
                 continue;
             };
             let item = Item::Request(pod.uid.clone());
-            if failed_nodes.contains(&pod.node) || !lock(&self.pace).is_due(&item, begun) {
+            let has_failed_node =
+                failed_nodes.contains(&pod.node) && !matches!(action, RequestAction::Withdraw);
+            if has_failed_node || !lock(&self.pace).is_due(&item, begun) {
                 continue;
             }
             if due.len() >= MAX_REQUESTS_PER_PLAN {

@@ -15,7 +15,7 @@ mod json_schema;
 mod object_meta;
 pub mod openapi;
 mod structural;
-mod time;
+pub(crate) mod time;
 
 pub use json_schema::SchemaError;
 pub(crate) use object_meta::object_meta;

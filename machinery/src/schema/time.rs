@@ -10,7 +10,7 @@ pub(super) const ZERO: &str = "0001-01-01T00:00:00Z";
 /// # Errors
 ///
 /// [`DecodeError::TimeSyntax`], [`DecodeError::TimeRange`] or [`DecodeError::TimeTrailing`].
-pub(super) fn normalized(text: &str) -> Result<Option<String>, DecodeError> {
+pub(crate) fn normalized(text: &str) -> Result<Option<String>, DecodeError> {
     let mut reader = Reader { text, at: 0 };
     let year = reader.digits(4, "2006")?;
     reader.literal(b'-', "-")?;

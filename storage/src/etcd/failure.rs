@@ -22,7 +22,7 @@ pub(super) enum Failure {
     Compacted,
     /// It was not executed: the revision is in the future.
     Future,
-    /// It was not executed: etcd is full.
+    /// etcd is full. A write that made it full was executed.
     NoSpace,
     /// It was not executed: it is larger than etcd accepts.
     TooLarge,

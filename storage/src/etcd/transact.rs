@@ -91,12 +91,16 @@ impl Parts {
             let txn = &txn;
             let call = |mut connection: Connection| async move { connection.kv.txn(txn.clone()).await };
             let sent = self.members.write(request, call).await?;
-            let answer = sent.map_err(|failure| {
-                if matches!(failure, Failure::Doubtful(_)) {
-                    self.metrics.unknown.inc();
+            let answer = match sent {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    let failure = Box::pin(self.settled(failure, key, base)).await;
+                    if matches!(failure, Failure::Doubtful(_)) {
+                        self.metrics.unknown.inc();
+                    }
+                    return Err(failure.of_write());
                 }
-                failure.of_write()
-            })?;
+            };
             let at = revision_of(&answer);
             if answer.succeeded() {
                 if marker.is_none() {
@@ -114,6 +118,23 @@ impl Parts {
                     current,
                 });
             }
+        }
+    }
+
+    /// The write that exceeds etcd's quota is applied, and all the same answered with its error. Whether this one was is
+    /// read from the key, which is still as the write expected it if it was not.
+    async fn settled(&self, failure: Failure, key: &Key, base: i64) -> Failure {
+        if failure != Failure::NoSpace {
+            return failure;
+        }
+        let found = match self.get(key).await {
+            Ok(read) => read.entry.map_or(0, |entry| number(entry.modified)),
+            Err(error) => return Failure::Doubtful(format!("etcd is full: {error}")),
+        };
+        if found == base {
+            failure
+        } else {
+            Failure::Doubtful("etcd became full with this write".to_owned())
         }
     }
 

@@ -240,7 +240,7 @@ impl<S: Store> ResourceStore<S> {
             let name = endpoint.name_of(&object);
             return Err(ApiError::forbidden(endpoint.group_resource(), &name, why));
         }
-        self.set_hold(endpoint, &mut object, is_held && !context.namespace_terminating);
+        let has_changed = self.set_hold(endpoint, &mut object, is_held && !context.namespace_terminating);
         let grace = self
             .resource
             .capabilities
@@ -249,6 +249,10 @@ impl<S: Store> ResourceStore<S> {
         let collection = endpoint.face().collection_finalizers();
         let is_unheld = |finalizer: &str| strategy.is_released(&object, finalizer);
         let deletion = deletion::decide(&object, options, &collection, is_unheld, grace, context.now);
+        let deletion = match deletion {
+            Deletion::Unchanged if has_changed => Deletion::Mark(object.clone()),
+            other => other,
+        };
         Ok(match deletion {
             Deletion::Unchanged => DeleteStep::Done(Deleted::Marked(Written::from_entry(entry.clone()))),
             Deletion::Remove if options.dry_run => DeleteStep::Done(Deleted::Removed {
@@ -295,7 +299,7 @@ impl<S: Store> ResourceStore<S> {
 
     /// Adds the finalizer by which finalizers that only the endpoint's version shows hold the object, or removes those that
     /// a delete in any version ends.
-    fn set_hold(&self, endpoint: &Endpoint, object: &mut Value, is_held: bool) {
+    fn set_hold(&self, endpoint: &Endpoint, object: &mut Value, is_held: bool) -> bool {
         let holds: Vec<&str> = self
             .resource
             .faces
@@ -303,7 +307,7 @@ impl<S: Store> ResourceStore<S> {
             .filter_map(|face| Some(face.alias?.hold))
             .collect();
         if holds.is_empty() {
-            return;
+            return false;
         }
         let mut finalizers = metadata::strings(object, "finalizers");
         let before = finalizers.clone();
@@ -311,9 +315,11 @@ impl<S: Store> ResourceStore<S> {
         if let Some(alias) = endpoint.face().alias.filter(|_| is_held) {
             finalizers.push(alias.hold.to_owned());
         }
-        if finalizers != before {
+        let has_changed = finalizers != before;
+        if has_changed {
             metadata_mut(object).insert("finalizers".to_owned(), json!(finalizers));
         }
+        has_changed
     }
 }
 

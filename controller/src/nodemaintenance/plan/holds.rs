@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use drydock_proto::kinds::nodemaintenance::MAX_CORDONED_BEFORE;
 
-use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts};
+use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, RecordSource};
 use crate::nodemaintenance::node_state::HoldingMaintenance;
 
 /// What holds one node.
@@ -67,7 +67,10 @@ pub(super) fn find_holds(state: &ClusterState) -> Vec<Hold> {
         for named in &record.maintenances {
             let found = by_name.get(named.name.as_str()).copied();
             let maintenance = found.and_then(|found| state.maintenances.get(found));
-            hold.was_unschedulable |= found.is_some_and(|found| knows(found, node));
+            // A recovered record has taken `cordonedBefore` into account, and whether the node is the same one.
+            if node.record_source != RecordSource::Recovered {
+                hold.was_unschedulable |= found.is_some_and(|found| knows(found, node));
+            }
             match hold_state(maintenance, named, index) {
                 HoldState::Active | HoldState::Ended => {}
                 HoldState::Starting => hold.kept.push(named.clone()),

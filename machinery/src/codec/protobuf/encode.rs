@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::wire::{write_bytes_key, write_varint, write_varint_key};
+use crate::schema::time;
 
 /// A member of an object does not have the type of its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +75,12 @@ fn write(value: &Value, field: &Field, out: &mut Vec<u8>) -> Result<(), Unfit> {
             }
         }
         (FieldKind::Time, Value::String(text)) => {
-            let time: Timestamp = text.parse().map_err(|_| Unfit::Here)?;
+            let time = match text.parse::<Timestamp>() {
+                Ok(time) => time,
+                // A time beyond the range is left out: one object must not make lists of all objects fail.
+                Err(_) if time::normalized(text).is_ok() => return Ok(()),
+                Err(_) => return Err(Unfit::Here),
+            };
             delimited(number, out, |out| {
                 write_varint_key(1, out);
                 write_varint(time.as_second().cast_unsigned(), out);

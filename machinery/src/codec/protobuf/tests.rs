@@ -154,6 +154,19 @@ fn zero_values_are_absent_unless_the_schema_tells_them_apart() {
     );
 }
 
+/// One object must not make lists of all objects fail.
+#[test]
+fn a_time_beyond_the_range_is_left_out() {
+    let object = |time: &str| {
+        json!({"kind": "EvictionRequest", "apiVersion": "coordination.k8s.io/v1alpha3",
+            "metadata": {"name": "a", "creationTimestamp": time}, "spec": {}})
+    };
+    let message = &COORDINATION_V1ALPHA3_EVICTION_REQUEST;
+    let late = encode(&object("9999-12-31T23:59:59Z"), message).unwrap();
+    let early = encode(&object("2026-01-01T00:00:00Z"), message).unwrap();
+    assert!(late.len() < early.len());
+}
+
 #[test]
 fn a_status_is_written_as_kubernetes_does() {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "m",
