@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use tokio::process::Command;
-use tokio::time::timeout;
 
-use crate::stage::{PATIENCE, together};
+use crate::stage::{ends_with_done, together};
 
 #[tokio::test]
 async fn go_clients_speak_protobuf_cbor_and_websocket() -> Result<()> {
@@ -24,23 +23,12 @@ async fn go_clients_speak_protobuf_cbor_and_websocket() -> Result<()> {
         built.status.success(),
         "the Go program could not be built: see standard error"
     );
-    let output = Command::new(String::from_utf8(built.stdout)?.trim_end())
+    let mut client = Command::new(String::from_utf8(built.stdout)?.trim_end());
+    client
         .arg("-kubeconfig")
         .arg(stage.control_plane().admin_kubeconfig())
         .args(["-prefix", "go-encodings"])
         .env("KUBE_FEATURE_ClientsAllowCBOR", "true")
-        .env("KUBE_FEATURE_ClientsPreferCBOR", "true")
-        .env_remove("HTTPS_PROXY")
-        .env_remove("https_proxy")
-        .kill_on_drop(true)
-        .output();
-    let output = timeout(PATIENCE, output)
-        .await
-        .context("the clients did not end")??;
-    let (printed, error) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    ensure!(output.status.success() && printed == "done\n", "{printed}{error}");
-    Ok(())
+        .env("KUBE_FEATURE_ClientsPreferCBOR", "true");
+    ends_with_done(&mut client).await
 }

@@ -14,7 +14,9 @@ pub(crate) use drydock_tests::objects::{
     ROOT, condition, eviction_request, idle_maintenance, interceptor, is_true, requests_of,
 };
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::sync::{Mutex, OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::time::timeout;
 
 /// The deadline of every wait: seconds on an idle machine, more on a busy one.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -140,6 +142,24 @@ impl Stage {
 /// A UID from a number of the test file and one of the object.
 pub(crate) fn uid(file: u16, number: u64) -> String {
     format!("{file:08x}-0000-4000-8000-{number:012x}")
+}
+
+/// Runs a client program, which prints `done` when its checks passed.
+pub(crate) async fn ends_with_done(client: &mut Command) -> Result<()> {
+    let output = client
+        .env_remove("HTTPS_PROXY")
+        .env_remove("https_proxy")
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(PATIENCE, output)
+        .await
+        .context("the client did not end")??;
+    let (printed, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    ensure!(output.status.success() && printed == "done\n", "{printed}{error}");
+    Ok(())
 }
 
 /// The text of a JSON member.
