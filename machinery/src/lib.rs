@@ -10,6 +10,7 @@
 //! - [`names`]: name syntax, and the names allowed for requesters and interceptors.
 //! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
+//! - [`policy_expression`]: CEL of admission policies, as Kubernetes evaluates it.
 //! - [`table`]: columns and cells for `kubectl get`.
 //! - [`websocket`]: the frames of watches over WebSocket.
 //! - [`clock`]: the current time as an argument.
@@ -24,6 +25,7 @@ pub mod field_error;
 pub mod names;
 pub mod object_meta;
 pub mod patch;
+pub mod policy_expression;
 pub mod schema;
 pub mod selector;
 pub mod table;
