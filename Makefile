@@ -99,5 +99,5 @@ fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
 	done
 
 .PHONY: bench
-bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/http/main.rs
-	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http
+bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/{http,drain}/main.rs
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http --bench drain
