@@ -9,10 +9,11 @@ use super::*;
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
-use crate::registry::admission::Operation;
+use crate::registry::admission::{Operation, Options};
 use crate::registry::part::Part;
 use crate::registry::registration::Registration;
 use crate::registry::{evictionrequest, nodemaintenance};
+use crate::request::options::WriteOptions;
 use crate::request::{UserInfo, Warnings};
 
 /// A cluster in which the user has the listed rights: `pods/NAMESPACE/NAME` to delete a pod, `VERB RESOURCE/NAMESPACE/NAME` for
@@ -170,6 +171,7 @@ impl Write {
             user_agent: "",
             warnings: &warnings,
         };
+        let options = WriteOptions::default();
         let write = WriteAttributes {
             operation: self.operation,
             resource: &resource,
@@ -180,6 +182,9 @@ impl Write {
             name: "x",
             object: self.object.as_ref(),
             old: self.old.as_ref(),
+            revision: None,
+            options: Options::Write(&options),
+            of_collection: false,
             dry_run: true,
         };
         let outcome = async {
