@@ -21,7 +21,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission;
+use crate::admission::cluster_policy::ClusterPolicy;
+use crate::admission::{self, EnabledPlugins, PluginName};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
@@ -139,6 +140,7 @@ pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
         host: Arc::<KubeHost>::clone(&host),
         certificate: CertificateSource::Files { certificate, key },
         resources,
+        plugins: config.plugins,
         extend: Box::new(|_, _| Extended::default()),
     };
     base.serve(config.server, store, parts).await?;
@@ -185,6 +187,8 @@ pub struct ServerParts<S: Store> {
     pub certificate: CertificateSource,
     /// Everything that is served.
     pub resources: Vec<Arc<Resource>>,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Called once the listener is bound.
     pub extend: Extend<S>,
 }
@@ -267,10 +271,11 @@ impl Base {
             host,
             certificate,
             resources,
+            plugins,
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
-        let access = self.access(&host, &config)?;
+        let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
         let listener = Listener::bind(config.address)
@@ -287,7 +292,7 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let (health, filled) = self.health(&store, &host);
+        let (health, filled) = self.health(&store, &host, &access.admission);
         let mut tasks = JoinSet::new();
         tasks.spawn(run_once_filled(
             caches.clone(),
@@ -331,7 +336,12 @@ impl Base {
         ended
     }
 
-    fn access(&self, host: &Arc<dyn Host>, config: &ServerConfig) -> Result<Access, RunError> {
+    fn access(
+        &self,
+        host: &Arc<dyn Host>,
+        plugins: &EnabledPlugins,
+        config: &ServerConfig,
+    ) -> Result<Access, RunError> {
         let reviews = Reviews::new(Arc::clone(host), config.review_ttls)
             .map_err(|_| RunError::Machine("randomness"))?;
         let reviews = Arc::new(reviews);
@@ -341,11 +351,10 @@ impl Base {
             self.metrics.clone(),
         ));
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
-        let admission = Arc::new(admission::Chain::new(
-            Arc::clone(host),
-            Arc::clone(&authorizer),
-            own_node,
-        ));
+        let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
+            .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
+            .with_policy(ClusterPolicy::of_host(host, Arc::clone(&self.clock), plugins));
+        let admission = Arc::new(admission);
         Ok(Access {
             reviews,
             authorizer,
@@ -396,11 +405,17 @@ impl Base {
     }
 
     /// The health checks, and the mark to set when the caches are filled.
-    fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
+    fn health<S: Backend>(
+        &self,
+        store: &S,
+        host: &Arc<dyn Host>,
+        admission: &Arc<admission::Chain>,
+    ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let (ready, store) = (store.clone(), store.clone());
-        let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
+        let (host, admission) = (Arc::clone(host), Arc::clone(admission));
+        let unready = self.stages.unready().clone();
         let health = health
             .check("etcd", Scope::Live, move || match store.health() {
                 StoreHealth::Failed(reason) => Err(reason),
@@ -412,10 +427,12 @@ impl Base {
                 StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
             })
             .check("informer-sync", Scope::Ready, move || {
-                if host.is_synced() {
-                    Ok(())
-                } else {
-                    Err("the host's objects are not loaded yet".to_owned())
+                if !host.is_synced() {
+                    return Err("the host's namespaces or nodes are not loaded yet".to_owned());
+                }
+                match admission.not_loaded() {
+                    missing if missing.is_empty() => Ok(()),
+                    missing => Err(format!("not loaded yet: {}", missing.join("; "))),
                 }
             })
             .check("shutdown", Scope::Ready, move || {

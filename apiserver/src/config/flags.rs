@@ -10,6 +10,7 @@ use std::{
 use clap::Args;
 
 use super::{
+    admission::AdmissionFlags,
     error::ConfigError,
     settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
     storage::StorageFlags,
@@ -30,6 +31,8 @@ use crate::{
 pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
+    #[command(flatten)]
+    admission: AdmissionFlags,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -242,6 +245,7 @@ impl ServeFlags {
         Ok(ServeConfig {
             host,
             authentication,
+            plugins: self.admission.validated()?,
             server,
         })
     }

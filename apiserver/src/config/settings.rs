@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::values::Durability;
 use crate::{
+    admission::EnabledPlugins,
     filters::InFlightLimits,
     host::{
         kube::{AuthenticationOverrides, HostConfig},
@@ -21,6 +22,8 @@ pub struct ServeConfig {
     pub host: HostConfig,
     /// Authentication settings that replace those of the host.
     pub authentication: AuthenticationOverrides,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Settings common to `serve` and `standalone`.
     pub server: ServerConfig,
 }
