@@ -8,6 +8,7 @@
 //! - [`field_error`]: field paths and validation errors.
 //! - [`object_meta`]: validation of `metadata`.
 //! - [`names`]: name syntax, and the names allowed for requesters and interceptors.
+//! - [`interceptors`]: the sources of a pod's interceptors, merged into one order.
 //! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
 //! - [`table`]: columns and cells for `kubectl get`.
@@ -21,6 +22,7 @@ mod duration;
 pub mod excerpt;
 pub mod expression;
 pub mod field_error;
+pub mod interceptors;
 pub mod names;
 pub mod object_meta;
 pub mod patch;

@@ -30,7 +30,7 @@ use crate::{
         streams::PeerKind,
     },
     metrics::{Exposition, Metrics},
-    request::{RequestContext, Warnings, info::user_agent},
+    request::{AuditRecord, RequestContext, Warnings, info::user_agent},
 };
 
 /// What follows the filters: discovery, OpenAPI and the resources.
@@ -129,6 +129,7 @@ impl<H: Handler> Chain<H> {
             user: identity.user,
             impersonator: identity.impersonator,
             audit_id: state.audit_id.clone(),
+            audit: AuditRecord::default(),
             received: state.received,
             deadline,
             warnings: state.warnings.clone(),

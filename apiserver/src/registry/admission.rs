@@ -11,7 +11,8 @@ use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::part::Part;
 use super::resource::Resource;
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
+use crate::request::audit::TARGET_AUTHORIZATION;
 use crate::request::options::{DeleteOptions, WriteOptions};
 
 /// The kind of write.
@@ -73,6 +74,20 @@ impl WriteAttributes<'_> {
             Some(object) if self.endpoint.face().alias.is_some() => self.endpoint.name_of(object),
             _ => Cow::Borrowed(self.name),
         }
+    }
+
+    /// Tells the audit log how a review of the rights on what the write is about has ended, unless it could not be made.
+    ///
+    /// # Errors
+    /// The outcome itself.
+    pub fn record_target_authorization(&self, outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+        let decision = match &outcome {
+            Ok(()) => "allow",
+            Err(error) if error.is(Reason::Forbidden) => "forbid",
+            Err(_) => return outcome,
+        };
+        self.caller.audit.annotate(TARGET_AUTHORIZATION, decision);
+        outcome
     }
 
     /// Whether an update changes only managed fields and the resourceVersion. Storage migrations send such updates, and their

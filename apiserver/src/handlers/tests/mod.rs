@@ -35,7 +35,7 @@ use crate::registry::attributes;
 use crate::registry::kinds::REGISTRATIONS;
 use crate::registry::registration::Registration;
 use crate::registry::{evictioninterceptor, evictionrequest};
-use crate::request::{Query, RequestInfo, UserInfo, Warnings};
+use crate::request::{AuditRecord, Query, RequestInfo, UserInfo, Warnings};
 
 /// A registered kind, and where its objects are.
 #[derive(Clone, Copy)]
@@ -228,6 +228,7 @@ impl<S: Store> Served<S> {
             }),
             impersonator: None,
             audit_id: HeaderValue::from_static("id"),
+            audit: AuditRecord::default(),
             received: tokio::time::Instant::now(),
             deadline: None,
             warnings: Warnings::default(),
