@@ -18,6 +18,7 @@ use crate::registry::endpoint::Endpoint;
 use crate::registry::metadata::metadata_mut;
 use crate::registry::part::Part;
 use crate::registry::resource::metadata_text;
+use crate::request::AuditRecord;
 use crate::request::options::{DeleteOptions, Propagation, WriteOptions};
 
 /// The phase of admission.
@@ -236,9 +237,10 @@ impl<'a> Attributes<'a> {
         self.write.caller.warnings.add(text);
     }
 
-    /// Adds an annotation to the audit event of the request.
-    pub fn annotate(&self, key: &str, value: &str) {
-        tracing::debug!(key, value, "audit annotation");
+    /// The audit record of the request, for annotations.
+    #[must_use]
+    pub const fn audit(&self) -> &AuditRecord {
+        self.write.caller.audit
     }
 }
 
