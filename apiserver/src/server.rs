@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission;
+use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
@@ -76,6 +77,9 @@ pub enum RunError {
         /// The version.
         version: &'static str,
     },
+    /// The audit log cannot be started.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] backend::OpenError),
@@ -270,6 +274,7 @@ impl Base {
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
+        let auditor = self.auditor(&config).await?;
         let access = self.access(&host, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
@@ -310,6 +315,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            auditor: auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
@@ -326,9 +332,23 @@ impl Base {
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
+        if let Some(auditor) = auditor {
+            auditor.close().await;
+        }
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
+    }
+
+    /// The audit log, if there is a policy.
+    async fn auditor(&self, config: &ServerConfig) -> Result<Option<Arc<Auditor>>, RunError> {
+        let Some(settings) = &config.audit else {
+            return Ok(None);
+        };
+        let metrics = self.metrics.audit().clone();
+        Ok(Some(
+            Auditor::start(settings, Arc::clone(&self.clock), metrics).await?,
+        ))
     }
 
     fn access(&self, host: &Arc<dyn Host>, config: &ServerConfig) -> Result<Access, RunError> {
@@ -341,11 +361,12 @@ impl Base {
             self.metrics.clone(),
         ));
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
-        let admission = Arc::new(admission::Chain::new(
-            Arc::clone(host),
-            Arc::clone(&authorizer),
-            own_node,
-        ));
+        let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node);
+        let admission = Arc::new(if config.enforce_owner_references {
+            admission.enforcing_owner_references()
+        } else {
+            admission
+        });
         Ok(Access {
             reviews,
             authorizer,

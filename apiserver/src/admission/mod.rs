@@ -7,10 +7,12 @@
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
 //! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
 //! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
+//! - [`owner_references`], if it is switched on: owners that the user may not block or have the object deleted by;
 //! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
 mod namespace_lifecycle;
 mod node_access;
+mod owner_references;
 mod rule;
 mod status_access;
 mod target_access;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
+pub use self::owner_references::OWNER_REFERENCES;
 use self::rule::{Access, Rule};
 use crate::authorization::{Authorizer, Decision, denial};
 use crate::error::ApiError;

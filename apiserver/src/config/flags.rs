@@ -10,12 +10,14 @@ use std::{
 use clap::Args;
 
 use super::{
+    audit::AuditFlags,
     error::ConfigError,
     settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
     storage::StorageFlags,
     values::{GoDuration, parse_tls_version},
 };
 use crate::{
+    admission::OWNER_REFERENCES,
     authorization::DEFAULT_ALWAYS_ALLOW,
     filters::InFlightLimits,
     host::{
@@ -203,6 +205,15 @@ pub struct ServerFlags {
         value_name = "NAMES"
     )]
     allowed_reserved_names: Vec<String>,
+    /// Admission rules that are off by default: `OwnerReferencesPermissionEnforcement`.
+    #[arg(
+        long,
+        env = "DRYDOCK_ENABLE_ADMISSION_PLUGINS",
+        value_delimiter = ',',
+        value_parser = [OWNER_REFERENCES],
+        value_name = "NAMES"
+    )]
+    enable_admission_plugins: Vec<String>,
     /// For tests: compare caches with the store this often, and abort the process if they differ.
     #[arg(
         long,
@@ -211,6 +222,8 @@ pub struct ServerFlags {
         value_name = "DURATION"
     )]
     debug_cache_check_period: Option<GoDuration>,
+    #[command(flatten)]
+    audit: Box<AuditFlags>,
     /// Format of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -364,8 +377,10 @@ impl ServerFlags {
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
             },
             allowed_reserved_names: self.allowed_reserved_names,
+            enforce_owner_references: !self.enable_admission_plugins.is_empty(),
             debug_cache_check_period: self.debug_cache_check_period.map(|period| period.0),
             storage,
+            audit: self.audit.validated()?,
             log: LogConfig {
                 format: self.log_format,
                 level: self.log_level,

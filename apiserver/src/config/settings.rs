@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::values::Durability;
 use crate::{
+    audit::AuditSettings,
     filters::InFlightLimits,
     host::{
         kube::{AuthenticationOverrides, HostConfig},
@@ -46,8 +47,12 @@ pub struct ServerConfig {
     pub review_ttls: ReviewTtls,
     /// Requester and interceptor names under `k8s.io` that are allowed in addition to the built-in ones.
     pub allowed_reserved_names: Vec<String>,
+    /// Whether setting owner references needs further rights.
+    pub enforce_owner_references: bool,
     /// The store.
     pub storage: StorageConfig,
+    /// The audit log, if there is a policy.
+    pub audit: Option<AuditSettings>,
     /// The log.
     pub log: LogConfig,
     /// For tests: how often caches are compared with the store. The process aborts if they differ.
