@@ -5,6 +5,7 @@
 //! overrides the default. The program lists its commands; [`parse`] reads the command line of any program.
 
 mod admission;
+mod audit;
 mod error;
 mod etcd;
 mod file;

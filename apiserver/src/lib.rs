@@ -5,6 +5,7 @@
 //! at [`server`].
 
 pub mod admission;
+pub mod audit;
 pub mod authorization;
 pub mod backend;
 mod backups;

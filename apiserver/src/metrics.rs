@@ -3,6 +3,7 @@
 //! Names and labels are those of Kubernetes API servers, so that existing dashboards work. Label values come from what
 //! the server serves and never from free text of a request, so that clients cannot create series at will.
 
+mod audit;
 mod exposition;
 mod flow_control;
 mod labels;
@@ -18,6 +19,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 pub use self::{
+    audit::AuditMetrics,
     exposition::Exposition,
     flow_control::{FlowExecuting, FlowMetrics, FlowWaiting},
     labels::{Outcome, RequestLabels, ServedResource},
@@ -83,6 +85,7 @@ pub struct Metrics {
     authorization_calls: Family<CallLabels, Counter>,
     authorization_call_seconds: Histograms<CallLabels>,
     flow: FlowMetrics,
+    audit: AuditMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -126,6 +129,7 @@ impl Metrics {
             authorization_calls: new(r, "apiserver_delegated_authz_request", "Access reviews asked of the host"),
             authorization_call_seconds: histograms(r, "apiserver_delegated_authz_request_duration_seconds", "Time of access reviews", CALL_SECONDS),
             flow: FlowMetrics::register(r),
+            audit: AuditMetrics::register(r),
         }
     }
 
@@ -133,6 +137,12 @@ impl Metrics {
     #[must_use]
     pub fn labels(&self, info: &RequestInfo, dry_run: bool) -> Option<RequestLabels> {
         RequestLabels::of(&self.served, info, dry_run)
+    }
+
+    /// The metrics of the audit log.
+    #[must_use]
+    pub fn audit(&self) -> &AuditMetrics {
+        &self.audit
     }
 
     /// The metrics of flow control.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::cluster_policy::ClusterPolicy;
 use crate::admission::{self, EnabledPlugins, PluginName};
+use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
@@ -77,6 +78,9 @@ pub enum RunError {
         /// The version.
         version: &'static str,
     },
+    /// The audit log cannot be started.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] backend::OpenError),
@@ -275,6 +279,7 @@ impl Base {
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
+        let auditor = self.auditor(&config).await?;
         let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
@@ -315,6 +320,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            auditor: auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
@@ -331,9 +337,23 @@ impl Base {
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
+        if let Some(auditor) = auditor {
+            auditor.close().await;
+        }
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
+    }
+
+    /// The audit log, if there is a policy.
+    async fn auditor(&self, config: &ServerConfig) -> Result<Option<Arc<Auditor>>, RunError> {
+        let Some(settings) = &config.audit else {
+            return Ok(None);
+        };
+        let metrics = self.metrics.audit().clone();
+        Ok(Some(
+            Auditor::start(settings, Arc::clone(&self.clock), metrics).await?,
+        ))
     }
 
     fn access(
@@ -353,6 +373,7 @@ impl Base {
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
         let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
             .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
+            .enforcing_owner_references(plugins.has(PluginName::OwnerReferencesPermissionEnforcement))
             .with_policy(ClusterPolicy::of_host(host, Arc::clone(&self.clock), plugins));
         let admission = Arc::new(admission);
         Ok(Access {

@@ -8,6 +8,9 @@ pub enum PluginName {
     /// Rejects new objects in namespaces that are missing or being deleted.
     #[value(name = "NamespaceLifecycle")]
     NamespaceLifecycle,
+    /// Rejects owner references that need rights which the user does not have. Off by default, as in kube-apiserver.
+    #[value(name = "OwnerReferencesPermissionEnforcement")]
+    OwnerReferencesPermissionEnforcement,
     /// Runs `MutatingAdmissionPolicy` objects.
     #[value(name = "MutatingAdmissionPolicy")]
     MutatingAdmissionPolicy,
@@ -28,6 +31,7 @@ impl PluginName {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NamespaceLifecycle => "NamespaceLifecycle",
+            Self::OwnerReferencesPermissionEnforcement => "OwnerReferencesPermissionEnforcement",
             Self::MutatingAdmissionPolicy => "MutatingAdmissionPolicy",
             Self::MutatingAdmissionWebhook => "MutatingAdmissionWebhook",
             Self::ValidatingAdmissionPolicy => "ValidatingAdmissionPolicy",
@@ -42,27 +46,29 @@ impl fmt::Display for PluginName {
     }
 }
 
-/// Which plugins run: all but those that are disabled.
+/// Which plugins run: those of the default and those that are enabled, without those that are disabled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnabledPlugins {
+    enabled: Vec<PluginName>,
     disabled: Vec<PluginName>,
 }
 
 impl EnabledPlugins {
-    /// The plugins by two flags. All are enabled unless they are named by `disabled`.
+    /// The plugins by two flags. All but `OwnerReferencesPermissionEnforcement` run by default.
     ///
     /// # Errors
     /// A plugin that both flags name.
-    pub fn new(enabled: &[PluginName], disabled: Vec<PluginName>) -> Result<Self, PluginName> {
+    pub fn new(enabled: Vec<PluginName>, disabled: Vec<PluginName>) -> Result<Self, PluginName> {
         match disabled.iter().find(|name| enabled.contains(name)) {
             Some(both) => Err(*both),
-            None => Ok(Self { disabled }),
+            None => Ok(Self { enabled, disabled }),
         }
     }
 
     /// Whether a plugin runs.
     #[must_use]
     pub fn has(&self, name: PluginName) -> bool {
-        !self.disabled.contains(&name)
+        let by_default = name != PluginName::OwnerReferencesPermissionEnforcement;
+        (by_default || self.enabled.contains(&name)) && !self.disabled.contains(&name)
     }
 }

@@ -17,6 +17,7 @@
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
 //! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
 //! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
+//! - [`owner_references`], if it is switched on: owners that the user may not block or have the object deleted by;
 //! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
 pub mod attributes;
@@ -27,6 +28,7 @@ mod enabled;
 pub mod matching;
 mod namespace_lifecycle;
 mod node_access;
+mod owner_references;
 pub mod plugin;
 mod rule;
 mod status_access;

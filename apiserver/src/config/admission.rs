@@ -8,7 +8,7 @@ use crate::admission::{EnabledPlugins, PluginName};
 /// Flags of admission plugins.
 #[derive(Debug, Args)]
 pub(super) struct AdmissionFlags {
-    /// Admission plugins that run. All of them do unless they are disabled.
+    /// Admission plugins that run beside those that do by default: all but `OwnerReferencesPermissionEnforcement`.
     #[arg(
         long,
         env = "DRYDOCK_ENABLE_ADMISSION_PLUGINS",
@@ -30,7 +30,7 @@ pub(super) struct AdmissionFlags {
 
 impl AdmissionFlags {
     pub(super) fn validated(self) -> Result<EnabledPlugins, ConfigError> {
-        EnabledPlugins::new(&self.enable_admission_plugins, self.disable_admission_plugins).map_err(|both| {
+        EnabledPlugins::new(self.enable_admission_plugins, self.disable_admission_plugins).map_err(|both| {
             ConfigError::value(
                 "--disable-admission-plugins",
                 format!("{both} is named by --enable-admission-plugins too"),

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::values::Durability;
 use crate::{
     admission::EnabledPlugins,
+    audit::AuditSettings,
     filters::InFlightLimits,
     host::{
         kube::{AuthenticationOverrides, HostConfig},
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub allowed_reserved_names: Vec<String>,
     /// The store.
     pub storage: StorageConfig,
+    /// The audit log, if there is a policy.
+    pub audit: Option<AuditSettings>,
     /// The log.
     pub log: LogConfig,
     /// For tests: how often caches are compared with the store. The process aborts if they differ.

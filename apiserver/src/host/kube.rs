@@ -6,6 +6,7 @@
 mod error;
 mod event;
 mod follow;
+mod mapping;
 mod mirror;
 mod options;
 mod review;
@@ -42,13 +43,14 @@ pub use self::{
 use self::{
     error::bounded,
     event::kube_event,
+    mapping::Mapping,
     mirror::{Mirror, MirroredNamespace, mirror, mirrored_namespace, mirrored_node, watch_all},
     review::{access_verdict, post_review, subject_access_review, token_verdict},
     settings::Settings,
 };
 use super::{
     AccessReview, AccessVerdict, AuthenticationConfig, Followed, FollowedKind, Host, HostError, HostEvent,
-    Namespace, NodeMetadata, TokenVerdict,
+    HostResource, Namespace, NodeMetadata, TokenVerdict,
 };
 use crate::metrics::Metrics;
 
@@ -65,6 +67,7 @@ pub struct KubeHost {
     authentication: watch::Receiver<Arc<AuthenticationConfig>>,
     namespaces: Arc<Mirror<MirroredNamespace>>,
     nodes: Arc<Mirror<NodeMetadata>>,
+    mapping: Mapping,
     events: Arc<Semaphore>,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
@@ -108,6 +111,7 @@ impl KubeHost {
             authentication: settings.subscribe(),
             namespaces: Arc::default(),
             nodes: Arc::default(),
+            mapping: Mapping::default(),
             events: Arc::new(Semaphore::new(EVENTS_IN_FLIGHT)),
             metrics,
             clock,
@@ -299,6 +303,14 @@ impl Host for KubeHost {
             Ok(local.map(|item| item.spec.version).collect())
         }
         .boxed()
+    }
+
+    fn resources_of<'a>(
+        &'a self,
+        api_version: &'a str,
+        kind: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<HostResource>, HostError>> {
+        self.mapping.resources_of(&self.client, api_version, kind).boxed()
     }
 
     fn record_event(&self, event: HostEvent) {

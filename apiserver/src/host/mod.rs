@@ -113,6 +113,15 @@ pub struct ResourceAttributes {
     pub label_selector: Vec<SelectorRequirement>,
 }
 
+/// A resource that the host serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostResource {
+    /// The plural name, as in paths.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
+}
+
 /// One requirement of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SelectorRequirement {
@@ -246,6 +255,15 @@ pub trait Host: Send + Sync + 'static {
 
     /// Versions of an API group that the host serves itself, which this server must not serve.
     fn served_locally<'a>(&'a self, group: &'a str) -> BoxFuture<'a, Result<Vec<String>, HostError>>;
+
+    /// The resources of a kind; none if the host does not serve the kind in this version.
+    fn resources_of<'a>(
+        &'a self,
+        _api_version: &'a str,
+        _kind: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<HostResource>, HostError>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
 
     /// Records an event: best effort, and never awaited by a request.
     fn record_event(&self, event: HostEvent);

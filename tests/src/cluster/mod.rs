@@ -24,7 +24,7 @@ mod server;
 
 pub use self::balancer::balance;
 pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
-pub use self::control_plane::{Component, ControlPlane, Options};
+pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part, Road};
 pub use self::etcd::Etcd;

@@ -21,7 +21,7 @@ use self::subject::{NAMESPACE, Subject};
 use crate::stage::{Stage, together};
 
 /// The group of the custom resources.
-const GROUP: &str = "oracle.drydock.test";
+pub(crate) const GROUP: &str = "oracle.drydock.test";
 /// Our group.
 const OURS: &str = "coordination.k8s.io";
 /// The version of both.
@@ -54,6 +54,12 @@ impl Pair {
         self.ours.forget();
         self.oracle.forget();
     }
+}
+
+/// Installs the custom resource of interceptors.
+pub(crate) async fn install_interceptors(stage: &Stage) -> Result<()> {
+    let (server, subject) = (stage.unmanaged(Protocol::Http2).await?, Subject::Interceptor);
+    crd::install(&server, &stage.host()?, subject.kind(), subject.plural(), false).await
 }
 
 /// The default field manager comes from this header.
