@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod deploy;
 mod imports;
 mod modules;
 

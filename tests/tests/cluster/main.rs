@@ -14,6 +14,7 @@ mod clients;
 mod conformance;
 mod control_plane;
 mod daemonsets;
+mod direct;
 mod drain;
 mod durability;
 mod encodings;
