@@ -75,6 +75,12 @@ impl<K> Store<K> {
         self.read(|objects| objects.values().flat_map(HashMap::values).cloned().collect())
     }
 
+    /// Whether there is no object.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.read(|objects| objects.values().all(HashMap::is_empty))
+    }
+
     /// Whether the initial list is complete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
@@ -352,7 +358,7 @@ mod tests {
 
     #[test]
     fn lists_replace_the_store_at_once_and_handlers_get_the_differences() {
-        let (mut informer, store) = Informer::<Pod>::new(Pod::trim);
+        let (mut informer, store) = Informer::<Pod>::new(|_| {});
         let changes = Arc::new(Mutex::new(Vec::new()));
         informer.add_handler({
             let changes = Arc::clone(&changes);
@@ -413,7 +419,7 @@ mod tests {
                 },
             )
         });
-        let (informer, store) = Informer::<Pod>::new(Pod::trim);
+        let (informer, store) = Informer::<Pod>::new(|_| {});
         let cancel = CancellationToken::new();
         let running = tokio::spawn(informer.run(Api::all(clients.host), cancel.clone()));
         store.wait_until_synced().await;

@@ -31,7 +31,7 @@
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts ▶ blocked ▶ snapshot ▶ refusal, interceptors ▶
 //!                    budget, reason; broker
-//! nodemaintenance    act ▶ act::requests, pace; observe ▶ recovery, index ▶ request_facts ▶ model ▶ node_state ▶
+//! nodemaintenance    act ▶ act::requests, pace; observe ▶ components, recovery, index ▶ request_facts ▶ model ▶ node_state ▶
 //!                    drain_plan, successor, replacement, shared
 //!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
 //!                    plan::returning ▶ model

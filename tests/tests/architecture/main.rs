@@ -10,6 +10,7 @@
 )]
 
 mod checklists;
+mod deploy;
 mod imports;
 mod modules;
 

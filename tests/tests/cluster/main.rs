@@ -15,6 +15,7 @@ mod clients;
 mod conformance;
 mod control_plane;
 mod daemonsets;
+mod direct;
 mod drain;
 mod durability;
 mod encodings;
