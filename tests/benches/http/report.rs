@@ -114,6 +114,8 @@ pub(crate) enum Unit {
     Bytes,
     /// A plain number.
     Count,
+    /// One measurement divided by another of the same run.
+    Ratio,
 }
 
 impl Unit {
@@ -122,6 +124,7 @@ impl Unit {
         match self {
             Self::Rate => format!("{number:.0}/s"),
             Self::Count => format!("{number:.0}"),
+            Self::Ratio => format!("{number:.2}"),
             Self::Seconds if number >= 1.0 => format!("{number:.2} s"),
             Self::Seconds if number >= 1e-3 => format!("{:.2} ms", number * 1e3),
             Self::Seconds => format!("{:.1} µs", number * 1e6),
