@@ -73,12 +73,25 @@ histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
 histories: tools ## Runs a million concurrent operations with engine failures and checks every result
 	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
 
-NIGHTLY := crash histories soak fuzz
+.PHONY: faults
+faults: export DRYDOCK_FAULT_ROUNDS ?= 100
+faults: export DRYDOCK_FAULT_SEED ?= $(shell date +%s)
+faults: export DRYDOCK_FAULT_STRICT ?= 1
+faults: build ## Runs 100 rounds of faults of three servers and three members of etcd under a load that is judged
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) test --locked --release -p drydock-tests --test standalone -- \
+		etcd::faults --nocapture
+
+.PHONY: moving
+moving: export DRYDOCK_MOVED_OBJECTS ?= 150000
+moving: tools ## Moves 150,000 objects from RocksDB to etcd and back, within two minutes each
+	@$(CARGO) test --locked --release -p drydock-storage --test etcd -- many_objects_move --nocapture
+
+NIGHTLY := crash histories moving faults soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, moving, faults, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

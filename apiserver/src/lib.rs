@@ -18,6 +18,7 @@ pub mod handlers;
 pub mod health;
 pub mod host;
 pub mod http;
+mod member_events;
 pub mod metrics;
 pub mod openapi;
 pub mod registry;

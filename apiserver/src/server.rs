@@ -38,6 +38,7 @@ use crate::host::{Host, HostError};
 use crate::http::listener::Listener;
 use crate::http::shutdown::Stages;
 use crate::http::tls::{CertificateSource, Tls, TlsError};
+use crate::member_events;
 use crate::metrics::{Exposition, Metrics, ServedResource};
 use crate::registry::admission::Admission;
 use crate::registry::attributes;
@@ -306,6 +307,10 @@ impl Base {
             self.stages.stopped().clone(),
         ));
         tasks.spawn(end_watches(caches, self.stages.ending().clone()));
+        if let Some(notices) = store.notices() {
+            let stopped = self.stages.stopped().clone();
+            tasks.spawn(member_events::run(notices, Arc::clone(&host), stopped));
+        }
 
         let catalog = Catalog::new(resources);
         let api = Api::new(catalog, stores, extensions, Arc::clone(&self.clock));

@@ -123,11 +123,16 @@ impl<'a> Drydock<'a> {
 
         let admin = control_plane.admin();
         let deploy = repository().join("deploy");
-        let (namespace, rbac) = (deploy.join("namespace.yaml"), deploy.join("rbac"));
-        let (namespace, rbac) = (namespace.display().to_string(), rbac.display().to_string());
-        admin
-            .ok(&["apply", "--server-side", "-f", &namespace, "-f", &rbac])
-            .await?;
+        let mut manifests = vec!["namespace.yaml", "rbac"];
+        if control_plane.options().etcd_servers > 0 {
+            manifests.push("etcd/rbac.yaml");
+        }
+        let mut apply = vec!["apply".to_owned(), "--server-side".to_owned()];
+        for manifest in manifests {
+            apply.extend(["-f".to_owned(), deploy.join(manifest).display().to_string()]);
+        }
+        let apply: Vec<&str> = apply.iter().map(String::as_str).collect();
+        admin.ok(&apply).await?;
         let server_token = create_token(control_plane, Part::ApiServer).await?;
         control_plane.kubeconfig_with_token(Part::ApiServer.command(), &server_token)?;
         let token = create_token(control_plane, Part::Controller).await?;

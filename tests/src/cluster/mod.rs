@@ -13,8 +13,10 @@ mod control_plane;
 mod detached;
 mod drydock;
 mod etcd;
+mod etcd_members;
 mod folder;
 mod kubeconfig;
+mod namespaces;
 mod node;
 pub mod pki;
 mod ports;
@@ -28,6 +30,7 @@ pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPl
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part, Road};
 pub use self::etcd::Etcd;
+pub use self::etcd_members::EtcdMembers;
 pub use self::folder::Folder;
 pub use self::kubeconfig::Kubeconfig;
 pub use self::node::node;

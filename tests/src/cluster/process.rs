@@ -251,6 +251,14 @@ impl<K: Ord> Processes<K> {
         }
     }
 
+    /// Sends a signal to the process's group.
+    ///
+    /// # Errors
+    /// It was not started, or is gone.
+    pub fn signal(&self, key: &K, signal: Signal) -> Result<()> {
+        lock(&self.0).get(key).context("the process runs")?.signal(signal)
+    }
+
     /// Sends SIGKILL, if it was started.
     pub fn kill(&self, key: &K) {
         drop(self.remove(key));

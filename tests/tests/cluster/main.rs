@@ -37,6 +37,7 @@ mod python;
 mod requests;
 mod rights;
 mod security;
+mod servers;
 mod stage;
 mod stories;
 mod vanished;
