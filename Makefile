@@ -73,12 +73,19 @@ histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
 histories: tools ## Runs a million concurrent operations with engine failures and checks every result
 	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
 
-NIGHTLY := crash histories soak fuzz
+.PHONY: faults
+faults: export DRYDOCK_FAULT_ROUNDS ?= 20
+faults: tools cluster-binaries ## Runs 20 drains while their parts are killed and stopped, and cancels 5000 requests in one
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked -p drydock-tests --test cluster -- faults --nocapture
+
+NIGHTLY := crash histories faults soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, faults, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

@@ -19,6 +19,7 @@ mod durability;
 mod encodings;
 mod etcd;
 mod evictions;
+mod faults;
 mod harm;
 mod host_away;
 mod informers;
