@@ -81,17 +81,24 @@ faults: build ## Runs 100 rounds of faults of three servers and three members of
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) test --locked --release -p drydock-tests --test standalone -- \
 		etcd::faults --nocapture
 
+.PHONY: drains
+drains: export DRYDOCK_DRAIN_ROUNDS ?= 20
+drains: tools cluster-binaries ## Runs 20 drains while their parts are killed and stopped, and cancels 5000 requests in one
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked -p drydock-tests --test cluster -- faults --nocapture
+
 .PHONY: moving
 moving: export DRYDOCK_MOVED_OBJECTS ?= 150000
 moving: tools ## Moves 150,000 objects from RocksDB to etcd and back, within two minutes each
 	@$(CARGO) test --locked --release -p drydock-storage --test etcd -- many_objects_move --nocapture
 
-NIGHTLY := crash histories moving faults soak fuzz
+NIGHTLY := crash histories moving faults drains soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, moving, faults, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, moving, faults, drains, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

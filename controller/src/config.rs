@@ -41,6 +41,8 @@ pub struct Config {
     pub default_ttl: Duration,
     /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
+    /// How long the watch of a kind may fail before the leader gives up the Lease.
+    pub watch_failure_deadline: Duration,
     /// Which reserved names interceptors may have.
     pub allowed_names: AllowedNames,
     /// Which labels requests have from their pods.
@@ -179,6 +181,14 @@ struct Flags {
         value_name = "DURATION"
     )]
     leader_elect_retry_period: GoDuration,
+    /// How long the watch of a kind may fail before the leader gives up the Lease and the process ends.
+    #[arg(
+        long,
+        env = "DRYDOCK_WATCH_FAILURE_DEADLINE",
+        default_value = "2m",
+        value_name = "DURATION"
+    )]
+    watch_failure_deadline: GoDuration,
     /// The address health and metrics are served on, over HTTPS.
     #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
     bind_address: IpAddr,
@@ -337,6 +347,9 @@ impl Flags {
             retry_period: self.leader_elect_retry_period.0,
         };
         check_timing(timing)?;
+        if self.watch_failure_deadline.0.is_zero() {
+            return Err(invalid("watch-failure-deadline", "must be longer than 0"));
+        }
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
@@ -377,6 +390,7 @@ impl Flags {
             },
             default_ttl: self.default_ttl_after_finished.0,
             static_pods: self.static_pods,
+            watch_failure_deadline: self.watch_failure_deadline.0,
             allowed_names,
             labels: RequestLabels::excluding(self.excluded_label_prefixes),
         })
@@ -507,6 +521,10 @@ mod tests {
             (
                 &["--leader-elect-retry-period=0"],
                 "--leader-elect-retry-period: must be longer than 0",
+            ),
+            (
+                &["--watch-failure-deadline=0"],
+                "--watch-failure-deadline: must be longer than 0",
             ),
             (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
             (&["--allowed-reserved-names=No"], "--allowed-reserved-names: "),

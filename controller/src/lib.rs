@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! server                                                          builds the process, runs and stops it
-//! health, object_counts                                           probes; metrics that count objects
+//! health, object_counts, watch_metrics                            probes; metrics computed from the stores
 //! config                                                          flags, environment, file
 //! access                                                          who may read metrics
 //! daemonset                                                       the interceptor of DaemonSet pods
@@ -22,7 +22,8 @@
 //! context                                                         what all controllers share
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events, transport                 watches, queues, leader election, Events, the fence of writes
-//! api, pod, metrics, deadline_queue, lease_fence, server_time     API calls, the pod type, metrics, timers, clocks
+//! api, pod, metrics, deadline_queue, lease_fence, server_time,    API calls, the pod type, metrics, timers, clocks,
+//! watch_health                                                    whether watches work
 //! backoff, conditions, rejection, request_labels, sync            retry delays, conditions and messages, labels, locks
 //! ```
 //!
@@ -31,8 +32,9 @@
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts ▶ blocked ▶ snapshot ▶ refusal, interceptors ▶
 //!                    budget, reason; broker
-//! nodemaintenance    act ▶ act::requests, pace; observe ▶ components, recovery, index ▶ request_facts ▶ model ▶ node_state ▶
-//!                    drain_plan, successor, replacement, shared
+//! nodemaintenance    act ▶ act::requests, act::freshness ▶ observe; act ▶ act::completion, act::announcements, pace
+//!                    observe ▶ components, recovery, index ▶ request_facts ▶ model ▶ node_state ▶ drain_plan, successor,
+//!                    replacement, shared
 //!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
 //!                    plan::returning ▶ model
 //! ```
@@ -42,7 +44,7 @@
 //! - Pure code has no clock.
 //! - Nothing is decided before every initial list is complete.
 //! - Every decision is made from stored objects, so a crash between any two steps changes nothing.
-//! - Nothing is written without the Lease.
+//! - Nothing is written without the Lease, and a process whose watches fail does not keep it.
 //! - No pod is evicted before the intent is written to its request, under the version that was decided on.
 
 pub mod access;
@@ -73,4 +75,6 @@ pub mod server_time;
 pub mod stores;
 mod sync;
 pub mod transport;
+pub mod watch_health;
+pub mod watch_metrics;
 pub mod work_queue;

@@ -1,19 +1,21 @@
 //! The watched kinds: one table row, one informer and one store for each.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use drydock_proto::kinds::evictioninterceptor::EvictionInterceptor;
 use drydock_proto::kinds::evictionrequest::{CANCELED, EVICTED, EvictionRequest, EvictionRequestStatus};
 use drydock_proto::kinds::nodemaintenance::{NodeMaintenance, STATUS_ANNOTATION};
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSpec, NodeStatus};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Clients;
 use crate::informer::{Informer, Store};
 use crate::pod::Pod;
+use crate::watch_health::{READY_GRACE, WatchFailure};
 
 /// Declares [`Stores`] and [`Informers`]: `field: Type, client that serves it, plural name, trim function`.
 macro_rules! watched_kinds {
@@ -40,7 +42,7 @@ macro_rules! watched_kinds {
 
             /// Watches every kind until cancelled, each in a task of its own.
             pub fn spawn(self, clients: &Clients, cancel: &CancellationToken, tasks: &mut JoinSet<()>) {
-                $(tasks.spawn(self.$field.run(Api::all(clients.$client.clone()), cancel.clone()));)*
+                $(tasks.spawn(self.$field.run(clients.$client.clone(), cancel.clone()));)*
             }
         }
 
@@ -53,6 +55,18 @@ macro_rules! watched_kinds {
                     .filter_map(|(kind, is_synced)| (!is_synced).then_some(kind))
                     .collect()
             }
+
+            /// The kinds whose watch fails, each with its failure.
+            #[must_use]
+            pub fn failing_watches(&self) -> Vec<(&'static str, WatchFailure)> {
+                [$(($plural, self.$field.failure()),)*]
+                    .into_iter()
+                    .filter_map(|(kind, failure)| Some((kind, failure?)))
+                    .collect()
+            }
+
+            /// Every watched kind.
+            pub const KINDS: &[&str] = &[$($plural,)*];
 
             /// Waits until every initial list is complete. No controller decides before that.
             pub async fn wait_until_synced(&self) {
@@ -77,6 +91,41 @@ watched_kinds! {
     namespaces: Namespace, host, "namespaces", trim_namespace;
     /// Disruption budgets.
     budgets: PodDisruptionBudget, host, "poddisruptionbudgets", trim_budget;
+}
+
+impl Stores {
+    /// Why the process cannot act now, for people; `None` when it can.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<String> {
+        let failing = self.failing_watches().into_iter();
+        let failing: Vec<String> = failing
+            .filter(|(_, failure)| failure.lasting >= READY_GRACE)
+            .map(|(kind, failure)| {
+                let (seconds, cause) = (failure.lasting.as_secs(), failure.cause);
+                format!("the watch of {kind} has failed for {seconds} s: {cause}")
+            })
+            .collect();
+        if !failing.is_empty() {
+            return Some(failing.join("\n"));
+        }
+        let unsynced = self.unsynced();
+        (!unsynced.is_empty()).then(|| format!("waiting for the initial list of {}", unsynced.join(", ")))
+    }
+
+    /// Waits until the watch of a kind has failed for this long. Returns the kind and the failure.
+    pub async fn watch_failed_for(&self, bound: Duration) -> (&'static str, WatchFailure) {
+        loop {
+            let failing = self.failing_watches().into_iter();
+            let longest = failing.max_by_key(|(_, failure)| failure.lasting);
+            let lasting = longest
+                .as_ref()
+                .map_or(Duration::ZERO, |(_, failure)| failure.lasting);
+            match longest {
+                Some(longest) if lasting >= bound => return longest,
+                _ => tokio::time::sleep(bound.saturating_sub(lasting)).await,
+            }
+        }
+    }
 }
 
 /// The reason of a budget's condition when its controller cannot compute how many pods may be disrupted.

@@ -136,6 +136,15 @@ impl Process {
         self.ended(grace).await
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let status = self.child.try_wait().context("ask for the process's state")?;
+        Ok(status.is_some())
+    }
+
     /// Waits until the process ends.
     ///
     /// # Errors

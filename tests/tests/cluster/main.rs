@@ -21,6 +21,7 @@ mod durability;
 mod encodings;
 mod etcd;
 mod evictions;
+mod faults;
 mod gitops;
 mod harm;
 mod host_away;
