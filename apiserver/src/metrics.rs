@@ -3,6 +3,7 @@
 //! Names and labels are those of Kubernetes API servers, so that existing dashboards work. Label values come from what
 //! the server serves and never from free text of a request, so that clients cannot create series at will.
 
+pub mod admission;
 mod exposition;
 mod flow_control;
 mod labels;
@@ -18,6 +19,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 pub use self::{
+    admission::AdmissionMetrics,
     exposition::Exposition,
     flow_control::{FlowExecuting, FlowMetrics, FlowWaiting},
     labels::{Outcome, RequestLabels, ServedResource},
@@ -83,6 +85,7 @@ pub struct Metrics {
     authorization_calls: Family<CallLabels, Counter>,
     authorization_call_seconds: Histograms<CallLabels>,
     flow: FlowMetrics,
+    admission: AdmissionMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -126,6 +129,7 @@ impl Metrics {
             authorization_calls: new(r, "apiserver_delegated_authz_request", "Access reviews asked of the host"),
             authorization_call_seconds: histograms(r, "apiserver_delegated_authz_request_duration_seconds", "Time of access reviews", CALL_SECONDS),
             flow: FlowMetrics::register(r),
+            admission: AdmissionMetrics::register(r),
         }
     }
 
@@ -139,6 +143,12 @@ impl Metrics {
     #[must_use]
     pub fn flow(&self) -> &FlowMetrics {
         &self.flow
+    }
+
+    /// The metrics of admission.
+    #[must_use]
+    pub fn admission(&self) -> &AdmissionMetrics {
+        &self.admission
     }
 
     /// Counts a request with a response. `bytes` is the size of the body if known.

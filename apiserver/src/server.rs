@@ -353,7 +353,12 @@ impl Base {
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
         let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
             .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
-            .with_policy(ClusterPolicy::of_host(host, Arc::clone(&self.clock), plugins));
+            .with_policy(ClusterPolicy::of_host(
+                host,
+                Arc::clone(&self.clock),
+                self.metrics.admission().clone(),
+                plugins,
+            ));
         let admission = Arc::new(admission);
         Ok(Access {
             reviews,

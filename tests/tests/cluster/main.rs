@@ -10,6 +10,7 @@
 
 mod abuse;
 mod actor;
+mod admission;
 mod clients;
 mod conformance;
 mod control_plane;
