@@ -3,6 +3,7 @@
 //! Names and labels are those of Kubernetes API servers, so that existing dashboards work. Label values come from what
 //! the server serves and never from free text of a request, so that clients cannot create series at will.
 
+pub mod admission;
 mod audit;
 mod exposition;
 mod flow_control;
@@ -19,6 +20,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 pub use self::{
+    admission::AdmissionMetrics,
     audit::AuditMetrics,
     exposition::Exposition,
     flow_control::{FlowExecuting, FlowMetrics, FlowWaiting},
@@ -86,6 +88,7 @@ pub struct Metrics {
     authorization_call_seconds: Histograms<CallLabels>,
     flow: FlowMetrics,
     audit: AuditMetrics,
+    admission: AdmissionMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -130,6 +133,7 @@ impl Metrics {
             authorization_call_seconds: histograms(r, "apiserver_delegated_authz_request_duration_seconds", "Time of access reviews", CALL_SECONDS),
             flow: FlowMetrics::register(r),
             audit: AuditMetrics::register(r),
+            admission: AdmissionMetrics::register(r),
         }
     }
 
@@ -149,6 +153,12 @@ impl Metrics {
     #[must_use]
     pub fn flow(&self) -> &FlowMetrics {
         &self.flow
+    }
+
+    /// The metrics of admission.
+    #[must_use]
+    pub fn admission(&self) -> &AdmissionMetrics {
+        &self.admission
     }
 
     /// Counts a request with a response. `bytes` is the size of the body if known.

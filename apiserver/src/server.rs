@@ -379,7 +379,12 @@ impl Base {
         let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
             .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
             .enforcing_owner_references(plugins.has(PluginName::OwnerReferencesPermissionEnforcement))
-            .with_policy(ClusterPolicy::of_host(host, Arc::clone(&self.clock), plugins));
+            .with_policy(ClusterPolicy::of_host(
+                host,
+                Arc::clone(&self.clock),
+                self.metrics.admission().clone(),
+                plugins,
+            ));
         let admission = Arc::new(admission);
         Ok(Access {
             reviews,

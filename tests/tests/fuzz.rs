@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use drydock_apiserver::admission::webhook::review;
 use drydock_apiserver::{cache, request};
 use drydock_machinery::{apply, codec, patch, policy_expression, selector, websocket};
 
@@ -10,6 +11,7 @@ type Target = (&'static str, fn(&[u8]));
 
 /// Folder of the corpus → fuzzed function; the same table as the targets in `fuzz/fuzz_targets`.
 const TARGETS: &[Target] = &[
+    ("admission_review", review::fuzz_read),
     ("apply", apply::merge::fuzz_apply),
     ("cbor", codec::cbor::fuzz_decode),
     ("continue_token", cache::fuzz_continue_token),

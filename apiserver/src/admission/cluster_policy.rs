@@ -7,14 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
+use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::EnabledPlugins;
 use super::attributes::{Attributes, Phase, forbidden};
+use super::conditions::{ConditionCompiler, Unevaluated};
+use super::enabled::{EnabledPlugins, PluginName};
+use super::matching::operation;
 use super::plugin::{MutatingPlugin, Mutation, Plugin, ValidatingPlugin};
+use super::webhook::{self, MutatingWebhooks, ValidatingWebhooks};
 use crate::error::ApiError;
 use crate::host::Host;
+use crate::http::client::{Client, SystemResolver};
+use crate::metrics::AdmissionMetrics;
 use crate::registry::admission::WriteAttributes;
 
 /// How long a write waits for the objects of the host to be loaded.
@@ -24,6 +30,7 @@ const SYNC_WAIT: Duration = Duration::from_secs(10);
 pub struct ClusterPolicy {
     host: Arc<dyn Host>,
     clock: Arc<dyn Clock>,
+    metrics: AdmissionMetrics,
     mutating: Vec<Box<dyn MutatingPlugin>>,
     validating: Vec<Box<dyn ValidatingPlugin>>,
 }
@@ -34,12 +41,14 @@ impl ClusterPolicy {
     pub fn new(
         host: Arc<dyn Host>,
         clock: Arc<dyn Clock>,
+        metrics: AdmissionMetrics,
         mutating: Vec<Box<dyn MutatingPlugin>>,
         validating: Vec<Box<dyn ValidatingPlugin>>,
     ) -> Self {
         Self {
             host,
             clock,
+            metrics,
             mutating,
             validating,
         }
@@ -47,8 +56,34 @@ impl ClusterPolicy {
 
     /// The enabled plugins, configured by the objects of the host.
     #[must_use]
-    pub fn of_host(host: &Arc<dyn Host>, clock: Arc<dyn Clock>, _plugins: &EnabledPlugins) -> Self {
-        Self::new(Arc::clone(host), clock, Vec::new(), Vec::new())
+    pub fn of_host(
+        host: &Arc<dyn Host>,
+        clock: Arc<dyn Clock>,
+        metrics: AdmissionMetrics,
+        plugins: &EnabledPlugins,
+    ) -> Self {
+        let follow = |name, kind| plugins.has(name).then(|| host.follow(kind)).flatten();
+        let client = Arc::new(Client::new(SystemResolver));
+        let conditions: Arc<dyn ConditionCompiler> = Arc::new(Unevaluated);
+        let mut mutating: Vec<Box<dyn MutatingPlugin>> = Vec::new();
+        if let Some(followed) = follow(PluginName::MutatingAdmissionWebhook, webhook::MUTATING) {
+            mutating.push(Box::new(MutatingWebhooks::new(
+                followed,
+                Arc::clone(&client),
+                metrics.clone(),
+                Arc::clone(&conditions),
+            )));
+        }
+        let mut validating: Vec<Box<dyn ValidatingPlugin>> = Vec::new();
+        if let Some(followed) = follow(PluginName::ValidatingAdmissionWebhook, webhook::VALIDATING) {
+            validating.push(Box::new(ValidatingWebhooks::new(
+                followed,
+                client,
+                metrics.clone(),
+                conditions,
+            )));
+        }
+        Self::new(Arc::clone(host), clock, metrics, mutating, validating)
     }
 
     fn plugins(&self) -> impl Iterator<Item = &dyn Plugin> {
@@ -78,13 +113,23 @@ impl ClusterPolicy {
     /// # Errors
     /// Those of the plugins, and 403 while the objects that configure them are not loaded.
     pub async fn mutate(&self, write: &WriteAttributes<'_>) -> Result<Option<Value>, ApiError> {
+        let started = Instant::now();
+        let result = self.run_mutating(write).await;
+        let operation = operation(write.operation);
+        self.metrics
+            .step("admit", operation, result.is_err(), started.elapsed());
+        result
+    }
+
+    async fn run_mutating(&self, write: &WriteAttributes<'_>) -> Result<Option<Value>, ApiError> {
         let attributes = Attributes::new(*write, Phase::Mutating, &self.host, self.clock.now());
         let mut mutation = Mutation::new(attributes);
         loop {
             for plugin in &self.mutating {
                 wait_until_loaded(&**plugin, write).await?;
                 if plugin.concerns(write) {
-                    plugin.admit(&mut mutation).await?;
+                    let run = plugin.admit(&mut mutation);
+                    self.timed("admit", &**plugin, write, run).await?;
                 }
             }
             if !mutation.starts_again() {
@@ -105,14 +150,40 @@ impl ClusterPolicy {
         {
             return Ok(());
         }
+        let started = Instant::now();
+        let result = self.run_validating(write).await;
+        let operation = operation(write.operation);
+        self.metrics
+            .step("validate", operation, result.is_err(), started.elapsed());
+        result
+    }
+
+    async fn run_validating(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let attributes = Attributes::new(*write, Phase::Validating, &self.host, self.clock.now());
         for plugin in &self.validating {
             wait_until_loaded(&**plugin, write).await?;
             if plugin.concerns(write) {
-                plugin.validate(&attributes).await?;
+                let run = plugin.validate(&attributes);
+                self.timed("validate", &**plugin, write, run).await?;
             }
         }
         Ok(())
+    }
+
+    /// Records the run of a plugin.
+    async fn timed(
+        &self,
+        step: &'static str,
+        plugin: &dyn Plugin,
+        write: &WriteAttributes<'_>,
+        run: BoxFuture<'_, Result<(), ApiError>>,
+    ) -> Result<(), ApiError> {
+        let started = Instant::now();
+        let result = run.await;
+        let operation = operation(write.operation);
+        self.metrics
+            .plugin(plugin.name(), step, operation, result.is_err(), started.elapsed());
+        result
     }
 }
 

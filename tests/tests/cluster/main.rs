@@ -10,6 +10,7 @@
 
 mod abuse;
 mod actor;
+mod admission;
 mod audit;
 mod clients;
 mod conformance;

@@ -109,11 +109,11 @@ impl ValidatingPlugin for Scripted {
 /// The test's kind under mutating plugins, and a validating one that logs to the same log.
 async fn under(log: &Log, mutating: Vec<Scripted>) -> Served {
     let last = scripted("last", log, &all_in("*"), |_| {});
-    let served = Served::with_policy(&[V1], MemoryStore::new(), |host, clock| {
+    let served = Served::with_policy(&[V1], MemoryStore::new(), |host, clock, metrics| {
         let mutating = mutating
             .into_iter()
             .map(|plugin| -> Box<dyn MutatingPlugin> { Box::new(plugin) });
-        ClusterPolicy::new(host, clock, mutating.collect(), vec![Box::new(last)])
+        ClusterPolicy::new(host, clock, metrics, mutating.collect(), vec![Box::new(last)])
     });
     served.ready().await;
     served

@@ -8,6 +8,7 @@ mod faces;
 mod lists;
 mod objects;
 mod versions;
+mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
-use crate::metrics::{Metrics, ServedResource};
+use crate::metrics::{AdmissionMetrics, Metrics, ServedResource};
 use crate::registry::attributes;
 use crate::registry::kinds::REGISTRATIONS;
 use crate::registry::registration::Registration;
@@ -139,15 +140,15 @@ impl<S: Store> Served<S> {
     }
 
     fn of_kinds(kinds: &[Sample], store: S) -> Self {
-        Self::with_policy(kinds, store, |host, clock| {
-            ClusterPolicy::new(host, clock, Vec::new(), Vec::new())
+        Self::with_policy(kinds, store, |host, clock, metrics| {
+            ClusterPolicy::new(host, clock, metrics, Vec::new(), Vec::new())
         })
     }
 
     fn with_policy(
         kinds: &[Sample],
         store: S,
-        policy: impl FnOnce(Arc<dyn Host>, Arc<dyn Clock>) -> ClusterPolicy,
+        policy: impl FnOnce(Arc<dyn Host>, Arc<dyn Clock>, AdmissionMetrics) -> ClusterPolicy,
     ) -> Self {
         let host = FakeHost::new(AuthenticationConfig::default());
         let clock = Arc::new(ManualClock::new(noon()));
@@ -162,8 +163,12 @@ impl<S: Store> Served<S> {
             .collect();
         let metrics = Metrics::register(&mut Registry::default(), served);
         let reviews = Arc::new(Reviews::new(Arc::clone(&seam), ReviewTtls::default()).unwrap());
-        let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
-        let policy = policy(Arc::clone(&seam), Arc::clone(&clock) as _);
+        let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics.clone()));
+        let policy = policy(
+            Arc::clone(&seam),
+            Arc::clone(&clock) as _,
+            metrics.admission().clone(),
+        );
         let chain = Arc::new(Chain::new(seam, authorizer, None).with_policy(policy));
         let shutdown = CancellationToken::new();
         let mut stores = Vec::new();

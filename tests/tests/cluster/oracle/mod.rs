@@ -5,8 +5,8 @@ mod crd;
 mod deviations;
 mod rows;
 mod sequences;
-mod side;
-mod subject;
+pub(crate) mod side;
+pub(crate) mod subject;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::Caller;
@@ -23,19 +23,19 @@ use crate::stage::{Stage, together};
 /// The group of the custom resources.
 pub(crate) const GROUP: &str = "oracle.drydock.test";
 /// Our group.
-const OURS: &str = "coordination.k8s.io";
+pub(crate) const OURS: &str = "coordination.k8s.io";
 /// The version of both.
 const VERSION: &str = "v1alpha3";
 
 /// Both servers.
-struct Pair {
-    ours: Side,
-    oracle: Side,
+pub(crate) struct Pair {
+    pub(crate) ours: Side,
+    pub(crate) oracle: Side,
 }
 
 impl Pair {
     /// Both servers serve the kind. Ours is one without a controller.
-    async fn new(stage: &Stage, subject: Subject) -> Result<Self> {
+    pub(crate) async fn new(stage: &Stage, subject: Subject) -> Result<Self> {
         let server = stage.unmanaged(Protocol::Http2).await?;
         let host = stage.host()?;
         if subject.is_namespaced() {
