@@ -45,6 +45,7 @@ use crate::registry::kinds;
 use crate::registry::registration::UnusableSchema;
 use crate::registry::resource::Resource;
 use crate::registry::store::ResourceStore;
+use crate::telemetry::spans::Spans;
 use crate::telemetry::{self, TelemetryError};
 
 /// The window within which watches end, staggered, when the server stops.
@@ -275,6 +276,11 @@ impl Base {
         } = parts;
         store.register_metrics(&mut self.registry);
         let auditor = self.auditor(&config).await?;
+        let spans = config
+            .tracing
+            .as_ref()
+            .map(|settings| Spans::start(settings, &instance()));
+        let spans = spans.transpose()?;
         let access = self.access(&host, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
@@ -315,6 +321,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            spans: spans.clone(),
             auditor: auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
@@ -334,6 +341,9 @@ impl Base {
         while feeders.join_next().await.is_some() {}
         if let Some(auditor) = auditor {
             auditor.close().await;
+        }
+        if let Some(spans) = spans {
+            spans.close().await;
         }
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
@@ -448,6 +458,11 @@ impl Base {
             });
         (health.build(), filled)
     }
+}
+
+/// What tells this server from others: the name of its pod, or of its machine.
+fn instance() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Sets `filled` and runs `task` once every cache is filled.

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod checks;
 mod imports;
 mod modules;
 

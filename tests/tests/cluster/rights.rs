@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use drydock_machinery::clock::{Clock as _, SystemClock};
-use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::calls::{APPLY_PATCH, Caller, MERGE_PATCH};
 use drydock_tests::clients::{Protocol, eventually};
 use drydock_tests::cluster::pki::Credential;
 use serde_json::{Value, json};
@@ -306,5 +306,42 @@ async fn labels_only(callers: &[Caller], path: &str, general: &str) -> Result<()
             .await?
             .expect_error(403, "Forbidden", general)?;
     }
+    Ok(())
+}
+
+/// A PUT never creates, so it needs no such review: the object is not found.
+#[tokio::test]
+async fn an_apply_that_creates_needs_the_right_to_create() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("rights-apply").await?;
+    let applier = person(&stage, "applier", None)?;
+    let verbs = json!(["get", "list", "patch", "update"]);
+    let requests =
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["evictionrequests"], "verbs": verbs });
+    let pods = json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] });
+    grant(&stage, &namespace, "applier", &json!([requests, pods])).await?;
+    let callers = callers(&stage, &applier)?;
+    eventually("the role to be in force", PATIENCE, async || {
+        callers[0].get(&requests_of(&namespace)).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    let uid = "00004a53-0000-4000-8000-000000000001";
+    let object = eviction_request(&namespace, "web-0", uid);
+    let path = format!("{}/{uid}", requests_of(&namespace));
+    let message = format!(
+        "evictionrequests.coordination.k8s.io \"{uid}\" is forbidden: User \"applier\" cannot create resource \
+         \"evictionrequests\" in API group \"coordination.k8s.io\" in the namespace \"{namespace}\""
+    );
+    for caller in &callers {
+        let applied = caller
+            .patch(&format!("{path}?fieldManager=m"), APPLY_PATCH, &object)
+            .await?;
+        applied.expect_error(403, "Forbidden", &message)?;
+        ensure!(caller.put(&path, &object).await?.status == 404);
+    }
+    ensure!(stage.host()?.get(&path).await?.status == 404);
     Ok(())
 }
