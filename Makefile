@@ -55,7 +55,7 @@ lint: tools ## Checks formatting, clippy with warnings as errors, and licences, 
 
 .PHONY: test
 test: tools ## Runs all tests: unit, property, crash, standalone and real-cluster suites
-	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; fi
+	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; tests/clients/gitops/build.sh >/dev/null; fi
 	@$(CARGO) build --locked --workspace --lib --bins --tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
 		$(CARGO) test --locked --workspace
@@ -100,5 +100,5 @@ fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
 	done
 
 .PHONY: bench
-bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/http/main.rs
-	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http
+bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/{http,drain}/main.rs
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http --bench drain

@@ -21,7 +21,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission;
+use crate::admission::cluster_policy::ClusterPolicy;
+use crate::admission::{self, EnabledPlugins, PluginName};
 use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
@@ -144,6 +145,7 @@ pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
         host: Arc::<KubeHost>::clone(&host),
         certificate: CertificateSource::Files { certificate, key },
         resources,
+        plugins: config.plugins,
         extend: Box::new(|_, _| Extended::default()),
     };
     base.serve(config.server, store, parts).await?;
@@ -190,6 +192,8 @@ pub struct ServerParts<S: Store> {
     pub certificate: CertificateSource,
     /// Everything that is served.
     pub resources: Vec<Arc<Resource>>,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Called once the listener is bound.
     pub extend: Extend<S>,
 }
@@ -210,6 +214,24 @@ impl Default for Extended {
         Self {
             extensions: Vec::new(),
             task: ready(()).boxed(),
+        }
+    }
+}
+
+/// What is recorded of requests, elsewhere than in the log.
+struct Records {
+    auditor: Option<Arc<Auditor>>,
+    spans: Option<Arc<Spans>>,
+}
+
+impl Records {
+    /// Delivers what is recorded so far.
+    async fn close(self) {
+        if let Some(auditor) = self.auditor {
+            auditor.close().await;
+        }
+        if let Some(spans) = self.spans {
+            spans.close().await;
         }
     }
 }
@@ -272,16 +294,12 @@ impl Base {
             host,
             certificate,
             resources,
+            plugins,
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
-        let auditor = self.auditor(&config).await?;
-        let spans = config
-            .tracing
-            .as_ref()
-            .map(|settings| Spans::start(settings, &instance()));
-        let spans = spans.transpose()?;
-        let access = self.access(&host, &config)?;
+        let records = self.records(&config).await?;
+        let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
         let listener = Listener::bind(config.address)
@@ -298,7 +316,7 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let (health, filled) = self.health(&store, &host);
+        let (health, filled) = self.health(&store, &host, &access.admission);
         let mut tasks = JoinSet::new();
         tasks.spawn(run_once_filled(
             caches.clone(),
@@ -321,8 +339,8 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
-            spans: spans.clone(),
-            auditor: auditor.clone(),
+            spans: records.spans.clone(),
+            auditor: records.auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
@@ -339,29 +357,34 @@ impl Base {
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
-        if let Some(auditor) = auditor {
-            auditor.close().await;
-        }
-        if let Some(spans) = spans {
-            spans.close().await;
-        }
+        records.close().await;
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
     }
 
-    /// The audit log, if there is a policy.
-    async fn auditor(&self, config: &ServerConfig) -> Result<Option<Arc<Auditor>>, RunError> {
-        let Some(settings) = &config.audit else {
-            return Ok(None);
+    /// Opens the audit log if there is a policy, and prepares the export of spans if there is a collector.
+    async fn records(&self, config: &ServerConfig) -> Result<Records, RunError> {
+        let auditor = match &config.audit {
+            Some(settings) => {
+                let metrics = self.metrics.audit().clone();
+                Some(Auditor::start(settings, Arc::clone(&self.clock), metrics).await?)
+            }
+            None => None,
         };
-        let metrics = self.metrics.audit().clone();
-        Ok(Some(
-            Auditor::start(settings, Arc::clone(&self.clock), metrics).await?,
-        ))
+        let spans = match &config.tracing {
+            Some(settings) => Some(Spans::start(settings, &instance())?),
+            None => None,
+        };
+        Ok(Records { auditor, spans })
     }
 
-    fn access(&self, host: &Arc<dyn Host>, config: &ServerConfig) -> Result<Access, RunError> {
+    fn access(
+        &self,
+        host: &Arc<dyn Host>,
+        plugins: &EnabledPlugins,
+        config: &ServerConfig,
+    ) -> Result<Access, RunError> {
         let reviews = Reviews::new(Arc::clone(host), config.review_ttls)
             .map_err(|_| RunError::Machine("randomness"))?;
         let reviews = Arc::new(reviews);
@@ -371,12 +394,11 @@ impl Base {
             self.metrics.clone(),
         ));
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
-        let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node);
-        let admission = Arc::new(if config.enforce_owner_references {
-            admission.enforcing_owner_references()
-        } else {
-            admission
-        });
+        let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
+            .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
+            .enforcing_owner_references(plugins.has(PluginName::OwnerReferencesPermissionEnforcement))
+            .with_policy(ClusterPolicy::of_host(host, Arc::clone(&self.clock), plugins));
+        let admission = Arc::new(admission);
         Ok(Access {
             reviews,
             authorizer,
@@ -427,11 +449,17 @@ impl Base {
     }
 
     /// The health checks, and the mark to set when the caches are filled.
-    fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
+    fn health<S: Backend>(
+        &self,
+        store: &S,
+        host: &Arc<dyn Host>,
+        admission: &Arc<admission::Chain>,
+    ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let (ready, store) = (store.clone(), store.clone());
-        let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
+        let (host, admission) = (Arc::clone(host), Arc::clone(admission));
+        let unready = self.stages.unready().clone();
         let health = health
             .check("etcd", Scope::Live, move || match store.health() {
                 StoreHealth::Failed(reason) => Err(reason),
@@ -443,10 +471,12 @@ impl Base {
                 StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
             })
             .check("informer-sync", Scope::Ready, move || {
-                if host.is_synced() {
-                    Ok(())
-                } else {
-                    Err("the host's objects are not loaded yet".to_owned())
+                if !host.is_synced() {
+                    return Err("the host's namespaces or nodes are not loaded yet".to_owned());
+                }
+                match admission.not_loaded() {
+                    missing if missing.is_empty() => Ok(()),
+                    missing => Err(format!("not loaded yet: {}", missing.join("; "))),
                 }
             })
             .check("shutdown", Scope::Ready, move || {

@@ -3,46 +3,21 @@
 //! The controller decides the order when a request is made, and stores it in the request. Before that, [`declared`] works
 //! out the same order, and names the source of each interceptor.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use drydock_machinery::expression::Expression;
-use drydock_machinery::field_error::FieldPath;
+pub use drydock_machinery::interceptors::Interceptor;
+use drydock_machinery::interceptors::{RuleSource, Sources, order};
 use drydock_machinery::names::AllowedNames;
 use drydock_machinery::selector::Selector;
-use drydock_proto::kinds::evictioninterceptor::{
-    ACCEPTED, CONTROLLER_PRIORITY, EvictionInterceptor, InterceptorRole, PRIORITIES,
-};
-use drydock_proto::kinds::evictionrequest::{
-    DAEMON_SET_INTERCEPTOR, EvictionRequest, IMPERATIVE_EVICTION, MAX_INTERCEPTORS,
-};
+use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor, InterceptorRole};
+use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, IMPERATIVE_EVICTION};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::pods;
 use crate::times::timestamp;
-
-/// The annotation that lists interceptors, separated by commas.
-const LIST_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/interceptors";
-/// Prefixes of annotations whose key ends with an interceptor's name and whose value is its priority.
-const PRIORITY_PREFIXES: [&str; 2] = [
-    "interceptor.evictionrequest.coordination.k8s.io/priority_",
-    "evacuation.coordination.k8s.io/priority_",
-];
-
-/// An interceptor of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Interceptor {
-    /// Its name.
-    pub name: String,
-    /// Its priority; the last one, which calls the eviction API, has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i32>,
-    /// What names it: a field, an annotation, or a rule.
-    pub source: String,
-}
 
 /// The interceptors of a pod that has no request yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,22 +28,6 @@ pub struct Declared {
     pub skipped: Vec<String>,
 }
 
-/// The sources of one priority, in their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
-    Spec,
-    List,
-    PriorityOrRule,
-    DaemonSet,
-}
-
-struct Declaration {
-    priority: i32,
-    source: Source,
-    index: usize,
-    interceptor: Interceptor,
-}
-
 /// The order that the pod's request will have. `object` is the whole pod, with fields that typed clients do not know.
 #[must_use]
 pub fn declared(
@@ -77,195 +36,46 @@ pub fn declared(
     rules: &[EvictionInterceptor],
     namespace: Option<&Namespace>,
 ) -> Declared {
-    let mut found = Vec::new();
-    let mut skipped = Vec::new();
-    listed(pod, object, &mut found);
-    let mut controller = prioritized(pod, &mut found, &mut skipped);
-    let mut matching: Vec<&EvictionInterceptor> = rules
+    let matching: Vec<&EvictionInterceptor> = rules
         .iter()
         .filter(|rule| rule_matches(rule, pod, object, namespace))
         .collect();
-    matching.sort_by(|a, b| a.spec.interceptor_name.cmp(&b.spec.interceptor_name));
-    for rule in matching {
-        let priority = rule.spec.effective_priority();
-        let source = format!(
-            "evictioninterceptor/{}",
-            rule.metadata.name.as_deref().unwrap_or_default()
-        );
-        let is_controller = rule.spec.role == Some(InterceptorRole::Controller);
-        if is_controller && !takes_role(&mut controller, &rule.spec.interceptor_name) {
-            skipped.push(format!("{source}: the role controller is already assigned"));
-            continue;
-        }
-        add(
-            &mut found,
-            priority,
-            Source::PriorityOrRule,
-            &rule.spec.interceptor_name,
-            source,
-        );
-    }
-    let allowed = AllowedNames::default();
-    found.retain(|declaration| {
-        let name = &declaration.interceptor.name;
-        if name == IMPERATIVE_EVICTION {
-            return false;
-        }
-        let errors = allowed.validate(&FieldPath::new("name"), name);
-        if !errors.is_empty() {
-            skipped.push(format!("{}: {errors}", declaration.interceptor.source));
-        }
-        errors.is_empty()
-    });
-    if pods::is_daemon_set_pod(pod) && !pods::is_static(pod) {
-        let source = "the pod's DaemonSet".to_owned();
-        add(
-            &mut found,
-            CONTROLLER_PRIORITY,
-            Source::DaemonSet,
-            DAEMON_SET_INTERCEPTOR,
-            source,
-        );
-    }
-    let mut interceptors = ordered(found);
-    if interceptors.len() >= MAX_INTERCEPTORS {
-        skipped.push(format!(
-            "the pod declares {} interceptors, and at most {} are possible: its request will be canceled",
-            interceptors.len(),
-            MAX_INTERCEPTORS - 1
-        ));
-    }
-    interceptors.push(Interceptor {
-        name: IMPERATIVE_EVICTION.to_owned(),
-        priority: None,
-        source: "always last".to_owned(),
-    });
+    let none = BTreeMap::new();
+    let sources = Sources {
+        eviction_interceptors: names_in(object, "/spec/evictionInterceptors"),
+        eviction_responders: names_in(object, "/spec/evictionResponders"),
+        annotations: pod.metadata.annotations.as_ref().unwrap_or(&none),
+        rules: matching
+            .iter()
+            .map(|rule| RuleSource {
+                name: &rule.spec.interceptor_name,
+                priority: rule.spec.effective_priority(),
+                is_controller: rule.spec.role == Some(InterceptorRole::Controller),
+            })
+            .collect(),
+        has_daemon_set: pods::is_daemon_set_pod(pod) && !pods::is_static(pod),
+    };
+    let order = order(&sources, &AllowedNames::default());
+    let mut skipped = order.skipped;
+    skipped.extend(
+        order
+            .excess
+            .map(|excess| format!("the request of this pod will be canceled, since {excess}")),
+    );
     Declared {
-        interceptors,
+        interceptors: order.interceptors,
         skipped,
     }
 }
 
-fn ordered(mut found: Vec<Declaration>) -> Vec<Interceptor> {
-    found.sort_by(|a, b| {
-        let key = |declaration: &Declaration| {
-            (
-                std::cmp::Reverse(declaration.priority),
-                declaration.source,
-                declaration.index,
-            )
-        };
-        key(a)
-            .cmp(&key(b))
-            .then_with(|| a.interceptor.name.cmp(&b.interceptor.name))
-    });
-    let mut seen = BTreeSet::new();
-    found
+/// The names in a list of references.
+fn names_in<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
+    let references = object.pointer(pointer).and_then(Value::as_array);
+    references
         .into_iter()
-        .map(|declaration| declaration.interceptor)
-        .filter(|interceptor| seen.insert(interceptor.name.clone()))
+        .flatten()
+        .filter_map(|reference| reference.get("name")?.as_str())
         .collect()
-}
-
-fn add(found: &mut Vec<Declaration>, priority: i32, source: Source, name: &str, from: String) {
-    let index = match source {
-        Source::Spec | Source::List => found.len(),
-        Source::PriorityOrRule | Source::DaemonSet => 0,
-    };
-    found.push(Declaration {
-        priority,
-        source,
-        index,
-        interceptor: Interceptor {
-            name: name.to_owned(),
-            priority: Some(priority),
-            source: from,
-        },
-    });
-}
-
-/// Interceptors that the spec or the annotation list, at the priority of controllers.
-fn listed(pod: &Pod, object: &Value, found: &mut Vec<Declaration>) {
-    for field in ["evictionInterceptors", "evictionResponders"] {
-        let names = object
-            .pointer(&format!("/spec/{field}"))
-            .and_then(Value::as_array);
-        for name in names
-            .into_iter()
-            .flatten()
-            .filter_map(|one| one.get("name")?.as_str())
-        {
-            add(
-                found,
-                CONTROLLER_PRIORITY,
-                Source::Spec,
-                name,
-                format!("spec.{field}"),
-            );
-        }
-    }
-    let list = pods::annotation(pod, LIST_ANNOTATION).unwrap_or_default();
-    if !list.trim().is_empty() {
-        for name in list.split(',').map(str::trim) {
-            let source = format!("annotation {LIST_ANNOTATION}");
-            add(found, CONTROLLER_PRIORITY, Source::List, name, source);
-        }
-    }
-}
-
-/// Whether an interceptor can have the role `controller`, which one interceptor of a pod has.
-fn takes_role(controller: &mut Option<String>, name: &str) -> bool {
-    controller.get_or_insert_with(|| name.to_owned()) == name
-}
-
-/// Interceptors that annotations name with a priority. Returns the one with the role `controller`.
-fn prioritized(pod: &Pod, found: &mut Vec<Declaration>, skipped: &mut Vec<String>) -> Option<String> {
-    let mut controller: Option<String> = None;
-    for (key, value) in pod.metadata.annotations.iter().flatten() {
-        let Some(name) = PRIORITY_PREFIXES
-            .iter()
-            .find_map(|prefix| key.strip_prefix(prefix))
-        else {
-            continue;
-        };
-        match parse_priority(value) {
-            Ok((priority, is_controller)) => {
-                if is_controller && !takes_role(&mut controller, name) {
-                    skipped.push(format!("{key}: the role controller is already assigned"));
-                    continue;
-                }
-                add(
-                    found,
-                    priority,
-                    Source::PriorityOrRule,
-                    name,
-                    format!("annotation {key}"),
-                );
-            }
-            Err(why) => skipped.push(format!("{key}: {why}")),
-        }
-    }
-    controller
-}
-
-/// Parses `PRIORITY[/ROLE]` into the priority and whether the role is `controller`.
-fn parse_priority(value: &str) -> Result<(i32, bool), String> {
-    let (number, role) = match value.split_once('/') {
-        Some((number, role)) => (number, Some(role)),
-        None => (value, None),
-    };
-    let priority = number
-        .parse()
-        .ok()
-        .filter(|priority| PRIORITIES.contains(priority) && !number.starts_with('+'))
-        .ok_or_else(|| format!("{number:?} is not a priority from 0 to 100000"))?;
-    match (role, priority) {
-        (Some(""), _) => Err("the role after / is empty".to_owned()),
-        (Some("controller"), CONTROLLER_PRIORITY) => Ok((priority, true)),
-        (Some("controller"), _) => Err("the role controller requires priority 10000".to_owned()),
-        (_, CONTROLLER_PRIORITY) => Err("priority 10000 requires the role controller".to_owned()),
-        _ => Ok((priority, false)),
-    }
 }
 
 /// Whether a rule is in effect and matches the pod. A condition that cannot be evaluated counts as true, as in the
@@ -364,6 +174,8 @@ pub fn heard(name: &str, requests: &[EvictionRequest], now: Timestamp) -> Heard 
 mod tests {
     use serde_json::json;
 
+    use drydock_machinery::interceptors::{LIST_ANNOTATION, PRIORITY_ANNOTATION_PREFIXES};
+
     use super::*;
 
     #[track_caller]
@@ -394,7 +206,7 @@ mod tests {
 
     #[test]
     fn sources_are_merged_by_priority_then_source_then_name() {
-        let priority = |name: &str| format!("{}{name}", PRIORITY_PREFIXES[0]);
+        let priority = |name: &str| format!("{}{name}", PRIORITY_ANNOTATION_PREFIXES[0]);
         let pod = json!({
             "metadata": {
                 "name": "web-0", "namespace": "shop", "labels": {"app": "web"},

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use drydock_machinery::interceptors::declares_interceptors;
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DRAIN_TAINT_EFFECT};
 use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
@@ -9,14 +10,6 @@ use serde::Deserialize;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
-/// The annotation that lists interceptors, separated by commas.
-pub const INTERCEPTORS_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/interceptors";
-/// Prefixes of annotations whose key ends with an interceptor's name and whose value is its priority.
-pub const PRIORITY_ANNOTATION_PREFIXES: [&str; 2] = [
-    "interceptor.evictionrequest.coordination.k8s.io/priority_",
-    "evacuation.coordination.k8s.io/priority_",
-];
-
 /// The taint of nodes with `spec.unschedulable`.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
@@ -281,14 +274,6 @@ impl PodCondition {
     fn is_ready(&self) -> bool {
         self.type_ == "Ready" && self.status == "True"
     }
-}
-
-/// Whether an annotation declares interceptors.
-fn declares_interceptors(key: &str) -> bool {
-    key == INTERCEPTORS_ANNOTATION
-        || PRIORITY_ANNOTATION_PREFIXES
-            .iter()
-            .any(|prefix| key.starts_with(prefix))
 }
 
 /// Whether somebody wrote the name of the node as a field of the pod. A scheduler binds it instead, and owns no field.

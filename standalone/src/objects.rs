@@ -242,6 +242,7 @@ impl<S: Store> Objects<S> {
             caller: self.caller(),
             endpoint: &Endpoint::stored(&own.resource),
             options: &options,
+            of_collection: false,
         };
         own.delete(request, at.namespace, at.name).await.map(drop)
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use drydock_apiserver::{cache, request};
-use drydock_machinery::{apply, codec, patch, selector, websocket};
+use drydock_machinery::{apply, codec, patch, policy_expression, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
 
@@ -18,6 +18,7 @@ const TARGETS: &[Target] = &[
     ("json_patch", patch::json::fuzz_apply),
     ("merge_patch", patch::merge::fuzz_apply),
     ("options", request::options::fuzz_parse),
+    ("policy_expression", policy_expression::fuzz_evaluate),
     ("protobuf", codec::protobuf::fuzz_decode),
     ("selectors", selector::fuzz_parse),
     ("strategic_merge", patch::strategic::fuzz_apply),

@@ -20,22 +20,21 @@ use crate::host::{AccessReview, Attributes, Host, HostResource, ResourceAttribut
 use crate::registry::admission::{Operation, WriteAttributes};
 use crate::registry::part::Part;
 
-/// The name of the plug-in in flags.
-pub const OWNER_REFERENCES: &str = "OwnerReferencesPermissionEnforcement";
-
 struct OwnerReferences {
     host: Arc<dyn Host>,
     authorizer: Arc<Authorizer>,
 }
 
 impl Chain {
-    /// Adds the rule.
+    /// Adds the rule, if it is enabled.
     #[must_use]
-    pub fn enforcing_owner_references(mut self) -> Self {
-        self.rules.push(Box::new(OwnerReferences {
-            host: Arc::clone(&self.host),
-            authorizer: Arc::clone(&self.authorizer),
-        }));
+    pub fn enforcing_owner_references(mut self, enabled: bool) -> Self {
+        if enabled {
+            self.rules.push(Box::new(OwnerReferences {
+                host: Arc::clone(&self.host),
+                authorizer: Arc::clone(&self.authorizer),
+            }));
+        }
         self
     }
 }

@@ -9,11 +9,12 @@ use super::*;
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
-use crate::registry::admission::Operation;
+use crate::registry::admission::{Operation, Options};
 use crate::registry::part::Part;
 use crate::registry::registration::Registration;
 use crate::registry::{evictionrequest, nodemaintenance};
 use crate::request::audit::TARGET_AUTHORIZATION;
+use crate::request::options::WriteOptions;
 use crate::request::{AuditLevel, AuditRecord, UserInfo, Warnings};
 
 /// A cluster in which the user has the listed rights: `pods/NAMESPACE/NAME` to delete a pod, `VERB RESOURCE/NAMESPACE/NAME` for
@@ -173,6 +174,7 @@ impl Write {
             warnings: &warnings,
             audit: &audit,
         };
+        let options = WriteOptions::default();
         let write = WriteAttributes {
             operation: self.operation,
             resource: &resource,
@@ -183,6 +185,9 @@ impl Write {
             name: "x",
             object: self.object.as_ref(),
             old: self.old.as_ref(),
+            revision: None,
+            options: Options::Write(&options),
+            of_collection: false,
             dry_run: true,
         };
         let outcome = async {

@@ -10,6 +10,7 @@ use std::{
 use clap::Args;
 
 use super::{
+    admission::AdmissionFlags,
     audit::AuditFlags,
     error::ConfigError,
     settings::{CertificateFiles, ServeConfig, ServerConfig, StorageConfig},
@@ -17,7 +18,6 @@ use super::{
     values::{GoDuration, parse_tls_version},
 };
 use crate::{
-    admission::OWNER_REFERENCES,
     authorization::DEFAULT_ALWAYS_ALLOW,
     filters::InFlightLimits,
     host::{
@@ -33,6 +33,8 @@ use crate::{
 pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
+    #[command(flatten)]
+    admission: AdmissionFlags,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -206,15 +208,6 @@ pub struct ServerFlags {
         value_name = "NAMES"
     )]
     allowed_reserved_names: Vec<String>,
-    /// Admission rules that are off by default: `OwnerReferencesPermissionEnforcement`.
-    #[arg(
-        long,
-        env = "DRYDOCK_ENABLE_ADMISSION_PLUGINS",
-        value_delimiter = ',',
-        value_parser = [OWNER_REFERENCES],
-        value_name = "NAMES"
-    )]
-    enable_admission_plugins: Vec<String>,
     /// For tests: compare caches with the store this often, and abort the process if they differ.
     #[arg(
         long,
@@ -259,6 +252,7 @@ impl ServeFlags {
         Ok(ServeConfig {
             host,
             authentication,
+            plugins: self.admission.validated()?,
             server,
         })
     }
@@ -388,7 +382,6 @@ impl ServerFlags {
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
             },
             allowed_reserved_names: self.allowed_reserved_names,
-            enforce_owner_references: !self.enable_admission_plugins.is_empty(),
             debug_cache_check_period: self.debug_cache_check_period.map(|period| period.0),
             storage,
             audit: self.audit.validated()?,

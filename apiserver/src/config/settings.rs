@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::values::Durability;
 use crate::{
+    admission::EnabledPlugins,
     audit::AuditSettings,
     filters::InFlightLimits,
     host::{
@@ -21,6 +22,8 @@ pub struct ServeConfig {
     pub host: HostConfig,
     /// Authentication settings that replace those of the host.
     pub authentication: AuthenticationOverrides,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Settings common to `serve` and `standalone`.
     pub server: ServerConfig,
 }
@@ -46,8 +49,6 @@ pub struct ServerConfig {
     pub review_ttls: ReviewTtls,
     /// Requester and interceptor names under `k8s.io` that are allowed in addition to the built-in ones.
     pub allowed_reserved_names: Vec<String>,
-    /// Whether setting owner references needs further rights.
-    pub enforce_owner_references: bool,
     /// The store.
     pub storage: StorageConfig,
     /// The audit log, if there is a policy.

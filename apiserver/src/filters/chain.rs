@@ -1,4 +1,5 @@
-//! The filter chain: [`Chain::serve`] lists every filter in order, from the outermost to the handler and back.
+//! The filter chain: [`Chain::serve`] lists every filter in order, from the outermost to authentication and back;
+//! [`Chain::serve_user`] those between the user and the handler.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -181,6 +182,7 @@ impl<H: Handler> Chain<H> {
         found
     }
 
+    /// The span of a request, if there is a collector.
     fn span(
         &self,
         state: &RequestState,

@@ -46,6 +46,7 @@ pub(super) async fn delete<S: Store>(
             caller: call.caller(),
             endpoint,
             options: &options,
+            of_collection: false,
         };
         call.store.delete(request, namespace, name).await?
     };

@@ -5,6 +5,7 @@
 
 mod error;
 mod event;
+mod follow;
 mod mapping;
 mod mirror;
 mod options;
@@ -48,8 +49,8 @@ use self::{
     settings::Settings,
 };
 use super::{
-    AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, HostResource, Namespace,
-    NodeMetadata, TokenVerdict,
+    AccessReview, AccessVerdict, AuthenticationConfig, Followed, FollowedKind, Host, HostError, HostEvent,
+    HostResource, Namespace, NodeMetadata, TokenVerdict,
 };
 use crate::metrics::Metrics;
 
@@ -71,6 +72,8 @@ pub struct KubeHost {
     metrics: Metrics,
     clock: Arc<dyn Clock>,
     tasks: TaskTracker,
+    /// Cancelled when the loops that follow the host have to end.
+    stop: CancellationToken,
     /// Cancelled when a loop that follows the host has ended before it should.
     failed: CancellationToken,
 }
@@ -113,9 +116,10 @@ impl KubeHost {
             metrics,
             clock,
             tasks: TaskTracker::new(),
+            stop,
             failed: CancellationToken::new(),
         });
-        host.follow(settings, &stop);
+        host.follow_always(settings);
         Ok(host)
     }
 
@@ -125,11 +129,13 @@ impl KubeHost {
         self.tasks.wait().await;
     }
 
-    fn follow(&self, settings: Settings, stop: &CancellationToken) {
-        let until = |name: &'static str, work: BoxFuture<'static, ()>| {
-            let (stop, failed) = (stop.clone(), self.failed.clone());
-            self.tasks.spawn(follow_until(stop, failed, name, work));
-        };
+    fn spawn(&self, name: String, work: BoxFuture<'static, ()>) {
+        let (stop, failed) = (self.stop.clone(), self.failed.clone());
+        self.tasks.spawn(follow_until(stop, failed, name, work));
+    }
+
+    fn follow_always(&self, settings: Settings) {
+        let until = |name: &str, work| self.spawn(name.to_owned(), work);
         let events = watch_all(Api::<PartialObjectMeta<KubeNamespace>>::all(self.client.clone()));
         let namespaces = Arc::clone(&self.namespaces);
         until(
@@ -150,7 +156,7 @@ impl KubeHost {
 async fn follow_until(
     stop: CancellationToken,
     failed: CancellationToken,
-    name: &'static str,
+    name: String,
     work: BoxFuture<'static, ()>,
 ) {
     tokio::select! {
@@ -331,6 +337,21 @@ impl Host for KubeHost {
         self.namespaces.is_synced() && self.nodes.is_synced() && !self.failed.is_cancelled()
     }
 
+    fn follow(&self, kind: FollowedKind) -> Option<Arc<Followed>> {
+        let name = kind.resource.clone().into_owned();
+        let followed = Arc::new(Followed::new(kind));
+        let work = follow::follow(self.client.clone(), Arc::downgrade(&followed)).boxed();
+        let (stop, failed) = (self.stop.clone(), self.failed.clone());
+        let unused = followed.unused();
+        self.tasks.spawn(async move {
+            // Objects that are not used any more need not be followed.
+            unused
+                .run_until_cancelled_owned(follow_until(stop, failed, name, work))
+                .await;
+        });
+        Some(followed)
+    }
+
     fn failed(&self) -> BoxFuture<'_, ()> {
         self.failed.cancelled().boxed()
     }
@@ -371,7 +392,7 @@ mod tests {
             if !expected {
                 stop.cancel();
             }
-            follow_until(stop, failed.clone(), "settings", work).await;
+            follow_until(stop, failed.clone(), "settings".to_owned(), work).await;
             assert_eq!(failed.is_cancelled(), expected);
         }
     }

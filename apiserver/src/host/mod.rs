@@ -3,6 +3,7 @@
 //! [`Host`] is the interface: [`kube`] implements it over a real kube-apiserver, standalone mode over its own storage, and
 //! tests with a fake.
 
+mod followed;
 pub mod kube;
 pub mod published;
 pub mod request_header;
@@ -15,6 +16,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
 use tokio::sync::watch;
 
+pub use self::followed::{Followed, FollowedKind, Objects};
 use self::request_header::RequestHeaderConfig;
 pub use self::trust::TrustBundle;
 use crate::request::UserInfo;
@@ -268,6 +270,11 @@ pub trait Host: Send + Sync + 'static {
 
     /// Whether the caches behind these calls are complete and followed: the readiness check `informer-sync`.
     fn is_synced(&self) -> bool;
+
+    /// Follows all objects of a kind until they are dropped; `None` for a host without such objects, which has no policy.
+    fn follow(&self, _kind: FollowedKind) -> Option<Arc<Followed>> {
+        None
+    }
 
     /// Returns when the host is no longer followed because of a bug, which only a restart can mend.
     fn failed(&self) -> BoxFuture<'_, ()> {

@@ -417,13 +417,8 @@ mod tests {
             digest_of(|user, _| user.groups = vec!["gh".to_owned()]),
             digest_of(|user, _| user.groups.clear()),
             digest_of(|user, _| user.extra.clear()),
-            digest_of(|user, _| {
-                drop(
-                    user.extra
-                        .insert("k".to_owned(), vec!["v".to_owned(), String::new()]),
-                )
-            }),
-            digest_of(|user, _| drop(user.extra.insert("l".to_owned(), vec!["v".to_owned()]))),
+            digest_of(|user, _| user.extra.entry("k".to_owned()).or_default().push(String::new())),
+            digest_of(|user, _| user.extra.entry("l".to_owned()).or_default().push("v".to_owned())),
             digest_of(|_, r| r.verb = "list".to_owned()),
             digest_of(|_, r| r.resource = "r".to_owned()),
             digest_of(|_, r| r.subresource = "r".to_owned()),

@@ -21,7 +21,6 @@
 
 mod disk;
 mod do_nothing;
-mod report;
 mod restart;
 mod rows;
 mod settings;
@@ -30,10 +29,10 @@ mod watching;
 
 use anyhow::Result;
 use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part, SampleApiServer};
+use drydock_tests::load::Report;
 use serde_json::json;
 
 use self::do_nothing::DoNothing;
-use self::report::Report;
 use self::settings::Settings;
 use self::subject::{Subject, crd};
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::cluster::{Drydock, Part};
-use drydock_tests::load::{Bound, Call, Measured, Pool, Usage, drive, resident_bytes};
+use drydock_tests::load::{
+    Bound, Call, Goal, Measured, Pool, Report, Unit, Usage, drive, resident_bytes, show,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::disk;
-use super::report::{Goal, Report, Unit, show};
 use super::settings::Settings;
 use super::subject::Subject;
 

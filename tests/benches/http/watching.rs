@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use drydock_tests::load::{Call, Measured, Pool, Seen, Usage, Watchers, pace};
+use drydock_tests::load::{Call, Goal, Measured, Pool, Report, Seen, Unit, Usage, Watchers, pace, show};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::report::{Goal, Report, Unit, show};
 use super::rows::{Bench, WATCHED, counted, ensure_all};
 use super::subject::Subject;
 

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::binaries::{own, repository};
 use super::control_plane::ControlPlane;
 use super::detached;
+use super::kubeconfig::Kubeconfig;
 use super::pki::{Credential, Validity};
 use super::ports::Ports;
 use super::process::{Process, Processes};
@@ -30,6 +31,9 @@ pub const NAMESPACE: &str = "drydock-system";
 
 /// The name in the serving certificate, which the aggregator verifies.
 pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
+
+/// The kubeconfig with which the controller reaches the server itself.
+const DIRECT_KUBECONFIG: &str = "drydock-controller-direct.kubeconfig";
 
 /// The names of the `APIService` objects in the manifest.
 const API_SERVICES: [&str; 2] = ["v1alpha3.coordination.k8s.io", "v1alpha1.coordination.k8s.io"];
@@ -56,6 +60,15 @@ impl Part {
             Self::Controller => "drydock-controller",
         }
     }
+}
+
+/// The way of the controller to Drydock's own kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Road {
+    /// Through the aggregator of kube-apiserver.
+    Aggregator,
+    /// To drydock-apiserver itself, by `--apiserver-kubeconfig`.
+    Direct,
 }
 
 /// The project's server and controller, joined to a control plane. Dropping it ends both processes.
@@ -115,23 +128,13 @@ impl<'a> Drydock<'a> {
         admin
             .ok(&["apply", "--server-side", "-f", &namespace, "-f", &rbac])
             .await?;
-        for part in [Part::ApiServer, Part::Controller] {
-            let account = part.command();
-            let token = [
-                "create",
-                "token",
-                account,
-                "--namespace",
-                NAMESPACE,
-                "--duration",
-                "24h",
-            ];
-            let token = admin.ok(&token).await?;
-            control_plane.kubeconfig_with_token(account, token.trim_end())?;
-        }
+        let server_token = create_token(control_plane, Part::ApiServer).await?;
+        control_plane.kubeconfig_with_token(Part::ApiServer.command(), &server_token)?;
+        let token = create_token(control_plane, Part::Controller).await?;
+        control_plane.kubeconfig_with_token(Part::Controller.command(), &token)?;
         let servers = control_plane.options().etcd_servers;
         let mut ports = Ports::reserve(servers + 1)?;
-        Ok(Self {
+        let drydock = Self {
             processes: Processes::default(),
             others: Processes::default(),
             control_plane,
@@ -140,7 +143,12 @@ impl<'a> Drydock<'a> {
             address: ports.take()?,
             other_addresses: (0..servers).map(|_| ports.take()).collect::<Result<_>>()?,
             serving,
-        })
+        };
+        let url = format!("https://127.0.0.1:{}", drydock.service_port());
+        let authority = control_plane.pki().drydock.certificate();
+        let direct = Kubeconfig::with_token(&url, &authority, &token).with_server_name(SERVER_NAME);
+        folder.write(DIRECT_KUBECONFIG, direct.to_text())?;
+        Ok(drydock)
     }
 
     /// Starts one of the two processes and waits until it is ready.
@@ -148,11 +156,24 @@ impl<'a> Drydock<'a> {
     /// # Errors
     /// It ended or was not ready in time.
     pub async fn start_part(&self, part: Part) -> Result<()> {
+        self.start_command(part, self.command_of(part)).await
+    }
+
+    /// Starts the controller on one of its roads, and waits until it leads.
+    ///
+    /// # Errors
+    /// As for [`start_part`](Self::start_part).
+    pub async fn start_controller(&self, road: Road) -> Result<()> {
+        self.start_command(Part::Controller, self.controller_command(road))
+            .await
+    }
+
+    async fn start_command(&self, part: Part, command: Command) -> Result<()> {
         let (folder, lifetime) = (
             self.control_plane.folder().path(),
             self.control_plane.options().lifetime,
         );
-        let mut process = Process::spawn(self.command_of(part), part.command(), folder, lifetime)?;
+        let mut process = Process::spawn(command, part.command(), folder, lifetime)?;
         detached::record(folder, process.id())?;
         match part {
             Part::ApiServer => {
@@ -351,17 +372,24 @@ impl<'a> Drydock<'a> {
                 &self.file("drydock-serving.key"),
                 &self.data_dir(),
             ),
-            Part::Controller => {
-                let mut command = Command::new(self.binaries.join(part.command()));
-                command
-                    .arg("--kubeconfig")
-                    .arg(self.kubeconfig(part))
-                    .arg("--leader-elect")
-                    .args(["--leader-elect-resource-namespace", NAMESPACE])
-                    .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]);
-                command
-            }
+            Part::Controller => self.controller_command(Road::Aggregator),
         }
+    }
+
+    fn controller_command(&self, road: Road) -> Command {
+        let mut command = Command::new(self.binaries.join(Part::Controller.command()));
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig(Part::Controller))
+            .arg("--leader-elect")
+            .args(["--leader-elect-resource-namespace", NAMESPACE])
+            .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]);
+        if road == Road::Direct {
+            command
+                .arg("--apiserver-kubeconfig")
+                .arg(self.file(DIRECT_KUBECONFIG));
+        }
+        command
     }
 
     /// The command line of a server with the same service account, but another address, certificate and store.
@@ -437,6 +465,22 @@ impl<'a> Drydock<'a> {
             .await?;
         Ok(())
     }
+}
+
+/// A token of the service account of a process.
+async fn create_token(control_plane: &ControlPlane, part: Part) -> Result<String> {
+    let account = part.command();
+    let arguments = [
+        "create",
+        "token",
+        account,
+        "--namespace",
+        NAMESPACE,
+        "--duration",
+        "24h",
+    ];
+    let token = control_plane.admin().ok(&arguments).await?;
+    Ok(token.trim_end().to_owned())
 }
 
 /// Reads the documents of a manifest.

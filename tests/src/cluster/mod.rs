@@ -26,7 +26,7 @@ pub use self::balancer::balance;
 pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
 pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
 pub use self::detached::end_detached;
-pub use self::drydock::{Drydock, NAMESPACE, Part};
+pub use self::drydock::{Drydock, NAMESPACE, Part, Road};
 pub use self::etcd::Etcd;
 pub use self::folder::Folder;
 pub use self::kubeconfig::Kubeconfig;

@@ -9,7 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
-mod checks;
+mod checklists;
 mod imports;
 mod modules;
 

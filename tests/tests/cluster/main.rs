@@ -20,6 +20,7 @@ mod durability;
 mod encodings;
 mod etcd;
 mod evictions;
+mod gitops;
 mod harm;
 mod host_away;
 mod informers;

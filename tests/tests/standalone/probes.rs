@@ -31,13 +31,13 @@ async fn probes_are_answered_while_large_requests_compute() -> Result<()> {
         .map(|number| json!({ "op": "replace", "path": "/metadata/labels/a", "value": number.to_string() }))
         .collect();
     let patch = Value::from(operations).to_string();
-    let path = format!("{collection}/probes.example.com?dryRun=All");
+    let target = format!("{collection}/probes.example.com?dryRun=All");
     let finished = AtomicBool::new(false);
     let large = async {
         let lanes = (0..LANES).map(async |_| {
             for _ in 0..ROUNDS {
                 let patched = caller
-                    .call(Method::PATCH, &path, JSON_PATCH, patch.clone())
+                    .call(Method::PATCH, &target, JSON_PATCH, patch.clone())
                     .await?;
                 patched.expect(200)?;
             }

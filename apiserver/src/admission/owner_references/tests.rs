@@ -8,10 +8,11 @@ use crate::fixtures::FakeHost;
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError};
 use crate::metrics::Metrics;
-use crate::registry::admission::Admission;
+use crate::registry::admission::{Admission, Options};
 use crate::registry::caller::Caller;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::evictioninterceptor;
+use crate::request::options::WriteOptions;
 use crate::request::{AuditRecord, UserInfo, Warnings};
 
 /// An owner that is blocked, or not.
@@ -59,7 +60,7 @@ async fn outcome(
     let metrics = Metrics::register(&mut Registry::default(), []);
     let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());
     let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
-    let chain = Chain::new(host, authorizer, None).enforcing_owner_references();
+    let chain = Chain::new(host, authorizer, None).enforcing_owner_references(true);
     let resource = Arc::new(
         evictioninterceptor::REGISTRATION
             .resource(&Arc::default())
@@ -71,6 +72,7 @@ async fn outcome(
         ..UserInfo::default()
     });
     let (warnings, audit) = (Warnings::default(), AuditRecord::default());
+    let options = WriteOptions::default();
     let write = WriteAttributes {
         operation,
         resource: &resource,
@@ -86,6 +88,9 @@ async fn outcome(
         name: "x",
         object,
         old,
+        revision: None,
+        options: Options::Write(&options),
+        of_collection: false,
         dry_run: false,
     };
     let outcome = chain.validate(&write).await.map_err(|error| error.to_string());

@@ -1,6 +1,7 @@
 //! The verbs of every kind, from the request to the bytes of the response: the handlers over a memory store, without
 //! socket and filters. [`Served`] is the server, [`kinds`] are what it serves.
 
+mod admission;
 mod damaged;
 mod encodings;
 mod faces;
@@ -22,7 +23,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
-use crate::admission;
+use crate::admission::Chain;
+use crate::admission::cluster_policy::ClusterPolicy;
 use crate::authorization::Authorizer;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
@@ -137,6 +139,16 @@ impl<S: Store> Served<S> {
     }
 
     fn of_kinds(kinds: &[Sample], store: S) -> Self {
+        Self::with_policy(kinds, store, |host, clock| {
+            ClusterPolicy::new(host, clock, Vec::new(), Vec::new())
+        })
+    }
+
+    fn with_policy(
+        kinds: &[Sample],
+        store: S,
+        policy: impl FnOnce(Arc<dyn Host>, Arc<dyn Clock>) -> ClusterPolicy,
+    ) -> Self {
         let host = FakeHost::new(AuthenticationConfig::default());
         let clock = Arc::new(ManualClock::new(noon()));
         let seam: Arc<dyn Host> = Arc::clone(&host) as _;
@@ -151,7 +163,8 @@ impl<S: Store> Served<S> {
         let metrics = Metrics::register(&mut Registry::default(), served);
         let reviews = Arc::new(Reviews::new(Arc::clone(&seam), ReviewTtls::default()).unwrap());
         let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
-        let chain = Arc::new(admission::Chain::new(seam, authorizer, None));
+        let policy = policy(Arc::clone(&seam), Arc::clone(&clock) as _);
+        let chain = Arc::new(Chain::new(seam, authorizer, None).with_policy(policy));
         let shutdown = CancellationToken::new();
         let mut stores = Vec::new();
         for sample in kinds {

@@ -90,7 +90,9 @@ fn spans(endpoint: &str, per_million: u32) -> Arc<Spans> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 #[test]
