@@ -48,9 +48,10 @@ cluster-down: ## Stops the control plane of make cluster
 	@"$(CARGO_TARGET_DIR)"/debug/drydock-cluster down
 
 .PHONY: lint
-lint: tools ## Checks formatting and clippy, with warnings as errors
+lint: tools ## Checks formatting, clippy with warnings as errors, and licences, sources and bans of dependencies
 	@cargo fmt --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@.ci/cargo-deny.sh
 
 .PHONY: test
 test: tools ## Runs all tests: unit, property, crash, standalone and real-cluster suites

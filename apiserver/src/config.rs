@@ -21,10 +21,7 @@ use clap::Parser;
 pub use self::{
     error::ConfigError,
     flags::{ServeFlags, ServerFlags},
-    settings::{
-        CertificateFiles, EtcdConfig, EtcdFiles, LogConfig, LogFormat, ServeConfig, ServerConfig,
-        StorageConfig,
-    },
+    settings::{CertificateFiles, EtcdConfig, EtcdFiles, ServeConfig, ServerConfig, StorageConfig},
     storage::{BackupTarget, StorageCommand, StorageFlags},
     values::Durability,
 };

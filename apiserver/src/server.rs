@@ -47,6 +47,7 @@ use crate::registry::kinds;
 use crate::registry::registration::UnusableSchema;
 use crate::registry::resource::Resource;
 use crate::registry::store::ResourceStore;
+use crate::telemetry::spans::Spans;
 use crate::telemetry::{self, TelemetryError};
 
 /// The window within which watches end, staggered, when the server stops.
@@ -218,6 +219,24 @@ impl Default for Extended {
     }
 }
 
+/// What is recorded of requests, elsewhere than in the log.
+struct Records {
+    auditor: Option<Arc<Auditor>>,
+    spans: Option<Arc<Spans>>,
+}
+
+impl Records {
+    /// Delivers what is recorded so far.
+    async fn close(self) {
+        if let Some(auditor) = self.auditor {
+            auditor.close().await;
+        }
+        if let Some(spans) = self.spans {
+            spans.close().await;
+        }
+    }
+}
+
 /// Who may do what, and which writes are admitted.
 struct Access {
     reviews: Arc<Reviews>,
@@ -280,7 +299,7 @@ impl Base {
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
-        let auditor = self.auditor(&config).await?;
+        let records = self.records(&config).await?;
         let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
@@ -325,7 +344,8 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
-            auditor: auditor.clone(),
+            spans: records.spans.clone(),
+            auditor: records.auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
@@ -342,23 +362,26 @@ impl Base {
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
-        if let Some(auditor) = auditor {
-            auditor.close().await;
-        }
+        records.close().await;
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
     }
 
-    /// The audit log, if there is a policy.
-    async fn auditor(&self, config: &ServerConfig) -> Result<Option<Arc<Auditor>>, RunError> {
-        let Some(settings) = &config.audit else {
-            return Ok(None);
+    /// Opens the audit log if there is a policy, and prepares the export of spans if there is a collector.
+    async fn records(&self, config: &ServerConfig) -> Result<Records, RunError> {
+        let auditor = match &config.audit {
+            Some(settings) => {
+                let metrics = self.metrics.audit().clone();
+                Some(Auditor::start(settings, Arc::clone(&self.clock), metrics).await?)
+            }
+            None => None,
         };
-        let metrics = self.metrics.audit().clone();
-        Ok(Some(
-            Auditor::start(settings, Arc::clone(&self.clock), metrics).await?,
-        ))
+        let spans = match &config.tracing {
+            Some(settings) => Some(Spans::start(settings, &instance())?),
+            None => None,
+        };
+        Ok(Records { auditor, spans })
     }
 
     fn access(
@@ -475,6 +498,11 @@ impl Base {
             });
         (health.build(), filled)
     }
+}
+
+/// What tells this server from others: the name of its pod, or of its machine.
+fn instance() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Sets `filled` and runs `task` once every cache is filled.

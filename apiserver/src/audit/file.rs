@@ -4,6 +4,7 @@
 //! calls it. Old files are compressed, and removed by number and age, on a thread of their own, so that no request waits for
 //! it. The folder is created with mode 0700 and files with 0600: events name users and objects.
 
+use std::cmp::Reverse;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -269,7 +270,7 @@ fn backups(log: &Path) -> io::Result<Vec<Backup>> {
             });
         }
     }
-    found.sort_by(|a, b| b.time.cmp(&a.time));
+    found.sort_by_key(|backup| Reverse(backup.time));
     Ok(found)
 }
 

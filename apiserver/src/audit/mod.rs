@@ -173,16 +173,15 @@ impl Auditor {
                 encodings.push(Some(Arc::clone(&whole)));
                 continue;
             }
-            let smaller = match &reduced {
-                Some(reduced) => Arc::clone(reduced),
-                None => {
-                    event.request_object = None;
-                    event.response_object = None;
-                    event.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
-                    let legacy = whole.legacy.clone();
-                    let json = event.to_json().ok()?;
-                    Arc::clone(reduced.insert(Arc::new(Encoded { json, legacy })))
-                }
+            let smaller = if let Some(reduced) = &reduced {
+                Arc::clone(reduced)
+            } else {
+                event.request_object = None;
+                event.response_object = None;
+                event.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
+                let legacy = whole.legacy.clone();
+                let json = event.to_json().ok()?;
+                Arc::clone(reduced.insert(Arc::new(Encoded { json, legacy })))
             };
             encodings.push(if smaller.json.len() <= limit {
                 Some(smaller)

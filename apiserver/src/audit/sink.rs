@@ -112,15 +112,12 @@ impl Sink {
             self.offer(event);
             return Ok(());
         };
-        let stored = match Arc::clone(under_way).try_acquire_owned() {
-            Ok(permit) => {
-                let delivery = tokio::spawn(self.delivery(event, permit));
-                matches!(timeout(PATIENCE, delivery).await, Ok(Ok(true)))
-            }
-            Err(_) => {
-                self.lost("too many events are under way");
-                false
-            }
+        let stored = if let Ok(permit) = Arc::clone(under_way).try_acquire_owned() {
+            let delivery = tokio::spawn(self.delivery(event, permit));
+            matches!(timeout(PATIENCE, delivery).await, Ok(Ok(true)))
+        } else {
+            self.lost("too many events are under way");
+            false
         };
         if stored || !is_strict {
             Ok(())

@@ -27,6 +27,7 @@ pub(super) struct AuditFlags {
 }
 
 #[derive(Clone, Debug, PartialEq, Args)]
+#[expect(clippy::struct_field_names, reason = "the names of the flags")]
 struct LogFlags {
     /// File for audit events; - is standard output.
     #[arg(long, env = "DRYDOCK_AUDIT_LOG_PATH", value_name = "FILE")]
@@ -86,6 +87,7 @@ struct LogFlags {
 }
 
 #[derive(Clone, Debug, PartialEq, Args)]
+#[expect(clippy::struct_field_names, reason = "the names of the flags")]
 struct WebhookFlags {
     /// Kubeconfig that names the webhook for audit events.
     #[arg(long, env = "DRYDOCK_AUDIT_WEBHOOK_CONFIG_FILE", value_name = "FILE")]

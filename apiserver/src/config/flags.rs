@@ -13,7 +13,7 @@ use super::{
     admission::AdmissionFlags,
     audit::AuditFlags,
     error::ConfigError,
-    settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
+    settings::{CertificateFiles, ServeConfig, ServerConfig, StorageConfig},
     storage::StorageFlags,
     values::{GoDuration, parse_tls_version},
 };
@@ -25,6 +25,7 @@ use crate::{
         reviews::ReviewTtls,
     },
     http::tls::MinTlsVersion,
+    telemetry::{LogConfig, LogFormat, TracingSettings},
 };
 
 /// Flags of `serve`.
@@ -217,6 +218,9 @@ pub struct ServerFlags {
     debug_cache_check_period: Option<GoDuration>,
     #[command(flatten)]
     audit: Box<AuditFlags>,
+    /// Tracing configuration (`apiserver.config.k8s.io/v1`): the OTLP collector for spans of requests. Without it there are none.
+    #[arg(long, env = "DRYDOCK_TRACING_CONFIG_FILE", value_name = "FILE")]
+    tracing_config_file: Option<PathBuf>,
     /// Format of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -354,7 +358,14 @@ impl ServerFlags {
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log_level) {
             return Err(ConfigError::value("--log-level", error.to_string()));
         }
+        let tracing = self
+            .tracing_config_file
+            .as_deref()
+            .map(TracingSettings::read)
+            .transpose()
+            .map_err(|error| ConfigError::value("--tracing-config-file", error.to_string()))?;
         Ok(ServerConfig {
+            tracing,
             address: SocketAddr::new(self.bind_address, self.secure_port),
             certificate,
             min_tls_version: self.tls_min_version,

@@ -2,8 +2,6 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::Deserialize;
-
 use super::values::Durability;
 use crate::{
     admission::EnabledPlugins,
@@ -14,6 +12,7 @@ use crate::{
         reviews::ReviewTtls,
     },
     http::tls::MinTlsVersion,
+    telemetry::{LogConfig, TracingSettings},
 };
 
 /// Settings of `serve`.
@@ -56,6 +55,8 @@ pub struct ServerConfig {
     pub audit: Option<AuditSettings>,
     /// The log.
     pub log: LogConfig,
+    /// Where the spans of requests go, if anywhere.
+    pub tracing: Option<TracingSettings>,
     /// For tests: how often caches are compared with the store. The process aborts if they differ.
     pub debug_cache_check_period: Option<Duration>,
 }
@@ -112,24 +113,4 @@ pub struct StorageConfig {
     pub incremental_backup_dir: Option<PathBuf>,
     /// How often a running server verifies the checksums of every value; zero = never.
     pub check_interval: Duration,
-}
-
-/// Settings of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// Form of a line.
-    pub format: LogFormat,
-    /// Filter directives, such as `info` or `drydock_apiserver=debug,info`.
-    pub level: String,
-}
-
-/// Form of a log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Plain text.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
 }

@@ -116,7 +116,7 @@ fn flags_are_parsed_into_settings() {
     );
     assert_eq!(config.server.shutdown_delay, Duration::from_secs(70));
     assert!(config.host.skip_lookup);
-    assert_eq!(config.server.log.format, LogFormat::Json);
+    assert_eq!(config.server.log.format, crate::telemetry::LogFormat::Json);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn members_are_read_as_the_type_of_their_flag() {
     )
     .unwrap();
     assert_eq!(config.server.log.level, "off");
-    assert_eq!(config.server.log.format, LogFormat::Json);
+    assert_eq!(config.server.log.format, crate::telemetry::LogFormat::Json);
     assert!(config.host.skip_lookup);
     for text in [
         "securePort: 70000\n",

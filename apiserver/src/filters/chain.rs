@@ -1,4 +1,5 @@
-//! The filter chain: [`Chain::serve`] lists every filter in order, from the outermost to the handler and back.
+//! The filter chain: [`Chain::serve`] lists every filter in order, from the outermost to authentication and back;
+//! [`Chain::serve_user`] those between the user and the handler.
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -17,6 +18,7 @@ use super::{
     panic, request_info, request_log, request_metrics, response_headers, routes_installed, shutdown,
     state::RequestState,
     upgrade,
+    websockets::WebSockets,
 };
 use crate::{
     audit::Auditor,
@@ -31,7 +33,8 @@ use crate::{
         streams::PeerKind,
     },
     metrics::{Exposition, Metrics},
-    request::{RequestContext, info::user_agent},
+    request::{RequestContext, UserInfo, info::user_agent},
+    telemetry::spans::{RequestSpan, Spans},
 };
 
 /// What follows the filters: discovery, OpenAPI and the resources.
@@ -63,6 +66,8 @@ pub struct ChainParts<H> {
     pub authenticator: Authenticator,
     /// Decides what the user may do; shared with admission.
     pub authorizer: Arc<Authorizer>,
+    /// Makes spans of requests, if there is a collector.
+    pub spans: Option<Arc<Spans>>,
     /// Writes audit events, if there is an audit policy.
     pub auditor: Option<Arc<Auditor>>,
     /// What clients without a credential may ask for.
@@ -91,11 +96,13 @@ pub struct Chain<H> {
     pub(super) routes_installed: Mark,
     authenticator: Authenticator,
     authorizer: Arc<Authorizer>,
+    spans: Option<Arc<Spans>>,
     auditor: Option<Arc<Auditor>>,
     flow_control: FlowControl,
     anonymous: AnonymousAccess,
     request_timeout: Duration,
     own_paths: OwnPaths,
+    websockets: WebSockets,
     metrics: Metrics,
     stages: Stages,
     handler: H,
@@ -109,11 +116,13 @@ impl<H: Handler> Chain<H> {
             routes_installed: parts.routes_installed,
             authenticator: parts.authenticator,
             authorizer: parts.authorizer,
+            spans: parts.spans,
             auditor: parts.auditor,
             flow_control: FlowControl::new(parts.limits, &parts.metrics),
             anonymous: parts.anonymous,
             request_timeout: parts.request_timeout,
             own_paths: OwnPaths::new(parts.health, parts.exposition),
+            websockets: WebSockets::default(),
             metrics: parts.metrics,
             stages: parts.stages,
             handler: parts.handler,
@@ -172,6 +181,79 @@ impl<H: Handler> Chain<H> {
         audit::begin(self.auditor.as_ref(), state, user, uri, headers, connection).await?;
         found
     }
+
+    /// The span of a request, if there is a collector.
+    fn span(
+        &self,
+        state: &RequestState,
+        request: &Request<RequestBody>,
+        user: &UserInfo,
+    ) -> Option<RequestSpan> {
+        let spans = self.spans.as_ref()?;
+        let audit_id = audit_id::printable(&state.audit_id);
+        Some(spans.begin(&state.info, request.headers(), user, audit_id))
+    }
+
+    /// The filters that concern an authenticated user, and the handler.
+    async fn serve_user(
+        &self,
+        found: Authenticated,
+        connection: &Connection,
+        mut request: Request<RequestBody>,
+        state: &RequestState,
+        deadlines: Deadlines,
+    ) -> Result<Response<ResponseBody>, ApiError> {
+        let (metrics, authorizer) = (&self.metrics, &*self.authorizer);
+        // Strangers: before anything that costs a review or takes a place. 403.
+        if found.is_stranger() && self.anonymous == AnonymousAccess::OpenPaths {
+            authorization::refuse_stranger(authorizer, state, &found.user)?;
+        }
+        // Impersonation: all that follows concerns the impersonated user. 403.
+        let identity = impersonation::filter(authorizer, found.user, request.headers_mut()).await?;
+        if let (Some(trail), Some(_)) = (state.trail(), &identity.impersonator) {
+            trail.impersonates(&identity.user);
+        }
+        // Flow control: by user, so after it is known. 429.
+        let seat = self
+            .flow_control
+            .filter(state, &identity.user, deadlines.earliest(), metrics);
+        let _admitted = seat.await?;
+        // Authorization: after flow control, which limits the reviews that the host is asked for. 403.
+        authorization::filter(authorizer, state, &identity.user, request.uri(), metrics).await?;
+        state.set_authorized();
+        // Own paths: health, metrics and version need no handler.
+        if let Some(response) = self.own_paths.respond(&state.info, &state.query) {
+            return Ok(response);
+        }
+        let _handling = request_metrics::handling(metrics, &state.info);
+        // WebSockets: after authorization, since only watches that start count.
+        let socket = state
+            .is_upgrade
+            .then(|| self.websockets.open(&identity.user))
+            .transpose()?;
+        let context = self.context(state, identity, connection, &request, deadlines.earliest());
+        // Write deadline: shorter, and only for the handler.
+        let handled = pin!(self.handler.handle(context, request));
+        let response = deadlines.limit_handler(handled).await?;
+        Ok(match socket {
+            Some(open) if response.body().is_stream() => response.map(|body| body.holding(open)),
+            _ => response,
+        })
+    }
+}
+
+/// Runs a request inside its span, which ends with the response.
+async fn in_span(
+    span: RequestSpan,
+    served: impl Future<Output = Result<Response<ResponseBody>, ApiError>>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let result = span.around(served).await;
+    let code = match &result {
+        Ok(response) => response.status(),
+        Err(error) => error.code(),
+    };
+    span.responded(code.as_u16());
+    result.map(|response| response.map(|body| body.holding(span)))
 }
 
 impl<H: Handler> Service for Chain<H> {
@@ -184,7 +266,7 @@ impl<H: Handler> Service for Chain<H> {
         connection: &Connection,
         mut request: Request<RequestBody>,
     ) -> Response<ResponseBody> {
-        let (metrics, authorizer) = (&self.metrics, &*self.authorizer);
+        let metrics = &self.metrics;
         let received = Instant::now();
         let accepts_gzip = compression::accepts_gzip(request.headers());
         let is_head = request.method() == Method::HEAD;
@@ -209,32 +291,13 @@ impl<H: Handler> Service for Chain<H> {
             let admitted = pin!(async {
                 // Authentication: before anything that reveals what is served or stored. 401.
                 let found = self.authenticate(connection, &mut request, state).await?;
-                // Strangers: before anything that costs a review or takes a place. 403.
-                if found.is_stranger() && self.anonymous == AnonymousAccess::OpenPaths {
-                    authorization::refuse_stranger(authorizer, state, &found.user)?;
+                // Tracing: by user, since only some may continue a trace of their own.
+                let span = self.span(state, &request, &found.user);
+                let served = pin!(self.serve_user(found, connection, request, state, deadlines));
+                match span {
+                    Some(span) => in_span(span, served).await,
+                    None => served.await,
                 }
-                // Impersonation: all that follows concerns the impersonated user. 403.
-                let identity = impersonation::filter(authorizer, found.user, request.headers_mut()).await?;
-                if let (Some(trail), Some(_)) = (state.trail(), &identity.impersonator) {
-                    trail.impersonates(&identity.user);
-                }
-                // Flow control: by user, so after it is known. 429.
-                let seat = self
-                    .flow_control
-                    .filter(state, &identity.user, deadlines.earliest(), metrics);
-                let _admitted = seat.await?;
-                // Authorization: after flow control, which limits the reviews that the host is asked for. 403.
-                authorization::filter(authorizer, state, &identity.user, request.uri(), metrics).await?;
-                state.set_authorized();
-                // Own paths: health, metrics and version need no handler.
-                if let Some(response) = self.own_paths.respond(&state.info, &state.query) {
-                    return Ok(response);
-                }
-                let _handling = request_metrics::handling(metrics, &state.info);
-                let context = self.context(state, identity, connection, &request, deadlines.earliest());
-                // Write deadline: shorter, and only for the handler.
-                let handled = pin!(self.handler.handle(context, request));
-                deadlines.limit_handler(handled).await
             });
             let response = deadlines.limit_request(admitted, state, metrics).await?;
             Ok(shutdown::hold(response, in_flight))

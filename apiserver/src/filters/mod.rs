@@ -23,6 +23,7 @@ mod routes_installed;
 mod shutdown;
 mod state;
 mod upgrade;
+mod websockets;
 
 pub use self::{
     authentication::Authenticator,

@@ -41,6 +41,7 @@ use crate::registry::part::Part;
 use crate::registry::store::ResourceStore;
 use crate::request::negotiate::{self, Representation, ResponseKind};
 use crate::request::{RequestContext, ResourceRequest, Verb};
+use crate::telemetry::spans;
 use crate::threads::{HEAVY_BYTES, Heavy};
 
 pub use self::body::{decode_protobuf, is_protobuf};
@@ -116,13 +117,16 @@ impl<S: Store> Api<S> {
             return extension.handle(context, parts.headers, body).await;
         }
         let (call, verb) = self.route(resource, context, parts.headers)?;
-        match verb {
-            Verb::Get => get::get(&call).await,
-            Verb::List => list::list(&call).await,
-            Verb::Watch => watch::watch(&call).await,
-            _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
-            _ => write(&call, verb, body).await,
-        }
+        let handled = async {
+            match verb {
+                Verb::Get => get::get(&call).await,
+                Verb::List => list::list(&call).await,
+                Verb::Watch => watch::watch(&call).await,
+                _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
+                _ => write(&call, verb, body).await,
+            }
+        };
+        spans::within(span_name(verb), handled).await
     }
 
     /// Finds the resource in its version, and checks that it serves the verb.
@@ -248,6 +252,21 @@ impl<S: Store> Api<S> {
         self.discovery
             .respond(path, headers)
             .ok_or_else(ApiError::no_page)
+    }
+}
+
+/// The span of a handler, as the reference names it.
+const fn span_name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "Get",
+        Verb::List => "List",
+        Verb::DeleteCollection => "DeleteCollection",
+        Verb::Watch => "WatchList",
+        Verb::Create => "Create",
+        Verb::Update => "Update",
+        Verb::Patch => "Patch",
+        Verb::Delete => "Delete",
+        Verb::Proxy | Verb::None => "Connect",
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Reviews are cached for about 10 s. Concurrent reviews of the same thing share one call, which continues when a caller
 //! gives up. Errors are not cached and never mean yes. A right that a user is allowed for one object after the other is
-//! reviewed for all objects, which includes each ([`repeated`]). The cache holds keyed hashes of tokens, not the tokens. Calls to the
-//! host go through [`lanes`].
+//! reviewed for all objects, which includes each ([`repeated`]). The caches hold keyed hashes of tokens and of reviews: a user
+//! with many groups or extras takes no more memory than others. Calls to the host go through [`lanes`].
 
 mod lanes;
 mod repeated;
@@ -25,6 +25,7 @@ use tokio::{
 use self::lanes::Lane;
 use self::repeated::{Repeated, for_all_objects};
 use super::{AccessReview, AccessVerdict, Attributes, Host, HostError, TokenVerdict};
+use crate::telemetry::spans::carried;
 
 /// Time limit of a shared call, retries included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -68,9 +69,9 @@ pub enum Source {
 pub struct Reviews {
     host: Arc<dyn Host>,
     ttls: ReviewTtls,
-    token_key: hmac::Key,
-    tokens: Arc<Cache<[u8; 32], TokenVerdict>>,
-    access: Arc<Cache<AccessReview, AccessVerdict>>,
+    key: hmac::Key,
+    tokens: Arc<Cache<Digest, TokenVerdict>>,
+    access: Arc<Cache<Digest, AccessVerdict>>,
     repeated: Repeated,
     token_lane: Arc<Lane>,
     user_lane: Arc<Lane>,
@@ -87,7 +88,7 @@ impl Reviews {
         Ok(Self {
             host,
             ttls,
-            token_key: hmac::Key::generate(hmac::HMAC_SHA256, &random)?,
+            key: hmac::Key::generate(hmac::HMAC_SHA256, &random)?,
             tokens: Arc::default(),
             access: Arc::default(),
             repeated: Repeated::within(ttls.authorized),
@@ -108,19 +109,14 @@ impl Reviews {
     /// # Errors
     /// The call to the host failed.
     pub async fn token(&self, token: &str) -> (Result<TokenVerdict, Arc<HostError>>, Source) {
-        let tag = hmac::sign(&self.token_key, token.as_bytes());
-        let mut key = [0; 32];
-        // HMAC-SHA256 has 32 bytes; a shorter tag would only make the key less unique.
-        for (to, from) in key.iter_mut().zip(tag.as_ref()) {
-            *to = *from;
-        }
+        let key = digest(&hmac::sign(&self.key, token.as_bytes()));
         let ttl = self.ttls.token;
         let (host, lane) = (Arc::clone(&self.host), Arc::clone(&self.token_lane));
         let owned = token.to_owned();
-        let call = async move {
+        let call = carried(async move {
             let _call = lane.enter("").await?;
             host.review_token(&owned).await
-        };
+        });
         self.tokens
             .get_or_call(
                 &key,
@@ -163,20 +159,76 @@ impl Reviews {
         };
         let (host, lane) = (Arc::clone(&self.host), Arc::clone(lane));
         let owned = review.clone();
-        let call = async move {
+        let call = carried(async move {
             let _call = lane.enter(&owned.user.name).await?;
             host.review_access(&owned).await
-        };
+        });
         let ttl = move |verdict: &AccessVerdict| {
             keep.then_some(match verdict {
                 AccessVerdict::Allowed(_) => authorized,
                 AccessVerdict::Denied(_) | AccessVerdict::NoOpinion(_) => unauthorized,
             })
         };
-        self.access
-            .get_or_call(review, || review.clone(), call, ttl)
-            .await
+        let key = review_digest(&self.key, review);
+        self.access.get_or_call(&key, || key, call, ttl).await
     }
+}
+
+/// A keyed hash.
+type Digest = [u8; 32];
+
+fn digest(tag: &hmac::Tag) -> Digest {
+    let mut digest = [0; 32];
+    // HMAC-SHA256 has 32 bytes; a shorter tag would only make the digest less unique.
+    for (to, from) in digest.iter_mut().zip(tag.as_ref()) {
+        *to = *from;
+    }
+    digest
+}
+
+/// The keyed hash of everything that a review says. The order of groups does not count.
+fn review_digest(key: &hmac::Key, review: &AccessReview) -> Digest {
+    let mut context = hmac::Context::with_key(key);
+    // Each text with its length, and each list with its own: no two reviews have the same bytes.
+    let mut list = |texts: &[&str]| {
+        context.update(&texts.len().to_le_bytes());
+        for text in texts {
+            context.update(&text.len().to_le_bytes());
+            context.update(text.as_bytes());
+        }
+    };
+    let user = &review.user;
+    list(&[&user.name, &user.uid]);
+    let mut groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
+    groups.sort_unstable();
+    list(&groups);
+    list(&user.extra.keys().map(String::as_str).collect::<Vec<_>>());
+    for values in user.extra.values() {
+        list(&values.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    match &review.attributes {
+        Attributes::Path { verb, path } => list(&[verb, path]),
+        Attributes::Resource(r) => {
+            let parts = [
+                &r.verb,
+                &r.group,
+                &r.version,
+                &r.resource,
+                &r.subresource,
+                &r.namespace,
+                &r.name,
+            ];
+            list(&parts.map(String::as_str));
+            for selector in [&r.field_selector, &r.label_selector] {
+                list(&selector.iter().map(|term| term.key.as_str()).collect::<Vec<_>>());
+                for term in selector {
+                    list(&[term.operator.as_str()]);
+                    list(&term.values.iter().map(String::as_str).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+    digest(&context.sign())
 }
 
 fn caller_chosen_bytes(attributes: &Attributes) -> usize {
@@ -314,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::FakeHost;
-    use crate::host::{AuthenticationConfig, ResourceAttributes};
+    use crate::host::{AuthenticationConfig, ResourceAttributes, SelectorOperator, SelectorRequirement};
     use crate::request::UserInfo;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -405,6 +457,78 @@ mod tests {
         fn calls(&self) -> usize {
             self.calls.load(Ordering::Relaxed)
         }
+    }
+
+    fn digest_of(change: impl FnOnce(&mut UserInfo, &mut ResourceAttributes)) -> Digest {
+        let mut user = UserInfo {
+            name: "a".to_owned(),
+            groups: vec!["g".to_owned(), "h".to_owned()],
+            ..UserInfo::default()
+        };
+        user.extra.insert("k".to_owned(), vec!["v".to_owned()]);
+        let mut resource = ResourceAttributes {
+            verb: "get".to_owned(),
+            ..ResourceAttributes::default()
+        };
+        change(&mut user, &mut resource);
+        let review = AccessReview {
+            user: Arc::new(user),
+            attributes: Attributes::Resource(resource),
+        };
+        review_digest(&hmac::Key::new(hmac::HMAC_SHA256, &[7; 32]), &review)
+    }
+
+    #[test]
+    fn reviews_that_differ_have_different_keys() {
+        let term = |key: &str, values: &[&str]| SelectorRequirement {
+            key: key.to_owned(),
+            operator: SelectorOperator::In,
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+        };
+        let keys = [
+            digest_of(|_, _| {}),
+            digest_of(|user, _| user.name = "b".to_owned()),
+            digest_of(|user, _| user.uid = "a".to_owned()),
+            digest_of(|user, _| user.groups = vec!["gh".to_owned()]),
+            digest_of(|user, _| user.groups.clear()),
+            digest_of(|user, _| user.extra.clear()),
+            digest_of(|user, _| user.extra.entry("k".to_owned()).or_default().push(String::new())),
+            digest_of(|user, _| user.extra.entry("l".to_owned()).or_default().push("v".to_owned())),
+            digest_of(|_, r| r.verb = "list".to_owned()),
+            digest_of(|_, r| r.resource = "r".to_owned()),
+            digest_of(|_, r| r.subresource = "r".to_owned()),
+            digest_of(|_, r| r.name = "r".to_owned()),
+            digest_of(|_, r| r.namespace = "r".to_owned()),
+            digest_of(|_, r| r.field_selector = vec![term("x", &["y"])]),
+            digest_of(|_, r| r.label_selector = vec![term("x", &["y"])]),
+            digest_of(|_, r| r.label_selector = vec![term("x", &["y", "z"])]),
+            digest_of(|_, r| r.label_selector = vec![term("x", &["y"]), term("z", &[])]),
+        ];
+        let different: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len());
+        assert_eq!(keys[0], digest_of(|user, _| user.groups.reverse()));
+    }
+
+    #[test]
+    fn long_names_are_not_cached() {
+        // The name counts twice, since the path has it too.
+        for (bytes, expected) in [(4_900, true), (5_000, false)] {
+            let attributes = Attributes::Resource(ResourceAttributes {
+                name: "n".repeat(bytes),
+                ..ResourceAttributes::default()
+            });
+            assert_eq!(
+                caller_chosen_bytes(&attributes) < UNCACHED_BYTES,
+                expected,
+                "{bytes}"
+            );
+        }
+        let path = |bytes| Attributes::Path {
+            verb: String::new(),
+            path: "p".repeat(bytes),
+        };
+        assert!(caller_chosen_bytes(&path(9_999)) < UNCACHED_BYTES);
+        assert!(caller_chosen_bytes(&path(10_000)) >= UNCACHED_BYTES);
     }
 
     #[tokio::test(start_paused = true)]

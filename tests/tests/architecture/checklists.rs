@@ -1,4 +1,5 @@
-//! The tables of `tests/conformance/checklists`: their rows are numbered from 1, and each names tests that exist.
+//! The tables of `tests/conformance/checklists`: their rows are numbered from 1, and each names tests that exist, or says why it
+//! does not apply, or with what it will be shown.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +24,13 @@ fn functions(file: &Path, source: &str) -> Vec<String> {
         .collect()
 }
 
-/// The faults of a checklist: rows out of order, without a test, or with an unknown one.
+/// How many rows of all checklists nothing shows yet. It never grows.
+const OPEN: usize = 16;
+
+/// What a row begins with that has no test.
+const WITHOUT_TEST: [&str; 2] = ["deviation: ", "open: "];
+
+/// The faults of a checklist: rows out of order, without a test and a reason, or with an unknown test.
 fn faults(text: &str, known: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     let rows = text.lines().filter_map(|line| {
@@ -39,8 +46,10 @@ fn faults(text: &str, known: &BTreeSet<String>) -> Vec<String> {
         if number != count {
             found.push(format!("row {number} stands at place {count}"));
         }
-        let names: Vec<_> = tests.split('`').skip(1).step_by(2).collect();
-        if names.is_empty() {
+        // What has no `::` is code and no test.
+        let names = tests.split('`').skip(1).step_by(2);
+        let names: Vec<_> = names.filter(|name| name.contains("::")).collect();
+        if names.is_empty() && !WITHOUT_TEST.iter().any(|reason| tests.starts_with(reason)) {
             found.push(format!("row {number} names no test"));
         }
         let unknown = names.into_iter().filter(|name| !known.contains(*name));
@@ -73,11 +82,14 @@ fn every_statement_of_a_checklist_names_tests_that_exist() {
         }
     }
     let folder = root().join("tests/conformance/checklists");
+    let mut open = 0;
     for entry in fs::read_dir(folder).expect("the folder of the checklists") {
         let file = entry.expect("an entry of the folder").path();
         let text = fs::read_to_string(&file).expect("a checklist is readable");
         assert_eq!(faults(&text, &known), [] as [String; 0], "{}", file.display());
+        open += text.matches(" | open: ").count();
     }
+    assert!(open <= OPEN, "{open} rows are open");
 }
 
 #[test]
@@ -91,6 +103,11 @@ fn faults_of_a_checklist_are_found() {
         ["row 2 stands at place 1"]
     );
     assert_eq!(faults("| 1 | pages | later |"), ["row 1 names no test"]);
+    assert_eq!(faults("| 1 | pages | open: later |"), [] as [String; 0]);
+    assert_eq!(
+        faults("| 1 | pages | deviation: there are no `pages` |"),
+        [] as [String; 0]
+    );
     assert_eq!(
         faults("| 1 | pages | `lists::pages`, `lists::gone` |"),
         ["row 1: there is no lists::gone"]

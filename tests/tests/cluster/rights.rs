@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use drydock_machinery::clock::{Clock as _, SystemClock};
-use drydock_tests::calls::{Caller, MERGE_PATCH};
+use drydock_tests::calls::{APPLY_PATCH, Caller, MERGE_PATCH};
 use drydock_tests::clients::{Protocol, eventually};
+use drydock_tests::cluster::Server;
 use drydock_tests::cluster::pki::Credential;
 use serde_json::{Value, json};
 
 use crate::security::{grant, person};
-use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, requests_of, text, together};
+use crate::stage::{
+    PATIENCE, ROOT, Stage, eviction_request, idle_maintenance, interceptor, requests_of, text, together,
+};
 
 /// A refusal is cached for 10 s by our server.
 const GRANTED: Duration = Duration::from_secs(40);
@@ -306,5 +309,93 @@ async fn labels_only(callers: &[Caller], path: &str, general: &str) -> Result<()
             .await?
             .expect_error(403, "Forbidden", general)?;
     }
+    Ok(())
+}
+
+/// A PUT never creates, so it needs no such review: the object is not found.
+#[tokio::test]
+async fn an_apply_that_creates_needs_the_right_to_create() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("rights-apply").await?;
+    let applier = person(&stage, "applier", None)?;
+    let verbs = json!(["get", "list", "patch", "update"]);
+    let requests =
+        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["evictionrequests"], "verbs": verbs });
+    let pods = json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["delete"] });
+    grant(&stage, &namespace, "applier", &json!([requests, pods])).await?;
+    let callers = callers(&stage, &applier)?;
+    eventually("the role to be in force", PATIENCE, async || {
+        callers[0].get(&requests_of(&namespace)).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    let uid = "00004a53-0000-4000-8000-000000000001";
+    let object = eviction_request(&namespace, "web-0", uid);
+    let path = format!("{}/{uid}", requests_of(&namespace));
+    let message = format!(
+        "evictionrequests.coordination.k8s.io \"{uid}\" is forbidden: User \"applier\" cannot create resource \
+         \"evictionrequests\" in API group \"coordination.k8s.io\" in the namespace \"{namespace}\""
+    );
+    for caller in &callers {
+        let applied = caller
+            .patch(&format!("{path}?fieldManager=m"), APPLY_PATCH, &object)
+            .await?;
+        applied.expect_error(403, "Forbidden", &message)?;
+        ensure!(caller.put(&path, &object).await?.status == 404);
+    }
+    ensure!(stage.host()?.get(&path).await?.status == 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn blocking_the_deletion_of_an_owner_needs_the_right_to_its_finalizers() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let flag = "--enable-admission-plugins=NamespaceLifecycle,OwnerReferencesPermissionEnforcement";
+    let server = Server::start_with(stage.drydock, "owner-references", &[flag]).await?;
+    let user = person(&stage, "blocker", None)?;
+    let interceptors = json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["evictioninterceptors"], "verbs": ["*"] });
+    grant_everywhere(&stage, "blocker", &json!([interceptors])).await?;
+    let collection = format!("{ROOT}/evictioninterceptors");
+    let caller = Caller::new(server.raw_client(Some(&user), Protocol::Http2)?);
+    eventually("the role to be in force", PATIENCE, async || {
+        caller.get(&collection).await?.expect(200)?;
+        Ok(Some(()))
+    })
+    .await?;
+    let owned = |kind: &str| {
+        let mut object = interceptor("blocker.example.com", "blocker");
+        object["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "v1", "kind": kind, "name": "absent", "uid": "00004a53-0000-4000-8000-000000000002",
+            "blockOwnerDeletion": true,
+        }]);
+        object
+    };
+    let head = "evictioninterceptors.coordination.k8s.io \"blocker.example.com\" is forbidden: cannot set blockOwnerDeletion";
+    for (kind, rest) in [
+        (
+            "Node",
+            "if an ownerReference refers to a resource you can't set finalizers on: , <nil>",
+        ),
+        (
+            "Nothing",
+            "in this case because cannot find RESTMapping for APIVersion v1 Kind Nothing: no matches for kind \"Nothing\" in \
+             version \"v1\"",
+        ),
+    ] {
+        let response = caller.post(&collection, &owned(kind)).await?;
+        response.expect_error(403, "Forbidden", &format!("{head} {rest}"))?;
+    }
+    let finalizers = json!({ "apiGroups": [""], "resources": ["nodes/finalizers"], "verbs": ["update"] });
+    grant_everywhere(&stage, "blocker", &json!([interceptors, finalizers])).await?;
+    eventually("the right to be in force", GRANTED, async || {
+        caller.post(&collection, &owned("Node")).await?.expect(201)?;
+        Ok(Some(()))
+    })
+    .await?;
+    server.stop().await?;
     Ok(())
 }

@@ -12,6 +12,7 @@ mod etcd;
 mod folders;
 mod full;
 mod large;
+mod probes;
 mod restart;
 mod soak;
 mod watches;

@@ -15,13 +15,16 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(settings: LogSettings) -> Self {
+    fn new(settings: &LogSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/audit.log");
         Self {
             folder,
             clock: Arc::new(ManualClock::new("2026-06-01T12:00:00Z".parse().unwrap())),
-            settings: LogSettings { path, ..settings },
+            settings: LogSettings {
+                path,
+                ..settings.clone()
+            },
         }
     }
 
@@ -41,7 +44,7 @@ impl Fixture {
                 let path = entry.unwrap().path();
                 let name = path.file_name().unwrap().to_str().unwrap().to_owned();
                 let mut text = String::new();
-                if name.ends_with(".gz") {
+                if path.extension().is_some_and(|extension| extension == "gz") {
                     GzDecoder::new(File::open(path).unwrap())
                         .read_to_string(&mut text)
                         .unwrap();
@@ -69,7 +72,7 @@ fn limited(max_bytes: u64) -> LogSettings {
 
 #[test]
 fn a_file_is_replaced_before_it_becomes_too_large() {
-    let fixture = Fixture::new(limited(10));
+    let fixture = Fixture::new(&limited(10));
     let mut file = fixture.file();
     for line in [
         "one\n",
@@ -98,7 +101,7 @@ fn a_file_is_replaced_before_it_becomes_too_large() {
 
 #[test]
 fn without_a_limit_a_file_is_never_replaced() {
-    let fixture = Fixture::new(limited(0));
+    let fixture = Fixture::new(&limited(0));
     let mut file = fixture.file();
     (0..100).for_each(|_| file.write(b"line\n").unwrap());
     assert_eq!(fixture.names(), ["audit.log"]);
@@ -106,7 +109,7 @@ fn without_a_limit_a_file_is_never_replaced() {
 
 #[test]
 fn a_restarted_server_appends_and_counts_what_is_there() {
-    let fixture = Fixture::new(limited(10));
+    let fixture = Fixture::new(&limited(10));
     fixture.file().write(b"before\n").unwrap();
     fixture.file().write(b"a\n").unwrap();
     assert_eq!(
@@ -122,7 +125,7 @@ fn a_restarted_server_appends_and_counts_what_is_there() {
 
 #[test]
 fn files_of_one_millisecond_do_not_replace_each_other() {
-    let fixture = Fixture::new(limited(4));
+    let fixture = Fixture::new(&limited(4));
     let mut file = fixture.file();
     (0..4).for_each(|n| file.write(format!("{n}..\n").as_bytes()).unwrap());
     let texts: Vec<_> = fixture.files().into_iter().map(|(_, text)| text).collect();
@@ -131,7 +134,7 @@ fn files_of_one_millisecond_do_not_replace_each_other() {
 
 #[test]
 fn old_files_are_removed_by_number_and_by_age() {
-    let fixture = Fixture::new(LogSettings {
+    let fixture = Fixture::new(&LogSettings {
         max_backups: 3,
         max_age: 2 * HOUR,
         ..limited(4)
@@ -159,7 +162,7 @@ fn old_files_are_removed_by_number_and_by_age() {
 
 #[test]
 fn replaced_files_are_compressed() {
-    let fixture = Fixture::new(LogSettings {
+    let fixture = Fixture::new(&LogSettings {
         compress: true,
         ..limited(4)
     });
@@ -190,7 +193,7 @@ fn replaced_files_are_compressed() {
 
 #[test]
 fn nobody_else_can_read_the_log() {
-    let fixture = Fixture::new(limited(4));
+    let fixture = Fixture::new(&limited(4));
     let mut file = fixture.file();
     (0..2).for_each(|_| file.write(b"line\n").unwrap());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -200,7 +203,7 @@ fn nobody_else_can_read_the_log() {
 
 #[test]
 fn a_write_that_fails_is_reported_and_the_next_one_tries_again() {
-    let mut fixture = Fixture::new(limited(0));
+    let mut fixture = Fixture::new(&limited(0));
     fixture.settings.path = "/dev/full".into();
     let mut file = fixture.file();
     assert!(file.write(b"line\n").is_err());

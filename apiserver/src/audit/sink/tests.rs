@@ -188,7 +188,7 @@ async fn batches_are_limited_by_rate() {
     };
     let sink = queue(&output, settings, None, &metrics);
     (0..6).for_each(|_| sink.offer(event("a")));
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let seconds: Vec<u64> = output.sizes().into_iter().map(|(second, _)| second).collect();
     assert_eq!(seconds, [0, 0, 0, 1, 2, 3]);
 }

@@ -35,14 +35,14 @@ impl Audited {
             client_ca: None,
             request_header: Some(front_proxy(&proxies, &["front"])),
         };
-        let mut made = None;
+        let mut log = None;
         let limits = InFlightLimits::default();
         let server = Server::audited(config, limits, AnonymousAccess::Reviewed, |clock, metrics| {
             let (auditor, memory) = memory::auditor(rules, mode, max_event_bytes, clock, metrics.audit());
-            made = Some((Arc::clone(&auditor), memory));
+            log = Some((Arc::clone(&auditor), memory));
             Some(auditor)
         });
-        let (auditor, memory) = made.unwrap();
+        let (auditor, memory) = log.unwrap();
         Self {
             server,
             auditor,
@@ -427,4 +427,65 @@ async fn a_response_is_the_same_with_and_without_an_audit_log() {
         (audited.code, audited.text, audited.headers),
         (plain.code, plain.text, plain.headers)
     );
+}
+
+/// Log lines of a test.
+#[derive(Clone, Default)]
+struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn writes_without_the_front_proxy_are_logged_with_user_and_id() {
+    let (clients, proxies) = (Authority::new("clients"), Authority::new("proxies"));
+    let server = Server::new(AuthenticationConfig {
+        client_ca: Some(clients.bundle()),
+        request_header: Some(front_proxy(&proxies, &["front"])),
+    });
+    let (user, proxy) = (
+        clients.issue(&Subject::client("carol")),
+        proxies.issue(&Subject::client("front")),
+    );
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let send = async |identity: Option<&Identity>, method: Method, id: &str| {
+        let mut request = get(PATH, &[("audit-id", id), ("x-remote-user", "jane")]);
+        *request.method_mut() = method;
+        server.send(&connection(identity), request).await
+    };
+    send(Some(&user), Method::DELETE, "direct-write").await;
+    send(Some(&user), Method::GET, "direct-read").await;
+    send(Some(&proxy), Method::DELETE, "proxied-write").await;
+    send(None, Method::DELETE, "strange-write").await;
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let found: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("direct write"))
+        .collect();
+    assert_eq!(found.len(), 1, "{text}");
+    for part in [
+        "INFO",
+        "audit_id=\"direct-write\"",
+        "user=\"carol\"",
+        "method=DELETE",
+        PATH,
+        "code=200",
+    ] {
+        assert!(found[0].contains(part), "{part} is not in {}", found[0]);
+    }
 }

@@ -15,6 +15,7 @@ use crate::{
     fixtures::{Authority, Identity, Server, Subject, connection, front_proxy, get},
     health::Mark,
     host::{AccessVerdict, Attributes, AuthenticationConfig},
+    http::{body::RequestBody, connection::Service},
 };
 
 const PATH: &str = "/apis/g/v/namespaces/ns/rs/x";
@@ -404,4 +405,23 @@ async fn users_who_wait_do_not_take_the_places_of_others() {
     ] {
         assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
     }
+}
+
+#[tokio::test]
+async fn the_websockets_of_a_user_are_limited() {
+    let cluster = Cluster::new();
+    let lines = [("connection", "upgrade"), ("upgrade", "websocket")];
+    let watch = async || {
+        let request = get("/apis/g/v/watches?watch=1", &lines).map(RequestBody::from_bytes);
+        cluster.server.chain.serve(&connection(None), request).await
+    };
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        let response = watch().await;
+        assert_eq!(response.status(), 200);
+        open.push(response);
+    }
+    assert_eq!(watch().await.status(), 429);
+    open.clear();
+    assert_eq!(watch().await.status(), 200);
 }

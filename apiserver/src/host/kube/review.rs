@@ -12,6 +12,7 @@ use super::error::host_error;
 use crate::{
     host::{AccessReview, AccessVerdict, Attributes, HostError, SelectorRequirement, TokenVerdict},
     request::UserInfo,
+    telemetry::spans::propagate,
 };
 
 /// Time limit of a review, retries included.
@@ -40,10 +41,11 @@ pub(super) async fn post_review(
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
         loop {
-            let request = Request::post(path)
+            let mut request = Request::post(path)
                 .header(http::header::CONTENT_TYPE, "application/json")
                 .body(body.clone())
                 .map_err(|error| HostError::Unreachable(Arc::new(error)))?;
+            propagate(request.headers_mut());
             let before = Instant::now();
             let result = client.request::<Value>(request).await.map_err(host_error);
             let code = match &result {

@@ -40,6 +40,7 @@ use super::resource::{Resource, metadata_text};
 use crate::cache::{CachedObject, Freshness, WatchCache};
 use crate::error::ApiError;
 use crate::request::options::WriteOptions;
+use crate::telemetry::spans;
 
 /// The circumstances of a write: the client, the version, the part and the options.
 #[derive(Debug, Clone, Copy)]
@@ -259,8 +260,7 @@ impl<S: Store> ResourceStore<S> {
     }
 
     async fn transact(&self, transaction: Transaction) -> Result<Outcome, ApiError> {
-        self.store
-            .transact(transaction)
+        spans::within("Transact", self.store.transact(transaction))
             .await
             .map_err(|error| self.store_error(error))
     }

@@ -1,12 +1,21 @@
-//! The log: text or JSON on standard error.
+//! The log, text or JSON on standard error, and [the spans of requests](spans), which go to a collector if there is one.
+
+mod settings;
+pub mod spans;
 
 use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::config::{LogConfig, LogFormat};
+pub use self::settings::{LogConfig, LogFormat, TracingFileError, TracingSettings};
 
-/// Why logging cannot be set up.
+/// Why logging or tracing cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
+    /// The tracing configuration cannot be used.
+    #[error(transparent)]
+    Tracing(#[from] TracingFileError),
+    /// The export of spans cannot be prepared.
+    #[error("the collector of spans cannot be used")]
+    Collector(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The level does not parse.
     #[error("invalid log level")]
     Level(#[source] tracing_subscriber::filter::ParseError),
