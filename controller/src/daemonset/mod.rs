@@ -6,7 +6,6 @@ pub mod decide;
 use std::sync::Arc;
 
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, InterceptorStatus};
-use drydock_proto::kinds::nodemaintenance::Stage;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::Preconditions;
@@ -108,7 +107,7 @@ impl Controller {
             .nodes
             .get("", pod.spec.node_name.as_deref()?)?;
         let record = node_state::record(&node)?;
-        let draining = record.maintenances.iter().find(|one| one.stage == Stage::Drain)?;
+        let draining = record.draining()?;
         if !observe::pod_properties(pod).is_targeted(&record.targets) {
             return None;
         }

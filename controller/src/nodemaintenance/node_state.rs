@@ -47,6 +47,13 @@ impl NodeRecord {
         names.join(", ")
     }
 
+    /// The first maintenance that drains the node and has not vanished.
+    #[must_use]
+    pub fn draining(&self) -> Option<&HoldingMaintenance> {
+        let mut named = self.maintenances.iter();
+        named.find(|one| one.stage == Stage::Drain && !self.vanished.contains(&one.name))
+    }
+
     /// Whether the node is drained.
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -263,6 +270,22 @@ mod tests {
             patch_of(&json!([ours]), release(true))["spec"]["unschedulable"],
             true
         );
+    }
+
+    #[test]
+    fn maintenance_that_vanished_drains_nothing() {
+        let holding = |name: &str, stage| HoldingMaintenance {
+            name: name.to_owned(),
+            uid: String::new(),
+            stage,
+        };
+        let mut record = NodeRecord {
+            maintenances: vec![holding("a", Stage::Cordon), holding("b", Stage::Drain)],
+            ..NodeRecord::default()
+        };
+        assert_eq!(record.draining().map(|one| one.name.as_str()), Some("b"));
+        record.vanished = vec!["b".to_owned()];
+        assert_eq!(record.draining(), None);
     }
 
     #[test]
