@@ -10,7 +10,8 @@
 //! | 2 | `validate` | `validate_update` | `validate_status_update` | `refuse_delete` |
 //! | 3 | `warnings_on_create` | `warnings_on_update` | | |
 //!
-//! Managed fields are recorded between 1 and 2; admission comes after 3, and before `refuse_delete`.
+//! Managed fields are recorded between 1 and 2. The mutating phase of admission comes before 1, with managed fields recorded
+//! before it if it has something to do; the validating phase comes after 3, and before `refuse_delete`.
 
 use drydock_machinery::field_error::ErrorList;
 use jiff::Timestamp;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use drydock_machinery::codec;
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -277,12 +278,6 @@ pub fn read(
             code.as_u16()
         )));
     }
-    let plain = media_type.split(';').next().unwrap_or_default().trim();
-    if !matches!(plain, "" | "application/json") {
-        return Err(AnswerError::Call(format!(
-            "serializer for {media_type} doesn't exist"
-        )));
-    }
     check(body, version, uid, is_mutating)
 }
 
@@ -332,8 +327,7 @@ fn http_error(code: StatusCode, media_type: &str, body: &[u8]) -> String {
 /// Reads the body of a response and checks it against the rules of its version.
 fn check(body: &[u8], version: ReviewVersion, uid: &str, is_mutating: bool) -> Result<Answer, AnswerError> {
     let invalid = |text: String| Err(AnswerError::Invalid(text));
-    let decoded: AnswerWire =
-        serde_json::from_slice(body).map_err(|error| AnswerError::Call(decode_text(body, &error)))?;
+    let decoded = decode(body).map_err(AnswerError::Call)?;
     let is_other_kind = !decoded.kind.is_empty() && decoded.kind != "AdmissionReview";
     let is_other_group =
         !decoded.api_version.is_empty() && !decoded.api_version.starts_with("admission.k8s.io/v1");
@@ -404,12 +398,25 @@ fn check(body: &[u8], version: ReviewVersion, uid: &str, is_mutating: bool) -> R
     })
 }
 
-/// What the Go client says about a body that does not decode.
-fn decode_text(body: &[u8], error: &serde_json::Error) -> String {
-    match drydock_machinery::codec::json::decode(body) {
-        Err(syntax) => format!("couldn't get version/kind; json parse error: {syntax}"),
-        Ok(_) => error.to_string(),
-    }
+/// Decodes a body, which is JSON or YAML whatever its media type says. The error is that of the Go client.
+fn decode(body: &[u8]) -> Result<AnswerWire, String> {
+    let decoded = codec::json::decode(body).or_else(|error| codec::yaml::decode(body).map_err(|_| error));
+    let value = match decoded {
+        Ok(decoded) => decoded.value,
+        Err(error) => return Err(format!("couldn't get version/kind; json parse error: {error}")),
+    };
+    let found = match &value {
+        Value::Object(_) => return serde_json::from_value(value).map_err(|error| error.to_string()),
+        Value::Null => return Ok(AnswerWire::default()),
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+    };
+    Err(format!(
+        "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ \
+         APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    ))
 }
 
 /// The response to the client for a denied request.

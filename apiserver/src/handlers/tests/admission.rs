@@ -11,7 +11,7 @@ use super::*;
 use crate::admission::attributes::Attributes;
 use crate::admission::matching::{Matcher, operation};
 use crate::admission::plugin::{MutatingPlugin, Mutation, Plugin, Reinvocation, ValidatingPlugin};
-use crate::host::{Followed, FollowedKind};
+use crate::host::{AccessVerdict, Attributes as Reviewed, Followed, FollowedKind};
 use crate::registry::admission::WriteAttributes;
 
 type Log = Arc<Mutex<Vec<Value>>>;
@@ -191,6 +191,7 @@ async fn the_mutating_phase_sees_the_object_before_and_the_validating_phase_afte
     );
 }
 
+/// Checklist 54.
 #[tokio::test]
 async fn plugins_see_the_operation_the_options_and_both_objects_of_every_verb() {
     let log = Log::default();
@@ -302,6 +303,7 @@ async fn a_rule_for_another_version_sees_and_changes_the_object_in_that_version(
     assert_eq!(seen[1], [json!("exact"), json!("v1alpha1")]);
 }
 
+/// Checklist 58.
 #[tokio::test]
 async fn plugins_run_once_more_only_if_needed_and_the_object_changed_after_them() {
     fn count(object: &mut Value) {
@@ -403,6 +405,7 @@ async fn a_renamed_new_object_is_stored_under_its_new_name() {
     assert_eq!(seen[1], [json!("last"), json!((V1.name)(1)), json!((V1.name)(2))]);
 }
 
+/// Checklist 59.
 #[tokio::test]
 async fn managed_fields_that_a_plugin_breaks_are_restored_and_valid_ones_kept() {
     for (broken, manager) in [(true, "creator"), (false, "another")] {
@@ -458,6 +461,7 @@ async fn objects_are_matched_by_the_labels_of_both_states_and_of_their_namespace
     assert_eq!(count(&log), 0, "neither object has the label");
 }
 
+/// Checklist 62; the readiness check names what is not loaded.
 #[tokio::test(start_paused = true)]
 async fn writes_wait_for_the_configuration_and_are_refused_without_it() {
     let log = Log::default();
@@ -489,4 +493,48 @@ async fn writes_wait_for_the_configuration_and_are_refused_without_it() {
         source.replace(Vec::new());
     });
     assert_eq!(written["metadata"]["name"], (V1.name)(2));
+}
+
+/// Eviction requests under a mutating plugin; the user may delete every pod but `secret`.
+async fn requests_under(act: fn(&mut Value)) -> Served {
+    let log = Log::default();
+    let plugin = scripted("changes", &log, &all_in("*"), act);
+    let served = Served::with_policy(&[REQUESTS], MemoryStore::new(), |host, clock, metrics| {
+        ClusterPolicy::new(host, clock, metrics, vec![Box::new(plugin)], Vec::new())
+    });
+    served.ready().await;
+    served.host.decide_by(|review| {
+        let is_denied = matches!(&review.attributes, Reviewed::Resource(resource)
+            if resource.resource == "pods" && matches!(resource.name.as_str(), "" | "secret"));
+        Ok(if is_denied {
+            AccessVerdict::NoOpinion(String::new())
+        } else {
+            AccessVerdict::Allowed(String::new())
+        })
+    });
+    served
+}
+
+/// Checklist 40 and 55.
+#[tokio::test]
+async fn a_change_of_the_target_or_the_name_does_not_pass_the_rules_of_the_kind() {
+    type Case = (fn(&mut Value), u16);
+    let cases: [Case; 3] = [
+        (|object| object["metadata"]["labels"]["by"] = json!("policy"), 201),
+        (
+            |object| object["spec"]["target"]["pod"]["name"] = json!("secret"),
+            403,
+        ),
+        (
+            |object| object["metadata"]["name"] = json!("00000000-0000-4000-8000-00000000beef"),
+            422,
+        ),
+    ];
+    for (act, code) in cases {
+        let served = requests_under(act).await;
+        let line = format!("POST {}", REQUESTS.path);
+        served.send(&line, &REQUESTS.object(1)).await.json(code).await;
+        let list = served.get(REQUESTS.path).await.json(200).await;
+        assert_eq!(names(&list).len(), usize::from(code == 201));
+    }
 }

@@ -43,6 +43,8 @@ pub(super) async fn follow(client: Client, followed: Weak<Followed>) {
                 );
                 tracing::debug!(resource = %kind.resource, version, "following the host");
                 watch(Api::all_with(client.clone(), &resource), &resource, &followed).await;
+                // The version is served no more. Discovery may say so only later.
+                sleep(RETRY_PAUSE).await;
             }
             Ok(None) => {
                 let Some(followed) = followed.upgrade() else {

@@ -202,6 +202,16 @@ fn edit_of(path: &str) -> fn(&mut Value, &Value) {
         },
         "no-patch-type" => |answer, _| answer["response"]["patch"] = json!(STANDARD.encode("[]")),
         "no-patch" => |answer, _| answer["response"]["patchType"] = json!("JSONPatch"),
+        "warn" => |answer, _| {
+            answer["response"]["warnings"] = json!(["mind the \"gap\"", "mind the \"gap\"", "ä\\"]);
+        },
+        _ => patching(path),
+    }
+}
+
+/// Answers with a patch.
+fn patching(path: &str) -> fn(&mut Value, &Value) {
+    match path {
         "other-patch-type" => |answer, _| {
             patch(
                 answer,
@@ -265,9 +275,6 @@ fn edit_of(path: &str) -> fn(&mut Value, &Value) {
             if request["operation"] == "CREATE" {
                 note(answer, request, "b");
             }
-        },
-        "warn" => |answer, _| {
-            answer["response"]["warnings"] = json!(["mind the \"gap\"", "mind the \"gap\"", "ä\\"]);
         },
         _ => |_, _| {},
     }
