@@ -8,7 +8,9 @@ mod chosen;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use drydock_storage::etcd::{EtcdNotice, EtcdOpened, EtcdOptions, EtcdStore, EtcdTls};
+pub(crate) use drydock_storage::etcd::EtcdMemberChange;
+pub use drydock_storage::etcd::EtcdNotice;
+use drydock_storage::etcd::{EtcdOpened, EtcdOptions, EtcdStore, EtcdTls};
 use drydock_storage::rocks::{Opened, RocksStore};
 use drydock_storage::{Options, Store};
 use prometheus_client::registry::Registry;

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::etcd::{EtcdMemberChange, EtcdNotice};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::{EtcdMemberChange, EtcdNotice};
 use crate::host::{Host, HostEvent};
 
 const API_SERVICE: &str = "v1alpha3.coordination.k8s.io";

@@ -26,7 +26,7 @@ const MOST_FILLINGS: usize = 100;
 /// More events, with [`LARGE_BYTES`](super::writers) twice in each, than etcd and the connection of a stopped server hold for
 /// its watch. On a busy machine fewer are written in time.
 const LAG: u64 = 300;
-const LONGEST_LAG: Duration = Duration::from_secs(15);
+const LONGEST_LAG: Duration = Duration::from_secs(8);
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Injection {
         drop(self.shared.take_waits());
         let began = Instant::now();
         let what = match fault {
-            Fault::Certificates => self.certificates().await?,
+            Fault::Certificates => self.certificates()?,
             Fault::Server => return self.server(settings).await,
             Fault::Member | Fault::Leader => self.member(fault == Fault::Leader).await?,
             Fault::CutOff | Fault::LeaderCutOff => self.cut_off(fault == Fault::LeaderCutOff).await?,
@@ -157,7 +157,7 @@ impl Injection {
         Ok(if leads { leader } else { other })
     }
 
-    async fn certificates(&mut self) -> Result<String> {
+    fn certificates(&mut self) -> Result<String> {
         let member = self.random.usize(..self.members.count());
         self.renewed.clear();
         for server in &self.shared.servers {

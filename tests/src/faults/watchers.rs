@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, interval, timeout};
@@ -99,6 +100,14 @@ enum Start {
     InitialEvents,
 }
 
+/// What a watcher waited for.
+enum Next {
+    Line(Result<Option<Bytes>>),
+    Tick,
+    /// The ledger is closed.
+    Closed,
+}
+
 /// How a faultless watch ended.
 enum End {
     /// Another watch goes on.
@@ -167,21 +176,27 @@ impl Watcher {
         };
         let mut ticks = interval(SAY_EVERY);
         let mut known = shared.known();
+        let mut is_closed = false;
         loop {
-            let line = tokio::select! {
-                line = lines.next() => line,
-                _ = ticks.tick() => {
-                    if self.say(&mut checker)? {
-                        return Ok(End::Done);
-                    }
-                    // Every server has watches when the next fault comes.
-                    if !self.client.is_home() && self.fault() != fault {
-                        self.client.return_home();
-                        return self.resumed(checker).await;
-                    }
+            // Nothing is awaited in the branches: they hold what is not sent between threads.
+            let next = tokio::select! {
+                line = lines.next() => Next::Line(line),
+                _ = ticks.tick() => Next::Tick,
+                _ = known.wait_for(|known| *known == u64::MAX), if !is_closed => Next::Closed,
+            };
+            let line = match next {
+                Next::Line(line) => line,
+                Next::Closed => {
+                    is_closed = true;
                     continue;
                 }
-                () = async { drop(known.wait_for(|known| *known == u64::MAX).await) }, if *shared.known().borrow() != u64::MAX => continue,
+                Next::Tick if self.say(&mut checker)? => return Ok(End::Done),
+                // Every server has watches when the next fault comes.
+                Next::Tick if !self.client.is_home() && self.fault() != fault => {
+                    self.client.return_home();
+                    return self.resumed(checker).await;
+                }
+                Next::Tick => continue,
             };
             let Ok(Some(line)) = line else {
                 return self.broken(checker).await;
