@@ -73,12 +73,17 @@ histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
 histories: tools ## Runs a million concurrent operations with engine failures and checks every result
 	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
 
-NIGHTLY := crash histories soak fuzz
+.PHONY: abuse
+abuse: build ## Runs 10 min of abuse by 20 users beside an honest client; options in tests/src/bin/drydock-abuse.rs
+	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-abuse
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-abuse
+
+NIGHTLY := crash histories soak abuse fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, 10 min of soak, abuse and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

@@ -27,6 +27,7 @@ use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
+use crate::encryption::{Encryption, EncryptionError, Probe};
 use crate::filters::{AnonymousAccess, Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{Health, HealthBuilder, Mark, Scope};
@@ -79,6 +80,9 @@ pub enum RunError {
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] backend::OpenError),
+    /// Encryption at rest cannot be configured.
+    #[error(transparent)]
+    Encryption(#[from] EncryptionError),
     /// The store has failed.
     #[error("the storage has failed: {0}")]
     StoreFailed(String),
@@ -134,8 +138,10 @@ pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
     refuse_claimed(&*host).await?;
     let CertificateFiles { certificate, key } =
         config.server.certificate.clone().ok_or(RunError::NoCertificate)?;
-    let store = backend::open(&config.server.storage).await?;
+    let encryption = Encryption::load(config.server.storage.encryption.clone()).await?;
+    let store = backend::open(&config.server.storage, &encryption).await?;
     let parts = ServerParts {
+        encryption: Arc::new(encryption),
         host: Arc::<KubeHost>::clone(&host),
         certificate: CertificateSource::Files { certificate, key },
         resources,
@@ -179,6 +185,8 @@ pub struct Base {
 
 /// What differs between the modes of serving.
 pub struct ServerParts<S: Store> {
+    /// What seals the values of the store.
+    pub encryption: Arc<Encryption>,
     /// The cluster we serve for.
     pub host: Arc<dyn Host>,
     /// The serving certificate.
@@ -264,12 +272,14 @@ impl Base {
         parts: ServerParts<S>,
     ) -> Result<(), RunError> {
         let ServerParts {
+            encryption,
             host,
             certificate,
             resources,
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
+        encryption.register_metrics(&mut self.registry);
         let access = self.access(&host, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
@@ -287,8 +297,12 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let (health, filled) = self.health(&store, &host);
+        let checks = encryption.checks(config.reload_encryption);
+        let (health, filled) = self.health(&store, &host, checks);
         let mut tasks = JoinSet::new();
+        if config.reload_encryption {
+            tasks.spawn(encryption.follow_file(self.stages.stopped().clone()));
+        }
         tasks.spawn(run_once_filled(
             caches.clone(),
             filled,
@@ -396,9 +410,17 @@ impl Base {
     }
 
     /// The health checks, and the mark to set when the caches are filled.
-    fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
+    fn health<S: Backend>(
+        &self,
+        store: &S,
+        host: &Arc<dyn Host>,
+        of_encryption: Vec<(String, Probe)>,
+    ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
+        for (name, probe) in of_encryption {
+            health = health.check(name, Scope::All, probe);
+        }
         let (ready, store) = (store.clone(), store.clone());
         let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
         let health = health

@@ -30,6 +30,7 @@ pub mod clients;
 pub mod cluster;
 pub mod conformance;
 pub mod environment;
+pub mod files;
 pub mod ledger;
 pub mod lines;
 pub mod load;

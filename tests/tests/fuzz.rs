@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use drydock_apiserver::{cache, request};
+use drydock_apiserver::{cache, encryption, request};
 use drydock_machinery::{apply, codec, patch, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
@@ -13,12 +13,14 @@ const TARGETS: &[Target] = &[
     ("apply", apply::merge::fuzz_apply),
     ("cbor", codec::cbor::fuzz_decode),
     ("continue_token", cache::fuzz_continue_token),
+    ("encryption_configuration", encryption::fuzz_configuration),
     ("fields", apply::field_set::fuzz_decode),
     ("json", codec::json::fuzz_decode),
     ("json_patch", patch::json::fuzz_apply),
     ("merge_patch", patch::merge::fuzz_apply),
     ("options", request::options::fuzz_parse),
     ("protobuf", codec::protobuf::fuzz_decode),
+    ("sealed_value", encryption::fuzz_sealed_value),
     ("selectors", selector::fuzz_parse),
     ("strategic_merge", patch::strategic::fuzz_apply),
     ("websocket", websocket::fuzz_receive),

@@ -302,6 +302,7 @@ impl RocksStore {
             revision: scan.revision,
             entries: &scan.entries,
             now_ms: self.parts.settings.clock.now_ms(),
+            records: &self.parts.records,
         };
         Ok(export::write(path, &exported, &|done| {
             report(progress, done, Some(total));
@@ -318,7 +319,7 @@ pub fn import(
     options: &Options,
     progress: &dyn Fn(Progress),
 ) -> Result<ImportReport, MaintenanceError> {
-    let mut objects = ExportReader::open(path)?;
+    let mut objects = ExportReader::open(path, &options.seal)?;
     let _lock = claim_empty(options)?;
     let mut importer = Importer::begin(options, objects.above(options.clock.now_ms()))?;
     while let Some((key, value)) = objects.next()? {

@@ -17,6 +17,7 @@ mod daemonsets;
 mod drain;
 mod durability;
 mod encodings;
+mod encryption;
 mod etcd;
 mod evictions;
 mod harm;

@@ -6,6 +6,7 @@ mod encodings;
 mod faces;
 mod lists;
 mod objects;
+mod sealed;
 mod versions;
 
 use std::sync::Arc;
