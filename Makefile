@@ -94,12 +94,17 @@ moving: export DRYDOCK_MOVED_OBJECTS ?= 150000
 moving: tools ## Moves 150,000 objects from RocksDB to etcd and back, within two minutes each
 	@$(CARGO) test --locked --release -p drydock-storage --test etcd -- many_objects_move --nocapture
 
-NIGHTLY := crash histories moving faults drains soak fuzz
+.PHONY: abuse
+abuse: build ## Runs 10 min of abuse by 20 users beside an honest client; options in tests/src/bin/drydock-abuse.rs
+	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-abuse
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-abuse
+
+NIGHTLY := crash histories moving faults drains soak abuse fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, moving, faults, drains, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, moving, faults, drains, 10 min of soak, abuse and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

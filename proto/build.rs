@@ -17,6 +17,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let records = protox::compile(["proto/storage/v1/record.proto"], ["proto"])?;
     prost_build::Config::new().bytes(["."]).compile_fds(records)?;
+    // Sorted annotations: what is written does not depend on a hash seed.
+    let kms = protox::compile(["proto/kms/v2/api.proto"], ["proto"])?;
+    prost_build::Config::new().btree_map(["."]).compile_fds(kms)?;
 
     let mut files = Vec::new();
     for version in fs::read_dir(KINDS)? {

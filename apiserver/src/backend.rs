@@ -20,6 +20,7 @@ use tokio::sync::broadcast;
 pub use chosen::{ServerEvents, ServerStore};
 
 use crate::config::{Durability, EtcdConfig, StorageConfig};
+use crate::encryption::Encryption;
 use crate::threads;
 
 /// A store the server can run on.
@@ -132,8 +133,9 @@ pub enum OpenError {
 }
 
 /// The options of a store, for a server and for work on its files alike.
-pub(crate) fn options(config: &StorageConfig) -> Options {
+pub(crate) fn options(config: &StorageConfig, encryption: &Encryption) -> Options {
     Options {
+        seal: encryption.seal(),
         durability: match config.durability {
             Durability::Strict => drydock_storage::Durability::Strict,
             Durability::Relaxed(interval) => drydock_storage::Durability::Relaxed { interval },
@@ -147,8 +149,9 @@ pub(crate) fn options(config: &StorageConfig) -> Options {
 }
 
 /// The options of a store in etcd.
-pub(crate) fn etcd_options(config: &EtcdConfig) -> EtcdOptions {
+pub(crate) fn etcd_options(config: &EtcdConfig, encryption: &Encryption) -> EtcdOptions {
     EtcdOptions {
+        seal: encryption.seal(),
         tls: EtcdTls {
             ca: config.files.ca.clone(),
             certificate: config.files.certificate.clone(),
@@ -160,19 +163,19 @@ pub(crate) fn etcd_options(config: &EtcdConfig) -> EtcdOptions {
     }
 }
 
-/// Opens the store.
+/// Opens the store, whose values are sealed and opened by `encryption`.
 ///
 /// # Errors
 /// [`OpenError`].
-pub async fn open(config: &StorageConfig) -> Result<ServerStore, OpenError> {
+pub async fn open(config: &StorageConfig, encryption: &Encryption) -> Result<ServerStore, OpenError> {
     match &config.etcd {
-        None => open_rocks(config).await.map(ServerStore::Rocks),
-        Some(etcd) => open_etcd(etcd).await.map(ServerStore::Etcd),
+        None => open_rocks(config, encryption).await.map(ServerStore::Rocks),
+        Some(etcd) => open_etcd(etcd, encryption).await.map(ServerStore::Etcd),
     }
 }
 
-async fn open_etcd(config: &EtcdConfig) -> Result<EtcdStore, OpenError> {
-    let opened = EtcdStore::open(etcd_options(config)).await;
+async fn open_etcd(config: &EtcdConfig, encryption: &Encryption) -> Result<EtcdStore, OpenError> {
+    let opened = EtcdStore::open(etcd_options(config, encryption)).await;
     let (
         store,
         EtcdOpened {
@@ -190,8 +193,8 @@ async fn open_etcd(config: &EtcdConfig) -> Result<EtcdStore, OpenError> {
 }
 
 /// Opens the embedded store on a thread of its own, whose rank the threads of the store inherit: see [`crate::threads`].
-async fn open_rocks(config: &StorageConfig) -> Result<RocksStore, OpenError> {
-    let options = options(config);
+async fn open_rocks(config: &StorageConfig, encryption: &Encryption) -> Result<RocksStore, OpenError> {
+    let options = options(config, encryption);
     let (store, report) = threads::beside_workers(move || RocksStore::open(options))
         .await
         .map_err(OpenError::NoThread)?
@@ -215,6 +218,13 @@ fn log_opened(report: &Opened, durability: Durability) {
             revision = report.revision,
             "power loss in relaxed mode: the newest writes may be missing; revisions continue above every revision \
              issued before, and every client must list again"
+        );
+    }
+    if let Some(first) = &report.unopened_because {
+        tracing::error!(
+            values = report.unopened,
+            first,
+            "sealed values do not open: reads of them and lists fail until their encryption key is available"
         );
     }
     for key in &report.damaged {

@@ -203,6 +203,7 @@ mod tests {
             any_file_system: true,
             incremental_backup_dir: None,
             check_interval: Duration::ZERO,
+            encryption: None,
         }
     }
 

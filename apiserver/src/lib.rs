@@ -12,6 +12,7 @@ mod backups;
 pub mod cache;
 pub mod config;
 pub mod discovery;
+pub mod encryption;
 pub mod error;
 pub mod filters;
 pub mod handlers;

@@ -29,6 +29,7 @@ use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::config::{CertificateFiles, ServeConfig, ServerConfig};
+use crate::encryption::{Encryption, EncryptionError, Probe};
 use crate::filters::{AnonymousAccess, Authenticator, Chain, ChainParts};
 use crate::handlers::{Api, Extension};
 use crate::health::{Health, HealthBuilder, Mark, Scope};
@@ -86,6 +87,9 @@ pub enum RunError {
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] backend::OpenError),
+    /// Encryption at rest cannot be configured.
+    #[error(transparent)]
+    Encryption(#[from] EncryptionError),
     /// The store has failed.
     #[error("the storage has failed: {0}")]
     StoreFailed(String),
@@ -141,8 +145,10 @@ pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
     refuse_claimed(&*host).await?;
     let CertificateFiles { certificate, key } =
         config.server.certificate.clone().ok_or(RunError::NoCertificate)?;
-    let store = backend::open(&config.server.storage).await?;
+    let encryption = Encryption::load(config.server.storage.encryption.clone()).await?;
+    let store = backend::open(&config.server.storage, &encryption).await?;
     let parts = ServerParts {
+        encryption: Arc::new(encryption),
         host: Arc::<KubeHost>::clone(&host),
         certificate: CertificateSource::Files { certificate, key },
         resources,
@@ -187,6 +193,8 @@ pub struct Base {
 
 /// What differs between the modes of serving.
 pub struct ServerParts<S: Store> {
+    /// What seals the values of the store.
+    pub encryption: Arc<Encryption>,
     /// The cluster we serve for.
     pub host: Arc<dyn Host>,
     /// The serving certificate.
@@ -292,6 +300,7 @@ impl Base {
         parts: ServerParts<S>,
     ) -> Result<(), RunError> {
         let ServerParts {
+            encryption,
             host,
             certificate,
             resources,
@@ -299,6 +308,7 @@ impl Base {
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
+        encryption.register_metrics(&mut self.registry);
         let records = self.records(&config).await?;
         let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
@@ -317,8 +327,12 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let (health, filled) = self.health(&store, &host, &access.admission);
+        let checks = encryption.checks(config.reload_encryption);
+        let (health, filled) = self.health(&store, &host, &access.admission, checks);
         let mut tasks = JoinSet::new();
+        if config.reload_encryption {
+            tasks.spawn(encryption.follow_file(self.stages.stopped().clone()));
+        }
         tasks.spawn(run_once_filled(
             caches.clone(),
             filled,
@@ -464,9 +478,13 @@ impl Base {
         store: &S,
         host: &Arc<dyn Host>,
         admission: &Arc<admission::Chain>,
+        of_encryption: Vec<(String, Probe)>,
     ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
+        for (name, probe) in of_encryption {
+            health = health.check(name, Scope::All, probe);
+        }
         let (ready, store) = (store.clone(), store.clone());
         let (host, admission) = (Arc::clone(host), Arc::clone(admission));
         let unready = self.stages.unready().clone();

@@ -1,6 +1,6 @@
 //! `drydock-apiserver storage`: work on a store while no server runs on it.
 //!
-//! Export and import work with etcd, too; what concerns files is for RocksDB only.
+//! Export, import and rewrite work with etcd, too; what concerns files is for RocksDB only.
 //!
 //! Progress is shown as a bar on standard error; the report is one JSON document on standard output.
 
@@ -10,13 +10,14 @@ use std::time::Duration;
 use drydock_storage::clock::{Clock as _, SystemClock};
 use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
 use drydock_storage::rocks::{self, MaintenanceError, OpenError, Progress, RocksStore};
-use drydock_storage::{Key, Options, Outcome, Store as _, StoreError};
+use drydock_storage::{At, Key, KeyRange, Options, Outcome, Page, Store, StoreError, Transaction};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::backend;
 use crate::config::{ConfigError, StorageCommand, StorageFlags};
+use crate::encryption::{Encryption, EncryptionError};
 
 /// Why a storage command failed.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum CommandError {
     /// A flag has an invalid value.
     #[error(transparent)]
     Flags(#[from] ConfigError),
+    /// Encryption at rest cannot be configured.
+    #[error(transparent)]
+    Encryption(#[from] EncryptionError),
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -66,14 +70,17 @@ pub enum CommandError {
 /// # Errors
 /// [`CommandError`].
 pub async fn run(command: StorageCommand) -> Result<(), CommandError> {
-    tokio::task::spawn_blocking(move || execute(&command))
+    let encryption = Encryption::load(command.store().validated()?.encryption).await?;
+    tokio::task::spawn_blocking(move || execute(&command, &encryption))
         .await
         .map_err(CommandError::Panicked)?
 }
 
-fn execute(command: &StorageCommand) -> Result<(), CommandError> {
+fn execute(command: &StorageCommand, encryption: &Encryption) -> Result<(), CommandError> {
     let bar = Bar::new();
-    if let Some(etcd) = etcd_of(command)? {
+    let options = |store: &StorageFlags| options(store, encryption);
+    let open = |store: &StorageFlags| open(store, encryption);
+    if let Some(etcd) = etcd_of(command, encryption)? {
         return tokio::runtime::Handle::current().block_on(execute_on_etcd(command, etcd, &bar));
     }
     let progress = |progress: Progress| bar.show(progress);
@@ -91,7 +98,17 @@ fn execute(command: &StorageCommand) -> Result<(), CommandError> {
                 Ok(())
             }
         }
-        StorageCommand::RemoveDamaged { store, key } => print(&remove_damaged(store, key)?),
+        StorageCommand::Rewrite(store) => {
+            let store = open(store)?;
+            let runtime = tokio::runtime::Handle::current();
+            print(&runtime.block_on(async {
+                let report = rewrite(&store, &bar).await?;
+                // Nothing that is kept needs another key then.
+                store.compact(store.current_revision().await?).await?;
+                Ok::<_, CommandError>(report)
+            })?)
+        }
+        StorageCommand::RemoveDamaged { store, key } => print(&remove_damaged(&open(store)?, key)?),
         StorageCommand::Backup { store, target, keep } => {
             let store = open(store)?;
             if let Some(folder) = &target.incremental_to {
@@ -109,19 +126,12 @@ fn execute(command: &StorageCommand) -> Result<(), CommandError> {
 }
 
 /// The options of etcd, if the flags of a command choose it.
-fn etcd_of(command: &StorageCommand) -> Result<Option<EtcdOptions>, CommandError> {
-    let (StorageCommand::Recover { store, .. }
-    | StorageCommand::Verify(store)
-    | StorageCommand::RemoveDamaged { store, .. }
-    | StorageCommand::Backup { store, .. }
-    | StorageCommand::Restore { store, .. }
-    | StorageCommand::Export { store, .. }
-    | StorageCommand::Import { store, .. }) = command;
-    let etcd = store.validated()?.etcd;
+fn etcd_of(command: &StorageCommand, encryption: &Encryption) -> Result<Option<EtcdOptions>, CommandError> {
+    let etcd = command.store().validated()?.etcd;
     Ok(etcd.map(|etcd| EtcdOptions {
         // Work on a store leaves its history alone.
         compaction_interval: Duration::ZERO,
-        ..backend::etcd_options(&etcd)
+        ..backend::etcd_options(&etcd, encryption)
     }))
 }
 
@@ -146,6 +156,10 @@ async fn execute_on_etcd(
             "restore",
             "use etcdutl snapshot restore --bump-revision --mark-compacted, see docs/etcd.md",
         ),
+        StorageCommand::Rewrite(_) => {
+            let (store, _) = EtcdStore::open(options).await?;
+            print(&rewrite(&store, bar).await?)
+        }
         StorageCommand::RemoveDamaged { key, .. } => {
             let parsed = Key::parse(key).map_err(StoreError::from)?;
             match EtcdStore::open(options).await?.0.remove_damaged(&parsed).await? {
@@ -175,9 +189,8 @@ struct Removed<'a> {
     revision: u64,
 }
 
-fn remove_damaged<'a>(store: &StorageFlags, key: &'a str) -> Result<Removed<'a>, CommandError> {
+fn remove_damaged<'a>(store: &RocksStore, key: &'a str) -> Result<Removed<'a>, CommandError> {
     let parsed = Key::parse(key).map_err(StoreError::from)?;
-    let store = open(store)?;
     match tokio::runtime::Handle::current().block_on(store.remove_damaged(&parsed))? {
         Outcome::Committed { revision } => Ok(Removed {
             removed: key,
@@ -188,12 +201,63 @@ fn remove_damaged<'a>(store: &StorageFlags, key: &'a str) -> Result<Removed<'a>,
     }
 }
 
-fn options(store: &StorageFlags) -> Result<Options, CommandError> {
-    Ok(backend::options(&store.validated()?))
+/// What `rewrite` did.
+#[derive(Debug, Serialize)]
+struct Rewritten {
+    /// Objects that were looked at.
+    objects: u64,
+    /// Objects that were written again.
+    rewritten: u64,
 }
 
-fn open(store: &StorageFlags) -> Result<RocksStore, CommandError> {
-    let options = options(store)?;
+/// How many objects are read at once.
+const PAGE: usize = 500;
+
+/// Writes every stale object again, as it is. One that is written meanwhile is fresh.
+async fn rewrite<S: Store>(store: &S, bar: &Bar) -> Result<Rewritten, CommandError> {
+    let mut report = Rewritten {
+        objects: 0,
+        rewritten: 0,
+    };
+    let mut after = String::new();
+    loop {
+        let page = Page {
+            after,
+            limit: PAGE,
+            ..Page::default()
+        };
+        let scan = store.scan(&KeyRange::all(), At::Latest, page).await?;
+        after = match scan.entries.last() {
+            Some((key, _)) if scan.more => key.as_str().to_owned(),
+            _ => String::new(),
+        };
+        for (key, entry) in scan.entries {
+            report.objects += 1;
+            if !store.is_stale(&key, entry.modified).await? {
+                continue;
+            }
+            let update = Transaction::update(key, entry.modified, entry.value);
+            if let Outcome::Committed { .. } = store.transact(update).await? {
+                report.rewritten += 1;
+            }
+        }
+        bar.show(Progress {
+            step: "rewrite",
+            done: report.objects,
+            total: None,
+        });
+        if after.is_empty() {
+            return Ok(report);
+        }
+    }
+}
+
+fn options(store: &StorageFlags, encryption: &Encryption) -> Result<Options, CommandError> {
+    Ok(backend::options(&store.validated()?, encryption))
+}
+
+fn open(store: &StorageFlags, encryption: &Encryption) -> Result<RocksStore, CommandError> {
+    let options = options(store, encryption)?;
     if !options.path.exists() {
         let path = options.path;
         return Err(OpenError::Missing { path }.into());
@@ -238,8 +302,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use clap::Parser as _;
+    use drydock_storage::Value;
     use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
-    use drydock_storage::{Transaction, Value};
 
     use super::*;
 

@@ -148,6 +148,7 @@ mod tests {
     use super::*;
     use crate::backend;
     use crate::config::{Durability, StorageConfig};
+    use crate::encryption::Encryption;
 
     /// The niceness of the threads of this process, by name.
     fn niceness_by_name() -> BTreeMap<String, Vec<i32>> {
@@ -227,6 +228,7 @@ mod tests {
         let runtime = runtime().unwrap();
         let config = StorageConfig {
             etcd: None,
+            encryption: None,
             data_dir: root.path().to_owned(),
             durability: Durability::Strict,
             history_window: Duration::from_mins(5),
@@ -235,7 +237,8 @@ mod tests {
             incremental_backup_dir: None,
             check_interval: Duration::ZERO,
         };
-        let store = runtime.block_on(backend::open(&config)).unwrap();
+        let encryption = runtime.block_on(Encryption::load(None)).unwrap();
+        let store = runtime.block_on(backend::open(&config, &encryption)).unwrap();
         let write = async {
             let key = Key::new("g", "r", "", "n").unwrap();
             let value = Value {

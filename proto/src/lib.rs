@@ -2,6 +2,7 @@
 //!
 //! - [`kinds`]: the API kinds and their served versions. [`kinds::KINDS`] is the table that discovery, OpenAPI, the
 //!   registry, RBAC manifests and tests iterate over.
+//! - [`kms`]: the messages of KMS plugins.
 //! - [`protobuf`]: the protobuf messages of the kinds, as tables of field numbers.
 //! - [`storage`]: the records of the storage engine.
 //! - `string_enum!`: string enumerations that keep values this release does not know.
@@ -11,6 +12,7 @@
 //! types here are read-only views for validation, controllers and clients. Their metadata has no managed fields.
 
 pub mod kinds;
+pub mod kms;
 mod metadata;
 pub mod protobuf;
 mod schema;

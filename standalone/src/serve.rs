@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use drydock_apiserver::admission::EnabledPlugins;
 use drydock_apiserver::backend;
+use drydock_apiserver::encryption::Encryption;
 use drydock_apiserver::host::trust::{TrustBundle, TrustError};
 use drydock_apiserver::http::tls::CertificateSource;
 use drydock_apiserver::registry::registration::UnusableSchema;
@@ -69,7 +70,10 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
     let mut resources = server::own_resources(&config.server)?;
     resources.extend(built_in.iter().cloned());
     let base = Base::new(Arc::clone(&clock), &resources);
-    let store = backend::open(&config.server.storage)
+    let encryption = Encryption::load(config.server.storage.encryption.clone())
+        .await
+        .map_err(server::RunError::Encryption)?;
+    let store = backend::open(&config.server.storage, &encryption)
         .await
         .map_err(server::RunError::Open)?;
     let certificates = Certificates::load_or_generate(&config.server.storage.data_dir, clock.now())?;
@@ -105,6 +109,7 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
         }
     });
     let parts = ServerParts {
+        encryption: Arc::new(encryption),
         host: Arc::new(host),
         certificate,
         resources,

@@ -72,6 +72,21 @@ pub enum StoreError {
         /// What is wrong, for people.
         reason: String,
     },
+    /// A stored value is sealed and does not open, which says nothing about the bytes: the key may be missing from the
+    /// configuration, be another one, or its service may not answer.
+    #[error("stored data of {key} does not open: {reason}")]
+    Sealed {
+        /// The key of the object, or the part of the history.
+        key: String,
+        /// Why, in the words of kube-apiserver.
+        reason: String,
+    },
+    /// A value cannot be sealed: nothing was written.
+    #[error("the value cannot be sealed: {reason}")]
+    NotSealed {
+        /// Why, in the words of kube-apiserver.
+        reason: String,
+    },
     /// The engine does not work now (no space, no file handles, a disk that does not respond), which says nothing about the
     /// data: retry.
     #[error("the storage engine is not available: {reason}")]

@@ -1,11 +1,13 @@
 //! The form of an export: every object of a store in one file, the same for all backends.
 //!
 //! A magic line, a header, the objects in key order, a trailer with a checksum; each frame is a length-delimited protobuf
-//! message.
+//! message. Where encryption at rest is configured, values are sealed in the file as they are in a store: by the first
+//! provider, whatever sealed them before.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,14 +18,18 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use uuid::Uuid;
 
+use crate::record::{RecordError, Records};
+use crate::seal::Seal;
 use crate::{Entry, Key, Revision, Value};
 
 /// First line of an export.
 const MAGIC: &[u8] = b"drydock-export 1\n";
 /// The largest frame: a value and its metadata.
 const MAX_FRAME: usize = Value::MAX_BYTES + (64 << 10);
-/// The format of values that this version writes, and the newest it reads.
-const FORMAT: u32 = 1;
+/// The format without sealed values.
+const PLAIN_FORMAT: u32 = 1;
+/// The newest format that this version reads, and writes where encryption is configured: values may be sealed.
+const FORMAT: u32 = 2;
 /// The least number of revisions that a restored store skips: a week at 1,500 writes per second.
 const LEAST_JUMP: u64 = 1_000_000_000;
 /// How many it skips for each second since the source was taken: more than any store writes.
@@ -48,6 +54,18 @@ pub enum ExportError {
         path: PathBuf,
         /// What was found.
         what: String,
+    },
+    /// A value does not open, or cannot be sealed.
+    #[error(
+        "the value of {key} in {path} cannot be used: {reason}. Give --encryption-provider-config with its key"
+    )]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+        /// Whose value.
+        key: String,
+        /// Why.
+        reason: String,
     },
     /// An export was written by a newer version.
     #[error("{path} has format {found}, this version reads formats up to {FORMAT}")]
@@ -87,6 +105,8 @@ pub(crate) struct Exported<'a> {
     pub(crate) revision: Revision,
     pub(crate) entries: &'a [(Key, Entry)],
     pub(crate) now_ms: u64,
+    /// What seals the values again: what was sealed in the store is not in clear in the file.
+    pub(crate) records: &'a Records,
 }
 
 /// Writes a file that exists only once it is complete. `report` is called after each object.
@@ -96,7 +116,7 @@ pub(crate) fn write(
     report: &dyn Fn(u64),
 ) -> Result<ExportReport, ExportError> {
     let unfinished = path.with_extension("unfinished");
-    let bytes = write_file(&unfinished, from, report).map_err(at(&unfinished))?;
+    let bytes = write_file(&unfinished, from, report)?;
     std::fs::rename(&unfinished, path).map_err(at(path))?;
     sync_folder_of(path).map_err(at(path))?;
     Ok(ExportReport {
@@ -113,37 +133,68 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn write_file(path: &Path, from: &Exported<'_>, report: &dyn Fn(u64)) -> io::Result<u64> {
+/// An object as it is written.
+fn record(from: &Exported<'_>, key: &Key, entry: &Entry) -> Result<ExportRecord, RecordError> {
+    let place = ExportRecord {
+        key: key.to_string(),
+        created: entry.created.0,
+        modified: entry.modified.0,
+        ..ExportRecord::default()
+    };
+    if let Some(body) = from.records.sealed_body(key, &entry.value)? {
+        return Ok(ExportRecord {
+            sealed: body.into(),
+            ..place
+        });
+    }
+    Ok(ExportRecord {
+        form: entry.value.form.as_ref().to_owned(),
+        splice_offset: entry.value.splice_offset,
+        value: entry.value.bytes.clone(),
+        ..place
+    })
+}
+
+fn write_file(path: &Path, from: &Exported<'_>, report: &dyn Fn(u64)) -> Result<u64, ExportError> {
     let header = ExportHeader {
-        format: FORMAT,
+        format: if from.records.seal().has_stale() {
+            FORMAT
+        } else {
+            PLAIN_FORMAT
+        },
         store_uuid: from.store.to_string(),
         revision: from.revision.0,
         count: from.entries.len() as u64,
         exported_ms: from.now_ms,
     };
-    let mut out = Hashing::new(BufWriter::new(File::create(path)?));
-    out.write_all(MAGIC)?;
-    out.write_all(&header.encode_length_delimited_to_vec())?;
+    let io = || at(path);
+    let mut out = Hashing::new(BufWriter::new(File::create(path).map_err(io())?));
+    out.write_all(MAGIC).map_err(io())?;
+    out.write_all(&header.encode_length_delimited_to_vec())
+        .map_err(io())?;
     for (position, (key, entry)) in from.entries.iter().enumerate() {
-        let record = ExportRecord {
-            key: key.to_string(),
-            created: entry.created.0,
-            modified: entry.modified.0,
-            form: entry.value.form.as_ref().to_owned(),
-            splice_offset: entry.value.splice_offset,
-            value: entry.value.bytes.clone(),
-        };
-        out.write_all(&record.encode_length_delimited_to_vec())?;
+        let record = record(from, key, entry).map_err(sealed(path, key.as_str()))?;
+        out.write_all(&record.encode_length_delimited_to_vec())
+            .map_err(io())?;
         report(position as u64 + 1);
     }
     let trailer = ExportTrailer {
         count: header.count,
         sha256: Bytes::copy_from_slice(&out.digest()),
     };
-    out.write_all(&trailer.encode_length_delimited_to_vec())?;
-    out.flush()?;
-    out.inner.get_ref().sync_all()?;
+    out.write_all(&trailer.encode_length_delimited_to_vec())
+        .map_err(io())?;
+    out.flush().map_err(io())?;
+    out.inner.get_ref().sync_all().map_err(io())?;
     Ok(out.bytes)
+}
+
+fn sealed<'a>(path: &'a Path, key: &'a str) -> impl FnOnce(RecordError) -> ExportError + 'a {
+    |error| ExportError::Sealed {
+        path: path.to_owned(),
+        key: key.to_owned(),
+        reason: error.to_string(),
+    }
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> ExportError + '_ {
@@ -168,11 +219,12 @@ pub(crate) struct ExportReader {
     pub(crate) exported_ms: u64,
     left: u64,
     last: String,
+    records: Records,
 }
 
 impl ExportReader {
-    /// Opens a file and reads its header.
-    pub(crate) fn open(path: &Path) -> Result<Self, ExportError> {
+    /// Opens a file and reads its header. `seal` opens its values.
+    pub(crate) fn open(path: &Path, seal: &Arc<dyn Seal>) -> Result<Self, ExportError> {
         let damaged = |what: &str| ExportError::Damaged {
             path: path.to_owned(),
             what: what.to_owned(),
@@ -201,6 +253,7 @@ impl ExportReader {
             exported_ms: header.exported_ms,
             left: header.count,
             last: String::new(),
+            records: Records::new(Arc::clone(seal)),
         })
     }
 
@@ -244,15 +297,25 @@ impl ExportReader {
             return Err(self.damaged("its objects are not in order"));
         }
         let key = Key::parse(&record.key).map_err(|_| self.damaged("it holds a malformed key"))?;
-        if record.value.len() > Value::MAX_BYTES {
+        let value = if record.sealed.is_empty() {
+            Value {
+                bytes: record.value,
+                form: record.form.into(),
+                splice_offset: record.splice_offset,
+            }
+        } else {
+            match self.records.unplaced_value(&key, &record.sealed) {
+                Ok(value) => value,
+                Err(error) if error.is_damage() => {
+                    return Err(self.damaged(&format!("the value of {key}: {error}")));
+                }
+                Err(error) => return Err(sealed(&self.path, key.as_str())(error)),
+            }
+        };
+        if value.bytes.len() > Value::MAX_BYTES {
             return Err(self.damaged("it holds a value that is too large"));
         }
         self.last = record.key;
-        let value = Value {
-            bytes: record.value,
-            form: record.form.into(),
-            splice_offset: record.splice_offset,
-        };
         Ok(Some((key, value)))
     }
 }
@@ -275,6 +338,15 @@ fn read_frame<M: Message + Default>(input: &mut impl Read) -> io::Result<M> {
         }
     }
     Err(invalid("the length of a frame is malformed"))
+}
+
+/// A digest as hexadecimal text.
+pub(crate) fn hex(digest: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    let digits = digest
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    digits.collect()
 }
 
 /// Hashes and counts the bytes that pass through.

@@ -26,5 +26,5 @@ pub use options::{Durability, FreeSpace, MeasureDisk, Options};
 pub use revision::Revision;
 pub use store::{
     At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Growth, Health, Outcome, Page, Scan, Signal,
-    Store, Transaction, Value, Write,
+    Store, Transaction, Unread, Value, Write,
 };

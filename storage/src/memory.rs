@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::sync::lock;
 use crate::{
     At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page,
-    Revision, Scan, Signal, Store, StoreError, Transaction, Value,
+    Revision, Scan, Signal, Store, StoreError, Transaction, Unread, Value,
 };
 
 /// A store without persistence. Clones share it.
@@ -236,7 +236,7 @@ impl Model {
             if entry.value.is_unreadable() {
                 match page.damaged {
                     Damaged::Refuse => return Err(damaged(key)),
-                    Damaged::SetApart => scan.damaged.push(key.clone()),
+                    Damaged::SetApart => scan.damaged.push((key.clone(), Unread::Damaged)),
                 }
                 continue;
             }
@@ -244,7 +244,7 @@ impl Model {
                 scan.more = true;
                 // Damaged keys after the last entry belong to the next page.
                 if let Some((last, _)) = scan.entries.last() {
-                    scan.damaged.retain(|key| key < last);
+                    scan.damaged.retain(|(key, _)| key < last);
                 }
                 break;
             }
@@ -444,7 +444,10 @@ mod tests {
             ..Page::default()
         };
         let scan = store.scan(&range, At::Latest, apart).await.unwrap();
-        assert_eq!((scan.entries.len(), scan.damaged), (1, vec![key("one")]));
+        assert_eq!(
+            (scan.entries.len(), scan.damaged),
+            (1, vec![(key("one"), Unread::Damaged)])
+        );
 
         for other in ["two", "three"] {
             let result = store.remove_damaged(&key(other)).await;

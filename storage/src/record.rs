@@ -13,8 +13,8 @@ use drydock_proto::storage::v1::{ChangeKind, Codec, HistoryRecord, Side, StateRe
 use prost::Message;
 use thiserror::Error;
 
-use crate::seal::{Seal, SealError, Sealed};
-use crate::{Entry, Event, EventKind, Key, KeyError, Revision, Value, sync};
+use crate::seal::{Seal, SealError, Sealed, StoredSeal};
+use crate::{Entry, Event, EventKind, Key, KeyError, Revision, StoreError, Value, sync};
 
 /// First byte of every record: the version of what follows.
 const ENVELOPE: u8 = 1;
@@ -57,9 +57,27 @@ pub(crate) enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the record is damaged, rather than sealed with a key that is not available.
+    /// Whether the record is damaged, rather than sealed with a key that is not available. What is sealed is compared with
+    /// its checksum before it is opened.
     pub(crate) fn is_damage(&self) -> bool {
-        !matches!(self, Self::Seal(SealError::Unavailable { .. }))
+        !matches!(self, Self::Seal(_))
+    }
+
+    /// The error of a read of `key` that met this one.
+    pub(crate) fn of_read(&self, key: &str) -> StoreError {
+        let (key, reason) = (key.to_owned(), self.to_string());
+        if self.is_damage() {
+            StoreError::Corrupt { key, reason }
+        } else {
+            StoreError::Sealed { key, reason }
+        }
+    }
+
+    /// The error of a write that met this one: only sealing can fail, and then nothing was written.
+    pub(crate) fn of_write(&self) -> StoreError {
+        StoreError::NotSealed {
+            reason: self.to_string(),
+        }
     }
 }
 
@@ -151,6 +169,13 @@ impl StoredChange {
 }
 
 impl StoredState {
+    /// Decodes a state record without a place, from a store that has the revisions elsewhere.
+    pub(crate) fn unplaced(bytes: &Bytes) -> Result<Self, RecordError> {
+        let record = StateRecord::decode(bytes.slice(bytes.len() - body(bytes)?.len()..));
+        let record = record.map_err(RecordError::Protobuf)?;
+        Ok(Self { record })
+    }
+
     /// Decodes a state record without its value.
     pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Self, RecordError> {
         let record = StateRecord::decode(body(bytes)?).map_err(RecordError::Protobuf)?;
@@ -167,6 +192,14 @@ impl StoredState {
             modified: Revision(self.record.modified),
         }
     }
+
+    /// By what its value is sealed.
+    pub(crate) fn seal(self) -> StoredSeal {
+        StoredSeal {
+            key_id: self.record.seal_key_id,
+            payload: self.record.payload,
+        }
+    }
 }
 
 impl Records {
@@ -175,6 +208,11 @@ impl Records {
             seal,
             forms: RwLock::new(Vec::new()),
         }
+    }
+
+    /// What seals and opens.
+    pub(crate) fn seal(&self) -> &Arc<dyn Seal> {
+        &self.seal
     }
 
     /// Interns the name of a form: hundreds of thousands of values have a few different ones.
@@ -194,8 +232,12 @@ impl Records {
 
     /// The body of a state record.
     pub(crate) fn state_body(&self, key: &Key, value: &Value) -> Result<Vec<u8>, RecordError> {
+        Ok(enveloped(&self.state_record(key, value)?))
+    }
+
+    fn state_record(&self, key: &Key, value: &Value) -> Result<StateRecord, RecordError> {
         let (codec, compressed) = compress(&value.bytes);
-        let sealed = self.seal.seal(key.as_str(), compressed)?;
+        let sealed = self.sealed(key, compressed)?;
         let record = StateRecord {
             form: value.form.as_ref().to_owned(),
             splice_offset: value.splice_offset,
@@ -207,7 +249,16 @@ impl Records {
             payload: sealed.bytes.into(),
             ..StateRecord::default()
         };
-        Ok(enveloped(&record))
+        Ok(record)
+    }
+
+    /// The body of a state record, if its value is sealed.
+    pub(crate) fn sealed_body(&self, key: &Key, value: &Value) -> Result<Option<Vec<u8>>, RecordError> {
+        if !self.seal.has_stale() {
+            return Ok(None);
+        }
+        let record = self.state_record(key, value)?;
+        Ok((!record.seal_key_id.is_empty()).then(|| enveloped(&record)))
     }
 
     /// The body of a history record.
@@ -222,7 +273,7 @@ impl Records {
             plain.extend_from_slice(&value.bytes);
         }
         let (codec, compressed) = compress(&plain);
-        let sealed = self.seal.seal(key.as_str(), compressed)?;
+        let sealed = self.sealed(key, compressed)?;
         let record = HistoryRecord {
             key: key.as_str().to_owned(),
             codec: codec.into(),
@@ -255,9 +306,7 @@ impl Records {
 
     /// Decodes and checks the value of a state record without a place, from a store that has the revisions elsewhere.
     pub(crate) fn unplaced_value(&self, key: &Key, bytes: &Bytes) -> Result<Value, RecordError> {
-        let record = StateRecord::decode(bytes.slice(bytes.len() - body(bytes)?.len()..));
-        let record = record.map_err(RecordError::Protobuf)?;
-        self.value(key, StoredState { record })
+        self.value(key, StoredState::unplaced(bytes)?)
     }
 
     /// Decodes a state record with its value.
@@ -311,6 +360,17 @@ impl Records {
         })
     }
 
+    /// Seals a payload. Nothing needs no key: a value that does not open can be removed without one.
+    fn sealed(&self, key: &Key, plain: Vec<u8>) -> Result<Sealed, RecordError> {
+        if plain.is_empty() {
+            return Ok(Sealed {
+                key_id: String::new(),
+                bytes: plain,
+            });
+        }
+        Ok(self.seal.seal(key.as_str(), plain)?)
+    }
+
     /// Opens a payload. Damage on disk is reported before the encryption key is requested.
     fn open(
         &self,
@@ -321,6 +381,9 @@ impl Records {
     ) -> Result<Vec<u8>, RecordError> {
         if crc.is_some_and(|crc| crc != crc32fast::hash(&payload)) {
             return Err(RecordError::Sealed);
+        }
+        if payload.is_empty() && key_id.is_empty() {
+            return Ok(Vec::new());
         }
         Ok(self.seal.open(key.as_str(), key_id, payload.into())?)
     }
@@ -624,11 +687,11 @@ mod tests {
         assert_eq!(records.entry(&key(), &bytes[0]).unwrap().value, secret);
         let stored = StoredChange::decode(Revision(9), &bytes[1]).unwrap();
         assert_eq!(records.event(stored).unwrap().old.unwrap().value, secret);
-        // Without the encryption key: an intact payload is unavailable, a changed one is damaged.
+        // Without the encryption key: an intact payload does not open, a changed one is damaged.
         let plain = Records::new(Arc::new(Unsealed));
         let refused = plain.entry(&key(), &bytes[0]).unwrap_err();
         assert!(
-            matches!(refused, RecordError::Seal(SealError::Unavailable { .. })) && !refused.is_damage(),
+            matches!(refused, RecordError::Seal(_)) && !refused.is_damage(),
             "{refused}"
         );
         let sealed = Shift.seal(key().as_str(), b"secret".to_vec()).unwrap().bytes;
@@ -652,23 +715,5 @@ mod tests {
                 "{refused}"
             );
         }
-    }
-
-    #[test]
-    fn a_payload_that_the_seal_rejects_is_damaged() {
-        struct Rejects;
-        impl Seal for Rejects {
-            fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
-                Shift.seal(key, plain)
-            }
-
-            fn open(&self, _: &str, key_id: &str, _: Vec<u8>) -> Result<Vec<u8>, SealError> {
-                let key_id = key_id.to_owned();
-                Err(SealError::Rejected { key_id })
-            }
-        }
-        let records = Records::new(Arc::new(Rejects));
-        let refused = records.entry(&key(), &state(&records, &value("x"))).unwrap_err();
-        assert!(refused.is_damage(), "{refused}");
     }
 }

@@ -9,7 +9,7 @@
 //! - *watch*: ordered, unique, reliable, resumable;
 //! - *refuse, do not guess*: damage is reported, never served as an empty result.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -252,14 +252,51 @@ pub struct Page {
     pub damaged: Damaged,
 }
 
-/// How a scan treats keys whose value failed its checks.
+/// How a scan treats keys whose value cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Damaged {
-    /// Fail the whole scan with [`StoreError::Corrupt`]: a list must not have invisible holes.
+    /// Fail the whole scan with [`StoreError::Corrupt`] or [`StoreError::Sealed`]: a list must not have invisible holes.
     #[default]
     Refuse,
     /// Return their keys in [`Scan::damaged`] and go on.
     SetApart,
+}
+
+/// Why a stored value cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unread {
+    /// It failed its checks.
+    Damaged,
+    /// It is sealed and does not open, for this reason. It may later.
+    Sealed(Arc<str>),
+}
+
+impl Unread {
+    /// The error of a read of `key`.
+    #[must_use]
+    pub fn error(&self, key: &Key) -> StoreError {
+        let key = key.to_string();
+        match self {
+            Self::Damaged => StoreError::Corrupt {
+                key,
+                reason: "its value fails its checks".to_owned(),
+            },
+            Self::Sealed(reason) => StoreError::Sealed {
+                key,
+                reason: reason.to_string(),
+            },
+        }
+    }
+
+    /// What an error of a read of one key says; none if it says nothing about the value.
+    #[must_use]
+    pub fn of(error: &StoreError) -> Option<Self> {
+        match error {
+            StoreError::Corrupt { .. } => Some(Self::Damaged),
+            StoreError::Sealed { reason, .. } => Some(Self::Sealed(reason.as_str().into())),
+            _ => None,
+        }
+    }
 }
 
 /// A page of entries in key order.
@@ -269,8 +306,8 @@ pub struct Scan {
     pub revision: Revision,
     /// The entries, ordered by key.
     pub entries: Vec<(Key, Entry)>,
-    /// With [`Damaged::SetApart`], the keys within the page whose value cannot be read, ordered.
-    pub damaged: Vec<Key>,
+    /// With [`Damaged::SetApart`], the keys within the page whose value cannot be read, ordered, and why.
+    pub damaged: Vec<(Key, Unread)>,
     /// Whether entries follow beyond the limit.
     pub more: bool,
 }
@@ -430,6 +467,13 @@ pub trait Store: Clone + Send + Sync + 'static {
         range: &KeyRange,
         first: Revision,
     ) -> impl Future<Output = Result<Self::Events, StoreError>> + Send;
+
+    /// Whether a write should replace the value of a key although it is the same, because it is sealed with a key that
+    /// nothing is sealed with any more. A key that was written since `at`, or is absent, is not stale.
+    fn is_stale(&self, key: &Key, at: Revision) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (key, at);
+        ready(Ok(false))
+    }
 
     /// The newest committed revision, linearizably.
     fn current_revision(&self) -> impl Future<Output = Result<Revision, StoreError>> + Send;

@@ -2,7 +2,8 @@
 //!
 //! Updates of 2.6 KiB objects through the whole path (encode, compress, checksum, queue, batch, sync, publish),
 //! with 1, 8 and 64 writers at once, and deletions in bulk. Prints writes per second, the median and the 99th
-//! percentile of the latency, the CPU time of a write over all threads, and how many writes share a sync.
+//! percentile of the latency, the CPU time of a write over all threads, and how many writes share a sync. The second part does
+//! the same with values that are sealed with AES-GCM.
 //!
 //! `cargo bench -p drydock-tests --bench commit_path`; the folder is on the disk of `TMPDIR`.
 #![expect(
@@ -15,12 +16,17 @@
 )]
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use drydock_storage::rocks::RocksStore;
+use drydock_storage::seal::{
+    CipherKind, Provider, Rule, Seal, SealMetrics, Sealer, StaticKey, StaticKeys, Unsealed,
+};
 use drydock_storage::{Key, KeyRange, Options, Outcome, Page, Revision, Store, Transaction, Value};
 use drydock_tests::load::Usage;
+use zeroize::Zeroizing;
 
 /// Objects in the store before the measurements.
 const OBJECTS: usize = 20_000;
@@ -188,9 +194,28 @@ async fn reads(store: &RocksStore) {
     println!("scan of {} objects: {:.1?}", scan.entries.len(), wall.elapsed());
 }
 
-async fn run() {
+/// Seals everything with AES-256-GCM.
+fn sealer() -> Arc<dyn Seal> {
+    let kind = CipherKind::AesGcm;
+    let key = StaticKey::new(kind, "bench", &Zeroizing::new(vec![7; 32])).unwrap();
+    let keys = StaticKeys {
+        kind,
+        keys: vec![key],
+    };
+    let rule = Rule {
+        resources: vec!["*.*".to_owned()],
+        providers: vec![Provider::Static(Arc::new(keys))],
+    };
+    Arc::new(Sealer::new(vec![rule], Arc::default(), SealMetrics::new("bench")))
+}
+
+async fn run(title: &str, seal: Arc<dyn Seal>) {
+    println!("{title}");
     let root = tempfile::tempdir().unwrap();
-    let options = Options::for_tests(root.path());
+    let options = Options {
+        seal,
+        ..Options::for_tests(root.path())
+    };
     let (store, _) = RocksStore::open(options.clone()).unwrap();
     let wall = Instant::now();
     let mut revisions = fill(&store).await;
@@ -217,6 +242,9 @@ fn main() {
             .worker_threads(2)
             .enable_all()
             .build();
-        runtime.unwrap().block_on(run());
+        runtime.unwrap().block_on(async {
+            run("in clear", Arc::new(Unsealed)).await;
+            run("sealed with aesgcm", sealer()).await;
+        });
     }
 }

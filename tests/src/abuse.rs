@@ -1,7 +1,9 @@
 //! Abuse: what users with few rights, and strangers with none, can do to everybody else.
 //!
 //! An [`Abuser`] cancels requests, sends bodies that are refused, opens and drops watches, and sends targets and selectors
-//! that are too long. An [`Honest`] client works meanwhile, and no request of it may fail, nor its watch end.
+//! that are too long, and the bodies of [`heavy`]. An [`Honest`] client works meanwhile, and no request of it may fail, nor its watch end.
+
+pub mod heavy;
 
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ pub struct Volume {
     pub targets: usize,
     /// Lists with a selector of many terms.
     pub selectors: usize,
+    /// How often each of [`heavy::calls`] is sent.
+    pub heavy: usize,
 }
 
 /// A user who abuses a server.
@@ -80,6 +84,11 @@ impl Abuser {
         self.send(volume.selectors, &Call::get(selecting)).await?;
         for _ in 0..volume.targets {
             self.exceed().await?;
+        }
+        for _ in 0..volume.heavy {
+            for call in heavy::calls("default", "00000000-0000-4000-ab05-00000000beef") {
+                self.send(1, &call).await?;
+            }
         }
         Ok(())
     }
@@ -168,6 +177,15 @@ pub struct Fared {
     pub rounds: usize,
     /// Its slowest request.
     pub slowest: Duration,
+    /// What 99 of 100 of its requests were faster than.
+    pub p99: Duration,
+}
+
+/// The duration that 99 of 100 do not exceed.
+fn p99(durations: &mut [Duration]) -> Duration {
+    durations.sort_unstable();
+    let at = durations.len().saturating_sub(1) * 99 / 100;
+    durations.get(at).copied().unwrap_or_default()
 }
 
 impl Honest {
@@ -200,16 +218,18 @@ impl Honest {
         let mut fared = Fared {
             rounds: 0,
             slowest: Duration::ZERO,
+            p99: Duration::ZERO,
         };
+        let mut durations = Vec::new();
         let mut abuse = std::pin::pin!(abuse);
         let mut is_over = false;
         while !is_over || fared.rounds < 10 {
             let round = std::pin::pin!(self.round(fared.rounds));
-            let slowest = if is_over {
+            let took = if is_over {
                 round.await?
             } else {
                 match select(round, abuse.as_mut()).await {
-                    Either::Left((slowest, _)) => slowest?,
+                    Either::Left((took, _)) => took?,
                     Either::Right((result, round)) => {
                         result?;
                         is_over = true;
@@ -217,7 +237,7 @@ impl Honest {
                     }
                 }
             };
-            fared.slowest = fared.slowest.max(slowest);
+            durations.extend(took);
             fared.rounds += 1;
             for expected in ["ADDED", "MODIFIED", "DELETED"] {
                 // A controller may change the object, too.
@@ -230,22 +250,25 @@ impl Honest {
                 }
             }
         }
+        fared.p99 = p99(&mut durations);
+        fared.slowest = durations.last().copied().unwrap_or_default();
         Ok(fared)
     }
 
-    /// Creates, changes, reads and deletes an object; the slowest of these requests.
-    async fn round(&self, number: usize) -> Result<Duration> {
+    /// Creates, changes, reads and deletes an object; how long each of these requests took.
+    async fn round(&self, number: usize) -> Result<[Duration; 4]> {
         let object = (self.object)(number);
         let name = object.pointer("/metadata/name").and_then(Value::as_str);
         let path = format!("{}/{}", self.collection, name.context("an object has a name")?);
         let changed = serde_json::json!({ "metadata": { "labels": { "changed": "yes" } } });
-        let mut slowest = Duration::ZERO;
-        for (method, code) in [
+        let mut took = [Duration::ZERO; 4];
+        let steps = [
             (Method::POST, 201),
             (Method::PATCH, 200),
             (Method::GET, 200),
             (Method::DELETE, 200),
-        ] {
+        ];
+        for ((method, code), took) in steps.into_iter().zip(&mut took) {
             let begun = Instant::now();
             let response = match method {
                 Method::POST => self.caller.post(&self.collection, &object).await?,
@@ -254,9 +277,9 @@ impl Honest {
                 _ => self.caller.delete(&path).await?,
             };
             response.expect(code)?;
-            slowest = slowest.max(begun.elapsed());
+            *took = begun.elapsed();
         }
-        Ok(slowest)
+        Ok(took)
     }
 }
 

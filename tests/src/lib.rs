@@ -33,6 +33,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod environment;
 pub mod faults;
+pub mod files;
 pub mod ledger;
 pub mod lines;
 pub mod load;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use drydock_apiserver::admission::webhook::review;
-use drydock_apiserver::{cache, request};
+use drydock_apiserver::{cache, encryption, request};
 use drydock_machinery::{apply, codec, patch, policy_expression, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
@@ -15,6 +15,7 @@ const TARGETS: &[Target] = &[
     ("apply", apply::merge::fuzz_apply),
     ("cbor", codec::cbor::fuzz_decode),
     ("continue_token", cache::fuzz_continue_token),
+    ("encryption_configuration", encryption::fuzz_configuration),
     ("fields", apply::field_set::fuzz_decode),
     ("json", codec::json::fuzz_decode),
     ("json_patch", patch::json::fuzz_apply),
@@ -22,6 +23,7 @@ const TARGETS: &[Target] = &[
     ("options", request::options::fuzz_parse),
     ("policy_expression", policy_expression::fuzz_evaluate),
     ("protobuf", codec::protobuf::fuzz_decode),
+    ("sealed_value", encryption::fuzz_sealed_value),
     ("selectors", selector::fuzz_parse),
     ("strategic_merge", patch::strategic::fuzz_apply),
     ("websocket", websocket::fuzz_receive),

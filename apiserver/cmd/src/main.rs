@@ -28,7 +28,7 @@ enum Command {
     Serve(Box<ServeFlags>),
     /// Serve without a cluster, for a first look, demos and tests. Not for running a cluster.
     Standalone(Box<StandaloneFlags>),
-    /// Work on a store while no server uses it: on its files, or on objects in etcd (export, import, remove-damaged).
+    /// Work on a store while no server uses it: on its files, or on objects in etcd (export, import, rewrite, remove-damaged).
     #[command(subcommand)]
     Storage(StorageCommand),
 }

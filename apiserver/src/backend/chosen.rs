@@ -71,6 +71,10 @@ impl Store for ServerStore {
         }
     }
 
+    async fn is_stale(&self, key: &Key, at: Revision) -> Result<bool, StoreError> {
+        of!(self, store => store.is_stale(key, at).await)
+    }
+
     async fn current_revision(&self) -> Result<Revision, StoreError> {
         of!(self, store => store.current_revision().await)
     }

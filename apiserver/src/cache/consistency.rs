@@ -59,6 +59,8 @@ async fn first_difference<S: Store>(
     let mut cached = root.objects.cursor().peekable();
     let mut after = String::new();
     let mut damaged = BTreeSet::new();
+    // A value of the store opens that did not when the cache was loaded: nothing is wrong, but it has to be loaded again.
+    let mut opens_again = false;
     loop {
         let page = ScanPage {
             after: after.clone(),
@@ -67,7 +69,7 @@ async fn first_difference<S: Store>(
         };
         let scan = source.store.scan(&source.range, At::Exactly(root.revision), page);
         let scan = scan.await?;
-        damaged.extend(scan.damaged);
+        damaged.extend(scan.damaged.into_iter().map(|(key, _)| key));
         // An object whose stored value has become damaged since cannot be compared.
         let mut next = |until: Option<&Key>| loop {
             let object = cached.next_if(|object| until.is_none_or(|key| object.key() <= key))?;
@@ -81,6 +83,10 @@ async fn first_difference<S: Store>(
                 Some(object) if object.key() == key && Some(object.modified()) == stored => continue,
                 Some(object) if object.key() == key => (key.clone(), Some(object.modified()), stored),
                 Some(object) => (object.key().clone(), Some(object.modified()), None),
+                None if root.is_sealed(key) => {
+                    opens_again = true;
+                    continue;
+                }
                 None => (key.clone(), None, stored),
             };
             return Ok(Some(Difference { key, cached, stored }));
@@ -99,7 +105,13 @@ async fn first_difference<S: Store>(
             }
         }
     }
-    let gone = root.damaged.difference(&damaged).next();
+    if opens_again {
+        cache.repairs.request_reload();
+    }
+    let gone = root
+        .damaged
+        .keys()
+        .find(|key| !damaged.contains(*key) && !root.is_sealed(key));
     if gone.is_none() && root.damaged.len() < damaged.len() {
         cache.repairs.suspect(damaged);
         return Ok(None);

@@ -71,6 +71,10 @@ pub(super) async fn list<S: Store>(
             ReadError::TooLargeResourceVersion { requested, current }
         }
         StoreError::Compacted { requested, floor } => cache.expired(requested, floor),
+        StoreError::Sealed { key, reason } => match Key::parse(&key) {
+            Ok(key) => ReadError::Sealed(vec![(key, reason.into())]),
+            Err(_) => StoreError::Sealed { key, reason }.into(),
+        },
         error => error.into(),
     })?;
     if let Some(requested) = at_least.filter(|revision| scan.revision < *revision) {

@@ -1,8 +1,9 @@
 //! Why a read was refused, and why a watch ended early.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::{Revision, StoreError};
+use drydock_storage::{Key, Revision, StoreError};
 use thiserror::Error;
 
 use super::encode_once::EncodeError;
@@ -38,6 +39,10 @@ pub enum ReadError {
         /// The oldest revision that can be listed.
         oldest: Revision,
     },
+    /// Values that belong to the result are sealed and do not open: 500, never a shorter list. Their keys, the first ones, and
+    /// why.
+    #[error("values are sealed and do not open")]
+    Sealed(Vec<(Key, Arc<str>)>),
     /// The store failed.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),

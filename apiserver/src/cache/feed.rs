@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::{At, Event, EventKind, Events as _, Key, Revision, Signal, Store, StoreError};
+use drydock_storage::{At, Event, EventKind, Events as _, Key, Revision, Signal, Store, StoreError, Unread};
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,9 @@ const BATCH: usize = 512;
 
 /// How often old events, states and classes are dropped.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// How many sealed values are tried with each [`HOUSEKEEPING`].
+const TRIED_AT_ONCE: usize = 4;
 
 /// The first and the longest wait after the store failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -106,9 +109,7 @@ impl<S: Store> Feeder<S> {
         let object = |key, entry| CachedObject::interned(key, entry, extract, None, interner);
         let position = |revision| cache.logs.history().restart(revision);
         let root = cache.source.root(At::Latest, object, position).await?;
-        for key in &*root.damaged {
-            self.log_damage(key);
-        }
+        self.log_unread(&root);
         let was_wrong = std::mem::take(&mut self.is_wrong);
         self.start_over(&root, was_wrong);
         Ok(root)
@@ -120,6 +121,30 @@ impl<S: Store> Feeder<S> {
             %key,
             "a stored value cannot be read; the unsafe delete removes it"
         );
+    }
+
+    /// Damaged values each, sealed ones in one line: a key that is missing concerns all of them.
+    fn log_unread(&self, root: &Root) {
+        let mut sealed = 0;
+        let mut first = None;
+        for (key, unread) in &*root.damaged {
+            match unread {
+                Unread::Damaged => self.log_damage(key),
+                Unread::Sealed(reason) => {
+                    sealed += 1;
+                    first.get_or_insert((key, reason));
+                }
+            }
+        }
+        if let Some((key, reason)) = first {
+            tracing::error!(
+                resource = self.cache.source.resource,
+                sealed,
+                %key,
+                %reason,
+                "stored values do not open: reads of them and lists fail until they do"
+            );
+        }
     }
 
     /// Publishes a root that does not continue the one before. Watches of the old root have missed events; where it
@@ -148,7 +173,7 @@ impl<S: Store> Feeder<S> {
     /// Whether an event removes an object that the cache never could read.
     fn removes_unread(event: &Event, root: &Root) -> bool {
         event.kind == EventKind::Deleted
-            && root.damaged.contains(&event.key)
+            && root.damaged.contains_key(&event.key)
             && root.objects.get(event.key.as_str()).is_none()
     }
 
@@ -214,7 +239,18 @@ impl<S: Store> Feeder<S> {
                     let paced = std::mem::take(&mut self.paced);
                     self.wake(paced);
                 }
-                _ = housekeeping.tick() => self.do_housekeeping(),
+                _ = housekeeping.tick() => {
+                    self.do_housekeeping();
+                    if self.has_opened(root).await {
+                        tracing::info!(
+                            resource = self.cache.source.resource,
+                            "sealed values open again: the cache is reloaded"
+                        );
+                        // Watches that began without these objects must not continue.
+                        self.is_wrong = true;
+                        return StreamEnd::Reload;
+                    }
+                }
                 () = cache.repairs.suspected() => self.check_suspects(root).await,
                 () = cache.repairs.reload_requested() => {
                     self.is_wrong = true;
@@ -329,18 +365,51 @@ impl<S: Store> Feeder<S> {
     async fn check_suspects(&self, root: &mut Root) {
         let before = root.damaged.len();
         for key in self.cache.repairs.take_suspects() {
-            let is_damaged = matches!(
-                self.cache.source.store.get(&key).await,
-                Err(StoreError::Corrupt { .. })
-            );
-            if is_damaged && !root.damaged.contains(&key) {
-                self.log_damage(&key);
-                Arc::make_mut(&mut root.damaged).insert(key);
+            let read = self.cache.source.store.get(&key).await;
+            let unread = read.err().as_ref().and_then(Unread::of);
+            if let Some(unread) = unread
+                && !root.damaged.contains_key(&key)
+            {
+                match &unread {
+                    Unread::Damaged => self.log_damage(&key),
+                    Unread::Sealed(reason) => tracing::error!(
+                        resource = self.cache.source.resource,
+                        %key,
+                        %reason,
+                        "a stored value does not open any more"
+                    ),
+                }
+                Arc::make_mut(&mut root.damaged).insert(key, unread);
             }
         }
         if root.damaged.len() > before {
             self.cache.published.publish(root);
         }
+    }
+
+    /// Whether a value opens by now that did not before: the store has been given its key. Tries a few at a time.
+    async fn has_opened(&mut self, root: &Root) -> bool {
+        let sealed: Vec<&Key> = root
+            .damaged
+            .iter()
+            .filter(|(_, unread)| matches!(unread, Unread::Sealed(_)))
+            .map(|(key, _)| key)
+            .collect();
+        if sealed.is_empty() {
+            return false;
+        }
+        let from = self.random.usize(..sealed.len());
+        for key in sealed
+            .iter()
+            .cycle()
+            .skip(from)
+            .take(TRIED_AT_ONCE.min(sealed.len()))
+        {
+            if self.cache.source.store.get(key).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     fn wake(&mut self, classes: Vec<Arc<Class>>) {

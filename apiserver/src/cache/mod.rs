@@ -16,7 +16,7 @@
 //! error → encode_once
 //! history → encode_once, object, selection
 //! metrics → encode_once
-//! root → object, selection, tree
+//! root → error, object, selection, tree
 //! class → encode_once, history, object, selection
 //! config → metrics, object
 //! past → root
@@ -25,7 +25,7 @@
 //! event_logs → class, history, lock, selection
 //! live → class, encode_once, error, history, metrics, packer, progress
 //! open_watches → class, history, lock
-//! snapshot → lock, object, past, root, selection, tree
+//! snapshot → error, lock, object, past, root, selection, tree
 //! source → config, object, root, tree
 //! published → lock, past, root, snapshot
 //! parts → config, error, event_logs, metrics, open_watches, published, repairs, replays, source, termination

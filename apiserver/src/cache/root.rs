@@ -3,14 +3,18 @@
 //! Roots never change once they are published. They share what is equal, see [`super::tree`].
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use drydock_storage::{Key, Revision, StoreError};
+use drydock_storage::{Key, Revision, StoreError, Unread};
 
+use super::error::ReadError;
 use super::object::{CachedObject, Term};
 use super::selection::Selection;
 use super::tree::{Builder, Item, Tree};
+
+/// How many keys an error about values that do not open names.
+const MOST_NAMED: usize = 100;
 
 /// An entry of the secondary index of labels and declared fields: the object under `key` has `term`. It names the object
 /// instead of holding it, so that writes which change neither labels nor fields leave the index alone.
@@ -54,7 +58,7 @@ pub(super) struct Root {
     pub(super) objects: Tree<Arc<CachedObject>>,
     pub(super) postings: Tree<Posting>,
     /// Keys whose value the store cannot read. Some may be among the objects, with the value they had before.
-    pub(super) damaged: Arc<BTreeSet<Key>>,
+    pub(super) damaged: Arc<BTreeMap<Key, Unread>>,
 }
 
 impl Root {
@@ -89,11 +93,23 @@ impl Root {
     /// Whether every object that may match can be read.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] with the first key that cannot.
-    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
-        let mut damaged = self.damaged.iter();
-        match damaged.find(|key| selection.may_match(key)) {
-            Some(key) => Err(unreadable(key)),
+    /// [`ReadError::Sealed`] if values do not open; else [`StoreError::Corrupt`] with the first key that is damaged.
+    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), ReadError> {
+        let damaged = self.damaged.iter().filter(|(key, _)| selection.may_match(key));
+        let mut first_damaged = None;
+        let mut sealed = Vec::new();
+        for (key, unread) in damaged {
+            match unread {
+                Unread::Sealed(reason) if sealed.len() < MOST_NAMED => {
+                    sealed.push((key.clone(), Arc::clone(reason)));
+                }
+                Unread::Sealed(_) => break,
+                Unread::Damaged => first_damaged = first_damaged.or(Some(key)),
+            }
+        }
+        match first_damaged {
+            _ if !sealed.is_empty() => Err(ReadError::Sealed(sealed)),
+            Some(key) => Err(Unread::Damaged.error(key).into()),
             None => Ok(()),
         }
     }
@@ -101,10 +117,10 @@ impl Root {
     /// The object under `key`.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when the store cannot read it.
+    /// [`StoreError::Corrupt`] or [`StoreError::Sealed`] when the store cannot read it.
     pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<CachedObject>>, StoreError> {
-        if self.damaged.contains(key) {
-            return Err(unreadable(key));
+        if let Some(unread) = self.damaged.get(key) {
+            return Err(unread.error(key));
         }
         Ok(self.objects.get(key.as_str()).cloned())
     }
@@ -154,18 +170,16 @@ impl Root {
         root
     }
 
+    /// Whether the value under `key` is sealed and did not open.
+    pub(super) fn is_sealed(&self, key: &Key) -> bool {
+        matches!(self.damaged.get(key), Some(Unread::Sealed(_)))
+    }
+
     /// The value under `key` is known, whatever the store has of it.
     pub(super) fn clear_damage(&mut self, key: &Key) {
-        if self.damaged.contains(key) {
+        if self.damaged.contains_key(key) {
             Arc::make_mut(&mut self.damaged).remove(key);
         }
-    }
-}
-
-fn unreadable(key: &Key) -> StoreError {
-    StoreError::Corrupt {
-        key: key.to_string(),
-        reason: "its value was found damaged".to_owned(),
     }
 }
 
@@ -194,7 +208,7 @@ mod tests {
             Attributes::default()
         }));
         let mut root = Root::empty(Revision(5));
-        root.damaged = Arc::new([key].into());
+        root.damaged = Arc::new([(key, Unread::Damaged)].into());
         for state in [None, Some(Arc::clone(&object))] {
             let past = root.changed(Revision(2), [(Some(&object), &state)].into_iter());
             assert!(past.damaged.is_empty());

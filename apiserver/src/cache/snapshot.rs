@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use drydock_storage::{Key, Revision, StoreError};
 
+use super::error::ReadError;
 use super::lock::lock;
 use super::object::CachedObject;
 use super::past::Past;
@@ -90,13 +91,13 @@ impl Snapshot {
     /// The object under `key`.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when the store cannot read it.
+    /// [`StoreError::Corrupt`] or [`StoreError::Sealed`] when the store cannot read it.
     pub(super) fn get(&self, key: &Key) -> Result<Option<Arc<CachedObject>>, StoreError> {
         self.root.get(key)
     }
 
     /// As [`Root::check_readable`]; to be called before matches are shown.
-    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), StoreError> {
+    pub(super) fn check_readable(&self, selection: &Selection) -> Result<(), ReadError> {
         self.root.check_readable(selection)
     }
 

@@ -1,6 +1,6 @@
 //! The resource as the store has it: its objects, read entry by entry.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drydock_storage::{
@@ -51,7 +51,7 @@ impl<S: Store> Source<S> {
         position: impl FnOnce(Revision) -> u64,
     ) -> Result<Root, StoreError> {
         let mut builder = Builder::default();
-        let mut damaged = BTreeSet::new();
+        let mut damaged = BTreeMap::new();
         let mut scan = self.store.scan(&self.range, at, page(at, String::new())).await?;
         let revision = scan.revision;
         loop {

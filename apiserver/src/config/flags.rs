@@ -133,6 +133,18 @@ pub struct ServerFlags {
     authorization_always_allow_paths: Vec<String>,
     #[command(flatten)]
     store: StorageFlags,
+    /// Put changes of the file named by `--encryption-provider-config` into force without a restart.
+    #[arg(
+        long,
+        env = "DRYDOCK_ENCRYPTION_PROVIDER_CONFIG_AUTOMATIC_RELOAD",
+        default_value_t = false,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_name = "BOOL",
+        action = clap::ArgAction::Set
+    )]
+    encryption_provider_config_automatic_reload: bool,
     /// Folder, on any volume, for the incremental backups of `POST /storage/backups?incremental=true`.
     #[arg(long, env = "DRYDOCK_INCREMENTAL_BACKUP_DIR", value_name = "DIR")]
     incremental_backup_dir: Option<PathBuf>,
@@ -345,6 +357,12 @@ impl ServerFlags {
             check_interval: self.storage_check_interval.0,
             ..self.store.validated()?
         };
+        if self.encryption_provider_config_automatic_reload && storage.encryption.is_none() {
+            return Err(ConfigError::value(
+                "--encryption-provider-config-automatic-reload",
+                "must be set with --encryption-provider-config",
+            ));
+        }
         if let Some(bad) = self
             .authorization_always_allow_paths
             .iter()
@@ -381,6 +399,7 @@ impl ServerFlags {
                 authorized: self.authorization_webhook_cache_authorized_ttl.0,
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
             },
+            reload_encryption: self.encryption_provider_config_automatic_reload,
             allowed_reserved_names: self.allowed_reserved_names,
             debug_cache_check_period: self.debug_cache_check_period.map(|period| period.0),
             storage,

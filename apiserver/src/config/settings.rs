@@ -49,6 +49,8 @@ pub struct ServerConfig {
     pub review_ttls: ReviewTtls,
     /// Requester and interceptor names under `k8s.io` that are allowed in addition to the built-in ones.
     pub allowed_reserved_names: Vec<String>,
+    /// Whether changes of the encryption configuration take effect without a restart.
+    pub reload_encryption: bool,
     /// The store.
     pub storage: StorageConfig,
     /// The audit log, if there is a policy.
@@ -99,6 +101,8 @@ pub struct EtcdFiles {
 pub struct StorageConfig {
     /// Settings of etcd if objects are stored there; all others are those of the embedded store.
     pub etcd: Option<EtcdConfig>,
+    /// The file that configures encryption at rest, if any.
+    pub encryption: Option<PathBuf>,
     /// Folder of the store.
     pub data_dir: PathBuf,
     /// When a write is acknowledged.

@@ -19,6 +19,10 @@ pub struct StorageFlags {
     /// Which backend, and etcd.
     #[command(flatten)]
     etcd: Box<EtcdFlags>,
+    /// File that configures encryption at rest: an EncryptionConfiguration of apiserver.config.k8s.io/v1, see
+    /// docs/encryption.md.
+    #[arg(long, env = "DRYDOCK_ENCRYPTION_PROVIDER_CONFIG", value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
     /// Folder of the store.
     #[arg(long, env = "DRYDOCK_DATA_DIR", default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
@@ -68,6 +72,7 @@ impl StorageFlags {
         }
         Ok(StorageConfig {
             etcd: self.etcd.validated()?,
+            encryption: self.encryption_provider_config.clone(),
             data_dir: self.data_dir.clone(),
             durability: self.storage_durability,
             history_window: self.history_window.0,
@@ -79,7 +84,7 @@ impl StorageFlags {
     }
 }
 
-/// Work on a store while no server uses it: on its files, or on objects in etcd (export, import, remove-damaged).
+/// Work on a store while no server uses it: on its files, or on objects in etcd (export, import, rewrite, remove-damaged).
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum StorageCommand {
     /// Recover a store that does not open, to its newest verifiable state.
@@ -103,6 +108,9 @@ pub enum StorageCommand {
         #[arg(value_name = "KEY")]
         key: String,
     },
+    /// Write every object again that is sealed with another key than the configured first one, or not sealed, or sealed where
+    /// nothing is sealed any more. Objects in etcd may be written by servers meanwhile.
+    Rewrite(StorageFlags),
     /// Copy a store into a new folder below a folder of backups.
     Backup {
         /// The store.
@@ -142,6 +150,23 @@ pub enum StorageCommand {
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
     },
+}
+
+impl StorageCommand {
+    /// The flags of the store.
+    #[must_use]
+    pub fn store(&self) -> &StorageFlags {
+        match self {
+            Self::Verify(store)
+            | Self::Rewrite(store)
+            | Self::Recover { store, .. }
+            | Self::RemoveDamaged { store, .. }
+            | Self::Backup { store, .. }
+            | Self::Restore { store, .. }
+            | Self::Export { store, .. }
+            | Self::Import { store, .. } => store,
+        }
+    }
 }
 
 /// Where a backup goes.

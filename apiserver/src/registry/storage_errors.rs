@@ -3,10 +3,19 @@
 use drydock_storage::StoreError;
 
 use crate::cache::ReadError;
-use crate::error::ApiError;
+use crate::error::{ApiError, StatusCause};
+use crate::registry::resource::CORE_KEY_GROUP;
 
 /// The message for a list at a revision that has been compacted.
 const LIST_TOO_OLD: &str = "The resourceVersion for the provided list is too old.";
+
+/// What kube-apiserver says about a value that does not open.
+fn unopened(key: &str, reason: &str) -> String {
+    format!(
+        "StorageError: corrupt object, Code: 7, Key: /{key}, ResourceVersion: 0, AdditionalErrorMsg: data from the \
+         storage is not transformable revision=0: {reason}"
+    )
+}
 
 /// Whole seconds for `Retry-After`, at least 1.
 fn retry_seconds(wait: std::time::Duration) -> u32 {
@@ -42,6 +51,8 @@ impl From<StoreError> for ApiError {
             StoreError::Corrupt { key, .. } => {
                 Self::storage_read(format!("the stored data of {key} is damaged"))
             }
+            StoreError::Sealed { key, reason } => Self::internal(unopened(key, reason)),
+            StoreError::NotSealed { reason } => Self::internal(reason),
             StoreError::Unavailable { .. } => {
                 Self::service_unavailable("the storage is not available at the moment", 5)
             }
@@ -55,6 +66,22 @@ impl From<ReadError> for ApiError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Store(error) => error.into(),
+            ReadError::Sealed(values) => {
+                let of = values.first().map_or_else(String::new, |(key, _)| {
+                    let group = match key.group() {
+                        CORE_KEY_GROUP => String::new(),
+                        group => format!(".{group}"),
+                    };
+                    format!("{}{group}", key.resource())
+                });
+                let message = format!("failed to read one or more {of} from the storage");
+                let causes = values.into_iter().map(|(key, reason)| StatusCause {
+                    reason: "UnexpectedServerResponse".into(),
+                    message: unopened(key.as_str(), &reason),
+                    field: format!("/{key}"),
+                });
+                Self::storage_read(message).causes(causes)
+            }
             ReadError::NotReady { retry_after } | ReadError::Busy { retry_after } => {
                 Self::too_many_requests(error.to_string(), retry_seconds(retry_after))
             }
@@ -139,5 +166,25 @@ mod tests {
             reason: reason(),
         };
         check(corrupt, 500, "StorageReadError", "/a", 0);
+        let sealed = StoreError::Sealed {
+            key: "g/r/n/a".to_owned(),
+            reason: "no matching prefix found".to_owned(),
+        };
+        check(
+            sealed,
+            500,
+            "InternalError",
+            "Internal error occurred: StorageError: corrupt object, Code: 7, Key: /g/r/n/a, ResourceVersion: 0, \
+             AdditionalErrorMsg: data from the storage is not transformable revision=0: no matching prefix found",
+            0,
+        );
+        let not_sealed = StoreError::NotSealed { reason: reason() };
+        check(
+            not_sealed,
+            500,
+            "InternalError",
+            "Internal error occurred: the disk is full",
+            0,
+        );
     }
 }

@@ -45,16 +45,7 @@ pub(super) struct Unreadable {
 
 impl From<Unreadable> for StoreError {
     fn from(found: Unreadable) -> Self {
-        let reason = found.error.to_string();
-        if found.error.is_damage() {
-            return Self::Corrupt {
-                key: found.key.to_string(),
-                reason,
-            };
-        }
-        Self::Unavailable {
-            reason: format!("{}: {reason}", found.key),
-        }
+        found.error.of_read(found.key.as_str())
     }
 }
 

@@ -8,7 +8,7 @@ use super::members::{Connection, Request, revision_of};
 use super::parts::Shared;
 use super::parts::{Parts, number};
 use super::revision;
-use crate::{At, Damaged, Key, KeyRange, Page, Revision, Scan, StoreError};
+use crate::{At, Damaged, Key, KeyRange, Page, Revision, Scan, StoreError, Unread};
 
 /// How many keys the first request asks for. Later ones ask for as many as probably have [`PAGE_BYTES`].
 const FIRST_KEYS: usize = 64;
@@ -161,11 +161,16 @@ impl<'a> Reading<'a> {
                 })?;
             let entry = match self.parts.entry(&key, stored) {
                 Ok(entry) => entry,
-                Err(found) if found.error.is_damage() && self.page.damaged == Damaged::SetApart => {
-                    self.scan.damaged.push(key);
-                    continue;
+                Err(found) => {
+                    let error = StoreError::from(found);
+                    match Unread::of(&error) {
+                        Some(unread) if self.page.damaged == Damaged::SetApart => {
+                            self.scan.damaged.push((key, unread));
+                            continue;
+                        }
+                        _ => return Err(error),
+                    }
                 }
-                Err(found) => return Err(found.into()),
             };
             if self.page.limit != 0 && self.scan.entries.len() == self.page.limit {
                 self.scan.more = true;
@@ -183,7 +188,7 @@ impl<'a> Reading<'a> {
     fn drop_damaged_of_next_page(&mut self) {
         if let Some((last, _)) = self.scan.entries.last() {
             let last: &Key = last;
-            self.scan.damaged.retain(|key| key < last);
+            self.scan.damaged.retain(|(key, _)| key < last);
         }
     }
 

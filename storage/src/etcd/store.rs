@@ -118,6 +118,10 @@ impl Store for EtcdStore {
         ))
     }
 
+    async fn is_stale(&self, key: &Key, at: Revision) -> Result<bool, StoreError> {
+        self.parts.is_stale(key, at).await
+    }
+
     async fn current_revision(&self) -> Result<Revision, StoreError> {
         revision::current(&self.parts).await
     }

@@ -1,10 +1,12 @@
 //! Gets and conditional writes of one key.
 
+use bytes::Bytes;
 use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::failure::Failure;
 use super::members::{Connection, Request, revision_of};
 use super::parts::{Parts, number, revision};
+use crate::record::StoredState;
 use crate::{Found, Key, Outcome, Revision, StoreError, Transaction, Value, Write};
 
 /// What etcd accepts in one request by default.
@@ -178,9 +180,7 @@ impl Parts {
         let body = self
             .records
             .state_body(key, value)
-            .map_err(|error| StoreError::Unavailable {
-                reason: format!("the value of {key} cannot be sealed: {error}"),
-            })?;
+            .map_err(|error| error.of_write())?;
         let limit = REQUEST_BYTES - REQUEST_OVERHEAD;
         if body.len() > limit {
             return Err(StoreError::TooLarge {
@@ -191,6 +191,24 @@ impl Parts {
         Ok(body)
     }
 
+    /// Whether the value of a key, last written at `at`, is sealed with a key that nothing is sealed with any more.
+    pub(super) async fn is_stale(&self, key: &Key, at: Revision) -> Result<bool, StoreError> {
+        self.check_open()?;
+        if !self.records.seal().has_stale() {
+            return Ok(false);
+        }
+        let answer = self.get_stored(key).await?;
+        let Some(stored) = answer.kvs().first() else {
+            return Ok(false);
+        };
+        if revision(stored.mod_revision()) != at {
+            return Ok(false);
+        }
+        let decoded = StoredState::unplaced(&Bytes::copy_from_slice(stored.value()));
+        let decoded = decoded.map_err(|error| error.of_read(key.as_str()))?;
+        Ok(decoded.seal().is_stale(&**self.records.seal(), key))
+    }
+
     /// Removes a key whose value cannot be read.
     pub(super) async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
         self.check_open()?;
@@ -198,10 +216,8 @@ impl Parts {
         let Some(stored) = answer.kvs().first() else {
             return Err(StoreError::NotDamaged);
         };
-        match self.entry(key, stored) {
-            Err(found) if found.error.is_damage() => {}
-            Err(found) => return Err(found.into()),
-            Ok(_) => return Err(StoreError::NotDamaged),
+        if self.entry(key, stored).is_ok() {
+            return Err(StoreError::NotDamaged);
         }
         let request = Request {
             operation: "delete",

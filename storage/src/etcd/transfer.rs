@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -21,6 +22,7 @@ use super::store::EtcdStore;
 use super::transact::REQUEST_BYTES;
 use super::{revision, scan};
 use crate::export::{self, ExportError, ExportReader, ExportReport, Exported};
+use crate::seal::Seal;
 use crate::{At, Key, KeyRange, Page, Revision, StoreError, Value};
 
 /// The most objects of a transaction: etcd accepts 128 operations, one is for the marker.
@@ -111,6 +113,7 @@ impl EtcdStore {
             revision: found.revision,
             entries: &found.entries,
             now_ms,
+            records: &parts.records,
         };
         let report = |done| progress("write", done, total);
         tokio::task::block_in_place(|| Ok(export::write(path, &exported, &report)?))
@@ -132,8 +135,9 @@ impl EtcdStore {
             let prefix = parts.keys.prefix().to_owned();
             return Err(EtcdOpenError::NotEmpty { prefix }.into());
         }
-        check_export(path).await?;
-        let header = ExportReader::open(path)?;
+        let seal = Arc::clone(&parts.options.seal);
+        check_export(path, &seal).await?;
+        let header = ExportReader::open(path, &seal)?;
         let current = revision::current(parts).await?;
         let needed = header.newest_possible(now_ms);
         if current < needed {
@@ -141,7 +145,7 @@ impl EtcdStore {
         }
         let (sender, mut batches) = mpsc::channel(READ_AHEAD);
         let file = path.to_owned();
-        let reading = tokio::task::spawn_blocking(move || read(&file, &sender));
+        let reading = tokio::task::spawn_blocking(move || read(&file, &seal, &sender));
         let mut objects = 0;
         // The first one writes the marker that the others are conditional on.
         if let Some(first) = batches.recv().await {
@@ -174,10 +178,10 @@ impl EtcdStore {
 }
 
 /// Reads an export to its end before anything is written.
-async fn check_export(path: &Path) -> Result<(), EtcdTransferError> {
-    let file = path.to_owned();
+async fn check_export(path: &Path, seal: &Arc<dyn Seal>) -> Result<(), EtcdTransferError> {
+    let (file, seal) = (path.to_owned(), Arc::clone(seal));
     let check = move || -> Result<(), ExportError> {
-        let mut objects = ExportReader::open(&file)?;
+        let mut objects = ExportReader::open(&file, &seal)?;
         while objects.next()?.is_some() {}
         Ok(())
     };
@@ -188,8 +192,8 @@ async fn check_export(path: &Path) -> Result<(), EtcdTransferError> {
 }
 
 /// Reads an export in batches.
-fn read(path: &Path, batches: &mpsc::Sender<Batch>) -> Result<(), ExportError> {
-    let mut objects = ExportReader::open(path)?;
+fn read(path: &Path, seal: &Arc<dyn Seal>, batches: &mpsc::Sender<Batch>) -> Result<(), ExportError> {
+    let mut objects = ExportReader::open(path, seal)?;
     let (mut batch, mut bytes) = (Batch::new(), 0);
     while let Some((key, value)) = objects.next()? {
         let size = key.as_str().len() + value.bytes.len();
@@ -246,7 +250,7 @@ async fn put(parts: &Shared, batch: Batch) -> Result<u64, EtcdTransferError> {
 
 /// Compares every object with the export.
 async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Result<(), EtcdTransferError> {
-    let mut expected = ExportReader::open(path)?;
+    let mut expected = ExportReader::open(path, &parts.options.seal)?;
     let (mut after, mut done) = (String::new(), 0);
     loop {
         let page = Page {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::column_families::{Meta, Step};
-use super::index::{Index, Slot, conflict, damaged};
+use super::index::{Index, Slot, conflict};
 use super::parts::Parts;
-use super::prepare::{Prepared, cannot_encode};
+use super::prepare::Prepared;
 use crate::clock::Stopwatch;
 use crate::record::{Committed, Place, finish_change, finish_state};
 use crate::{Entry, Event, EventKind, Floors, Key, Outcome, Revision, StoreError, Value};
@@ -74,8 +74,8 @@ impl Batch {
         let before = match found {
             None => None,
             Some(Slot::Whole(entry)) => Some(entry.clone()),
-            Some(Slot::Damaged(place)) if prepared.may_remove_damaged => Some(unreadable(*place)),
-            Some(Slot::Damaged(_)) => return Err(damaged(&prepared.key)),
+            Some(unread) if prepared.may_remove_damaged => Some(unreadable(unread.place())),
+            Some(unread) => return Err(unread.unread(&prepared.key)),
         };
         let event = self.append(parts, prepared, before)?;
         let revision = event.revision;
@@ -111,7 +111,7 @@ impl Batch {
             history_body = parts
                 .records
                 .history_body(&key, old, value.as_ref())
-                .map_err(|error| cannot_encode(&error))?;
+                .map_err(|error| error.of_write())?;
         }
         let place = Place {
             created: before.as_ref().map_or(committed.revision, |entry| entry.created),

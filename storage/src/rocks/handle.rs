@@ -34,6 +34,12 @@ impl RocksStore {
         self.parts.published.index().damaged().cloned().collect()
     }
 
+    /// How many values are sealed and did not open.
+    #[must_use]
+    pub fn unopened(&self) -> usize {
+        self.parts.published.index().sealed().count()
+    }
+
     /// Does the periodic work once: measures the disk, drops old history, syncs the mark. Blocks.
     pub fn run_housekeeping(&self) {
         self.threads.housekeeping().once();

@@ -1,7 +1,8 @@
 //! Periodic work.
 //!
 //! One thread syncs the mark (and the log, in relaxed mode), so that nothing delays the promise of relaxed mode. Another
-//! one measures the disk and the engine, has history older than the window dropped, and removes whole files below the
+//! one measures the disk and the engine, opens values that did
+//! not open before, has history older than the window dropped, and removes whole files below the
 //! durable floor. They affect commits only through the queue. A panic of either poisons the store: without them the disk
 //! fills, or the promise is not kept.
 
@@ -109,6 +110,7 @@ impl Housekeeping {
                 }
                 measure_at = now + MEASURE_EVERY;
             }
+            self.reopen();
             // A stalled commit thread replies late; the disk is measured meanwhile.
             if let Some(mut result) = compacting.take() {
                 match result.try_recv() {
@@ -138,11 +140,18 @@ impl Housekeeping {
     /// on one.
     pub(crate) fn once(&self) {
         self.measure();
+        self.reopen();
         if let Some(result) = self.begin_compaction() {
             self.finish_compaction(result.blocking_recv().ok());
         }
         self.drop_files();
         self.sync();
+    }
+
+    fn reopen(&self) {
+        if let Err(error) = self.parts.reopen() {
+            tracing::warn!(%error, "sealed values were not tried again");
+        }
     }
 
     /// Syncs the mark; in relaxed mode the log before it.

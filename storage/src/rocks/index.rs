@@ -1,13 +1,14 @@
 //! The published, durable entry of every key.
 //!
-//! One map in memory, written by the commit thread alone, once per batch: a reader sees all of a batch or none of it,
-//! together with its revision. Conditions are checked and gets served from here, without a disk read. The bytes of a value
-//! are shared with all its readers.
+//! One map in memory, written by the commit thread, once per batch: a reader sees all of a batch or none of it, together
+//! with its revision. Housekeeping alone writes besides, the values that did not open before (see `reopen`). Conditions are
+//! checked and gets served from here, without a disk read. The bytes of a value are shared with all its readers.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::record::Place;
-use crate::{Entry, Key, KeyRange, Outcome, Revision, StoreError};
+use crate::{Entry, Key, KeyRange, Outcome, Revision, StoreError, Unread};
 
 /// What a key holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(crate) enum Slot {
     Whole(Entry),
     /// A value that failed its checksum when it was loaded; its revisions are known.
     Damaged(Place),
+    /// A value that is sealed and did not open when it was loaded, and why. Housekeeping tries again.
+    Sealed(Place, Arc<str>),
 }
 
 impl Slot {
@@ -25,24 +28,35 @@ impl Slot {
                 created: entry.created,
                 modified: entry.modified,
             },
-            Self::Damaged(place) => *place,
+            Self::Damaged(place) | Self::Sealed(place, _) => *place,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
             Self::Whole(entry) => entry.value.bytes.len() as u64,
-            Self::Damaged(_) => 0,
+            Self::Damaged(_) | Self::Sealed(..) => 0,
         }
+    }
+
+    /// Why its value cannot be read; none if it can.
+    pub(crate) fn why_unread(&self) -> Option<Unread> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Damaged(_) => Some(Unread::Damaged),
+            Self::Sealed(_, reason) => Some(Unread::Sealed(Arc::clone(reason))),
+        }
+    }
+
+    /// The error of a read of it, whose value cannot be read.
+    pub(crate) fn unread(&self, key: &Key) -> StoreError {
+        self.why_unread().unwrap_or(Unread::Damaged).error(key)
     }
 }
 
 /// The error for a key whose value failed its checksum.
 pub(crate) fn damaged(key: &Key) -> StoreError {
-    StoreError::Corrupt {
-        key: key.to_string(),
-        reason: "its value fails its checksum".to_owned(),
-    }
+    Unread::Damaged.error(key)
 }
 
 /// The conflict of a write that expects `base` of a key which holds `found` at `revision`, if it is one.
@@ -58,7 +72,7 @@ pub(crate) fn conflict(
     let current = match found {
         None => None,
         Some(Slot::Whole(entry)) => Some(entry.clone()),
-        Some(Slot::Damaged(_)) => return Err(damaged(key)),
+        Some(unread) => return Err(unread.unread(key)),
     };
     Ok(Some(Outcome::Conflict { revision, current }))
 }
@@ -67,7 +81,8 @@ pub(crate) fn conflict(
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     slots: HashMap<Key, Slot>,
-    damaged: BTreeSet<Key>,
+    /// Keys whose value is damaged or sealed.
+    unread: BTreeSet<Key>,
     revision: Revision,
     bytes: u64,
 }
@@ -99,7 +114,7 @@ impl Index {
         match self.slots.get(key) {
             None => Ok(None),
             Some(Slot::Whole(entry)) => Ok(Some(entry)),
-            Some(Slot::Damaged(_)) => Err(damaged(key)),
+            Some(unread) => Err(unread.unread(key)),
         }
     }
 
@@ -108,14 +123,28 @@ impl Index {
         (self.slots.len() as u64, self.bytes)
     }
 
-    /// Keys whose value is damaged.
-    pub(crate) fn damaged(&self) -> impl Iterator<Item = &Key> {
-        self.damaged.iter()
+    /// Keys whose value cannot be read, with their slots.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = (&Key, &Slot)> {
+        self.unread.iter().filter_map(|key| self.slots.get_key_value(key))
     }
 
-    /// The first damaged key of a range.
-    pub(crate) fn first_damaged(&self, range: &KeyRange) -> Option<&Key> {
-        self.damaged.iter().find(|key| range.contains(key.as_str()))
+    /// Keys whose value is damaged.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = &Key> {
+        self.unread()
+            .filter_map(|(key, slot)| matches!(slot, Slot::Damaged(_)).then_some(key))
+    }
+
+    /// Keys whose value is sealed and did not open, and why.
+    pub(crate) fn sealed(&self) -> impl Iterator<Item = (&Key, &Arc<str>)> {
+        self.unread().filter_map(|(key, slot)| match slot {
+            Slot::Sealed(_, reason) => Some((key, reason)),
+            _ => None,
+        })
+    }
+
+    /// The first key of a range whose value cannot be read.
+    pub(crate) fn first_unread(&self, range: &KeyRange) -> Option<(&Key, &Slot)> {
+        self.unread().find(|(key, _)| range.contains(key.as_str()))
     }
 
     /// Every key and its slot, unordered.
@@ -139,14 +168,14 @@ impl Index {
     pub(crate) fn set(&mut self, key: Key, slot: Option<Slot>) {
         let before = if let Some(slot) = slot {
             self.bytes += slot.bytes();
-            if matches!(slot, Slot::Damaged(_)) {
-                self.damaged.insert(key.clone());
+            if matches!(slot, Slot::Whole(_)) {
+                self.unread.remove(&key);
             } else {
-                self.damaged.remove(&key);
+                self.unread.insert(key.clone());
             }
             self.slots.insert(key, slot)
         } else {
-            self.damaged.remove(&key);
+            self.unread.remove(&key);
             self.slots.remove(&key)
         };
         self.bytes -= before.map_or(0, |slot| slot.bytes());

@@ -41,6 +41,7 @@ mod published;
 mod queue;
 mod read;
 mod recover;
+mod reopen;
 mod replays;
 mod retention;
 mod source;

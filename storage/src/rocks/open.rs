@@ -56,6 +56,10 @@ pub struct Opened {
     pub resumed_at_ceiling: bool,
     /// Keys whose value fails its checksum. Reads of them fail until they are removed or restored.
     pub damaged: Vec<String>,
+    /// How many values are sealed and did not open. Reads of them fail until they do.
+    pub unopened: u64,
+    /// Why the first of them did not open.
+    pub unopened_because: Option<String>,
     /// Median time of a sync, in microseconds; none if it was not measured.
     pub sync_micros: Option<u64>,
     /// How long the start took, in milliseconds.
@@ -106,6 +110,13 @@ impl RocksStore {
             had_torn_tail: loaded.had_torn_tail,
             resumed_at_ceiling: loaded.resumed_at_ceiling,
             damaged: loaded.content.index.damaged().map(ToString::to_string).collect(),
+            unopened: loaded.content.index.sealed().count() as u64,
+            unopened_because: loaded
+                .content
+                .index
+                .sealed()
+                .next()
+                .map(|(key, reason)| format!("{key}: {reason}")),
             sync_micros: probed.sync_micros,
             took_ms: u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX),
         };

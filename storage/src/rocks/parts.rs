@@ -1,6 +1,7 @@
 //! The parts of an open store, each with its own state and interface.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -41,8 +42,18 @@ pub(crate) struct Parts {
     pub(crate) past_reads: PastReads,
     pub(crate) replays: Replays,
     pub(crate) exclusive: Exclusive,
+    pub(crate) reopening: Reopening,
     pub(crate) metrics: Metrics,
     pub(crate) counters: CommitCounters,
+}
+
+/// What is known about values that did not open.
+#[derive(Debug, Default)]
+pub(crate) struct Reopening {
+    /// The generation of the encryption at the last attempt, plus one; 0 before the first.
+    pub(crate) tried: AtomicU64,
+    /// Rounds of housekeeping since the last attempt.
+    pub(crate) rounds: AtomicU64,
 }
 
 /// What does not change while a store is open.
@@ -91,6 +102,7 @@ impl Parts {
             past_reads: PastReads::new(),
             replays: Replays::new(),
             exclusive: Exclusive::default(),
+            reopening: Reopening::default(),
             counters: CommitCounters::new(&metrics),
             metrics,
             settings: Settings {

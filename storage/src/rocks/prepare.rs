@@ -7,7 +7,7 @@
 use super::capacity::Cramped;
 use super::index::Slot;
 use super::queue::Weight;
-use crate::record::{RecordError, Records};
+use crate::record::Records;
 use crate::{Key, Revision, StoreError, Transaction, Value};
 
 /// An encoded transaction.
@@ -47,7 +47,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, StoreError> {
     let before = match before {
         Some(Slot::Whole(entry)) => Some(entry),
-        Some(Slot::Damaged(_)) | None => None,
+        Some(Slot::Damaged(_) | Slot::Sealed(..)) | None => None,
     };
     if let Some(cramped) = cramped
         && transaction.needs_room(before.map(|entry| entry.value.bytes.len()), cramped.has_reserve())
@@ -62,13 +62,13 @@ pub(crate) fn prepare(
     let state_body = match &value {
         Some(value) => records
             .state_body(&key, value)
-            .map_err(|error| cannot_encode(&error))?,
+            .map_err(|error| error.of_write())?,
         None => Vec::new(),
     };
     let old = before.map(|entry| &entry.value);
     let history_body = records
         .history_body(&key, old, value.as_ref())
-        .map_err(|error| cannot_encode(&error))?;
+        .map_err(|error| error.of_write())?;
     Ok(Prepared {
         base,
         value,
@@ -78,13 +78,6 @@ pub(crate) fn prepare(
         may_remove_damaged: false,
         key,
     })
-}
-
-/// Only sealing can fail, and then nothing was written.
-pub(crate) fn cannot_encode(error: &RecordError) -> StoreError {
-    StoreError::ReadOnly {
-        reason: error.to_string(),
-    }
 }
 
 #[cfg(test)]

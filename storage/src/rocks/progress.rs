@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::error::{EngineError, OpenError};
-use crate::export::ExportError;
+use crate::export::{ExportError, hex};
 use crate::record::{RecordError, Records, StoredState};
 use crate::{Key, StoreError, Value};
 
@@ -103,15 +103,6 @@ pub(crate) fn sealed(key: &str, error: &RecordError) -> MaintenanceError {
 
 /// Progress is reported once for this many objects.
 pub(crate) const REPORT_EVERY: u64 = 1000;
-
-/// A digest as hexadecimal text.
-pub(crate) fn hex(digest: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
-    let digits = digest
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-    digits.collect()
-}
 
 /// The SHA-256 over every key and the revision of its value, in key order.
 #[derive(Clone, Default)]

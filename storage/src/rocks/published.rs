@@ -1,7 +1,7 @@
 //! Published state: what readers see.
 //!
-//! The index, the newest revision and the tail of events change together, once per batch, by the commit thread alone. What
-//! is published is durable.
+//! The index, the newest revision and the tail of events change together, once per batch, by the commit thread. Housekeeping
+//! replaces values that did not open before. What is published is durable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard};
@@ -79,6 +79,23 @@ impl Published {
             index.size()
         };
         self.tail.publish(events, revision);
+        self.gauges.set(revision, size);
+    }
+
+    /// Replaces values that did not open before by what they turned out to be. A key that was written meanwhile keeps what was
+    /// written. Called by housekeeping.
+    pub(crate) fn reopen(&self, opened: impl IntoIterator<Item = (Key, Slot)>) {
+        let (revision, size) = {
+            let mut index = sync::write(&self.index);
+            for (key, slot) in opened {
+                let is_same =
+                    matches!(index.slot(&key), Some(Slot::Sealed(place, _)) if *place == slot.place());
+                if is_same {
+                    index.set(key, Some(slot));
+                }
+            }
+            (index.revision(), index.size())
+        };
         self.gauges.set(revision, size);
     }
 

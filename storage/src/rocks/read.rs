@@ -11,7 +11,7 @@ use super::index::{Slot, damaged};
 use super::parts::Parts;
 use super::past_reads::{UndoError, Undone};
 use crate::record::{Place, StoredState};
-use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError};
+use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError, Unread};
 
 /// The result of reading a page from a view.
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub(crate) fn scan(
 ) -> Result<Scan, StoreError> {
     let published = &parts.published;
     if page.damaged == Damaged::Refuse
-        && let Some(key) = published.index().first_damaged(range)
+        && let Some((key, slot)) = published.index().first_unread(range)
     {
-        return Err(damaged(key));
+        return Err(slot.unread(key));
     }
     loop {
         let revision = match at {
@@ -112,16 +112,18 @@ impl Collected<'_> {
                 self.scan.more = true;
                 // Damaged keys after the last entry belong to the next page, which begins there.
                 if let Some((last, _)) = self.scan.entries.last() {
-                    let part = self.scan.damaged.partition_point(|key| key < last);
+                    let part = self.scan.damaged.partition_point(|(key, _)| key < last);
                     self.scan.damaged.truncate(part);
                 }
                 return Ok(true);
             }
             Ok(entry) => self.scan.entries.push((key, entry)),
-            Err(StoreError::Corrupt { .. }) if self.page.damaged == Damaged::SetApart => {
-                self.scan.damaged.push(key);
-            }
-            Err(error) => return Err(error),
+            Err(error) => match Unread::of(&error) {
+                Some(unread) if self.page.damaged == Damaged::SetApart => {
+                    self.scan.damaged.push((key, unread));
+                }
+                _ => return Err(error),
+            },
         }
         Ok(false)
     }
@@ -201,8 +203,8 @@ fn row(
             return Ok((key.clone(), Ok(entry.clone())));
         }
         // Counted when the store was opened.
-        Some((key, Slot::Damaged(place))) if place.modified <= revision => {
-            return Ok((key.clone(), Err(damaged(key))));
+        Some((key, slot @ (Slot::Damaged(place) | Slot::Sealed(place, _)))) if place.modified <= revision => {
+            return Ok((key.clone(), Err(slot.unread(key))));
         }
         _ => {}
     }
@@ -217,18 +219,24 @@ fn row(
         })
     });
     let entry = decoded.map_err(|error| {
-        if !error.is_damage() {
-            return StoreError::Unavailable {
-                reason: error.to_string(),
-            };
+        if error.is_damage() {
+            parts.metrics.checksum_failures.inc();
         }
-        parts.metrics.checksum_failures.inc();
-        StoreError::Corrupt {
-            key: key.to_string(),
-            reason: error.to_string(),
-        }
+        error.of_read(key.as_str())
     });
     Ok((key, entry))
+}
+
+/// Whether the value of a key, last written at `at`, is sealed with a key that nothing is sealed with any more. Blocks on the
+/// disk.
+pub(crate) fn is_stale(parts: &Parts, engine: &Engine, key: &Key, at: Revision) -> Result<bool, StoreError> {
+    let view = engine.view();
+    let record = view.state_record(key.as_str());
+    let Some(record) = record.map_err(|error| engine_failed(&error))? else {
+        return Ok(false);
+    };
+    let stored = StoredState::decode(key, &record).map_err(|error| error.of_read(key.as_str()))?;
+    Ok(stored.place().modified == at && stored.seal().is_stale(&**parts.records.seal(), key))
 }
 
 pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
@@ -246,7 +254,8 @@ pub(crate) fn engine_failed(error: &EngineError) -> StoreError {
 fn history_failed(parts: &Parts, error: &HistoryError) -> StoreError {
     match error {
         HistoryError::Engine(error) => engine_failed(error),
-        HistoryError::Sealed { reason, .. } => StoreError::Unavailable {
+        HistoryError::Sealed { revision, reason } => StoreError::Sealed {
+            key: format!("history of revision {revision}"),
             reason: reason.clone(),
         },
         HistoryError::Damaged { revision, reason } => {

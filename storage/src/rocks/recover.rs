@@ -240,12 +240,7 @@ fn load_state(view: &View<'_>, records: &Records, revision: Revision) -> Result<
                 modified: place.modified,
             }),
             // A missing encryption key says nothing about the data.
-            Err(error) if !error.is_damage() => {
-                return Err(OpenError::Sealed {
-                    key: key.to_string(),
-                    reason: error.to_string(),
-                });
-            }
+            Err(RecordError::Seal(error)) => Slot::Sealed(place, error.reason),
             Err(error) => {
                 tracing::error!(%key, %error, "a value is damaged and set apart");
                 Slot::Damaged(place)
@@ -273,7 +268,10 @@ pub(crate) fn recent(
         match records.event(stored) {
             Ok(event) => events.push(event),
             Err(error) => {
-                tracing::error!(%revision, %error, "a history record is damaged: watches across it must start over");
+                if error.is_damage() {
+                    tracing::error!(%revision, %error, "a history record is damaged: watches across it must start over");
+                }
+                // One that does not open now is read from the disk when somebody watches from there.
                 events.clear();
             }
         }

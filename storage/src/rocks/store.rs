@@ -75,7 +75,7 @@ impl Store for RocksStore {
     async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
         self.parts.lifecycle.check_writable()?;
         let place = match self.parts.published.index().slot(key) {
-            Some(Slot::Damaged(place)) => *place,
+            Some(Slot::Damaged(place) | Slot::Sealed(place, _)) => *place,
             _ => return Err(StoreError::NotDamaged),
         };
         let mut prepared = self
@@ -94,6 +94,16 @@ impl Store for RocksStore {
             .floors()
             .check_watchable(first, self.parts.published.current())?;
         Ok(events)
+    }
+
+    async fn is_stale(&self, key: &Key, at: Revision) -> Result<bool, StoreError> {
+        if !self.parts.records.seal().has_stale() {
+            return Ok(false);
+        }
+        let engine = self.parts.lifecycle.engine()?;
+        let (parts, key) = (Arc::clone(&self.parts), key.clone());
+        let read = tokio::task::spawn_blocking(move || read::is_stale(&parts, &engine, &key, at));
+        read.await.unwrap_or_else(|_| Err(closed()))
     }
 
     async fn current_revision(&self) -> Result<Revision, StoreError> {

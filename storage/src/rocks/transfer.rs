@@ -133,7 +133,7 @@ impl Importer {
     /// Reads every object back and compares it with the export.
     fn compare(&mut self, path: &Path, progress: &dyn Fn(Progress)) -> Result<(), MaintenanceError> {
         self.flush()?;
-        let mut expected = ExportReader::open(path)?;
+        let mut expected = ExportReader::open(path, self.records.seal())?;
         let (step, total) = ("verify", Some(expected.count));
         let view = self.engine.view();
         let mut rows = view.state("", "")?;
@@ -335,6 +335,7 @@ impl RocksStore {
             revision: scan.revision,
             entries: &scan.entries,
             now_ms: self.parts.settings.clock.now_ms(),
+            records: &self.parts.records,
         };
         Ok(export::write(path, &exported, &|done| {
             report(progress, done, Some(total));
@@ -352,7 +353,7 @@ pub fn import(
     options: &Options,
     progress: &dyn Fn(Progress),
 ) -> Result<ImportReport, MaintenanceError> {
-    let mut objects = ExportReader::open(path)?;
+    let mut objects = ExportReader::open(path, &options.seal)?;
     let _lock = claim_empty(options)?;
     let mut importer = Importer::begin(options, objects.above(options.clock.now_ms()))?;
     while let Some((key, value)) = objects.next()? {

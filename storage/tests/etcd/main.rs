@@ -5,6 +5,7 @@
 mod etcd_process;
 mod faults;
 mod moving;
+mod sealed;
 mod starts;
 mod tls;
 

@@ -139,13 +139,13 @@ async fn an_export_of_a_newer_format_is_refused_with_both_numbers() {
     // Magic, length of the header, tag of its first field, the format.
     let at = b"drydock-export 1\n".len() + 2;
     assert_eq!(bytes.get(at - 1..=at), Some(&[8, 1][..]));
-    *bytes.get_mut(at).unwrap() = 2;
+    *bytes.get_mut(at).unwrap() = 3;
     std::fs::write(&path, bytes).unwrap();
     let refused = import(&path, &options(&root.path().join("new")), &quiet).unwrap_err();
     assert!(
         matches!(
             refused,
-            MaintenanceError::Export(ExportError::TooNew { found: 2, .. })
+            MaintenanceError::Export(ExportError::TooNew { found: 3, .. })
         ),
         "{refused}"
     );

@@ -38,6 +38,7 @@ const VOLUME: Volume = Volume {
     drops: 5,
     targets: 5,
     selectors: 20,
+    heavy: 1,
 };
 
 /// Abuses the server until it fails.

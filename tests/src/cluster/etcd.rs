@@ -50,12 +50,7 @@ impl Etcd {
     /// It ended or was not ready in time.
     pub async fn start_again(&self) -> Result<()> {
         let mut command = Command::new(&self.binary);
-        etcd_flags(
-            &mut command,
-            &self.folder.path().join("data"),
-            self.client,
-            self.peer,
-        );
+        etcd_flags(&mut command, &self.data(), self.client, self.peer);
         let mut process = Process::spawn(command, "etcd", self.folder.path(), Lifetime::WithParent)?;
         let responds = async || Ok(tokio::net::TcpStream::connect(self.client).await.is_ok());
         process.ready(START_DEADLINE, responds).await?;
@@ -97,6 +92,12 @@ impl Etcd {
             "--storage-backend=etcd".to_owned(),
             format!("--etcd-servers={}", self.endpoint()),
         ]
+    }
+
+    /// The folder of its data.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 
     /// The id of its process, if it runs.

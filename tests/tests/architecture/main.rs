@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("rocksdb", &["storage/src/rocks"]),
     ("etcd_client", &["storage/src/etcd"]),
+    ("tonic", &["storage/src/seal/kms"]),
     ("hyper", &["apiserver/src/http", "controller/src"]),
     // The server is generic over its storage backend. The rest are commands on a store, and tests.
     (

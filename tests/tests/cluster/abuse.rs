@@ -15,7 +15,7 @@ use crate::stage::{ROOT, Stage, interceptor, together};
 /// Groups of a user with very many.
 const GROUPS: usize = 1500;
 
-/// Binds users to all rights on interceptors, which are of the cluster.
+/// Binds users to all rights on our kinds.
 async fn grant(stage: &Stage, name: &str, users: &[&str]) -> Result<()> {
     let subjects: Vec<_> = users
         .iter()
@@ -25,7 +25,8 @@ async fn grant(stage: &Stage, name: &str, users: &[&str]) -> Result<()> {
         {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name },
             "rules": [{
-                "apiGroups": ["coordination.k8s.io"], "resources": ["evictioninterceptors"], "verbs": ["*"],
+                "apiGroups": ["coordination.k8s.io"], "verbs": ["*"],
+                "resources": ["evictioninterceptors", "evictionrequests", "nodemaintenances"],
             }],
         },
         {
@@ -62,6 +63,7 @@ async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
         drops: 20,
         targets: 20,
         selectors: 20,
+        heavy: 3,
     };
     let fared = Box::pin(honest.work_during(mallory.abuse(volume))).await?;
     eprintln!("{fared:?}");

@@ -20,6 +20,7 @@ mod direct;
 mod drain;
 mod durability;
 mod encodings;
+mod encryption;
 mod etcd;
 mod evictions;
 mod faults;

@@ -21,6 +21,7 @@ const VOLUME: Volume = Volume {
     drops: 4,
     targets: 2,
     selectors: 5,
+    heavy: 1,
 };
 /// Connections that strangers hold: more than the share of an address.
 const HELD: usize = 1100;

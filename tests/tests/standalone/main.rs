@@ -8,6 +8,7 @@
 mod abuse;
 mod conformance;
 mod drain;
+mod encryption;
 mod etcd;
 mod folders;
 mod full;

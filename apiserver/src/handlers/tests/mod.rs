@@ -7,6 +7,7 @@ mod encodings;
 mod faces;
 mod lists;
 mod objects;
+mod sealed;
 mod versions;
 mod webhooks;
 

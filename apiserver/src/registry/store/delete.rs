@@ -116,7 +116,7 @@ impl<S: Store> ResourceStore<S> {
             .check_unsafe_delete(caller, endpoint, namespace, name)
             .await?;
         match self.store.get(key).await {
-            Err(StoreError::Corrupt { .. }) => {}
+            Err(StoreError::Corrupt { .. } | StoreError::Sealed { .. }) => {}
             Err(error) => return Err(error.into()),
             Ok(found) if found.entry.is_none() => return Err(endpoint.not_found(name)),
             Ok(_) => {

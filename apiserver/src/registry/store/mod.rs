@@ -253,7 +253,7 @@ impl<S: Store> ResourceStore<S> {
 
     /// The API error for an error of the store. The cache checks a value that the store could not read.
     fn store_error(&self, error: StoreError) -> ApiError {
-        if let StoreError::Corrupt { key, .. } = &error {
+        if let StoreError::Corrupt { key, .. } | StoreError::Sealed { key, .. } = &error {
             self.cache.suspect(key);
         }
         error.into()

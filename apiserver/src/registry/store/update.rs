@@ -111,7 +111,8 @@ impl<S: Store> ResourceStore<S> {
             ..self.attributes(&request, Operation::Update, key.namespace(), &new)
         };
         self.admission.validate(&attributes).await?;
-        if is_noop {
+        // What is sealed with an old key is written again, so that reading and writing every object replaces the key.
+        if is_noop && (request.options.dry_run || !self.is_stale(key, &entry).await?) {
             return Ok(Attempt::Done(Written::from_entry(entry)));
         }
         if request.options.dry_run {
@@ -140,6 +141,11 @@ impl<S: Store> ResourceStore<S> {
             }),
             Outcome::Conflict { current, .. } => Attempt::Conflict(current),
         })
+    }
+
+    async fn is_stale(&self, key: &Key, entry: &Entry) -> Result<bool, ApiError> {
+        let stale = self.store.is_stale(key, entry.modified).await;
+        stale.map_err(|error| self.store_error(error))
     }
 
     /// Runs the mutating phase of admission, if it has something to do, on the object as the client changed it with the

@@ -31,7 +31,8 @@ fn apart(after: &str, limit: usize) -> Page {
 /// The keys of a scan, its damaged keys, and whether there are more.
 fn listed(scan: Scan) -> (Vec<Key>, Vec<Key>, bool) {
     let keys = scan.entries.into_iter().map(|(key, _)| key);
-    (keys.collect(), scan.damaged, scan.more)
+    let damaged = scan.damaged.into_iter().map(|(key, _)| key);
+    (keys.collect(), damaged.collect(), scan.more)
 }
 
 fn assert_names<T: std::fmt::Debug>(name: &str, result: Result<T, StoreError>) {
@@ -140,7 +141,7 @@ async fn a_damaged_key_is_set_apart_on_one_page_only() {
     page.after = first.entries.last().unwrap().0.to_string();
     let second = store.scan(&KeyRange::all(), At::Latest, page).await.unwrap();
     assert!(!second.more);
-    assert_eq!(second.damaged, [key("b"), key("d")]);
+    assert_eq!(listed(second).1, [key("b"), key("d")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,22 +296,57 @@ impl Seal for Vault {
     }
 
     fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
-        let key_id = key_id.to_owned();
+        assert_eq!(key_id, "k");
         if !self.0.load(Ordering::Relaxed) {
-            let reason = "the key service does not answer".to_owned();
-            return Err(SealError::Unavailable { key_id, reason });
+            return Err(SealError::new("the key service does not answer"));
         }
         match sealed.split_last_chunk::<4>() {
             Some((body, tag)) if *tag == crc32fast::hash(key.as_bytes()).to_le_bytes() => {
                 Ok(body.iter().map(|byte| !byte).collect())
             }
-            _ => Err(SealError::Rejected { key_id }),
+            _ => Err(SealError::new("it does not authenticate")),
         }
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.load(Ordering::Relaxed).into()
     }
 }
 
+/// The value of a key, or why it cannot be read.
+async fn get(store: &RocksStore, name: &str) -> String {
+    match store.get(&key(name)).await {
+        Ok(found) => String::from_utf8(found.entry.unwrap().value.bytes.to_vec()).unwrap(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Nothing is absent: reads, lists, writes and watches from the past fail.
+async fn check_nothing_opens(store: &RocksStore) {
+    let closed = format!(
+        "stored data of {} does not open: the key service does not answer",
+        key("three")
+    );
+    assert_eq!(get(store, "three").await, closed);
+    let all = KeyRange::all();
+    store.scan(&all, At::Latest, Page::default()).await.unwrap_err();
+    let apart = Page {
+        damaged: Damaged::SetApart,
+        ..Page::default()
+    };
+    let scan = store.scan(&all, At::Latest, apart).await.unwrap();
+    assert_eq!((scan.entries.len(), scan.damaged.len()), (0, 3));
+    let update = Transaction::update(key("three"), Revision(4), value("other"));
+    assert!(matches!(
+        store.transact(update).await,
+        Err(StoreError::Sealed { .. })
+    ));
+    let mut events = store.watch(&all, Revision(2)).await.unwrap();
+    assert!(matches!(events.next().await, Some(Signal::Compacted(_))));
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_not_damage() {
+async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_no_damage_and_may_come_back() {
     let (root, clock) = (TempDir::new().unwrap(), TestClock::default());
     let vault = Arc::new(Vault(true.into()));
     let options = || Options {
@@ -343,15 +379,48 @@ async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_not_damage() {
         ],
     );
     let (store, opened) = RocksStore::open(options()).unwrap();
-    assert_eq!(opened.damaged, [key("one").to_string(), key("two").to_string()]);
+    assert_eq!(
+        (&opened.damaged[..], opened.unopened),
+        (&[key("one").to_string()][..], 1)
+    );
     let backup = store.backup(&root.path().join("backups"), 0, &|_| {}).unwrap();
     assert_eq!(backup.manifest.damaged, opened.damaged);
+    assert!(get(&store, "one").await.contains("is damaged"));
+    let not_for_it = format!(
+        "stored data of {} does not open: it does not authenticate",
+        key("two")
+    );
+    assert_eq!(get(&store, "two").await, not_for_it);
+    assert_eq!(get(&store, "three").await, "third");
+    close(store).await;
+
+    // Without the key the store starts.
+    vault.0.store(false, Ordering::Relaxed);
+    let (store, opened) = RocksStore::open(options()).unwrap();
+    assert_eq!(opened.unopened, 2);
+    check_nothing_opens(&store).await;
+    let elsewhere = root.path().join("backups-without-key");
+    store.backup(&elsewhere, 0, &|_| {}).unwrap();
+    // It answers again.
+    vault.0.store(true, Ordering::Relaxed);
+    let housekeeping = store.clone();
+    tokio::task::spawn_blocking(move || housekeeping.run_housekeeping())
+        .await
+        .unwrap();
+    assert_eq!(get(&store, "three").await, "third");
+    assert_eq!((get(&store, "two").await, store.unopened()), (not_for_it, 1));
+    assert!(matches!(
+        store.remove_damaged(&key("two")).await,
+        Ok(Outcome::Committed { .. })
+    ));
     close(store).await;
 
     vault.0.store(false, Ordering::Relaxed);
-    let refused = RocksStore::open(options()).map(|_| ()).unwrap_err();
-    assert!(matches!(refused, OpenError::Sealed { .. }), "{refused}");
-    assert!(!refused.to_string().contains("accept-loss"), "{refused}");
+    let report = verify(&options(), &|_| {}).unwrap();
+    assert_eq!(
+        (&report.damaged[..], report.unopened > 0),
+        (&[key("one").to_string()][..], true)
+    );
     let refused = recover(&options(), true, &|_| {}).unwrap_err();
     assert!(
         matches!(refused, MaintenanceError::Open(OpenError::Sealed { .. })),
@@ -359,7 +428,7 @@ async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_not_damage() {
     );
     vault.0.store(true, Ordering::Relaxed);
     let recovered = recover(&options(), true, &|_| {}).unwrap();
-    assert_eq!((recovered.lost, recovered.objects), (opened.damaged, 1));
+    assert_eq!((recovered.lost, recovered.objects), (report.damaged, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,83 @@
+//! Values that are sealed and did not open when they were loaded: tried again when the encryption says that it may help, and
+//! now and then.
+
+use std::sync::atomic::Ordering;
+
+use super::index::Slot;
+use super::parts::{Parts, Reopening};
+use super::read::engine_failed;
+use crate::record::StoredState;
+use crate::{Entry, Key, StoreError};
+
+/// How many values are opened between two updates of the index.
+const AT_ONCE: usize = 256;
+
+/// How many rounds pass at most until the next attempt: a key service that is well may have refused one key.
+const ROUNDS: u64 = 60;
+
+impl Parts {
+    /// Opens what did not open before, if the encryption has changed since, or some time has passed. Blocks
+    /// on the disk, and on a key service.
+    pub(crate) fn reopen(&self) -> Result<(), StoreError> {
+        let generation = self.records.seal().generation().wrapping_add(1);
+        let sealed: Vec<Key> = {
+            let index = self.published.index();
+            index.sealed().map(|(key, _)| key.clone()).collect()
+        };
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        let Reopening { tried, rounds } = &self.reopening;
+        let is_due = rounds.fetch_add(1, Ordering::AcqRel) >= ROUNDS;
+        if tried.swap(generation, Ordering::AcqRel) == generation && !is_due {
+            return Ok(());
+        }
+        rounds.store(0, Ordering::Release);
+        let mut opened_values = 0;
+        for keys in sealed.chunks(AT_ONCE) {
+            let engine = self.lifecycle.engine()?;
+            let view = engine.view();
+            let mut opened = Vec::new();
+            for key in keys {
+                let record = view.state_record(key.as_str());
+                let Some(record) = record.map_err(|error| engine_failed(&error))? else {
+                    continue;
+                };
+                let decoded = StoredState::decode(key, &record).and_then(|stored| {
+                    let place = stored.place();
+                    Ok((self.records.value(key, stored)?, place))
+                });
+                let slot = match decoded {
+                    Ok((value, place)) => {
+                        opened_values += 1;
+                        Slot::Whole(Entry {
+                            value,
+                            created: place.created,
+                            modified: place.modified,
+                        })
+                    }
+                    Err(error) if error.is_damage() => {
+                        tracing::error!(%key, %error, "a value is damaged and set apart");
+                        self.metrics.checksum_failures.inc();
+                        let Some(place) = self.published.index().slot(key).map(Slot::place) else {
+                            continue;
+                        };
+                        Slot::Damaged(place)
+                    }
+                    Err(_) => continue,
+                };
+                opened.push((key.clone(), slot));
+            }
+            self.published.reopen(opened);
+        }
+        if opened_values > 0 {
+            let left = sealed.len() - opened_values;
+            tracing::info!(
+                opened = opened_values,
+                left,
+                "sealed values open that did not open before"
+            );
+        }
+        Ok(())
+    }
+}

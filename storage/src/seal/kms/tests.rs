@@ -1,0 +1,335 @@
+//! The service, behind a plugin on a socket.
+
+use std::sync::atomic::AtomicU64;
+
+use tempfile::TempDir;
+
+use super::plugin::{Behaviour, Plugin};
+use super::*;
+
+const KEY: &str = "g/r/n/a";
+
+/// A clock that tests advance, in milliseconds.
+#[derive(Clone, Default)]
+struct Hand(Arc<AtomicU64>);
+
+impl Clock for Hand {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Hand {
+    fn advance(&self, by: Duration) {
+        self.0.fetch_add(millis(by), Ordering::Relaxed);
+    }
+}
+
+struct Scene {
+    folder: TempDir,
+    clock: Hand,
+    generation: Arc<AtomicU64>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            folder: TempDir::new().unwrap(),
+            clock: Hand::default(),
+            generation: Arc::default(),
+        }
+    }
+
+    fn plugin(&self, behaviour: Behaviour) -> Plugin {
+        Plugin::start(&self.folder.path().join("kms.sock"), behaviour).unwrap()
+    }
+
+    /// Not asked yet. No thread asks, so that every test decides when.
+    fn kms(&self, timeout: Duration) -> Kms {
+        let options = KmsOptions {
+            name: "main".to_owned(),
+            endpoint: Endpoint::Path(self.folder.path().join("kms.sock")),
+            timeout,
+        };
+        let metrics = SealMetrics::new("here");
+        let client = Client::new(options, metrics.clone()).unwrap();
+        let generation = Arc::clone(&self.generation);
+        Kms::over(
+            "main",
+            Box::new(client),
+            generation,
+            Arc::new(self.clock.clone()),
+            metrics,
+        )
+    }
+
+    fn asked(&self) -> Kms {
+        let kms = self.kms(LONG);
+        kms.ask();
+        assert_eq!(kms.trouble(), None);
+        kms
+    }
+}
+
+/// For plugins that answer.
+const LONG: Duration = Duration::from_secs(60);
+/// For those that do not.
+const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn one_call_seals_any_number_of_values_and_each_has_a_key_of_its_own() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let kms = scene.asked();
+    let sealed: Vec<_> = (0..3)
+        .map(|_| kms.seal(KEY, b"plain".to_vec()).unwrap())
+        .collect();
+    assert_ne!(sealed[0], sealed[1]);
+    for one in &sealed {
+        assert_eq!(kms.open(KEY, one).unwrap(), b"plain");
+        assert!(!kms.is_stale(one));
+        assert!(kms.open("g/r/n/b", one).is_err(), "bound to the key");
+    }
+    assert_eq!(plugin.behaviour().calls, [1, 1, 0]);
+
+    // Another process asks once for the seed.
+    let other = scene.asked();
+    for one in &sealed {
+        assert_eq!(other.open(KEY, one).unwrap(), b"plain");
+        assert!(!other.is_stale(one));
+    }
+    assert_eq!(plugin.behaviour().calls, [2, 2, 1]);
+    // A day after its last use the seed is forgotten, when another one comes.
+    scene.clock.advance(KEEP_AND_MORE);
+    plugin.change(|it| it.key_id = "key-2".to_owned());
+    other.ask();
+    assert_eq!(other.seeds.count(), 1);
+    assert_eq!(other.open(KEY, &sealed[0]).unwrap(), b"plain");
+    assert_eq!(plugin.behaviour().calls[2], 2);
+}
+
+const KEEP_AND_MORE: Duration = Duration::from_hours(25);
+
+#[test]
+fn an_older_value_opens_and_is_stale() {
+    let scene = Scene::new();
+    let _plugin = scene.plugin(Behaviour::default());
+    let kms = scene.asked();
+    // Type 0: the source is the key itself.
+    let key = vec![5; 32];
+    let source = kms.service.encrypt(&key).unwrap();
+    let cipher = Cipher::new(CipherKind::AesGcm, &key).unwrap();
+    let object = EncryptedObject {
+        encrypted_data: cipher.seal(KEY.as_bytes(), b"old".to_vec()).unwrap(),
+        key_id: source.key_id,
+        encrypted_dek_source: source.ciphertext,
+        annotations: source.annotations,
+        encrypted_dek_source_type: EncryptedDekSourceType::AesGcmKey.into(),
+    };
+    let sealed = envelope::encode(&object);
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"old");
+    assert!(kms.is_stale(&sealed));
+}
+
+#[test]
+fn another_key_makes_values_stale_and_what_it_seals_is_fresh() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let kms = scene.asked();
+    let generation = scene.generation.load(Ordering::Relaxed);
+    let old = kms.seal(KEY, b"old".to_vec()).unwrap();
+    plugin.change(|it| it.key_id = "key-2".to_owned());
+    kms.ask();
+    assert!(kms.is_stale(&old));
+    assert_eq!(kms.open(KEY, &old).unwrap(), b"old");
+    let new = kms.seal(KEY, b"new".to_vec()).unwrap();
+    assert!(!kms.is_stale(&new));
+    assert!(scene.generation.load(Ordering::Relaxed) > generation);
+    assert_eq!(plugin.behaviour().calls, [2, 2, 0]);
+
+    // It names a key that it does not seal with, or fails: the seed stays, and is not extended.
+    for change in [
+        (|it| (it.key_id, it.encrypt_key_id) = ("key-3".to_owned(), Some("key-2".to_owned())))
+            as fn(&mut Behaviour),
+        |it| (it.encrypt_key_id, it.fails_to_encrypt) = (None, true),
+        |it| (it.fails_to_encrypt, it.padding) = (false, 1024),
+        |it| {
+            it.padding = 0;
+            it.annotations = [("nodots".to_owned(), Vec::new())].into();
+        },
+        |it| it.annotations = [("a.example.com".to_owned(), vec![0; 33 << 10])].into(),
+    ] {
+        plugin.change(change);
+        kms.ask();
+        assert!(!kms.is_stale(&new), "{:?}", plugin.behaviour());
+        kms.seal(KEY, Vec::new()).unwrap();
+    }
+    scene.clock.advance(SEAL_FOR + Duration::from_secs(1));
+    kms.ask();
+    let error = kms.seal(KEY, Vec::new()).unwrap_err();
+    assert!(
+        error.starts_with("encryptedDEKSource with keyID hash \"sha256:")
+            && error.ends_with("expired at 1970-01-01T00:03:00Z (current time is 1970-01-01T00:03:01Z)"),
+        "{error}"
+    );
+    plugin.change(|it| it.annotations.clear());
+    kms.ask();
+    kms.seal(KEY, Vec::new()).unwrap();
+    assert!(kms.is_stale(&new));
+}
+
+#[test]
+fn without_the_plugin_known_seeds_open_and_values_are_sealed_for_three_minutes() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let kms = scene.kms(SHORT);
+    // Its first answer may take longer than the deadline of the others.
+    while kms.trouble().is_some() {
+        kms.ask();
+    }
+    let sealed = kms.seal(KEY, b"plain".to_vec()).unwrap();
+    drop(plugin);
+    kms.ask();
+    let trouble = kms.trouble().unwrap();
+    assert!(
+        trouble.starts_with("failed to perform status section of the healthz check for KMS Provider main, error: rpc error: code = Unavailable"),
+        "{trouble}"
+    );
+    scene.clock.advance(SEAL_FOR);
+    kms.seal(KEY, Vec::new()).unwrap();
+    scene.clock.advance(Duration::from_millis(1));
+    assert!(kms.seal(KEY, Vec::new()).unwrap_err().contains("expired at"));
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+
+    let generation = scene.generation.load(Ordering::Relaxed);
+    let _plugin = scene.plugin(Behaviour::default());
+    while kms.trouble().is_some() {
+        kms.ask();
+    }
+    kms.seal(KEY, Vec::new()).unwrap();
+    assert!(scene.generation.load(Ordering::Relaxed) > generation);
+}
+
+#[test]
+fn before_the_first_good_status_nothing_is_sealed_or_opened_and_nothing_waits() {
+    let scene = Scene::new();
+    let sealed = {
+        let _plugin = scene.plugin(Behaviour::default());
+        scene.asked().seal(KEY, b"plain".to_vec()).unwrap()
+    };
+    let kms = scene.kms(LONG);
+    assert!(kms.trouble().is_some());
+    let error = "got unexpected nil transformer".to_owned();
+    assert_eq!(kms.seal(KEY, Vec::new()), Err(error.clone()));
+    assert_eq!(kms.open(KEY, &sealed), Err(error));
+    let _plugin = scene.plugin(Behaviour::default());
+    kms.ask();
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+}
+
+#[test]
+fn a_seed_that_the_plugin_does_not_open_is_asked_for_once_a_second() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let sealed = scene.asked().seal(KEY, b"plain".to_vec()).unwrap();
+    let kms = scene.asked();
+    plugin.change(|it| it.fails_to_decrypt = true);
+    for _ in 0..10 {
+        assert_eq!(
+            kms.open(KEY, &sealed).unwrap_err(),
+            "failed to decrypt DEK, error: rpc error: code = Internal desc = told to fail"
+        );
+    }
+    assert_eq!(plugin.behaviour().calls[2], 1);
+    plugin.change(|it| it.fails_to_decrypt = false);
+    scene.clock.advance(Duration::from_secs(1));
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+    assert_eq!(plugin.behaviour().calls[2], 2);
+}
+
+#[test]
+fn many_readers_ask_once() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let sealed = scene.asked().seal(KEY, b"plain".to_vec()).unwrap();
+    let kms = scene.asked();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain"));
+        }
+    });
+    assert_eq!(plugin.behaviour().calls[2], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn tasks_of_a_runtime_may_open_values() {
+    let scene = Scene::new();
+    let _plugin = scene.plugin(Behaviour::default());
+    let sealed = tokio::task::block_in_place(|| scene.asked().seal(KEY, b"plain".to_vec()).unwrap());
+    let kms = Arc::new(tokio::task::block_in_place(|| scene.asked()));
+    let opened = tokio::spawn(async move { kms.open(KEY, &sealed) }).await.unwrap();
+    assert_eq!(opened.unwrap(), b"plain");
+}
+
+#[test]
+fn a_service_that_is_not_well_says_why() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let kms = scene.asked();
+    for (change, text) in [
+        (
+            (|it| it.healthz = "sealed".to_owned()) as fn(&mut Behaviour),
+            "kmsv2 Provider main is not healthy, error: got unexpected healthz status: sealed",
+        ),
+        (
+            |it| (it.healthz, it.version) = ("ok".to_owned(), "v3".to_owned()),
+            "kmsv2 Provider main is not healthy, error: expected KMSv2 API version v2 or v2beta1, got v3",
+        ),
+        (
+            |it| it.version = "v2beta1".to_owned(),
+            "kmsv2 Provider main is not healthy, error: KMSv2 API version should not change after the initial status call, expected v2, got v2beta1",
+        ),
+        (
+            |it| (it.version, it.key_id) = ("v2".to_owned(), String::new()),
+            "kmsv2 Provider main is not healthy, error: invalid KMSv2 KeyID keyID is empty",
+        ),
+        (
+            |it| it.key_id = "k".repeat(1025),
+            "kmsv2 Provider main is not healthy, error: invalid KMSv2 KeyID keyID is 1025 bytes, which exceeds the max size of 1024",
+        ),
+    ] {
+        plugin.change(change);
+        kms.ask();
+        assert_eq!(kms.trouble().as_deref(), Some(text));
+    }
+}
+
+#[test]
+fn an_abstract_socket_is_reached() {
+    // Nobody listens: the call fails at its deadline, with the error of the connection.
+    let options = KmsOptions {
+        name: "main".to_owned(),
+        endpoint: Endpoint::Abstract(format!("drydock-{}", uuid::Uuid::new_v4())),
+        timeout: SHORT,
+    };
+    let client = Client::new(options, SealMetrics::new("here")).unwrap();
+    assert!(client.status().unwrap_err().contains("code = Unavailable"));
+}
+
+#[test]
+fn the_thread_ends_with_the_service() {
+    let scene = Scene::new();
+    let _plugin = scene.plugin(Behaviour::default());
+    let options = KmsOptions {
+        name: "main".to_owned(),
+        endpoint: Endpoint::Path(scene.folder.path().join("kms.sock")),
+        timeout: LONG,
+    };
+    let generation = Arc::clone(&scene.generation);
+    let clock = Arc::new(scene.clock.clone());
+    let kms = Kms::start(options, generation, clock, SealMetrics::new("here")).unwrap();
+    assert_eq!(kms.trouble(), None);
+    let weak = Arc::downgrade(&kms);
+    drop(kms);
+    assert!(weak.upgrade().is_none());
+}
