@@ -19,7 +19,7 @@ pub struct StorageFlags {
     /// Which backend, and etcd.
     #[command(flatten)]
     etcd: Box<EtcdFlags>,
-    /// File that configures encryption at rest: an EncryptionConfiguration of apiserver.config.k8s.io/v1, see
+    /// File that configures encryption at rest: an `EncryptionConfiguration` of apiserver.config.k8s.io/v1, see
     /// docs/encryption.md.
     #[arg(long, env = "DRYDOCK_ENCRYPTION_PROVIDER_CONFIG", value_name = "FILE")]
     encryption_provider_config: Option<PathBuf>,

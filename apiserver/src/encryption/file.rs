@@ -384,18 +384,17 @@ impl Check {
                 self.invalid(&path, "\"REDACTED\"", "secrets must be base64 encoded");
                 continue;
             };
-            match StaticKey::new(kind, &key.name, &secret) {
-                Some(key) => usable.push(key),
-                None => {
-                    let lengths: Vec<_> = kind.key_lengths().iter().map(ToString::to_string).collect();
-                    let text = format!(
-                        "secret is not of the expected length, got {}, expected one of [{}]",
-                        secret.len(),
-                        lengths.join(" ")
-                    );
-                    self.invalid(&path, "\"REDACTED\"", &text);
-                }
+            if let Some(key) = StaticKey::new(kind, &key.name, &secret) {
+                usable.push(key);
+                continue;
             }
+            let lengths: Vec<_> = kind.key_lengths().iter().map(ToString::to_string).collect();
+            let text = format!(
+                "secret is not of the expected length, got {}, expected one of [{}]",
+                secret.len(),
+                lengths.join(" ")
+            );
+            self.invalid(&path, "\"REDACTED\"", &text);
         }
         usable
     }

@@ -104,7 +104,7 @@ impl Cipher {
     /// Seals a payload that is stored under `bound`.
     pub(super) fn seal(&self, bound: &[u8], plain: Vec<u8>) -> Result<Vec<u8>, String> {
         match self {
-            Self::AesGcm(key) => seal_gcm(key, bound, plain),
+            Self::AesGcm(key) => seal_gcm(key, bound, &plain),
             Self::AesCbc(keys) => {
                 let mut text = plain;
                 let context = keys.0.encrypt(&mut text).map_err(|_| FAILED.to_owned())?;
@@ -154,11 +154,11 @@ fn aes_gcm(key: &[u8]) -> Option<LessSafeKey> {
     UnboundKey::new(algorithm, key).ok().map(LessSafeKey::new)
 }
 
-fn seal_gcm(key: &LessSafeKey, bound: &[u8], plain: Vec<u8>) -> Result<Vec<u8>, String> {
+fn seal_gcm(key: &LessSafeKey, bound: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
     let nonce: [u8; NONCE_LEN] = random().ok_or_else(|| FAILED.to_owned())?;
     let mut sealed = Vec::with_capacity(NONCE_LEN + plain.len() + key.algorithm().tag_len());
     sealed.extend_from_slice(&nonce);
-    sealed.extend_from_slice(&plain);
+    sealed.extend_from_slice(plain);
     let text = sealed.get_mut(NONCE_LEN..).unwrap_or_default();
     let nonce = Nonce::assume_unique_for_key(nonce);
     let tag = key.seal_in_place_separate_tag(nonce, Aad::from(bound), text);
@@ -245,7 +245,7 @@ pub(super) mod derived {
     }
 
     /// Seals a payload that is stored under `bound`.
-    pub(in crate::seal) fn seal(seed: &[u8], bound: &[u8], plain: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(in crate::seal) fn seal(seed: &[u8], bound: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let info: [u8; LENGTH] = random().ok_or_else(|| FAILED.to_owned())?;
         let text = seal_gcm(&key(seed, &info)?, bound, plain)?;
         let mut sealed = Vec::with_capacity(info.len() + text.len());
@@ -293,7 +293,7 @@ mod tests {
                     prop_assert_eq!(cipher.open(bound.as_bytes(), sealed), Ok(plain.clone()));
                 }
             }
-            let sealed = derived::seal(&key, bound.as_bytes(), plain.clone()).unwrap();
+            let sealed = derived::seal(&key, bound.as_bytes(), &plain).unwrap();
             prop_assert_eq!(derived::open(&key, bound.as_bytes(), sealed), Ok(plain));
         }
 
@@ -317,7 +317,7 @@ mod tests {
                 sealed[at] ^= by;
                 prop_assert!(cipher.open(b"k", sealed).is_err());
             }
-            let mut sealed = derived::seal(&[7; 32], b"k", b"something secret".to_vec()).unwrap();
+            let mut sealed = derived::seal(&[7; 32], b"k", b"something secret").unwrap();
             let at = at.index(sealed.len());
             sealed[at] ^= by;
             prop_assert!(derived::open(&[7; 32], b"k", sealed).is_err());
@@ -344,7 +344,7 @@ mod tests {
         let sealed = gcm.seal(b"g/r/n/a", b"x".to_vec()).unwrap();
         let refused = gcm.open(b"g/r/n/b", sealed).unwrap_err();
         assert_eq!(refused, "cipher: message authentication failed");
-        let sealed = derived::seal(&[7; 32], b"g/r/n/a", b"x".to_vec()).unwrap();
+        let sealed = derived::seal(&[7; 32], b"g/r/n/a", b"x").unwrap();
         assert!(derived::open(&[7; 32], b"g/r/n/b", sealed).is_err());
     }
 
@@ -359,7 +359,7 @@ mod tests {
                     .is_err()
             );
         }
-        let sealed = derived::seal(&[7; 32], b"k", b"x".to_vec()).unwrap();
+        let sealed = derived::seal(&[7; 32], b"k", b"x").unwrap();
         assert!(derived::open(&[8; 32], b"k", sealed).is_err());
     }
 

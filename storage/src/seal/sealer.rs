@@ -188,7 +188,7 @@ impl Provider {
             }
             Self::Kms(kms) => Ok(Sealed {
                 key_id: kms.prefix().to_owned(),
-                bytes: kms.seal(key, plain)?,
+                bytes: kms.seal(key, &plain)?,
             }),
         }
     }
@@ -340,14 +340,14 @@ mod tests {
         sealer(&[(&["things.g.io"], providers)])
     }
 
-    fn open(sealer: &Sealer, sealed: &Sealed) -> Result<Vec<u8>, String> {
+    fn open(sealer: &Sealer, stored: &Sealed) -> Result<Vec<u8>, String> {
         sealer
-            .open(KEY, &sealed.key_id, sealed.bytes.clone())
+            .open(KEY, &stored.key_id, stored.bytes.clone())
             .map_err(|error| error.to_string())
     }
 
-    fn is_stale(sealer: &Sealer, sealed: &Sealed) -> bool {
-        sealer.is_stale(KEY, &sealed.key_id, &sealed.bytes)
+    fn is_stale(sealer: &Sealer, stored: &Sealed) -> bool {
+        sealer.is_stale(KEY, &stored.key_id, &stored.bytes)
     }
 
     #[test]
@@ -442,10 +442,10 @@ mod tests {
         let sealer = of(vec![Provider::Identity]);
         let before = sealer.generation();
         let gcm = of(vec![keys(CipherKind::AesGcm, &[("k", 1)])]);
-        let sealed = gcm.seal(KEY, b"x".to_vec()).unwrap();
-        assert!(open(&sealer, &sealed).is_err());
+        let stored = gcm.seal(KEY, b"x".to_vec()).unwrap();
+        assert!(open(&sealer, &stored).is_err());
         sealer.replace(gcm.rules().to_vec());
-        assert_eq!(open(&sealer, &sealed), Ok(b"x".to_vec()));
+        assert_eq!(open(&sealer, &stored), Ok(b"x".to_vec()));
         assert_ne!(sealer.generation(), before);
     }
 

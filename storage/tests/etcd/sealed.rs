@@ -77,7 +77,7 @@ async fn etcd_holds_nothing_in_clear_and_a_key_is_replaced() {
     // The history still needs the old key: a watch from there ends, and readers load anew.
     seal.replace(rules(&[("new", 2)]));
     let mut events = store.watch(&KeyRange::all(), Revision(2)).await.unwrap();
-    let first = tokio::time::timeout(Duration::from_secs(60), events.next())
+    let first = tokio::time::timeout(Duration::from_mins(1), events.next())
         .await
         .unwrap();
     assert!(matches!(first, Some(Signal::Compacted(_))), "{first:?}");

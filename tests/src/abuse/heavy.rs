@@ -18,10 +18,12 @@ fn owner(number: usize) -> Value {
     })
 }
 
-/// A request for a pod, changed.
-fn request(namespace: &str, change: impl FnOnce(&mut Value)) -> Bytes {
+/// A request for a pod, with another member of its metadata.
+fn request(namespace: &str, member: &str, value: Value) -> Bytes {
     let mut object = eviction_request(namespace, "missing", UID);
-    change(&mut object);
+    if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        metadata.insert(member.to_owned(), value);
+    }
     Bytes::from(object.to_string())
 }
 
@@ -47,11 +49,8 @@ pub fn calls(namespace: &str, existing: &str) -> Vec<Call> {
         40_000,
         |_| json!({ "op": "move", "from": "/metadata/labels/a", "path": "/metadata/labels/a" }),
     );
-    let with_owners = |count| {
-        request(namespace, |it| {
-            it["metadata"]["ownerReferences"] = filled(count, owner)
-        })
-    };
+    let with_owners = |count| request(namespace, "ownerReferences", filled(count, owner));
+    let finalizers = filled(60_000, |number| json!(format!("bad finalizer {number}")));
     let maintenance = |terms: Value| {
         json!({
             "apiVersion": "coordination.k8s.io/v1alpha3", "kind": "NodeMaintenance", "metadata": { "name": "abuse" },
@@ -68,10 +67,8 @@ pub fn calls(namespace: &str, existing: &str) -> Vec<Call> {
             path: format!("{collection}?dryRun=All"),
             ..post(with_owners(1_500))
         },
-        post(request(namespace, |it| it["metadata"]["labels"] = labels.into())),
-        post(request(namespace, |it| {
-            it["metadata"]["finalizers"] = filled(60_000, |number| json!(format!("bad finalizer {number}")));
-        })),
+        post(request(namespace, "labels", labels.into())),
+        post(request(namespace, "finalizers", finalizers)),
         Call::post(maintenances.clone(), Bytes::from(maintenance(terms))),
         // Checks that are not linear in their input.
         post(with_owners(10_000)),
@@ -82,8 +79,8 @@ pub fn calls(namespace: &str, existing: &str) -> Vec<Call> {
             body: Bytes::from(moves.to_string()),
         },
         // Another pod's name, and a foreign finalizer.
-        post(request(namespace, |it| it["metadata"]["name"] = json!("11111111-0000-4000-ab05-00000000dead"))),
-        post(request(namespace, |it| it["metadata"]["finalizers"] = json!(["foreign.example.com/never"]))),
+        post(request(namespace, "name", json!("11111111-0000-4000-ab05-00000000dead"))),
+        post(request(namespace, "finalizers", json!(["foreign.example.com/never"]))),
         // A status that declares what nobody may, and one that grows.
         Call {
             method: Method::PATCH,

@@ -47,7 +47,7 @@ async fn served(folder: &std::path::Path, seal: &Arc<Sealer>) -> (RocksStore, Se
 
 async fn stop((store, served): (RocksStore, Served<RocksStore>)) {
     drop(served);
-    store.close(Duration::from_secs(60)).await.unwrap();
+    store.close(Duration::from_mins(1)).await.unwrap();
 }
 
 /// Sends what is there, as `kubectl replace` does; returns the revision.
@@ -165,7 +165,7 @@ async fn what_does_not_open_fails_and_comes_back_with_its_key() {
 
     // The key is back: the store opens the values, and the cache notices.
     seal.replace(rules(&[("new", 2), ("old", 1)]));
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         let response = served.get(REQUESTS.path).await;
         if response.code == 200 {

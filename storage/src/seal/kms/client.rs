@@ -208,8 +208,10 @@ where
 
 /// Whether a call failed since its connection was lost.
 fn is_lost(status: &Status) -> bool {
-    let source = std::error::Error::source(status);
-    source.is_some_and(|source| source.is::<tonic::transport::Error>())
+    match std::error::Error::source(status) {
+        Some(source) => source.is::<tonic::transport::Error>(),
+        None => false,
+    }
 }
 
 fn uid() -> String {

@@ -221,10 +221,14 @@ impl Kms {
         };
         match trouble {
             Some(trouble) if was_well => {
-                tracing::error!(provider = self.name, trouble, "the KMS is not well")
+                tracing::error!(provider = self.name, trouble, "the KMS is not well");
             }
-            Some(trouble) => tracing::debug!(provider = self.name, trouble, "the KMS is not well"),
-            None if !was_well => tracing::info!(provider = self.name, "the KMS is well"),
+            Some(trouble) => {
+                tracing::debug!(provider = self.name, trouble, "the KMS is not well");
+            }
+            None if !was_well => {
+                tracing::info!(provider = self.name, "the KMS is well");
+            }
             None => {}
         }
         if let Ok(status) = outcome
@@ -357,7 +361,7 @@ impl Kms {
     }
 
     /// Seals a payload. Never calls the service.
-    pub(super) fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Vec<u8>, String> {
+    pub(super) fn seal(&self, key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
         let state = self.state()?;
         if millis(self.clock.uptime()) > state.until_ms.load(Ordering::Acquire) {
             return Err(format!(
