@@ -176,10 +176,14 @@ impl Sink {
     }
 }
 
-/// Counts lost events, and says so.
+/// Counts lost events, and says so: for the first, and whenever their number has doubled, since a destination that is away
+/// loses thousands a second.
 pub(super) fn lost(metrics: &AuditMetrics, plugin: &'static str, events: usize, why: &str) {
-    metrics.lost(plugin, events);
-    tracing::error!(plugin, events, why, "audit events are lost");
+    let in_all = metrics.lost(plugin, events);
+    let before = in_all.saturating_sub(events as u64);
+    if before == 0 || before.ilog2() < in_all.ilog2() {
+        tracing::error!(plugin, events, in_all, why, "audit events are lost");
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use http::{HeaderValue, Uri};
 use jiff::Timestamp;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Auditor;
@@ -163,7 +164,10 @@ impl Trail {
                 trail.auditor.offer(&encoded);
             }
         };
-        self.auditor.late.spawn(write);
+        // A connection may be dropped after the runtime has ended.
+        if let Ok(runtime) = Handle::try_current() {
+            self.auditor.late.spawn_on(write, &runtime);
+        }
     }
 
     /// The event of a stage, unless the policy omits the stage.

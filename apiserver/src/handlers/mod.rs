@@ -22,6 +22,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use drydock_machinery::clock::Clock;
@@ -117,7 +118,7 @@ impl<S: Store> Api<S> {
             return extension.handle(context, parts.headers, body).await;
         }
         let (call, verb) = self.route(resource, context, parts.headers)?;
-        let handled = async {
+        let handled = pin!(async {
             match verb {
                 Verb::Get => get::get(&call).await,
                 Verb::List => list::list(&call).await,
@@ -125,7 +126,7 @@ impl<S: Store> Api<S> {
                 _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
                 _ => write(&call, verb, body).await,
             }
-        };
+        });
         spans::within(span_name(verb), handled).await
     }
 

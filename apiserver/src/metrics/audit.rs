@@ -50,11 +50,11 @@ impl AuditMetrics {
         self.events.inc();
     }
 
-    /// Counts events that `plugin` lost.
-    pub fn lost(&self, plugin: &'static str, events: usize) {
-        self.errors
-            .get_or_create(&PluginLabels { plugin })
-            .inc_by(events as u64);
+    /// Counts events that `plugin` lost, and returns how many it has lost so far.
+    pub fn lost(&self, plugin: &'static str, events: usize) -> u64 {
+        let errors = self.errors.get_or_create(&PluginLabels { plugin });
+        let events = events as u64;
+        errors.inc_by(events) + events
     }
 
     /// Counts a request that was rejected because its event could not be stored.
