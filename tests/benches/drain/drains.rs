@@ -157,13 +157,14 @@ impl Bench<'_> {
                 Call::post(format!("{path}/{name}/eviction"), eviction.to_string().into())
             }
         };
+        let pool = self.host.pool().await?;
         let before = self.read_meter()?;
         let started = Instant::now();
         let bound = Bound {
             requests: workload.count,
             time: PATIENCE,
         };
-        let posted = drive(&self.host, FLOOR_CLIENTS, bound, evict).await?;
+        let posted = drive(&pool, FLOOR_CLIENTS, bound, evict).await?;
         ensure!(
             posted.failed == 0,
             "{} evictions failed: {:?}",

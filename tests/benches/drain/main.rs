@@ -40,21 +40,19 @@ mod workload;
 use anyhow::{Context as _, Result};
 use drydock_tests::clients::Protocol;
 use drydock_tests::cluster::{ControlPlane, Drydock, Options, Part};
-use drydock_tests::load::{Pool, Report};
+use drydock_tests::load::Report;
 
+use self::calls::Endpoint;
 use self::settings::Settings;
-
-/// The connections to each server.
-const CONNECTIONS: usize = 4;
 
 /// What all scenarios use.
 pub(crate) struct Bench<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) drydock: &'a Drydock<'a>,
     /// kube-apiserver.
-    pub(crate) host: Pool,
+    pub(crate) host: Endpoint,
     /// drydock-apiserver itself.
-    pub(crate) ours: Pool,
+    pub(crate) ours: Endpoint,
 }
 
 fn main() -> Result<()> {
@@ -83,8 +81,8 @@ async fn run(settings: &Settings) -> Result<()> {
     let bench = Bench {
         settings,
         drydock: &drydock,
-        host: Pool::open(&host, CONNECTIONS).await?,
-        ours: Pool::open(&drydock.raw_client(Some(admin), Protocol::Http2)?, CONNECTIONS).await?,
+        host: Endpoint::new(host),
+        ours: Endpoint::new(drydock.raw_client(Some(admin), Protocol::Http2)?),
     };
     let mut report = Report::default();
     let failed = bench.run(&mut report).await;

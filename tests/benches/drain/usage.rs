@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use drydock_tests::clients::eventually;
 use drydock_tests::cluster::{Component, Part};
-use drydock_tests::load::{Call, Pool, Usage, peak_bytes};
+use drydock_tests::load::{Call, Usage, peak_bytes};
 use tokio::time::{Instant, sleep};
 
 use super::Bench;
-use super::calls::{PATIENCE, send};
+use super::calls::{Endpoint, PATIENCE, send};
 
 /// The verbs that count as writes.
 const WRITES: [&str; 6] = ["POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"];
@@ -119,8 +119,8 @@ impl Bench<'_> {
 pub(crate) type Requests = BTreeMap<(String, String, String), f64>;
 
 /// The requests that a server has served so far, without watches.
-pub(crate) async fn served(pool: &Pool) -> Result<Requests> {
-    let metrics = send(pool, Call::get("/metrics")).await?;
+pub(crate) async fn served(server: &Endpoint) -> Result<Requests> {
+    let metrics = send(server, Call::get("/metrics")).await?;
     let text = std::str::from_utf8(&metrics.start).context("metrics are text")?;
     let mut requests = Requests::new();
     for line in text.lines() {
@@ -163,8 +163,8 @@ pub(crate) fn describe(before: &Requests, after: &Requests, pods: u64) -> String
 }
 
 /// The writes in the metrics of a server.
-async fn requests(pool: &Pool, resource: &str, subresource: Option<&str>) -> Result<f64> {
-    let served = served(pool).await?;
+async fn requests(server: &Endpoint, resource: &str, subresource: Option<&str>) -> Result<f64> {
+    let served = served(server).await?;
     let wanted = served.iter().filter(|((verb, of, sub), _)| {
         of == resource && subresource.is_none_or(|wanted| sub == wanted) && WRITES.contains(&verb.as_str())
     });

@@ -154,6 +154,12 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Whether all connections are open. Servers close connections that are idle for minutes.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.senders.iter().all(|sender| !sender.inner.is_closed())
+    }
+
     /// The connection of client `number`.
     ///
     /// # Errors
