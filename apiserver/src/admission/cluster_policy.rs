@@ -10,9 +10,12 @@ use drydock_machinery::clock::Clock;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::EnabledPlugins;
 use super::attributes::{Attributes, Phase, forbidden};
 use super::plugin::{MutatingPlugin, Mutation, Plugin, ValidatingPlugin};
+use super::policy::PolicyContext;
+use super::policy::mutating::MutatingPolicies;
+use super::policy::validating::ValidatingPolicies;
+use super::{EnabledPlugins, PluginName};
 use crate::error::ApiError;
 use crate::host::Host;
 use crate::registry::admission::WriteAttributes;
@@ -47,8 +50,25 @@ impl ClusterPolicy {
 
     /// The enabled plugins, configured by the objects of the host.
     #[must_use]
-    pub fn of_host(host: &Arc<dyn Host>, clock: Arc<dyn Clock>, _plugins: &EnabledPlugins) -> Self {
-        Self::new(Arc::clone(host), clock, Vec::new(), Vec::new())
+    pub fn of_host(
+        host: &Arc<dyn Host>,
+        clock: Arc<dyn Clock>,
+        plugins: &EnabledPlugins,
+        policies: &Arc<PolicyContext>,
+    ) -> Self {
+        let mut mutating: Vec<Box<dyn MutatingPlugin>> = Vec::new();
+        let mut validating: Vec<Box<dyn ValidatingPlugin>> = Vec::new();
+        if plugins.has(PluginName::MutatingAdmissionPolicy)
+            && let Some(plugin) = MutatingPolicies::new(policies)
+        {
+            mutating.push(Box::new(plugin));
+        }
+        if plugins.has(PluginName::ValidatingAdmissionPolicy)
+            && let Some(plugin) = ValidatingPolicies::new(policies)
+        {
+            validating.push(Box::new(plugin));
+        }
+        Self::new(Arc::clone(host), clock, mutating, validating)
     }
 
     fn plugins(&self) -> impl Iterator<Item = &dyn Plugin> {

@@ -11,7 +11,7 @@
 //!
 //! [`cluster_policy`] runs the plugins ([`plugin`]) that carry out the policy of the cluster. They see a write as
 //! [`attributes`], find out by [`matching`] whether it concerns them, and are configured by objects of the host, which
-//! [`compiled`] keeps in the form in which they are used. The rules of this server run on the final object:
+//! [`compiled`] keeps in the form in which they are used. [`policy`] has the plugins for policies in CEL. The rules of this server run on the final object:
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
@@ -28,6 +28,7 @@ pub mod matching;
 mod namespace_lifecycle;
 mod node_access;
 pub mod plugin;
+pub mod policy;
 mod rule;
 mod status_access;
 mod target_access;

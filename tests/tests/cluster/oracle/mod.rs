@@ -1,11 +1,11 @@
 //! The same kinds on two servers: ours, and as custom resources with our published schema at kube-apiserver. The same
 //! requests must have the same responses, apart from the rows of `tests/conformance/DEVIATIONS.md`.
 
-mod crd;
+pub(crate) mod crd;
 mod deviations;
 mod rows;
 mod sequences;
-mod side;
+pub(crate) mod side;
 mod subject;
 
 use anyhow::{Context as _, Result, ensure};
@@ -21,9 +21,9 @@ use self::subject::{NAMESPACE, Subject};
 use crate::stage::{Stage, together};
 
 /// The group of the custom resources.
-const GROUP: &str = "oracle.drydock.test";
+pub(crate) const GROUP: &str = "oracle.drydock.test";
 /// Our group.
-const OURS: &str = "coordination.k8s.io";
+pub(crate) const OURS: &str = "coordination.k8s.io";
 /// The version of both.
 const VERSION: &str = "v1alpha3";
 
