@@ -81,7 +81,9 @@ async fn create(host: &Caller, kind: Kind, row: &Row) -> Result<()> {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind.name(),
         "metadata": { "name": row.name },
-        "spec": { "failurePolicy": "Fail", "matchConstraints": { "resourceRules": [rule] } },
+        "spec": { "failurePolicy": "Fail", "matchConstraints": {
+            "resourceRules": [rule], "objectSelector": { "matchLabels": { LABEL: row.name } },
+        } },
     });
     merge(&mut policy["spec"], &row.policy);
     let mut binding = json!({
@@ -260,7 +262,7 @@ async fn compared(
 }
 
 #[tokio::test]
-#[ignore = "not all rows have been accepted by a host yet, so the last policy does not show that all apply"]
+#[ignore = "the host rejects two of the rows, and policies with an unknown paramKind reject more there than here"]
 async fn validating_policies_give_the_same_responses_as_for_custom_resources() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
@@ -272,7 +274,6 @@ async fn validating_policies_give_the_same_responses_as_for_custom_resources() -
 }
 
 #[tokio::test]
-#[ignore = "not all rows have been accepted by a host yet, so the last policy does not show that all apply"]
 async fn mutating_policies_give_the_same_responses_as_for_custom_resources() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
