@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
 
-use self::selectors::{field_requirements, label_requirements};
+pub(crate) use self::selectors::{field_requirements, label_requirements};
 use crate::{
     error::{ApiError, DeniedResource},
     host::{AccessReview, AccessVerdict, Attributes, HostError, ResourceAttributes, reviews::Reviews},

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::cluster_policy::ClusterPolicy;
+use crate::admission::policy::PolicyContext;
 use crate::admission::{self, EnabledPlugins, PluginName};
 use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
@@ -399,7 +400,7 @@ impl Base {
     }
 
     fn access(
-        &self,
+        &mut self,
         host: &Arc<dyn Host>,
         plugins: &EnabledPlugins,
         config: &ServerConfig,
@@ -412,6 +413,7 @@ impl Base {
             config.always_allow_paths.clone(),
             self.metrics.clone(),
         ));
+        let policies = PolicyContext::new(Arc::clone(host), Arc::clone(&authorizer), &mut self.registry);
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
         let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
             .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
@@ -421,6 +423,7 @@ impl Base {
                 Arc::clone(&self.clock),
                 self.metrics.admission().clone(),
                 plugins,
+                &policies,
             ));
         let admission = Arc::new(admission);
         Ok(Access {

@@ -12,10 +12,14 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::attributes::{Attributes, Phase, forbidden};
-use super::conditions::{ConditionCompiler, Unevaluated};
+use super::conditions::ConditionCompiler;
 use super::enabled::{EnabledPlugins, PluginName};
 use super::matching::operation;
 use super::plugin::{MutatingPlugin, Mutation, Plugin, ValidatingPlugin};
+use super::policy::PolicyContext;
+use super::policy::conditions::PolicyConditions;
+use super::policy::mutating::MutatingPolicies;
+use super::policy::validating::ValidatingPolicies;
 use super::webhook::{self, MutatingWebhooks, ValidatingWebhooks};
 use crate::error::ApiError;
 use crate::host::Host;
@@ -61,11 +65,17 @@ impl ClusterPolicy {
         clock: Arc<dyn Clock>,
         metrics: AdmissionMetrics,
         plugins: &EnabledPlugins,
+        policies: &Arc<PolicyContext>,
     ) -> Self {
         let follow = |name, kind| plugins.has(name).then(|| host.follow(kind)).flatten();
         let client = Arc::new(Client::new(SystemResolver));
-        let conditions: Arc<dyn ConditionCompiler> = Arc::new(Unevaluated);
+        let conditions: Arc<dyn ConditionCompiler> = Arc::new(PolicyConditions::new(Arc::clone(policies)));
         let mut mutating: Vec<Box<dyn MutatingPlugin>> = Vec::new();
+        if plugins.has(PluginName::MutatingAdmissionPolicy)
+            && let Some(plugin) = MutatingPolicies::new(policies)
+        {
+            mutating.push(Box::new(plugin));
+        }
         if let Some(followed) = follow(PluginName::MutatingAdmissionWebhook, webhook::MUTATING) {
             mutating.push(Box::new(MutatingWebhooks::new(
                 followed,
@@ -75,6 +85,11 @@ impl ClusterPolicy {
             )));
         }
         let mut validating: Vec<Box<dyn ValidatingPlugin>> = Vec::new();
+        if plugins.has(PluginName::ValidatingAdmissionPolicy)
+            && let Some(plugin) = ValidatingPolicies::new(policies)
+        {
+            validating.push(Box::new(plugin));
+        }
         if let Some(followed) = follow(PluginName::ValidatingAdmissionWebhook, webhook::VALIDATING) {
             validating.push(Box::new(ValidatingWebhooks::new(
                 followed,

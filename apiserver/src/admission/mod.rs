@@ -11,7 +11,8 @@
 //!
 //! [`cluster_policy`] runs the plugins ([`plugin`]) that carry out the policy of the cluster. They see a write as
 //! [`attributes`], find out by [`matching`] whether it concerns them, and are configured by objects of the host, which
-//! [`compiled`] keeps in the form in which they are used. [`webhook`] has the plugins that call webhooks. The rules of this server run on the final object:
+//! [`compiled`] keeps in the form in which they are used: [`policy`] for policies in CEL, [`webhook`] for webhooks. The rules of
+//! this server run on the final object:
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
@@ -30,6 +31,7 @@ mod namespace_lifecycle;
 mod node_access;
 mod owner_references;
 pub mod plugin;
+pub mod policy;
 mod rule;
 mod status_access;
 mod target_access;

@@ -4,7 +4,7 @@
 use crate::host::{SelectorOperator, SelectorRequirement};
 
 /// Requirements of a label selector; none when any part does not parse. Numeric comparisons are left out: reviews do not know them.
-pub(super) fn label_requirements(selector: &str) -> Vec<SelectorRequirement> {
+pub(crate) fn label_requirements(selector: &str) -> Vec<SelectorRequirement> {
     let mut requirements = Vec::new();
     for term in top_level_terms(selector) {
         let term = term.trim();
@@ -21,7 +21,7 @@ pub(super) fn label_requirements(selector: &str) -> Vec<SelectorRequirement> {
 }
 
 /// Requirements of a field selector; none when any part does not parse.
-pub(super) fn field_requirements(selector: &str) -> Vec<SelectorRequirement> {
+pub(crate) fn field_requirements(selector: &str) -> Vec<SelectorRequirement> {
     let mut requirements = Vec::new();
     for term in escaped_terms(selector) {
         if term.is_empty() {

@@ -10,6 +10,7 @@
 
 mod limits;
 mod objects;
+mod policies;
 mod requests;
 mod server;
 mod status;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 pub use self::objects::DeniedResource;
+pub use self::policies::PolicyReason;
 pub use self::requests::BODY_LIMIT;
 pub use self::status::{Reason, Status, StatusCause, StatusDetails, StatusMetadata};
 

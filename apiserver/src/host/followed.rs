@@ -8,6 +8,26 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+/// The versions in which a kind can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Versions {
+    /// Those that this server knows.
+    Known(&'static [&'static str]),
+    /// The one that an object of the host names.
+    Named(String),
+}
+
+impl Versions {
+    /// The versions, the preferred one first.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let (known, named) = match self {
+            Self::Known(known) => (*known, None),
+            Self::Named(named) => (&[][..], Some(named.as_str())),
+        };
+        known.iter().copied().chain(named)
+    }
+}
+
 /// A kind of object of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FollowedKind {
@@ -18,7 +38,7 @@ pub struct FollowedKind {
     /// Kind, in CamelCase.
     pub kind: Cow<'static, str>,
     /// The versions that can be read, the preferred one first. Their objects must have the same shape where it is read.
-    pub versions: Cow<'static, [&'static str]>,
+    pub versions: Versions,
 }
 
 impl FollowedKind {
@@ -33,7 +53,7 @@ impl FollowedKind {
             group: Cow::Borrowed("admissionregistration.k8s.io"),
             resource: Cow::Borrowed(resource),
             kind: Cow::Borrowed(kind),
-            versions: Cow::Borrowed(versions),
+            versions: Versions::Known(versions),
         }
     }
 }

@@ -50,7 +50,7 @@ use self::{
 };
 use super::{
     AccessReview, AccessVerdict, AuthenticationConfig, Followed, FollowedKind, Host, HostError, HostEvent,
-    HostResource, Namespace, NodeMetadata, TokenVerdict,
+    HostResource, Namespace, NodeMetadata, ServedKind, TokenVerdict,
 };
 use crate::metrics::Metrics;
 
@@ -335,6 +335,24 @@ impl Host for KubeHost {
 
     fn is_synced(&self) -> bool {
         self.namespaces.is_synced() && self.nodes.is_synced() && !self.failed.is_cancelled()
+    }
+
+    fn served_kind<'a>(
+        &'a self,
+        group: &'a str,
+        version: &'a str,
+        kind: &'a str,
+    ) -> BoxFuture<'a, Result<Option<ServedKind>, HostError>> {
+        follow::served_kind(&self.client, group, version, kind).boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        kind: &'a FollowedKind,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, HostError>> {
+        follow::read(&self.client, kind, namespace, name).boxed()
     }
 
     fn follow(&self, kind: FollowedKind) -> Option<Arc<Followed>> {

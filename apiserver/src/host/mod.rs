@@ -16,7 +16,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
 use tokio::sync::watch;
 
-pub use self::followed::{Followed, FollowedKind, Objects};
+pub use self::followed::{Followed, FollowedKind, Objects, Versions};
 use self::request_header::RequestHeaderConfig;
 pub use self::trust::TrustBundle;
 use crate::request::UserInfo;
@@ -192,6 +192,15 @@ impl Namespace {
     }
 }
 
+/// The resource of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedKind {
+    /// Plural.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
+}
+
 /// The name and labels of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMetadata {
@@ -270,6 +279,27 @@ pub trait Host: Send + Sync + 'static {
 
     /// Whether the caches behind these calls are complete and followed: the readiness check `informer-sync`.
     fn is_synced(&self) -> bool;
+
+    /// The resource of a kind that the host serves; `None` if it does not serve it.
+    fn served_kind<'a>(
+        &'a self,
+        _group: &'a str,
+        _version: &'a str,
+        _kind: &'a str,
+    ) -> BoxFuture<'a, Result<Option<ServedKind>, HostError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+
+    /// Reads an object of a kind, in its first version; `None` if there is none. The namespace is empty for cluster-scoped
+    /// kinds.
+    fn read<'a>(
+        &'a self,
+        _kind: &'a FollowedKind,
+        _namespace: &'a str,
+        _name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, HostError>> {
+        std::future::ready(Ok(None)).boxed()
+    }
 
     /// Follows all objects of a kind until they are dropped; `None` for a host without such objects, which has no policy.
     fn follow(&self, _kind: FollowedKind) -> Option<Arc<Followed>> {

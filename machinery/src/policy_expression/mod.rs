@@ -164,7 +164,10 @@ pub fn evaluating<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     on_large_stack(work)
 }
 
-/// Compiles any text and evaluates it over an object: for fuzzing.
+/// Fuzz target: compiles any text and evaluates it over an object.
+///
+/// # Panics
+/// If the evaluation panics, which is a bug.
 pub fn fuzz_evaluate(bytes: &[u8]) {
     let Ok(source) = std::str::from_utf8(bytes) else {
         return;
@@ -194,7 +197,7 @@ pub fn fuzz_evaluate(bytes: &[u8]) {
             drop(value.to_json());
         }
     };
-    drop(evaluating(work));
+    assert!(evaluating(work).is_some(), "an evaluation panicked");
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const UIDS: u16 = 0x4a51;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Rights that the log of this host cannot show, and why they are granted. Written `VERB GROUP/RESOURCE`.
-const UNSEEN: [(&str, &str); 12] = [
+const UNSEEN: [(&str, &str); 17] = [
     (
         "create coordination.k8s.io/evictionrequests",
         "drydock-apiserver reviews it for an apply that creates, which the log calls a patch",
@@ -31,6 +31,26 @@ const UNSEEN: [(&str, &str); 12] = [
         "drydock-apiserver reviews it",
     ),
     ("get coordination.k8s.io/evictionrequests", "after a conflict"),
+    (
+        "create events.k8s.io/events",
+        "drydock-apiserver records them about policies that it cannot compile",
+    ),
+    (
+        "list admissionregistration.k8s.io/mutatingadmissionpolicies",
+        "hosts without streaming lists",
+    ),
+    (
+        "list admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+        "hosts without streaming lists",
+    ),
+    (
+        "list admissionregistration.k8s.io/validatingadmissionpolicies",
+        "hosts without streaming lists",
+    ),
+    (
+        "list admissionregistration.k8s.io/validatingadmissionpolicybindings",
+        "hosts without streaming lists",
+    ),
     ("list /nodes", "hosts without streaming lists"),
     ("list /namespaces", "hosts without streaming lists"),
     (

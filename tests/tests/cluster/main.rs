@@ -36,6 +36,7 @@ mod manifests;
 mod oracle;
 mod plugin;
 mod plugin_page;
+mod policies;
 mod python;
 mod requests;
 mod rights;

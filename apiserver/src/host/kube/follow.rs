@@ -16,12 +16,12 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{error::bounded, mirror::WATCH_SECONDS};
-use crate::host::{Followed, FollowedKind, HostError};
+use crate::host::{Followed, FollowedKind, HostError, ServedKind};
 
 /// How often a host that does not serve a kind is asked again: it may be upgraded, or the kind may be a custom resource
 /// that is created later.
@@ -38,10 +38,10 @@ pub(super) async fn follow(client: Client, followed: Weak<Followed>) {
         match served_version(&client, &kind).await {
             Ok(Some(version)) => {
                 let resource = ApiResource::from_gvk_with_plural(
-                    &GroupVersionKind::gvk(&kind.group, version, &kind.kind),
+                    &GroupVersionKind::gvk(&kind.group, &version, &kind.kind),
                     &kind.resource,
                 );
-                tracing::debug!(resource = %kind.resource, version, "following the host");
+                tracing::debug!(resource = %kind.resource, %version, "following the host");
                 watch(Api::all_with(client.clone(), &resource), &resource, &followed).await;
                 // The version is served no more. Discovery may say so only later.
                 sleep(RETRY_PAUSE).await;
@@ -76,28 +76,82 @@ struct ResourceList {
 #[derive(Deserialize)]
 struct ListedResource {
     name: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+}
+
+/// The path of a group in a version, or of an object within it.
+fn path(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        format!("/api/{version}")
+    } else {
+        format!("/apis/{group}/{version}")
+    }
+}
+
+async fn get<T: DeserializeOwned>(client: &Client, path: &str) -> Result<Option<T>, HostError> {
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| HostError::Unreachable(Arc::new(error)))?;
+    match bounded(client.request(request)).await {
+        Ok(found) => Ok(Some(found)),
+        Err(HostError::Status { code: 404, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The first version of the kind that the host serves, if any.
-async fn served_version(client: &Client, kind: &FollowedKind) -> Result<Option<&'static str>, HostError> {
-    for version in kind.versions.iter().copied() {
-        let path = if kind.group.is_empty() {
-            format!("/api/{version}")
-        } else {
-            format!("/apis/{}/{version}", kind.group)
-        };
-        let request = Request::get(path)
-            .body(Vec::new())
-            .map_err(|error| HostError::Unreachable(Arc::new(error)))?;
-        match bounded(client.request::<ResourceList>(request)).await {
-            Ok(list) if list.resources.iter().any(|listed| listed.name == kind.resource) => {
-                return Ok(Some(version));
-            }
-            Ok(_) | Err(HostError::Status { code: 404, .. }) => {}
-            Err(error) => return Err(error),
+async fn served_version(client: &Client, kind: &FollowedKind) -> Result<Option<String>, HostError> {
+    for version in kind.versions.iter() {
+        let list: Option<ResourceList> = get(client, &path(&kind.group, version)).await?;
+        let mut listed = list.into_iter().flat_map(|list| list.resources);
+        if listed.any(|listed| listed.name == kind.resource) {
+            return Ok(Some(version.to_owned()));
         }
     }
     Ok(None)
+}
+
+/// The resource of a kind.
+pub(super) async fn served_kind(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Result<Option<ServedKind>, HostError> {
+    let list: Option<ResourceList> = get(client, &path(group, version)).await?;
+    let listed = list.into_iter().flat_map(|list| list.resources);
+    let mut own = listed.filter(|listed| listed.kind == kind && !listed.name.contains('/'));
+    Ok(own.next().map(|listed| ServedKind {
+        plural: listed.name,
+        is_namespaced: listed.namespaced,
+    }))
+}
+
+/// Reads an object in the first version of its kind.
+pub(super) async fn read(
+    client: &Client,
+    kind: &FollowedKind,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, HostError> {
+    let version = kind.versions.iter().next().unwrap_or_default();
+    let group = path(&kind.group, version);
+    let resource = &kind.resource;
+    // Names of objects in a configuration are not escaped, and those of the host need no escapes.
+    if [namespace, name]
+        .iter()
+        .any(|part| part.contains(['/', '?', '#', '%']))
+    {
+        return Ok(None);
+    }
+    let path = match namespace {
+        "" => format!("{group}/{resource}/{name}"),
+        namespace => format!("{group}/namespaces/{namespace}/{resource}/{name}"),
+    };
+    get(client, &path).await
 }
 
 /// The key of an object among those of its kind.

@@ -24,7 +24,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 const NANOS: i128 = 1_000_000_000;
 
 /// The largest amount: 2^63 - 1. Larger ones count as this one, as in Kubernetes.
-const MAX_NANOS: i128 = i64::MAX as i128 * NANOS;
+const MAX_NANOS: i128 = 9_223_372_036_854_775_807 * NANOS;
 
 /// An amount, in billionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ pub(super) fn call(name: &str, arguments: &[Value], _: &mut Meter<'_>) -> Outcom
             .ok_or_else(|| Failure::error("quantity overflow"))
     };
     match (name, rest) {
-        ("sign", []) => Ok(Value::Int(quantity.nanos.signum() as i64)),
+        ("sign", []) => Ok(Value::Int(quantity.nanos.cmp(&0) as i64)),
         ("isInteger", []) => Ok(quantity.integer().is_some().into()),
         ("asInteger", []) => quantity
             .integer()

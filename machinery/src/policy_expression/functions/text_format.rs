@@ -11,6 +11,8 @@ const DEFAULT_PRECISION: usize = 6;
 /// No number has more digits than that.
 const MAX_PRECISION: usize = 1_000;
 
+const SUPERSCRIPTS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+
 pub(super) fn format(text: &str, values: &[Value], meter: &mut Meter<'_>) -> Outcome {
     let mut out = String::new();
     let mut used = 0;
@@ -209,7 +211,6 @@ fn scientific(double: f64, precision: usize) -> String {
     if let Some(text) = infinite(double) {
         return text.to_owned();
     }
-    const SUPERSCRIPTS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     let text = format!("{double:.precision$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let sign = if exponent.starts_with('-') { "⁻" } else { "" };

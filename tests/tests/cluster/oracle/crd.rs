@@ -23,7 +23,7 @@ const ESTABLISHED: Duration = Duration::from_mins(1);
 ///
 /// # Errors
 /// The server publishes no schema of the kind, or the host does not accept the definition.
-pub(super) async fn install(
+pub(crate) async fn install(
     server: &Caller,
     host: &Caller,
     kind: &str,

@@ -1,7 +1,7 @@
 //! The same kinds on two servers: ours, and as custom resources with our published schema at kube-apiserver. The same
 //! requests must have the same responses, apart from the rows of `tests/conformance/DEVIATIONS.md`.
 
-mod crd;
+pub(crate) mod crd;
 mod deviations;
 mod rows;
 mod sequences;
