@@ -110,10 +110,10 @@ impl ApiError {
 
     /// The response that an admission webhook or a policy chose, with any code, reason and details.
     #[must_use]
-    pub fn rejected(code: u16, reason: String, message: String, details: Option<StatusDetails>) -> Self {
+    pub fn rejected(code: u16, reason: &str, message: String, details: Option<StatusDetails>) -> Self {
         let mut status = Status::failure(StatusCode::BAD_REQUEST, None, message);
         status.code = code;
-        status.reason = Cow::Owned(limits::cut_name(&reason).into_owned());
+        status.reason = Cow::Owned(limits::cut_name(reason).into_owned());
         status.details = details.map(|details| StatusDetails {
             name: limits::cut_name(&details.name).into_owned(),
             group: limits::cut_name(&details.group).into_owned(),

@@ -371,7 +371,7 @@ async fn webhooks_have_the_same_effect_as_on_a_custom_resource() -> Result<()> {
     cases.dedup();
     let mut failures = Vec::new();
     for (index, case) in cases.iter().enumerate() {
-        failures.extend(compare(&stage, &namespace, case, 100 * (index + 1)).await?);
+        failures.extend(Box::pin(compare(&stage, &namespace, case, 100 * (index + 1))).await?);
     }
     uninstall(&stage, &namespace).await?;
     ensure!(

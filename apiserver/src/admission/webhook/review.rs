@@ -28,6 +28,7 @@ pub enum ReviewVersion {
 
 impl ReviewVersion {
     /// The first version of a webhook's list that this server knows.
+    #[must_use]
     pub fn first_known(listed: &[String]) -> Option<Self> {
         listed.iter().find_map(|version| match version.as_str() {
             "v1" => Some(Self::V1),
@@ -52,14 +53,14 @@ impl ReviewVersion {
 }
 
 #[derive(Serialize)]
-struct Kind<'a> {
+struct KindName<'a> {
     group: &'a str,
     version: &'a str,
     kind: &'a str,
 }
 
 #[derive(Serialize)]
-struct Resource<'a> {
+struct ResourceName<'a> {
     group: &'a str,
     version: &'a str,
     resource: &'a str,
@@ -79,14 +80,14 @@ struct User<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Request<'a> {
+struct Asked<'a> {
     uid: &'a str,
-    kind: Kind<'a>,
-    resource: Resource<'a>,
+    kind: KindName<'a>,
+    resource: ResourceName<'a>,
     #[serde(skip_serializing_if = "str::is_empty")]
     sub_resource: &'a str,
-    request_kind: Kind<'a>,
-    request_resource: Resource<'a>,
+    request_kind: KindName<'a>,
+    request_resource: ResourceName<'a>,
     #[serde(skip_serializing_if = "str::is_empty")]
     request_sub_resource: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -106,19 +107,19 @@ struct Request<'a> {
 struct Question<'a> {
     kind: &'static str,
     api_version: &'static str,
-    request: Request<'a>,
+    request: Asked<'a>,
 }
 
-fn kind(endpoint: &Endpoint) -> Kind<'_> {
-    Kind {
+fn kind(endpoint: &Endpoint) -> KindName<'_> {
+    KindName {
         group: endpoint.resource().group,
         version: endpoint.face().version,
         kind: endpoint.kind(),
     }
 }
 
-fn resource(endpoint: &Endpoint) -> Resource<'_> {
-    Resource {
+fn resource(endpoint: &Endpoint) -> ResourceName<'_> {
+    ResourceName {
         group: endpoint.resource().group,
         version: endpoint.face().version,
         resource: endpoint.face().names.plural,
@@ -148,7 +149,7 @@ pub fn question(
     let question = Question {
         kind: "AdmissionReview",
         api_version: version.api_version(),
-        request: Request {
+        request: Asked {
             uid,
             kind: kind(endpoint),
             resource: resource(endpoint),
@@ -305,13 +306,12 @@ fn http_error(code: StatusCode, media_type: &str, body: &[u8]) -> String {
     match code.as_u16() {
         400 => "the server rejected our request for an unknown reason".to_owned(),
         401 => "the server has asked for the client to provide credentials".to_owned(),
-        403 | 415 => said,
         404 => "the server could not find the requested resource".to_owned(),
         405 => "the server does not allow this method on the requested resource".to_owned(),
         406 if said.is_empty() || said == "unknown" => {
             "the server was unable to respond with a content type that the client supports".to_owned()
         }
-        406 => said,
+        403 | 406 | 415 => said,
         409 => "the server reported a conflict".to_owned(),
         422 => "the server rejected our request due to an error in our request".to_owned(),
         429 => "the server has received too many requests and has asked us to try again later".to_owned(),
@@ -386,7 +386,7 @@ fn check(body: &[u8], version: ReviewVersion, uid: &str, is_mutating: bool) -> R
                 _ => {}
             }
         }
-        ReviewVersion::V1Beta1 => patch_type = "JSONPatch".to_owned(),
+        ReviewVersion::V1Beta1 => "JSONPatch".clone_into(&mut patch_type),
     }
     Ok(Answer {
         allowed: response.allowed,
@@ -430,10 +430,13 @@ pub fn denial(webhook: &str, status: Option<StatusWire>) -> ApiError {
         (message, _) => format!("{denied_by}: {message}"),
     };
     let code = u16::try_from(status.code).unwrap_or_default().max(400);
-    ApiError::rejected(code, status.reason, message, status.details)
+    ApiError::rejected(code, &status.reason, message, status.details)
 }
 
 /// Reads arbitrary answers, for the fuzzer: whatever it is, reading ends, and a denial is a response that can be sent.
+///
+/// # Panics
+/// If it is not.
 pub fn fuzz_read(bytes: &[u8]) {
     for is_mutating in [false, true] {
         for version in [ReviewVersion::V1, ReviewVersion::V1Beta1] {

@@ -224,7 +224,7 @@ fn patching(path: &str) -> fn(&mut Value, &Value) {
             patch(
                 answer,
                 &json!([{ "op": "add", "path": "/metadata/labels/by", "value": "x" }]),
-            )
+            );
         },
         "label" => |answer, request| {
             if request["object"].is_object() {
