@@ -4,6 +4,8 @@
 //! YAML file that `--config` names. A flag overrides the environment, which overrides the file, which overrides the
 //! default.
 
+mod neighbours;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +17,11 @@ use clap::{ArgAction, Parser, ValueEnum};
 use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::names::AllowedNames;
 
+pub use self::neighbours::BridgeConfig;
+use self::neighbours::NeighbourFlags;
 use crate::access::DEFAULT_OPEN_PATHS;
+use crate::descheduling::annotations::Annotated;
+use crate::descheduling::nominations;
 use crate::leader::ElectionTiming;
 use crate::nodemaintenance::model::StaticPods;
 use crate::request_labels::RequestLabels;
@@ -33,8 +39,8 @@ pub struct Config {
     pub address: SocketAddr,
     /// The paths that anybody may read; others need a token of a user who may get them.
     pub open_paths: Vec<String>,
-    /// The serving certificate of health and metrics; `None` creates a self-signed one.
-    pub certificate: Option<CertificateFiles>,
+    /// The certificates of the secure port.
+    pub tls: TlsFiles,
     /// Logging.
     pub log: LogConfig,
     /// How long finished requests without a TTL of their own are kept; zero keeps them.
@@ -45,6 +51,12 @@ pub struct Config {
     pub allowed_names: AllowedNames,
     /// Which labels requests have from their pods.
     pub labels: RequestLabels,
+    /// The eviction bridge; `None` if it is not served.
+    pub bridge: Option<BridgeConfig>,
+    /// Which pods get the annotations of the descheduler.
+    pub descheduler_annotations: Annotated,
+    /// What requests nominated pods; `None` if it is not served.
+    pub descheduling: Option<nominations::Options>,
 }
 
 /// Leader election.
@@ -54,6 +66,15 @@ pub struct ElectionConfig {
     pub namespace: String,
     /// The durations of the election.
     pub timing: ElectionTiming,
+}
+
+/// The certificates of the secure port.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The serving certificate; `None` creates a self-signed one.
+    pub serving: Option<CertificateFiles>,
+    /// The authorities that sign certificates of clients, PEM; `None` asks clients for none.
+    pub client_authority: Option<PathBuf>,
 }
 
 /// Paths of a certificate and its key, both PEM.
@@ -199,7 +220,7 @@ struct Flags {
         value_name = "PATHS"
     )]
     authorization_always_allow_paths: Vec<String>,
-    /// The serving certificate of health and metrics; a self-signed one is created when absent.
+    /// The serving certificate of the secure port, read again when it changes; a self-signed one is created when absent.
     #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
     /// The key of the certificate.
@@ -238,6 +259,8 @@ struct Flags {
         value_name = "PREFIXES"
     )]
     excluded_label_prefixes: Vec<String>,
+    #[command(flatten)]
+    neighbours: NeighbourFlags,
     /// A YAML file of flags and their values.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -347,6 +370,7 @@ impl Flags {
                 ));
             }
         };
+        let neighbours = self.neighbours.validate()?;
         let path = FieldPath::new("name");
         let mut allowed_names = AllowedNames::default();
         for name in &self.allowed_reserved_names {
@@ -370,7 +394,10 @@ impl Flags {
             }),
             address: SocketAddr::new(self.bind_address, self.secure_port),
             open_paths: self.authorization_always_allow_paths,
-            certificate,
+            tls: TlsFiles {
+                serving: certificate,
+                client_authority: neighbours.client_authority,
+            },
             log: LogConfig {
                 format: self.log_format,
                 level: self.log_level,
@@ -379,6 +406,9 @@ impl Flags {
             static_pods: self.static_pods,
             allowed_names,
             labels: RequestLabels::excluding(self.excluded_label_prefixes),
+            bridge: neighbours.bridge,
+            descheduler_annotations: neighbours.descheduler_annotations,
+            descheduling: neighbours.descheduling,
         })
     }
 }
@@ -457,6 +487,22 @@ mod tests {
         assert!(config.election.is_none() && config.default_ttl.is_zero());
         assert_eq!(config.address, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.static_pods, StaticPods::Required);
+        assert_eq!(
+            (config.bridge, config.descheduler_annotations),
+            (None, Annotated::None)
+        );
+        let bridge = parse(
+            &["--eviction-bridge", "--eviction-bridge-client-ca-file=ca.pem"],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(bridge.tls.client_authority, Some(PathBuf::from("ca.pem")));
+        assert_eq!(bridge.descheduler_annotations, Annotated::Requested);
+        let bridge = bridge.bridge.unwrap();
+        assert_eq!(
+            (bridge.clients, bridge.lifetime),
+            (Some(Vec::new()), Duration::from_mins(15))
+        );
         assert!(
             config
                 .allowed_names
@@ -509,6 +555,18 @@ mod tests {
                 "--leader-elect-retry-period: must be longer than 0",
             ),
             (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
+            (
+                &["--eviction-bridge", "--eviction-bridge-client-names=apiserver"],
+                "needs --eviction-bridge-client-ca-file",
+            ),
+            (
+                &["--eviction-bridge-client-ca-file=ca.pem"],
+                "needs --eviction-bridge",
+            ),
+            (
+                &["--eviction-bridge", "--eviction-bridge-request-lifetime=59s"],
+                "must be at least 1m",
+            ),
             (&["--allowed-reserved-names=No"], "--allowed-reserved-names: "),
             (
                 &["--default-ttl-after-finished=soon"],

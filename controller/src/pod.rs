@@ -10,6 +10,11 @@ use serde::Deserialize;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// The annotation of pods whose eviction takes time, for the descheduler.
+pub const REQUEST_EVICT_ONLY: &str = "descheduler.alpha.kubernetes.io/request-evict-only";
+/// The annotation of pods whose eviction is in progress, for the descheduler.
+pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
+
 /// The taint of nodes with `spec.unschedulable`.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
@@ -133,12 +138,9 @@ impl Pod {
                     .filter(|owner| owner.controller == Some(true))
                     .collect()
             }),
-            annotations: metadata.annotations.map(|annotations| {
-                annotations
-                    .into_iter()
-                    .filter(|(key, _)| key == MIRROR_ANNOTATION || declares_interceptors(key))
-                    .collect()
-            }),
+            annotations: metadata
+                .annotations
+                .map(|annotations| annotations.into_iter().filter(|(key, _)| is_read(key)).collect()),
             ..ObjectMeta::default()
         };
         self.spec
@@ -274,6 +276,11 @@ impl PodCondition {
     fn is_ready(&self) -> bool {
         self.type_ == "Ready" && self.status == "True"
     }
+}
+
+/// Whether controllers read the annotation with this key.
+fn is_read(key: &str) -> bool {
+    [MIRROR_ANNOTATION, REQUEST_EVICT_ONLY, EVICTION_IN_PROGRESS].contains(&key) || declares_interceptors(key)
 }
 
 /// Whether somebody wrote the name of the node as a field of the pod. A scheduler binds it instead, and owns no field.

@@ -10,10 +10,12 @@
 
 mod abuse;
 mod actor;
+mod bridge;
 mod clients;
 mod conformance;
 mod control_plane;
 mod daemonsets;
+mod descheduler;
 mod drain;
 mod durability;
 mod encodings;
