@@ -62,7 +62,7 @@ lint: tools ## Checks formatting and clippy, with warnings as errors
 
 .PHONY: test
 test: tools ## Runs all tests: unit, property, crash, standalone and real-cluster suites
-	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then $(MAKE) --no-print-directory cluster-binaries neighbour-binaries; fi
+	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then $(MAKE) --no-print-directory cluster-binaries neighbour-binaries; tests/clients/gitops/build.sh >/dev/null; fi
 	@$(CARGO) build --locked --workspace --lib --bins --tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
 		$(CARGO) test --locked --workspace
@@ -81,12 +81,32 @@ histories: export DRYDOCK_HISTORY_OPERATIONS ?= 1000000
 histories: tools ## Runs a million concurrent operations with engine failures and checks every result
 	@$(CARGO) test --locked --release -p drydock-storage --test histories -- --nocapture
 
-NIGHTLY := crash histories soak fuzz
+.PHONY: faults
+faults: export DRYDOCK_FAULT_ROUNDS ?= 100
+faults: export DRYDOCK_FAULT_SEED ?= $(shell date +%s)
+faults: export DRYDOCK_FAULT_STRICT ?= 1
+faults: build ## Runs 100 rounds of faults of three servers and three members of etcd under a load that is judged
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) test --locked --release -p drydock-tests --test standalone -- \
+		etcd::faults --nocapture
+
+.PHONY: drains
+drains: export DRYDOCK_DRAIN_ROUNDS ?= 20
+drains: tools cluster-binaries ## Runs 20 drains while their parts are killed and stopped, and cancels 5000 requests in one
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked -p drydock-tests --test cluster -- faults --nocapture
+
+.PHONY: moving
+moving: export DRYDOCK_MOVED_OBJECTS ?= 150000
+moving: tools ## Moves 150,000 objects from RocksDB to etcd and back, within two minutes each
+	@$(CARGO) test --locked --release -p drydock-storage --test etcd -- many_objects_move --nocapture
+
+NIGHTLY := crash histories moving faults drains soak fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, 10 min of soak, and fuzz; continues after a failure
+nightly: ## Runs crash, histories, moving, faults, drains, 10 min of soak, and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }
@@ -107,5 +127,5 @@ fuzz: tools ## Fuzzes every parser of untrusted input for FUZZ_SECONDS each
 	done
 
 .PHONY: bench
-bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/http/main.rs
-	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http
+bench: build cluster-binaries peer-binaries ## Runs the benchmarks; options in tests/benches/{http,drain}/main.rs
+	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" $(CARGO) bench --locked -p drydock-tests --bench commit_path --bench http --bench drain

@@ -66,11 +66,24 @@ impl Authorizer {
     /// # Errors
     /// The host could not be asked: fail the request, as neither allowed nor forbidden.
     pub async fn decide(&self, review: &AccessReview) -> Result<Decision, Arc<HostError>> {
+        let decided = self.decide_with_reason(review).await;
+        decided.map(|(decision, _)| decision)
+    }
+
+    /// The same with the authorizer's reason, also for what is allowed.
+    ///
+    /// # Errors
+    /// As for [`Self::decide`].
+    pub async fn decide_with_reason(
+        &self,
+        review: &AccessReview,
+    ) -> Result<(Decision, String), Arc<HostError>> {
         let before = Instant::now();
+        let forbid = |reason: String| (Decision::Forbid(reason.clone()), reason);
         let (result, outcome) = match self.verdict(review).await {
-            Ok(AccessVerdict::Allowed(_)) => (Ok(Decision::Allow), Outcome::Allowed),
-            Ok(AccessVerdict::Denied(reason)) => (Ok(Decision::Forbid(reason)), Outcome::Denied),
-            Ok(AccessVerdict::NoOpinion(reason)) => (Ok(Decision::Forbid(reason)), Outcome::NoOpinion),
+            Ok(AccessVerdict::Allowed(reason)) => (Ok((Decision::Allow, reason)), Outcome::Allowed),
+            Ok(AccessVerdict::Denied(reason)) => (Ok(forbid(reason)), Outcome::Denied),
+            Ok(AccessVerdict::NoOpinion(reason)) => (Ok(forbid(reason)), Outcome::NoOpinion),
             Err(error) => (Err(error), Outcome::Error),
         };
         self.metrics.authorized(outcome, before.elapsed());

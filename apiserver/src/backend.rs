@@ -8,11 +8,12 @@ mod chosen;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use drydock_storage::etcd::{EtcdOpened, EtcdOptions, EtcdStore, EtcdTls};
+use drydock_storage::etcd::{EtcdNotice, EtcdOpened, EtcdOptions, EtcdStore, EtcdTls};
 use drydock_storage::rocks::{Opened, RocksStore};
 use drydock_storage::{Options, Store};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use tokio::sync::broadcast;
 
 pub use chosen::{ServerEvents, ServerStore};
 
@@ -23,6 +24,11 @@ use crate::threads;
 pub trait Backend: Store {
     /// Adds the metrics of the store to those of the server.
     fn register_metrics(&self, registry: &mut Registry);
+
+    /// Changes of the members behind the store, for people; none for an embedded store.
+    fn notices(&self) -> Option<broadcast::Receiver<EtcdNotice>> {
+        None
+    }
 
     /// For people, where backups are taken if this store takes none.
     fn backups_are_elsewhere(&self) -> Option<&'static str> {
@@ -90,6 +96,10 @@ pub(crate) const ETCD_BACKUPS: &str =
 impl Backend for EtcdStore {
     fn register_metrics(&self, registry: &mut Registry) {
         self.metrics().register(registry);
+    }
+
+    fn notices(&self) -> Option<broadcast::Receiver<EtcdNotice>> {
+        Some(Self::notices(self))
     }
 
     fn backups_are_elsewhere(&self) -> Option<&'static str> {

@@ -4,6 +4,8 @@
 //! case) or a member of the file named by `--config`. A flag overrides the environment, which overrides the file, which
 //! overrides the default. The program lists its commands; [`parse`] reads the command line of any program.
 
+mod admission;
+mod audit;
 mod error;
 mod etcd;
 mod file;

@@ -5,6 +5,7 @@
 //! at [`server`].
 
 pub mod admission;
+pub mod audit;
 pub mod authorization;
 pub mod backend;
 mod backups;
@@ -17,6 +18,7 @@ pub mod handlers;
 pub mod health;
 pub mod host;
 pub mod http;
+mod member_events;
 pub mod metrics;
 pub mod openapi;
 pub mod registry;

@@ -3,6 +3,8 @@
 //! Names and labels are those of Kubernetes API servers, so that existing dashboards work. Label values come from what
 //! the server serves and never from free text of a request, so that clients cannot create series at will.
 
+pub mod admission;
+mod audit;
 mod exposition;
 mod flow_control;
 mod labels;
@@ -18,6 +20,8 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 pub use self::{
+    admission::AdmissionMetrics,
+    audit::AuditMetrics,
     exposition::Exposition,
     flow_control::{FlowExecuting, FlowMetrics, FlowWaiting},
     labels::{Outcome, RequestLabels, ServedResource},
@@ -83,6 +87,8 @@ pub struct Metrics {
     authorization_calls: Family<CallLabels, Counter>,
     authorization_call_seconds: Histograms<CallLabels>,
     flow: FlowMetrics,
+    audit: AuditMetrics,
+    admission: AdmissionMetrics,
 }
 
 impl fmt::Debug for Metrics {
@@ -126,6 +132,8 @@ impl Metrics {
             authorization_calls: new(r, "apiserver_delegated_authz_request", "Access reviews asked of the host"),
             authorization_call_seconds: histograms(r, "apiserver_delegated_authz_request_duration_seconds", "Time of access reviews", CALL_SECONDS),
             flow: FlowMetrics::register(r),
+            audit: AuditMetrics::register(r),
+            admission: AdmissionMetrics::register(r),
         }
     }
 
@@ -135,10 +143,22 @@ impl Metrics {
         RequestLabels::of(&self.served, info, dry_run)
     }
 
+    /// The metrics of the audit log.
+    #[must_use]
+    pub fn audit(&self) -> &AuditMetrics {
+        &self.audit
+    }
+
     /// The metrics of flow control.
     #[must_use]
     pub fn flow(&self) -> &FlowMetrics {
         &self.flow
+    }
+
+    /// The metrics of admission.
+    #[must_use]
+    pub fn admission(&self) -> &AdmissionMetrics {
+        &self.admission
     }
 
     /// Counts a request with a response. `bytes` is the size of the body if known.

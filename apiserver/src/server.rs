@@ -21,7 +21,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission;
+use crate::admission::cluster_policy::ClusterPolicy;
+use crate::admission::{self, EnabledPlugins, PluginName};
+use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
 use crate::backups::Backups;
@@ -36,6 +38,7 @@ use crate::host::{Host, HostError};
 use crate::http::listener::Listener;
 use crate::http::shutdown::Stages;
 use crate::http::tls::{CertificateSource, Tls, TlsError};
+use crate::member_events;
 use crate::metrics::{Exposition, Metrics, ServedResource};
 use crate::registry::admission::Admission;
 use crate::registry::attributes;
@@ -76,6 +79,9 @@ pub enum RunError {
         /// The version.
         version: &'static str,
     },
+    /// The audit log cannot be started.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] backend::OpenError),
@@ -139,6 +145,7 @@ pub async fn serve(config: ServeConfig) -> Result<(), RunError> {
         host: Arc::<KubeHost>::clone(&host),
         certificate: CertificateSource::Files { certificate, key },
         resources,
+        plugins: config.plugins,
         extend: Box::new(|_, _| Extended::default()),
     };
     base.serve(config.server, store, parts).await?;
@@ -185,6 +192,8 @@ pub struct ServerParts<S: Store> {
     pub certificate: CertificateSource,
     /// Everything that is served.
     pub resources: Vec<Arc<Resource>>,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Called once the listener is bound.
     pub extend: Extend<S>,
 }
@@ -267,10 +276,12 @@ impl Base {
             host,
             certificate,
             resources,
+            plugins,
             extend,
         } = parts;
         store.register_metrics(&mut self.registry);
-        let access = self.access(&host, &config)?;
+        let auditor = self.auditor(&config).await?;
+        let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
         let listener = Listener::bind(config.address)
@@ -287,7 +298,7 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let (health, filled) = self.health(&store, &host);
+        let (health, filled) = self.health(&store, &host, &access.admission);
         let mut tasks = JoinSet::new();
         tasks.spawn(run_once_filled(
             caches.clone(),
@@ -296,6 +307,10 @@ impl Base {
             self.stages.stopped().clone(),
         ));
         tasks.spawn(end_watches(caches, self.stages.ending().clone()));
+        if let Some(notices) = store.notices() {
+            let stopped = self.stages.stopped().clone();
+            tasks.spawn(member_events::run(notices, Arc::clone(&host), stopped));
+        }
 
         let catalog = Catalog::new(resources);
         let api = Api::new(catalog, stores, extensions, Arc::clone(&self.clock));
@@ -310,6 +325,7 @@ impl Base {
         let chain = Chain::new(ChainParts {
             authenticator: Authenticator::new(access.reviews, Arc::clone(&self.clock), self.metrics.clone()),
             authorizer: access.authorizer,
+            auditor: auditor.clone(),
             anonymous: AnonymousAccess::OpenPaths,
             limits: config.limits,
             request_timeout: config.request_timeout,
@@ -326,12 +342,31 @@ impl Base {
         self.stages.stop(config.shutdown_delay).await;
         while tasks.join_next().await.is_some() {}
         while feeders.join_next().await.is_some() {}
+        if let Some(auditor) = auditor {
+            auditor.close().await;
+        }
         store.close(CLOSE_GRACE).await.map_err(RunError::Close)?;
         tracing::info!("stopped");
         ended
     }
 
-    fn access(&self, host: &Arc<dyn Host>, config: &ServerConfig) -> Result<Access, RunError> {
+    /// The audit log, if there is a policy.
+    async fn auditor(&self, config: &ServerConfig) -> Result<Option<Arc<Auditor>>, RunError> {
+        let Some(settings) = &config.audit else {
+            return Ok(None);
+        };
+        let metrics = self.metrics.audit().clone();
+        Ok(Some(
+            Auditor::start(settings, Arc::clone(&self.clock), metrics).await?,
+        ))
+    }
+
+    fn access(
+        &self,
+        host: &Arc<dyn Host>,
+        plugins: &EnabledPlugins,
+        config: &ServerConfig,
+    ) -> Result<Access, RunError> {
         let reviews = Reviews::new(Arc::clone(host), config.review_ttls)
             .map_err(|_| RunError::Machine("randomness"))?;
         let reviews = Arc::new(reviews);
@@ -341,11 +376,16 @@ impl Base {
             self.metrics.clone(),
         ));
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
-        let admission = Arc::new(admission::Chain::new(
-            Arc::clone(host),
-            Arc::clone(&authorizer),
-            own_node,
-        ));
+        let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
+            .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
+            .enforcing_owner_references(plugins.has(PluginName::OwnerReferencesPermissionEnforcement))
+            .with_policy(ClusterPolicy::of_host(
+                host,
+                Arc::clone(&self.clock),
+                self.metrics.admission().clone(),
+                plugins,
+            ));
+        let admission = Arc::new(admission);
         Ok(Access {
             reviews,
             authorizer,
@@ -396,11 +436,17 @@ impl Base {
     }
 
     /// The health checks, and the mark to set when the caches are filled.
-    fn health<S: Backend>(&self, store: &S, host: &Arc<dyn Host>) -> (Health, Mark) {
+    fn health<S: Backend>(
+        &self,
+        store: &S,
+        host: &Arc<dyn Host>,
+        admission: &Arc<admission::Chain>,
+    ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
         let (ready, store) = (store.clone(), store.clone());
-        let (host, unready) = (Arc::clone(host), self.stages.unready().clone());
+        let (host, admission) = (Arc::clone(host), Arc::clone(admission));
+        let unready = self.stages.unready().clone();
         let health = health
             .check("etcd", Scope::Live, move || match store.health() {
                 StoreHealth::Failed(reason) => Err(reason),
@@ -412,10 +458,12 @@ impl Base {
                 StoreHealth::Ready | StoreHealth::ReadOnly(_) => Ok(()),
             })
             .check("informer-sync", Scope::Ready, move || {
-                if host.is_synced() {
-                    Ok(())
-                } else {
-                    Err("the host's objects are not loaded yet".to_owned())
+                if !host.is_synced() {
+                    return Err("the host's namespaces or nodes are not loaded yet".to_owned());
+                }
+                match admission.not_loaded() {
+                    missing if missing.is_empty() => Ok(()),
+                    missing => Err(format!("not loaded yet: {}", missing.join("; "))),
                 }
             })
             .check("shutdown", Scope::Ready, move || {

@@ -5,6 +5,7 @@
 //! default.
 
 mod neighbours;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use drydock_machinery::names::AllowedNames;
 
 pub use self::neighbours::BridgeConfig;
 use self::neighbours::NeighbourFlags;
+pub use self::tls::{CertificateFiles, TlsFiles};
 use crate::access::DEFAULT_OPEN_PATHS;
 use crate::descheduling::annotations::Annotated;
 use crate::descheduling::nominations;
@@ -47,6 +49,8 @@ pub struct Config {
     pub default_ttl: Duration,
     /// Whether static pods count against `Drained`.
     pub static_pods: StaticPods,
+    /// How long the watch of a kind may fail before the leader gives up the Lease.
+    pub watch_failure_deadline: Duration,
     /// Which reserved names interceptors may have.
     pub allowed_names: AllowedNames,
     /// Which labels requests have from their pods.
@@ -66,24 +70,6 @@ pub struct ElectionConfig {
     pub namespace: String,
     /// The durations of the election.
     pub timing: ElectionTiming,
-}
-
-/// The certificates of the secure port.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The serving certificate; `None` creates a self-signed one.
-    pub serving: Option<CertificateFiles>,
-    /// The authorities that sign certificates of clients, PEM; `None` asks clients for none.
-    pub client_authority: Option<PathBuf>,
-}
-
-/// Paths of a certificate and its key, both PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateFiles {
-    /// The certificate chain, leaf first.
-    pub certificate: PathBuf,
-    /// The private key.
-    pub key: PathBuf,
 }
 
 /// Logging.
@@ -200,6 +186,14 @@ struct Flags {
         value_name = "DURATION"
     )]
     leader_elect_retry_period: GoDuration,
+    /// How long the watch of a kind may fail before the leader gives up the Lease and the process ends.
+    #[arg(
+        long,
+        env = "DRYDOCK_WATCH_FAILURE_DEADLINE",
+        default_value = "2m",
+        value_name = "DURATION"
+    )]
+    watch_failure_deadline: GoDuration,
     /// The address health and metrics are served on, over HTTPS.
     #[arg(long, env = "DRYDOCK_BIND_ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), value_name = "IP")]
     bind_address: IpAddr,
@@ -360,6 +354,9 @@ impl Flags {
             retry_period: self.leader_elect_retry_period.0,
         };
         check_timing(timing)?;
+        if self.watch_failure_deadline.0.is_zero() {
+            return Err(invalid("watch-failure-deadline", "must be longer than 0"));
+        }
         let certificate = match (self.tls_cert_file, self.tls_private_key_file) {
             (Some(certificate), Some(key)) => Some(CertificateFiles { certificate, key }),
             (None, None) => None,
@@ -404,6 +401,7 @@ impl Flags {
             },
             default_ttl: self.default_ttl_after_finished.0,
             static_pods: self.static_pods,
+            watch_failure_deadline: self.watch_failure_deadline.0,
             allowed_names,
             labels: RequestLabels::excluding(self.excluded_label_prefixes),
             bridge: neighbours.bridge,
@@ -553,6 +551,10 @@ mod tests {
             (
                 &["--leader-elect-retry-period=0"],
                 "--leader-elect-retry-period: must be longer than 0",
+            ),
+            (
+                &["--watch-failure-deadline=0"],
+                "--watch-failure-deadline: must be longer than 0",
             ),
             (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
             (

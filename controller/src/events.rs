@@ -1,8 +1,13 @@
 //! Kubernetes Events about requests, maintenances, pods and nodes. They are written in the background; an Event that
 //! equals an earlier one is published once an hour at most, so that heartbeats and retries do not flood the API. An
 //! Event that could not be written does not count as published.
+//!
+//! The course of a drain is told in the status of requests and maintenances. Events about the usual course of pods and
+//! requests are published at a limited rate, so that a large drain does not cost the host more Events than evictions.
+//! Warnings, and what concerns nodes and maintenances, are not limited.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,6 +36,10 @@ const MAX_REMEMBERED: usize = 50_000;
 const MAX_NAME_PREFIX: usize = 200;
 /// The longest note that the API accepts, in bytes.
 const MAX_NOTE: usize = 1024;
+/// How many Events about the usual course of pods and requests are published at once.
+const USUAL_BURST: f64 = 200.0;
+/// How many of them are published a second after that.
+const USUAL_RATE: f64 = 10.0;
 /// The deadline of one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -104,11 +113,35 @@ pub fn node_reference(name: &str) -> ObjectReference {
     }
 }
 
-/// What makes two Events equal: UID and name of the object, reason, note.
-type EventKey = (String, String, &'static str, String);
+/// The hash of what makes two Events equal: UID and name of the object, reason, note. Two Events of the same hash cost
+/// one of them.
+type EventKey = u64;
 
 /// When Events were last published.
 type Published = Arc<Mutex<HashMap<EventKey, Timestamp>>>;
+
+/// How many Events about the usual course may be published now: a bucket of tokens.
+#[derive(Debug, Default)]
+struct UsualRate {
+    used: f64,
+    at: Option<Timestamp>,
+}
+
+impl UsualRate {
+    /// Takes a token; `false` when there is none.
+    fn take(&mut self, now: Timestamp) -> bool {
+        let passed = self
+            .at
+            .replace(now)
+            .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+        self.used = (self.used - passed.max(0.0) * USUAL_RATE).max(0.0);
+        let is_free = self.used + 1.0 <= USUAL_BURST;
+        if is_free {
+            self.used += 1.0;
+        }
+        is_free
+    }
+}
 
 /// An Event that waits to be written.
 #[derive(Debug)]
@@ -132,6 +165,8 @@ pub struct EventRecorder {
     clock: Arc<dyn Clock>,
     queue: mpsc::Sender<QueuedEvent>,
     published: Published,
+    hasher: RandomState,
+    usual: Arc<Mutex<UsualRate>>,
     instance: Arc<str>,
     serial: Arc<AtomicU64>,
 }
@@ -145,24 +180,29 @@ impl EventRecorder {
             clock,
             queue,
             published: Arc::default(),
+            hasher: RandomState::new(),
+            usual: Arc::default(),
             instance: instance.into(),
             serial: Arc::default(),
         };
         (recorder, queued)
     }
 
-    /// Queues an Event about an object, unless an equal one was published within the last hour. Never blocks.
+    /// Queues an Event about an object, unless an equal one was published within the last hour, or it tells the usual
+    /// course of a pod or request and too many have. Never blocks.
     pub fn publish(&self, regarding: &ObjectReference, content: EventContent) {
         let now = self.clock.now();
-        let key = (
-            regarding.uid.clone().unwrap_or_default(),
-            regarding.name.clone().unwrap_or_default(),
+        let key = self.hasher.hash_one((
+            regarding.uid.as_deref(),
+            regarding.name.as_deref(),
             content.reason,
-            content.note.clone(),
-        );
-        if !self.remember(key.clone(), now) {
+            &content.note,
+        ));
+        let is_usual = content.event_type == EventType::Normal && regarding.namespace.is_some();
+        if self.is_published(key, now) || (is_usual && !lock(&self.usual).take(now)) {
             return;
         }
+        self.remember(key, now);
         let queued = QueuedEvent {
             event: self.event(regarding, content, now),
             key,
@@ -176,23 +216,21 @@ impl EventRecorder {
         }
     }
 
-    /// Remembers an Event; `false` when an equal one was published within the last hour.
-    fn remember(&self, key: EventKey, now: Timestamp) -> bool {
+    /// Whether an equal Event was published within the last hour.
+    fn is_published(&self, key: EventKey, now: Timestamp) -> bool {
+        let published = lock(&self.published);
+        published.get(&key).is_some_and(|at| *at > oldest(now))
+    }
+
+    fn remember(&self, key: EventKey, now: Timestamp) {
         let mut published = lock(&self.published);
-        let oldest = now.checked_sub(DEDUPLICATION_PERIOD).unwrap_or(Timestamp::MIN);
         if published.len() >= MAX_REMEMBERED {
-            published.retain(|_, at| *at > oldest);
+            published.retain(|_, at| *at > oldest(now));
         }
         if published.len() >= MAX_REMEMBERED {
             published.clear();
         }
-        match published.get(&key) {
-            Some(at) if *at > oldest => false,
-            _ => {
-                published.insert(key, now);
-                true
-            }
-        }
+        published.insert(key, now);
     }
 
     fn event(&self, regarding: &ObjectReference, content: EventContent, now: Timestamp) -> Event {
@@ -230,6 +268,11 @@ impl EventRecorder {
             ..Event::default()
         }
     }
+}
+
+/// Events that were published before do not count any more.
+fn oldest(now: Timestamp) -> Timestamp {
+    now.checked_sub(DEDUPLICATION_PERIOD).unwrap_or(Timestamp::MIN)
 }
 
 /// Writes queued Events to the host cluster. After cancellation it writes what is still queued; the caller bounds how
@@ -307,6 +350,35 @@ mod tests {
         while queued.try_recv().is_ok() {}
         recorder.publish(&node, content("late"));
         assert_eq!(queued.try_recv().unwrap().event.note.unwrap(), "late");
+    }
+
+    #[test]
+    fn usual_course_of_pods_is_published_at_a_limited_rate_and_all_else_at_once() {
+        let clock = clock_at(0);
+        let (recorder, mut queued) = EventRecorder::new(Arc::clone(&clock) as Arc<dyn Clock>, "me");
+        let mut serial = 0;
+        let mut publish = |event_type: EventType, namespace: Option<&str>, count: usize| {
+            let regarding = ObjectReference {
+                namespace: namespace.map(str::to_owned),
+                ..node_reference("one")
+            };
+            for _ in 0..count {
+                serial += 1;
+                let content = EventContent {
+                    event_type,
+                    ..content(&serial.to_string())
+                };
+                recorder.publish(&regarding, content);
+            }
+            std::iter::from_fn(|| queued.try_recv().ok()).count()
+        };
+        assert_eq!(publish(EventType::Normal, Some("shop"), 300), 200);
+        assert_eq!(publish(EventType::Warning, Some("shop"), 300), 300);
+        assert_eq!(publish(EventType::Normal, None, 300), 300);
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(publish(EventType::Normal, Some("shop"), 300), 20);
+        clock.advance(Duration::from_hours(1));
+        assert_eq!(publish(EventType::Normal, Some("shop"), 300), 200);
     }
 
     #[tokio::test]

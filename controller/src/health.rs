@@ -23,7 +23,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// The health of a process that is ready from when the stores are synced until `shutdown` is cancelled.
+    /// The health of a process that is ready while the stores are synced and their watches work, until `shutdown` is
+    /// cancelled.
     #[must_use]
     pub fn new(stores: Stores, metrics: Metrics, access: Arc<Access>, shutdown: CancellationToken) -> Self {
         Self {
@@ -43,18 +44,14 @@ impl Health {
             // The process exits when a part of it ends, so a response proves liveness.
             "/livez" => (StatusCode::OK, TEXT, "ok".to_owned()),
             "/readyz" | "/healthz" => {
-                let unsynced = self.stores.unsynced();
-                if self.shutdown.is_cancelled() {
-                    (
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        TEXT,
-                        "shutting down\n".to_owned(),
-                    )
-                } else if unsynced.is_empty() {
-                    (StatusCode::OK, TEXT, "ok".to_owned())
+                let not_ready = if self.shutdown.is_cancelled() {
+                    Some("shutting down".to_owned())
                 } else {
-                    let text = format!("waiting for the initial list of {}\n", unsynced.join(", "));
-                    (StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+                    self.stores.not_ready()
+                };
+                match not_ready {
+                    None => (StatusCode::OK, TEXT, "ok".to_owned()),
+                    Some(text) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{text}\n")),
                 }
             }
             "/metrics" => {
@@ -91,10 +88,45 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::access::tests::host;
-    use crate::fixtures::clock_at;
+    use crate::fixtures::{clock_at, empty_stores};
     use crate::stores::Informers;
+    use crate::watch_metrics::WatchFailures;
+
+    #[tokio::test(start_paused = true)]
+    async fn process_whose_watch_fails_is_not_ready_and_names_it() {
+        let stores = empty_stores();
+        let access = Arc::new(Access::new(host(), Vec::new(), clock_at(0)));
+        let metrics = Metrics::default();
+        metrics.register_collector(WatchFailures(stores.clone()));
+        let health = Health::new(stores.clone(), metrics, access, CancellationToken::new());
+        let ready = || health.respond(&Method::GET, "/readyz");
+        assert_eq!(ready().0, StatusCode::OK);
+        stores
+            .nodes
+            .health()
+            .failed("nodes is forbidden (403)".to_owned());
+        assert_eq!(ready().0, StatusCode::OK, "a server may be restarting");
+        tokio::time::advance(Duration::from_secs(12)).await;
+        let (status, _, text) = ready();
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            text,
+            "the watch of nodes has failed for 12 s: nodes is forbidden (403)\n"
+        );
+        let text = health.respond(&Method::GET, "/metrics").2;
+        for line in [
+            "drydock_controller_watch_failing_seconds{resource=\"nodes\"} 12.0",
+            "drydock_controller_watch_failing_seconds{resource=\"pods\"} 0.0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        stores.nodes.health().delivered();
+        assert_eq!(ready().0, StatusCode::OK);
+    }
 
     #[tokio::test]
     async fn process_is_ready_from_synced_stores_until_shutdown() {

@@ -10,10 +10,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::watch_health::{WatchFailure, WatchHealth, observed_client};
 
 /// The longest pause between two events of a streamed list. A server without streaming lists may respond with a plain
 /// watch, which never marks the end of the list.
@@ -37,6 +39,7 @@ pub fn key_of<K: Resource>(object: &K) -> ObjectKey {
 pub struct Store<K> {
     objects: Arc<RwLock<Objects<K>>>,
     synced: watch::Receiver<bool>,
+    health: Arc<WatchHealth>,
 }
 
 impl<K> Clone for Store<K> {
@@ -44,6 +47,7 @@ impl<K> Clone for Store<K> {
         Self {
             objects: Arc::clone(&self.objects),
             synced: self.synced.clone(),
+            health: Arc::clone(&self.health),
         }
     }
 }
@@ -75,10 +79,22 @@ impl<K> Store<K> {
         self.read(|objects| objects.values().flat_map(HashMap::values).cloned().collect())
     }
 
+    /// Whether there is no object.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.read(|objects| objects.values().all(HashMap::is_empty))
+    }
+
     /// Whether the initial list is complete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
+    }
+
+    /// The failure of the watch that fills the store, unless it works.
+    #[must_use]
+    pub fn failure(&self) -> Option<WatchFailure> {
+        self.health.failure()
     }
 
     /// Waits until the initial list is complete. Never returns if the informer ended before.
@@ -105,7 +121,13 @@ impl<K: Resource> Store<K> {
         Self {
             objects: Arc::new(RwLock::new(objects)),
             synced: watch::channel(true).1,
+            health: Arc::default(),
         }
+    }
+
+    /// The state of its watch.
+    pub(crate) fn health(&self) -> &WatchHealth {
+        &self.health
     }
 
     /// Puts an object into the store, and returns the one before.
@@ -151,6 +173,7 @@ type ChangeHandler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 pub struct Informer<K> {
     objects: Arc<RwLock<Objects<K>>>,
     synced: watch::Sender<bool>,
+    health: Arc<WatchHealth>,
     handlers: Vec<ChangeHandler<K>>,
     /// Drops fields that no controller reads.
     trim: fn(&mut K),
@@ -182,13 +205,16 @@ where
     pub fn new(trim: fn(&mut K)) -> (Self, Store<K>) {
         let objects = Arc::new(RwLock::new(HashMap::new()));
         let (synced, seen) = watch::channel(false);
+        let health = Arc::<WatchHealth>::default();
         let store = Store {
             objects: Arc::clone(&objects),
             synced: seen,
+            health: Arc::clone(&health),
         };
         let informer = Self {
             objects,
             synced,
+            health,
             handlers: Vec::new(),
             trim,
             list: HashMap::new(),
@@ -202,7 +228,8 @@ where
     }
 
     /// Watches until cancelled. The initial list is streamed, or paged where the server does not stream lists.
-    pub async fn run(mut self, api: Api<K>, cancel: CancellationToken) {
+    pub async fn run(mut self, client: Client, cancel: CancellationToken) {
+        let api = Api::all(observed_client(client, Arc::clone(&self.health)));
         let streaming = watcher::Config::default().streaming_lists();
         match self.watch(&api, streaming, &cancel, true).await {
             WatchEnd::Cancelled => return,
@@ -234,6 +261,9 @@ where
                 Some(Ok(event)) => {
                     is_listed |= matches!(event, Event::InitDone);
                     is_listing = !is_listed;
+                    if !matches!(event, Event::Init | Event::InitApply(_)) {
+                        self.health.delivered();
+                    }
                     self.apply(event.modify(self.trim));
                 }
                 Some(Err(error)) => {
@@ -243,6 +273,7 @@ where
                     }
                     let error = summary(&error);
                     tracing::warn!(kind = %K::kind(&()), error, "watch interrupted");
+                    self.health.failed(error);
                 }
                 None => return WatchEnd::Cancelled,
             }
@@ -349,10 +380,11 @@ mod tests {
     use crate::pod::Pod;
     use serde_json::json;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn lists_replace_the_store_at_once_and_handlers_get_the_differences() {
-        let (mut informer, store) = Informer::<Pod>::new(Pod::trim);
+        let (mut informer, store) = Informer::<Pod>::new(|_| {});
         let changes = Arc::new(Mutex::new(Vec::new()));
         informer.add_handler({
             let changes = Arc::clone(&changes);
@@ -413,9 +445,9 @@ mod tests {
                 },
             )
         });
-        let (informer, store) = Informer::<Pod>::new(Pod::trim);
+        let (informer, store) = Informer::<Pod>::new(|_| {});
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(informer.run(Api::all(clients.host), cancel.clone()));
+        let running = tokio::spawn(informer.run(clients.host, cancel.clone()));
         store.wait_until_synced().await;
         assert!(store.get("shop", "a").is_some());
         cancel.cancel();
@@ -425,5 +457,76 @@ mod tests {
             received[0].query.contains("sendInitialEvents"),
             "a streaming list is requested first"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_that_is_refused_for_good_is_told_with_its_cause_until_it_is_allowed_again() {
+        let is_refused = Arc::new(AtomicBool::new(true));
+        let (clients, _) = api_double({
+            let is_refused = Arc::clone(&is_refused);
+            move |request: &ReceivedRequest| {
+                if is_refused.load(Ordering::SeqCst) {
+                    return failure(403, "Forbidden", "pods is forbidden", json!({}));
+                }
+                if request.query.contains("sendInitialEvents") {
+                    return failure(422, "Invalid", "sendInitialEvents: Forbidden", json!({}));
+                }
+                let page = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": []});
+                (200, page)
+            }
+        });
+        let (informer, store) = Informer::<Pod>::new(|_| {});
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(informer.run(clients.host, cancel.clone()));
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        let failure = store.failure().unwrap();
+        assert!(failure.lasting > Duration::from_mins(4), "{failure:?}");
+        assert!(failure.cause.contains("pods is forbidden"), "{failure:?}");
+        is_refused.store(false, Ordering::SeqCst);
+        store.wait_until_synced().await;
+        // The double ends each watch with an error, so it fails again: since now.
+        let lasting = store.failure().map_or(Duration::ZERO, |failure| failure.lasting);
+        assert!(lasting < Duration::from_secs(1), "{lasting:?}");
+        cancel.cancel();
+        running.await.unwrap();
+    }
+
+    /// The server accepts a watch from a version that it has not reached, and would deliver nothing.
+    #[tokio::test(start_paused = true)]
+    async fn store_that_was_emptied_is_listed_anew() {
+        let is_emptied = Arc::new(AtomicBool::new(false));
+        let (clients, _) = api_double({
+            let is_emptied = Arc::clone(&is_emptied);
+            move |request: &ReceivedRequest| {
+                if request.query.contains("sendInitialEvents") {
+                    return failure(422, "Invalid", "sendInitialEvents: Forbidden", json!({}));
+                }
+                if request.query.contains("watch=true") {
+                    // It ends without an event.
+                    return (200, json!(null));
+                }
+                let (version, items) = if is_emptied.load(Ordering::SeqCst) {
+                    ("3", json!([]))
+                } else {
+                    ("50", json!([{"metadata": {"name": "a", "namespace": "shop"}}]))
+                };
+                let metadata = json!({"resourceVersion": version});
+                (
+                    200,
+                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": metadata, "items": items}),
+                )
+            }
+        });
+        let (informer, store) = Informer::<Pod>::new(|_| {});
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(informer.run(clients.host, cancel.clone()));
+        store.wait_until_synced().await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(store.get("shop", "a").is_some());
+        is_emptied.store(true, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(store.all().is_empty());
+        cancel.cancel();
+        running.await.unwrap();
     }
 }

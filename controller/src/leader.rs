@@ -7,6 +7,8 @@
 //!    └────────── not renewed within the renew deadline ──────┘
 //! ```
 //!
+//! A process that cannot act is no candidate, and a leader that can act no more gives the Lease up.
+//!
 //! A follower measures the expiry of the Lease from when it observed the last change: clocks of different machines are
 //! never compared. All durations are monotonic, so setting a clock changes nothing. Each renewal opens the
 //! [`LeaseFence`] for the renew deadline, counted from before the renewal was sent.
@@ -58,6 +60,8 @@ pub enum LeadershipEnd {
     Cancelled,
     /// The Lease could not be renewed in time, or another candidate acquired it.
     Lost,
+    /// This process cannot act any more, and gives up the Lease.
+    GivenUp,
 }
 
 /// One candidate of the election.
@@ -197,10 +201,30 @@ impl Election {
         }
     }
 
-    /// Tries until this candidate holds the Lease; `false` when cancelled before.
-    pub async fn acquire(&mut self, cancel: &CancellationToken) -> bool {
+    /// Tries until this candidate holds the Lease; `false` when cancelled before. It does not try while `why_not` names a
+    /// reason why this process could not act.
+    pub async fn acquire(
+        &mut self,
+        why_not: impl Fn() -> Option<String>,
+        cancel: &CancellationToken,
+    ) -> bool {
         let mut known_leader = None;
+        let mut is_candidate = true;
         loop {
+            let reason = why_not();
+            let is_able = reason.is_none();
+            match (reason, is_candidate) {
+                (Some(reason), true) => tracing::warn!(reason, "not a candidate for the lease"),
+                (None, false) => tracing::info!("a candidate for the lease again"),
+                _ => {}
+            }
+            is_candidate = is_able;
+            if !is_able {
+                tokio::select! {
+                    () = cancel.cancelled() => return false,
+                    () = tokio::time::sleep(self.timing.retry_period) => continue,
+                }
+            }
             let leadership = tokio::select! {
                 () = cancel.cancelled() => return false,
                 leadership = self.try_acquire_or_renew() => leadership,
@@ -418,7 +442,7 @@ mod tests {
         let api = LeaseApi::new();
         let mut a = api.candidate("a");
         let cancel = CancellationToken::new();
-        assert!(a.acquire(&cancel).await);
+        assert!(a.acquire(|| None, &cancel).await);
         let start = Instant::now();
         api.state.lock().unwrap().is_unavailable = true;
         assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Lost);
@@ -435,7 +459,7 @@ mod tests {
         let api = LeaseApi::new();
         let (mut a, mut b) = (api.candidate("a"), api.candidate("b"));
         let cancel = CancellationToken::new();
-        assert!(a.acquire(&cancel).await);
+        assert!(a.acquire(|| None, &cancel).await);
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), following("a"));
         let fence = Arc::clone(&a.fence);
         let stopped = {
@@ -469,14 +493,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn process_that_cannot_act_is_no_candidate() {
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
+        let cancel = CancellationToken::new();
+        let able_from = Instant::now() + Duration::from_secs(60);
+        let why_not = || (Instant::now() < able_from).then(|| "a watch fails".to_owned());
+        assert!(a.acquire(why_not, &cancel).await);
+        assert!(Instant::now() >= able_from);
+        cancel.cancel();
+        let mut b = api.candidate("b");
+        assert!(!b.acquire(|| Some("a watch fails".to_owned()), &cancel).await);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn cancellation_ends_leadership_and_candidacy() {
         let api = LeaseApi::new();
         let mut a = api.candidate("a");
         let cancel = CancellationToken::new();
-        assert!(a.acquire(&cancel).await);
+        assert!(a.acquire(|| None, &cancel).await);
         cancel.cancel();
         assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Cancelled);
         let mut b = api.candidate("b");
-        assert!(!b.acquire(&cancel).await);
+        assert!(!b.acquire(|| None, &cancel).await);
     }
 }

@@ -14,7 +14,7 @@
 //! ```text
 //! server                                                          builds the process, runs and stops it
 //! endpoints                                                       what the secure port serves
-//! health, object_counts                                           probes; metrics that count objects
+//! health, object_counts, watch_metrics                            probes; metrics computed from the stores
 //! bridge                                                          evictions by others become requests
 //! listener                                                        the secure port: TLS and connections
 //! config                                                          flags, environment, file
@@ -27,7 +27,8 @@
 //! context                                                         what all controllers share
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events, transport                 watches, queues, leader election, Events, the fence of writes
-//! api, pod, metrics, deadline_queue, lease_fence, server_time     API calls, the pod type, metrics, timers, clocks
+//! api, pod, metrics, deadline_queue, lease_fence, server_time,    API calls, the pod type, metrics, timers, clocks,
+//! watch_health                                                    whether watches work
 //! backoff, conditions, rejection, request_labels                  retry delays, conditions and messages, labels
 //! token_bucket, sync                                              limits of rates, locks
 //! ```
@@ -37,8 +38,9 @@
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts ▶ blocked ▶ snapshot ▶ refusal, interceptors ▶
 //!                    budget, reason; broker
-//! nodemaintenance    act ▶ act::requests, pace; observe ▶ recovery, index ▶ request_facts ▶ model ▶ node_state ▶
-//!                    drain_plan, successor, replacement, shared
+//! nodemaintenance    act ▶ act::requests, act::freshness ▶ observe; act ▶ act::completion, act::announcements, pace
+//!                    observe ▶ components, recovery, index ▶ request_facts ▶ model ▶ node_state ▶ drain_plan, successor,
+//!                    replacement, shared
 //!                    plan ▶ plan::requests, plan::report ▶ plan::holds, plan::blockers ▶ plan::progress ▶
 //!                    plan::returning ▶ model
 //! ```
@@ -48,7 +50,7 @@
 //! - Pure code has no clock.
 //! - Nothing is decided before every initial list is complete.
 //! - Every decision is made from stored objects, so a crash between any two steps changes nothing.
-//! - Nothing is written without the Lease.
+//! - Nothing is written without the Lease, and a process whose watches fail does not keep it.
 //! - No pod is evicted before the intent is written to its request, under the version that was decided on.
 
 pub mod access;
@@ -85,4 +87,6 @@ mod sync;
 pub mod temporary_requests;
 pub mod token_bucket;
 pub mod transport;
+pub mod watch_health;
+pub mod watch_metrics;
 pub mod work_queue;

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use drydock_controller::config::{Config, ConfigError};
 use drydock_controller::server;
 
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     if rustls::crypto::aws_lc_rs::default_provider()
         .install_default()

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use drydock_machinery::interceptors::declares_interceptors;
 use drydock_proto::kinds::nodemaintenance::{DRAIN_TAINT, DRAIN_TAINT_EFFECT};
 use k8s_openapi::api::core::v1::Toleration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
@@ -20,19 +21,117 @@ const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 /// A pod, reduced to the fields that controllers read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(from = "SentPod")]
 pub struct Pod {
-    /// Standard object metadata.
-    #[serde(default)]
+    /// Standard object metadata: what controllers read.
     pub metadata: ObjectMeta,
     /// The spec.
-    #[serde(default)]
     pub spec: PodSpec,
     /// The status.
-    #[serde(default)]
     pub status: PodStatus,
-    /// Whether whoever created it named its node, so that no scheduler placed it. Set by [`Pod::trim`].
-    #[serde(skip)]
+    /// Whether whoever created it named its node, so that no scheduler placed it.
     pub is_placed_by_creator: bool,
+}
+
+/// A pod as sent: what is read of it. Everything else is skipped without being decoded.
+#[derive(Deserialize)]
+struct SentPod {
+    #[serde(default)]
+    metadata: SentMetadata,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SentMetadata {
+    annotations: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    labels: Option<BTreeMap<String, String>>,
+    managed_fields: Option<Vec<SentFields>>,
+    name: Option<String>,
+    namespace: Option<String>,
+    owner_references: Option<Vec<OwnerReference>>,
+    resource_version: Option<String>,
+    uid: Option<String>,
+}
+
+/// An entry of the managed fields, of which only the name of the node matters.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SentFields {
+    #[serde(default)]
+    fields_v1: OwnedFields,
+}
+
+#[derive(Default, Deserialize)]
+struct OwnedFields {
+    #[serde(rename = "f:spec", default)]
+    spec: OwnedSpecFields,
+}
+
+#[derive(Default, Deserialize)]
+struct OwnedSpecFields {
+    #[serde(rename = "f:nodeName")]
+    node_name: Option<IgnoredAny>,
+}
+
+impl From<SentPod> for Pod {
+    fn from(sent: SentPod) -> Self {
+        let SentPod {
+            metadata,
+            mut spec,
+            mut status,
+        } = sent;
+        // Whoever writes the name of the node as a field owns it. A scheduler binds the pod instead, and owns no field.
+        let is_placed_by_creator = metadata
+            .managed_fields
+            .iter()
+            .flatten()
+            .any(|entry| entry.fields_v1.spec.node_name.is_some());
+        spec.tolerations
+            .retain(|toleration| tolerates_drain_taint(toleration) || tolerates_unschedulable(toleration));
+        spec.tolerations.shrink_to_fit();
+        status.conditions.retain(PodCondition::is_ready);
+        status.conditions.shrink_to_fit();
+        Self {
+            metadata: metadata.trimmed(),
+            spec,
+            status,
+            is_placed_by_creator,
+        }
+    }
+}
+
+impl SentMetadata {
+    /// What controllers read. All pods of a large cluster fit into memory.
+    fn trimmed(self) -> ObjectMeta {
+        let annotations: BTreeMap<_, _> = self
+            .annotations
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| is_read(key))
+            .collect();
+        let owners = self.owner_references.into_iter().flatten();
+        let owners: Vec<_> = owners.filter(|owner| owner.controller == Some(true)).collect();
+        ObjectMeta {
+            annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
+            creation_timestamp: self.creation_timestamp,
+            deletion_timestamp: self.deletion_timestamp,
+            finalizers: self.finalizers,
+            labels: self.labels,
+            name: self.name,
+            namespace: self.namespace,
+            owner_references: Some(owners).filter(|owners| !owners.is_empty()),
+            resource_version: self.resource_version,
+            uid: self.uid,
+            ..ObjectMeta::default()
+        }
+    }
 }
 
 /// The fields of `spec` that controllers read.
@@ -45,7 +144,7 @@ pub struct PodSpec {
     /// The resolved priority; absent is zero.
     #[serde(default)]
     pub priority: Option<i32>,
-    /// The tolerations; [`Pod::trim`] keeps those of the drain taint and of unschedulable nodes.
+    /// The tolerations: those of the drain taint and of unschedulable nodes.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
     /// The termination grace period.
@@ -79,7 +178,7 @@ pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
     #[serde(default)]
     pub phase: Option<String>,
-    /// The conditions; [`Pod::trim`] keeps Ready.
+    /// The condition Ready, while it is True.
     #[serde(default)]
     pub conditions: Vec<PodCondition>,
 }
@@ -119,38 +218,6 @@ impl k8s_openapi::Metadata for Pod {
 static NO_MAP: BTreeMap<String, String> = BTreeMap::new();
 
 impl Pod {
-    /// Drops metadata that controllers do not read, so that all pods of a large cluster fit into memory.
-    pub fn trim(&mut self) {
-        self.is_placed_by_creator = names_node(self.metadata.managed_fields.as_deref().unwrap_or_default());
-        let metadata = std::mem::take(&mut self.metadata);
-        self.metadata = ObjectMeta {
-            name: metadata.name,
-            namespace: metadata.namespace,
-            uid: metadata.uid,
-            resource_version: metadata.resource_version,
-            creation_timestamp: metadata.creation_timestamp,
-            labels: metadata.labels,
-            deletion_timestamp: metadata.deletion_timestamp,
-            finalizers: metadata.finalizers,
-            owner_references: metadata.owner_references.map(|owners| {
-                owners
-                    .into_iter()
-                    .filter(|owner| owner.controller == Some(true))
-                    .collect()
-            }),
-            annotations: metadata
-                .annotations
-                .map(|annotations| annotations.into_iter().filter(|(key, _)| is_read(key)).collect()),
-            ..ObjectMeta::default()
-        };
-        self.spec
-            .tolerations
-            .retain(|toleration| tolerates_drain_taint(toleration) || tolerates_unschedulable(toleration));
-        self.spec.tolerations.shrink_to_fit();
-        self.status.conditions.retain(PodCondition::is_ready);
-        self.status.conditions.shrink_to_fit();
-    }
-
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -283,14 +350,6 @@ fn is_read(key: &str) -> bool {
     [MIRROR_ANNOTATION, REQUEST_EVICT_ONLY, EVICTION_IN_PROGRESS].contains(&key) || declares_interceptors(key)
 }
 
-/// Whether somebody wrote the name of the node as a field of the pod. A scheduler binds it instead, and owns no field.
-fn names_node(managed: &[ManagedFieldsEntry]) -> bool {
-    managed
-        .iter()
-        .filter_map(|entry| entry.fields_v1.as_ref())
-        .any(|fields| fields.0.pointer("/f:spec/f:nodeName").is_some())
-}
-
 /// Whether the toleration tolerates the drain taint.
 fn tolerates_drain_taint(toleration: &Toleration) -> bool {
     tolerates(toleration, DRAIN_TAINT, DRAIN_TAINT_EFFECT)
@@ -323,8 +382,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn trimming_keeps_the_fields_that_controllers_read() {
-        let mut trimmed = pod(&json!({
+    fn decoding_keeps_the_fields_that_controllers_read() {
+        let trimmed = pod(&json!({
             "metadata": {
                 "labels": {"app": "web"},
                 "managedFields": [{"manager": "kubelet"}],
@@ -340,7 +399,6 @@ mod tests {
             },
             "spec": {"evictionResponders": [{"name": "a.example.com"}], "workloadRef": {"name": "w"}},
         }));
-        trimmed.trim();
         assert!(trimmed.metadata.managed_fields.is_none());
         assert_eq!(trimmed.annotations().len(), 2);
         assert!(trimmed.is_mirror() && trimmed.is_daemon_set_pod() && trimmed.is_grouped());
@@ -377,15 +435,13 @@ mod tests {
             ("ReplicaSet", &bound, cordon, true),
             ("DaemonSet", &named, json!([{"operator": "Exists"}]), false),
         ] {
-            let mut pod = pod(&json!({
+            let pod = pod(&json!({
                 "metadata": {"managedFields": managed, "ownerReferences": owner(kind)},
                 "spec": {"tolerations": tolerations},
             }));
-            pod.trim();
             assert_eq!(pod.may_come_back(), expected, "{kind} {managed} {tolerations}");
         }
-        let mut alone = pod(&json!({"metadata": {"managedFields": named}}));
-        alone.trim();
+        let alone = pod(&json!({"metadata": {"managedFields": named}}));
         assert!(!alone.may_come_back(), "nobody creates it again");
     }
 
@@ -417,14 +473,8 @@ mod tests {
             (json!({"operator": "Equal"}), false),
             (json!({}), false),
         ] {
-            let mut pod = tolerant(&toleration);
+            let pod = tolerant(&toleration);
             assert_eq!(pod.is_tolerant_daemon_set_pod(), expected, "{toleration}");
-            pod.trim();
-            assert_eq!(
-                pod.is_tolerant_daemon_set_pod(),
-                expected,
-                "trimmed: {toleration}"
-            );
             let is_kept = expected || toleration["key"] == "node.kubernetes.io/unschedulable";
             assert_eq!(pod.spec.tolerations.len(), usize::from(is_kept));
         }

@@ -39,6 +39,8 @@ use crate::server_time::ServerClock;
 use crate::stores::{Informers, Stores};
 use crate::temporary_requests::expiry;
 use crate::transport::TransportLayer;
+use crate::watch_health::WatchFailure;
+use crate::watch_metrics::WatchFailures;
 use crate::work_queue::{self, Outcome, WorkQueue};
 use crate::{daemonset, evictionrequest, nodemaintenance};
 
@@ -86,6 +88,16 @@ pub enum Error {
     /// Another replica is the leader, or may become it.
     #[error("leadership was lost")]
     LeadershipLost,
+    /// A watch failed for longer than the bound. The Lease was given up.
+    #[error("the watch of {kind} has failed for {} s, so the lease was given up: {cause}", lasting.as_secs())]
+    WatchFailed {
+        /// The kind.
+        kind: &'static str,
+        /// For how long it had failed.
+        lasting: Duration,
+        /// The last error.
+        cause: String,
+    },
     /// A background task ended before shutdown.
     #[error("a background task ended unexpectedly")]
     PartEnded,
@@ -163,6 +175,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let (events, queued_events) = EventRecorder::new(Arc::clone(&clock), &identity);
     let (mut informers, stores) = Informers::new();
     metrics.register_collector(ObjectCounts(stores.clone()));
+    metrics.register_collector(WatchFailures(stores.clone()));
     let listener = Listener::bind(config.address, &config.tls).await?;
     let context = Arc::new(Context {
         stores,
@@ -195,7 +208,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
             Election::new(unfenced.host, namespace, identity.clone(), *timing, clock, fence)
         });
     let ended = tokio::select! {
-        ended = lead(&context, candidate, controllers, &shutdown) => ended,
+        ended = lead(&context, candidate, config.watch_failure_deadline, controllers, &shutdown) => ended,
         // No background task ends before it is cancelled.
         _ = tasks.join_next() => Err(Error::PartEnded),
     };
@@ -208,10 +221,12 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     ended
 }
 
-/// Waits for leadership, runs the controllers while it lasts, and releases the Lease. `None` acts without an election.
+/// Waits for leadership, runs the controllers while it lasts, and releases the Lease, also when a watch has failed for
+/// `watch_failure_deadline`. `None` acts without an election.
 async fn lead(
     context: &Context,
     candidate: Option<Election>,
+    watch_failure_deadline: Duration,
     controllers: Controllers,
     shutdown: &CancellationToken,
 ) -> Result<(), Error> {
@@ -221,25 +236,35 @@ async fn lead(
         controllers.run(work).await;
         return Ok(());
     };
-    if !election.acquire(shutdown).await {
+    let stores = &context.stores;
+    // A replica that knows nothing yet, or learns nothing any more, would only keep others from leading.
+    tokio::select! {
+        () = shutdown.cancelled() => return Ok(()),
+        () = stores.wait_until_synced() => {}
+    }
+    if !election.acquire(|| stores.not_ready(), shutdown).await {
         return Ok(());
     }
     tracing::info!("became the leader");
     context.metrics.set_leader(true);
     let renewing = async {
-        let end = election.renew_until_lost(shutdown).await;
+        let end = tokio::select! {
+            end = election.renew_until_lost(shutdown) => (end, None),
+            failed = stores.watch_failed_for(watch_failure_deadline) => (LeadershipEnd::GivenUp, Some(failed)),
+        };
         work.cancel();
         end
     };
     // The controllers have ended before the Lease is released.
-    let ((), end) = tokio::join!(controllers.run(work.clone()), renewing);
+    let ((), (end, failed)) = tokio::join!(controllers.run(work.clone()), renewing);
     context.metrics.set_leader(false);
-    match end {
-        LeadershipEnd::Cancelled => {
-            election.release().await;
-            Ok(())
-        }
-        LeadershipEnd::Lost => Err(Error::LeadershipLost),
+    if end == LeadershipEnd::Lost {
+        return Err(Error::LeadershipLost);
+    }
+    election.release().await;
+    match failed {
+        None => Ok(()),
+        Some((kind, WatchFailure { lasting, cause })) => Err(Error::WatchFailed { kind, lasting, cause }),
     }
 }
 

@@ -13,7 +13,7 @@
 //! [`reserved`](reserved) substitutes another identifier before parsing.
 
 mod check;
-mod large_stack;
+pub(crate) mod large_stack;
 mod reserved;
 
 use std::collections::HashMap;
@@ -30,11 +30,12 @@ const VARIABLES: [&str; 2] = ["pod", "namespace"];
 /// The maximum length of a source, in bytes.
 const MAX_SOURCE_BYTES: usize = 10 * 1024;
 
-/// Every operator, dot and bracket may be a level of recursion in the parser. With a stack of 2 MiB, it overflowed from
-/// 2,000 terms on in release builds and from 200 in debug builds.
-const MAX_OPERATORS: usize = 512;
-/// The parser's own limit does not count chains, and brackets need the most stack.
-const MAX_BRACKET_DEPTH: usize = 32;
+/// With a stack of 2 MiB, the parser overflowed from 2,000 terms on in release builds and from 200 in debug builds.
+const SCAN: ScanLimits = ScanLimits {
+    bytes: MAX_SOURCE_BYTES,
+    operators: 512,
+    brackets: 32,
+};
 
 /// Why an expression is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -115,7 +116,10 @@ impl Expression {
     /// # Errors
     /// The first reason to reject it.
     pub fn compile(source: &str) -> Result<Self, CompileError> {
-        scan(source)?;
+        scan(source, &SCAN).map_err(|(what, max)| match what {
+            "bytes" => CompileError::TooLong,
+            what => CompileError::TooComplex { what, max },
+        })?;
         let source = reserved::replace(source);
         let compile = move || {
             let program = ENVIRONMENT.compile(&source);
@@ -158,10 +162,20 @@ impl Expression {
     }
 }
 
-/// Rejects sources that could overflow the parser. Characters in string literals count too, so that no lexer is needed.
-fn scan(source: &str) -> Result<(), CompileError> {
-    if source.len() > MAX_SOURCE_BYTES {
-        return Err(CompileError::TooLong);
+/// What a source may have before it is parsed.
+pub(crate) struct ScanLimits {
+    pub(crate) bytes: usize,
+    /// Every operator, dot and bracket may be a level of recursion in the parser.
+    pub(crate) operators: usize,
+    /// The parser's own limit does not count chains, and brackets need the most stack.
+    pub(crate) brackets: usize,
+}
+
+/// Rejects sources that could overflow the parser, with what they have too much of and its limit. Characters in string
+/// literals count too, so that no lexer is needed.
+pub(crate) fn scan(source: &str, limits: &ScanLimits) -> Result<(), (&'static str, usize)> {
+    if source.len() > limits.bytes {
+        return Err(("bytes", limits.bytes));
     }
     let operators = source
         .bytes()
@@ -173,11 +187,8 @@ fn scan(source: &str) -> Result<(), CompileError> {
             .split(|c: char| !c.is_alphanumeric() && c != '_')
             .filter(|word| *word == "in")
             .count();
-    if operators > MAX_OPERATORS {
-        return Err(CompileError::TooComplex {
-            what: "operators",
-            max: MAX_OPERATORS,
-        });
+    if operators > limits.operators {
+        return Err(("operators", limits.operators));
     }
     let mut depth = 0_usize;
     for byte in source.bytes() {
@@ -186,11 +197,8 @@ fn scan(source: &str) -> Result<(), CompileError> {
             b')' | b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        if depth > MAX_BRACKET_DEPTH {
-            return Err(CompileError::TooComplex {
-                what: "nested brackets",
-                max: MAX_BRACKET_DEPTH,
-            });
+        if depth > limits.brackets {
+            return Err(("nested brackets", limits.brackets));
         }
     }
     Ok(())

@@ -11,6 +11,7 @@
 //! - [`interceptors`]: the sources of a pod's interceptors, merged into one order.
 //! - [`selector`]: label, field and node selectors.
 //! - [`expression`]: CEL conditions, compiled and evaluated under limits.
+//! - [`policy_expression`]: CEL of admission policies, as Kubernetes evaluates it.
 //! - [`table`]: columns and cells for `kubectl get`.
 //! - [`websocket`]: the frames of watches over WebSocket.
 //! - [`clock`]: the current time as an argument.
@@ -26,6 +27,7 @@ pub mod interceptors;
 pub mod names;
 pub mod object_meta;
 pub mod patch;
+pub mod policy_expression;
 pub mod schema;
 pub mod selector;
 pub mod table;

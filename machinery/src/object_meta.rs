@@ -54,6 +54,16 @@ pub fn generate_name(base: &str, rng: &mut fastrand::Rng) -> String {
 
 /// Removes repeated owner references. Returns the warning about them, if there were any.
 pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
+    drop_owners(object, "")
+}
+
+/// Removes the owner references that the policy of the cluster has repeated. Returns the warning about them, if there were
+/// any.
+pub fn drop_duplicate_owners_after_admission(object: &mut Value) -> Option<String> {
+    drop_owners(object, " after mutating admission happens")
+}
+
+fn drop_owners(object: &mut Value, when: &str) -> Option<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences")?.as_array_mut()?;
     let mut seen = HashSet::with_capacity(owners.len());
     let mut duplicates = Vec::new();
@@ -66,8 +76,8 @@ pub fn drop_duplicate_owners(object: &mut Value) -> Option<String> {
     });
     (!duplicates.is_empty()).then(|| {
         format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and \
-             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, \
+             and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
             duplicates.join(", ")
         )
     })

@@ -8,9 +8,10 @@
 //!
 //! `ObjectMeta`, `Status`, `Condition`, `Time` and `LabelSelector` come from `k8s-openapi`. These types drop fields they
 //! do not know, so the server never writes back an object decoded into them: handlers work on JSON values, and the
-//! types here are read-only views for validation, controllers and clients.
+//! types here are read-only views for validation, controllers and clients. Their metadata has no managed fields.
 
 pub mod kinds;
+mod metadata;
 pub mod protobuf;
 mod schema;
 pub mod storage;

@@ -298,6 +298,7 @@ impl<S: Store> Evictions<S> {
             caller,
             endpoint: &Endpoint::stored(&pods.resource),
             options: &options,
+            of_collection: false,
         };
         pods.delete(request, at.namespace, at.name).await.map(drop)
     }

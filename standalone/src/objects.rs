@@ -13,7 +13,7 @@ use drydock_apiserver::registry::resource::Resource;
 use drydock_apiserver::registry::store::{Change, DeleteRequest, Ownership, ResourceStore, WriteRequest};
 use drydock_apiserver::request::options::{DeleteOptions, Preconditions, WriteOptions};
 use drydock_apiserver::request::user::MASTERS;
-use drydock_apiserver::request::{UserInfo, Warnings};
+use drydock_apiserver::request::{AuditRecord, UserInfo, Warnings};
 use drydock_machinery::clock::Clock;
 use drydock_storage::{At, Entry, Key, Page, Revision, Store};
 use jiff::Timestamp;
@@ -64,6 +64,8 @@ pub(crate) struct Objects<S: Store> {
     user: Arc<UserInfo>,
     /// The warnings of its own writes are not read.
     warnings: Warnings,
+    /// Its own writes are not requests.
+    audit: AuditRecord,
     options: WriteOptions,
     clock: Arc<dyn Clock>,
 }
@@ -83,6 +85,7 @@ impl<S: Store> Objects<S> {
                 ..UserInfo::default()
             }),
             warnings: Warnings::default(),
+            audit: AuditRecord::default(),
             options,
             clock,
         }
@@ -102,6 +105,7 @@ impl<S: Store> Objects<S> {
             user: &self.user,
             user_agent: NAME,
             warnings: &self.warnings,
+            audit: &self.audit,
         }
     }
 
@@ -238,6 +242,7 @@ impl<S: Store> Objects<S> {
             caller: self.caller(),
             endpoint: &Endpoint::stored(&own.resource),
             options: &options,
+            of_collection: false,
         };
         own.delete(request, at.namespace, at.name).await.map(drop)
     }

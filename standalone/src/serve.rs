@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use drydock_apiserver::admission::EnabledPlugins;
 use drydock_apiserver::backend;
 use drydock_apiserver::host::trust::{TrustBundle, TrustError};
 use drydock_apiserver::http::tls::CertificateSource;
@@ -107,6 +108,8 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
         host: Arc::new(host),
         certificate,
         resources,
+        // There is no cluster whose policy could apply.
+        plugins: EnabledPlugins::default(),
         extend,
     };
     Ok(base.serve(config.server, store, parts).await?)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds a Kubernetes control plane from Go modules, once per machine, and prints its folder: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd, etcdctl, kwok and
+# Builds a Kubernetes control plane from Go modules, once per machine, and prints its folder: kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd, etcdctl, etcdutl, kwok and
 # kwok's stage files (stages/).
 #
 #   build.sh [kubernetes version]   default: $DRYDOCK_KUBERNETES_VERSION, then 1.37.2
 #   build.sh sample-apiserver       only an aggregated server in Go, for benchmarks
-#   build.sh etcd                   only etcd and etcdctl, for tests of the storage
+#   build.sh etcd                   only etcd, etcdctl and etcdutl, for tests of the storage
 #   build.sh kubectl VERSION        only kubectl of a Kubernetes release
 #   build.sh descheduler            only the descheduler
 #
@@ -131,7 +131,8 @@ fi
 
 etcd="$cache/etcd-3.7.3-$(key "$here/etcd" "")"
 build_etcd() {
-  build "$etcd" "$here/etcd" "" "half a minute" go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3
+  build "$etcd" "$here/etcd" "" "half a minute" go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 \
+    go.etcd.io/etcd/etcdutl/v3
 }
 
 if [ "$only" = etcd ]; then

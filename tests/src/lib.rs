@@ -5,6 +5,7 @@
 //! cluster::SampleApiServer  an aggregated server in Go, for comparison in benchmarks
 //! cluster::Drydock        drydock-apiserver and drydock-controller registered with that control plane
 //! cluster::Etcd           an etcd of one member for servers that store their objects in it
+//! cluster::EtcdMembers    an etcd of several members, which can be killed, paused and cut off
 //! cluster::balance        a TCP balancer in front of several servers, in place of a Service
 //! clients                 kubectl, a raw HTTPS client, and `eventually`, which waits for a condition
 //! calls                   JSON calls and their responses, watches and their events
@@ -14,6 +15,7 @@
 //! ledger                  a record of all writes, which checks every list and watch
 //! lines                   the lines of a watch's body
 //! abuse                   what users can do to each other, and a client that must not notice
+//! faults                  several servers over one etcd, checked while parts of both fail
 //! soak                    hours of load, checked while it runs
 //! pseudo_terminal         commands in a terminal of a given size
 //! environment             numbers from environment variables
@@ -30,6 +32,7 @@ pub mod clients;
 pub mod cluster;
 pub mod conformance;
 pub mod environment;
+pub mod faults;
 pub mod ledger;
 pub mod lines;
 pub mod load;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
-use rustix::process::{Pid, Resource, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Signal, getrlimit, prlimit};
 use tokio::sync::OnceCell;
 
 use crate::calls::Caller;
@@ -158,6 +158,32 @@ impl Standalone {
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
         self.processes.id(&Part::ApiServer)
+    }
+
+    /// Stops the server's process without ending it.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pause(&self) -> Result<()> {
+        self.processes.signal(&Part::ApiServer, Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn resume(&self) -> Result<()> {
+        self.processes.signal(&Part::ApiServer, Signal::CONT)
+    }
+
+    /// What the server has written to its log.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        let path = self.folder.path().join("standalone.log");
+        let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Kills the server.

@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 
+use drydock_apiserver::admission::webhook::review;
 use drydock_apiserver::{cache, request};
-use drydock_machinery::{apply, codec, patch, selector, websocket};
+use drydock_machinery::{apply, codec, patch, policy_expression, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
 
 /// Folder of the corpus → fuzzed function; the same table as the targets in `fuzz/fuzz_targets`.
 const TARGETS: &[Target] = &[
+    ("admission_review", review::fuzz_read),
     ("apply", apply::merge::fuzz_apply),
     ("cbor", codec::cbor::fuzz_decode),
     ("continue_token", cache::fuzz_continue_token),
@@ -18,6 +20,7 @@ const TARGETS: &[Target] = &[
     ("json_patch", patch::json::fuzz_apply),
     ("merge_patch", patch::merge::fuzz_apply),
     ("options", request::options::fuzz_parse),
+    ("policy_expression", policy_expression::fuzz_evaluate),
     ("protobuf", codec::protobuf::fuzz_decode),
     ("selectors", selector::fuzz_parse),
     ("strategic_merge", patch::strategic::fuzz_apply),

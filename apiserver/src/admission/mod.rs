@@ -1,26 +1,49 @@
-//! Admission: rules for writes that depend on the user or on other objects of the cluster.
+//! Admission: the policy of the cluster, and rules for writes that depend on the user or on other objects of the cluster.
 //!
-//! kube-apiserver runs no admission for resources of an aggregated server, so this server does. The rules run on the final
-//! object, again for each attempt to commit it, and for dry runs too:
+//! kube-apiserver runs no admission for resources of an aggregated server, so this server does, again for each attempt to
+//! commit an object, and for dry runs too:
+//!
+//! ```text
+//! namespace_lifecycle ─► mutating phase ─► strategy and validation ─► validating phase ─► store
+//!                        plugins of                                    rules below, then
+//!                        cluster_policy                                plugins of cluster_policy
+//! ```
+//!
+//! [`cluster_policy`] runs the plugins ([`plugin`]) that carry out the policy of the cluster. They see a write as
+//! [`attributes`], find out by [`matching`] whether it concerns them, and are configured by objects of the host, which
+//! [`compiled`] keeps in the form in which they are used. [`webhook`] has the plugins that call webhooks. The rules of this server run on the final object:
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
 //! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
 //! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
+//! - [`owner_references`], if it is switched on: owners that the user may not block or have the object deleted by;
 //! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
 
+pub mod attributes;
+pub mod cluster_policy;
+pub mod compiled;
+pub mod conditions;
+mod enabled;
+pub mod matching;
 mod namespace_lifecycle;
 mod node_access;
+mod owner_references;
+pub mod plugin;
 mod rule;
 mod status_access;
 mod target_access;
 mod target_lookup;
+pub mod webhook;
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use serde_json::Value;
 
+use self::cluster_policy::ClusterPolicy;
+pub use self::enabled::{EnabledPlugins, PluginName};
 use self::rule::{Access, Rule};
 use crate::authorization::{Authorizer, Decision, denial};
 use crate::error::ApiError;
@@ -32,11 +55,13 @@ use crate::registry::endpoint::Endpoint;
 /// The verb that permits removing objects that cannot be read, as in kube-apiserver.
 const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
 
-/// The admission rules, in the order in which they run.
+/// The admission rules and the policy of the cluster, in the order in which they run.
 pub struct Chain {
     host: Arc<dyn Host>,
     rules: Vec<Box<dyn Rule>>,
     authorizer: Arc<Authorizer>,
+    checks_namespaces: bool,
+    policy: Option<ClusterPolicy>,
 }
 
 impl Chain {
@@ -65,7 +90,36 @@ impl Chain {
             host,
             rules,
             authorizer,
+            checks_namespaces: true,
+            policy: None,
         }
+    }
+
+    /// Applies the policy of the cluster too.
+    #[must_use]
+    pub fn with_policy(self, policy: ClusterPolicy) -> Self {
+        Self {
+            policy: Some(policy),
+            ..self
+        }
+    }
+
+    /// Whether new objects in namespaces that are missing or being deleted are rejected. They are unless this is called.
+    #[must_use]
+    pub fn checking_namespaces(self, checks_namespaces: bool) -> Self {
+        Self {
+            checks_namespaces,
+            ..self
+        }
+    }
+
+    /// The objects of the host that configure the policy of the cluster and are not loaded yet.
+    #[must_use]
+    pub fn not_loaded(&self) -> Vec<String> {
+        self.policy
+            .as_ref()
+            .map(ClusterPolicy::not_loaded)
+            .unwrap_or_default()
     }
 
     async fn review_unsafe_delete(
@@ -108,7 +162,30 @@ fn review(caller: Caller<'_>, verb: &str, endpoint: &Endpoint, namespace: &str, 
 
 impl Admission for Chain {
     fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
-        namespace_lifecycle::check(&*self.host, write).boxed()
+        async move {
+            if !self.checks_namespaces {
+                return Ok(());
+            }
+            namespace_lifecycle::check(&*self.host, write).await
+        }
+        .boxed()
+    }
+
+    fn mutates(&self, write: &WriteAttributes<'_>) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.mutates(write))
+    }
+
+    fn mutate<'a>(
+        &'a self,
+        write: &'a WriteAttributes<'a>,
+    ) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
+        async move {
+            match &self.policy {
+                Some(policy) => policy.mutate(write).await,
+                None => Ok(None),
+            }
+        }
+        .boxed()
     }
 
     fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
@@ -116,7 +193,10 @@ impl Admission for Chain {
             for rule in &self.rules {
                 rule.admit(write).await?;
             }
-            Ok(())
+            match &self.policy {
+                Some(policy) => policy.validate(write).await,
+                None => Ok(()),
+            }
         }
         .boxed()
     }

@@ -109,7 +109,7 @@ impl NodeAccess {
         if !applies || write.part == Part::Status || !needs_right(write) {
             return Ok(());
         }
-        self.check_rights(write).await?;
+        write.record_target_authorization(self.check_rights(write).await)?;
         if write.operation != Operation::Delete {
             self.warn(write).await;
         }

@@ -31,6 +31,10 @@ impl TargetAccess {
         if !applies || write.part == Part::Status || write.changes_nothing() {
             return Ok(());
         }
+        write.record_target_authorization(self.check_rights(write).await)
+    }
+
+    async fn check_rights(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let mut pods: Vec<&str> = write
             .old
             .into_iter()

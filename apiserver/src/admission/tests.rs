@@ -9,11 +9,13 @@ use super::*;
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AccessVerdict, AuthenticationConfig, HostError, HostEvent, NodeMetadata, TokenVerdict};
 use crate::metrics::{Metrics, ServedResource};
-use crate::registry::admission::Operation;
+use crate::registry::admission::{Operation, Options};
 use crate::registry::part::Part;
 use crate::registry::registration::Registration;
 use crate::registry::{evictionrequest, nodemaintenance};
-use crate::request::{UserInfo, Warnings};
+use crate::request::audit::TARGET_AUTHORIZATION;
+use crate::request::options::WriteOptions;
+use crate::request::{AuditLevel, AuditRecord, UserInfo, Warnings};
 
 /// A cluster in which the user has the listed rights: `pods/NAMESPACE/NAME` to delete a pod, `VERB RESOURCE/NAMESPACE/NAME` for
 /// other verbs; an empty name stands for all.
@@ -165,11 +167,14 @@ impl Write {
             ..UserInfo::default()
         });
         let warnings = Warnings::default();
+        let audit = AuditRecord::new(AuditLevel::Metadata);
         let caller = Caller {
             user: &user,
             user_agent: "",
             warnings: &warnings,
+            audit: &audit,
         };
+        let options = WriteOptions::default();
         let write = WriteAttributes {
             operation: self.operation,
             resource: &resource,
@@ -180,6 +185,9 @@ impl Write {
             name: "x",
             object: self.object.as_ref(),
             old: self.old.as_ref(),
+            revision: None,
+            options: Options::Write(&options),
+            of_collection: false,
             dry_run: true,
         };
         let outcome = async {
@@ -189,6 +197,18 @@ impl Write {
             chain.validate(&write).await
         };
         let outcome = outcome.await.map(|()| warnings.texts());
+        let annotations = audit.contents().annotations;
+        let recorded = annotations.get(TARGET_AUTHORIZATION).map(String::as_str);
+        let lacks_right = |error: &ApiError| {
+            let text = error.to_string();
+            text.contains("cannot delete resource \"pods\"") || text.contains("cannot maintain resource")
+        };
+        let is_forbidden = outcome.as_ref().is_err_and(lacks_right);
+        assert_eq!(
+            recorded == Some("forbid"),
+            is_forbidden,
+            "{annotations:?} {outcome:?}"
+        );
         let reviewed = cluster.reviewed.lock().unwrap().clone();
         (
             outcome.map_err(|error: ApiError| (error.code().as_u16(), error.to_string())),

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use drydock_storage::etcd::{EtcdEvents, EtcdStore};
+use drydock_storage::etcd::{EtcdEvents, EtcdNotice, EtcdStore};
 use drydock_storage::rocks::{RocksEvents, RocksStore};
 use drydock_storage::{
     At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store,
     StoreError, Transaction,
 };
 use prometheus_client::registry::Registry;
+use tokio::sync::broadcast;
 
 use super::{Backend, BackupError, BackupReport};
 
@@ -107,6 +108,10 @@ impl Events for ServerEvents {
 impl Backend for ServerStore {
     fn register_metrics(&self, registry: &mut Registry) {
         of!(self, store => store.register_metrics(registry));
+    }
+
+    fn notices(&self) -> Option<broadcast::Receiver<EtcdNotice>> {
+        of!(self, store => Backend::notices(store))
     }
 
     fn backups_are_elsewhere(&self) -> Option<&'static str> {

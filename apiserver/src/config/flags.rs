@@ -10,6 +10,8 @@ use std::{
 use clap::Args;
 
 use super::{
+    admission::AdmissionFlags,
+    audit::AuditFlags,
     error::ConfigError,
     settings::{CertificateFiles, LogConfig, LogFormat, ServeConfig, ServerConfig, StorageConfig},
     storage::StorageFlags,
@@ -30,6 +32,8 @@ use crate::{
 pub struct ServeFlags {
     #[command(flatten)]
     host: HostFlags,
+    #[command(flatten)]
+    admission: AdmissionFlags,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -211,6 +215,8 @@ pub struct ServerFlags {
         value_name = "DURATION"
     )]
     debug_cache_check_period: Option<GoDuration>,
+    #[command(flatten)]
+    audit: Box<AuditFlags>,
     /// Format of log lines.
     #[arg(long, env = "DRYDOCK_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
@@ -242,6 +248,7 @@ impl ServeFlags {
         Ok(ServeConfig {
             host,
             authentication,
+            plugins: self.admission.validated()?,
             server,
         })
     }
@@ -366,6 +373,7 @@ impl ServerFlags {
             allowed_reserved_names: self.allowed_reserved_names,
             debug_cache_check_period: self.debug_cache_check_period.map(|period| period.0),
             storage,
+            audit: self.audit.validated()?,
             log: LogConfig {
                 format: self.log_format,
                 level: self.log_level,

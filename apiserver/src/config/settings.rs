@@ -6,6 +6,8 @@ use serde::Deserialize;
 
 use super::values::Durability;
 use crate::{
+    admission::EnabledPlugins,
+    audit::AuditSettings,
     filters::InFlightLimits,
     host::{
         kube::{AuthenticationOverrides, HostConfig},
@@ -21,6 +23,8 @@ pub struct ServeConfig {
     pub host: HostConfig,
     /// Authentication settings that replace those of the host.
     pub authentication: AuthenticationOverrides,
+    /// The admission plugins that run.
+    pub plugins: EnabledPlugins,
     /// Settings common to `serve` and `standalone`.
     pub server: ServerConfig,
 }
@@ -48,6 +52,8 @@ pub struct ServerConfig {
     pub allowed_reserved_names: Vec<String>,
     /// The store.
     pub storage: StorageConfig,
+    /// The audit log, if there is a policy.
+    pub audit: Option<AuditSettings>,
     /// The log.
     pub log: LogConfig,
     /// For tests: how often caches are compared with the store. The process aborts if they differ.

@@ -6,7 +6,7 @@ use std::fmt;
 use drydock_machinery::field_error::quoted;
 use http::StatusCode;
 
-use super::{ApiError, Reason, Status, StatusCause, escape_html};
+use super::{ApiError, Reason, Status, StatusCause, StatusDetails, escape_html, limits};
 
 impl ApiError {
     /// 429 as a Status, for example `storage is (re)initializing`.
@@ -106,6 +106,23 @@ impl ApiError {
                 ..StatusCause::default()
             },
         ])
+    }
+
+    /// The response that an admission webhook or a policy chose, with any code, reason and details.
+    #[must_use]
+    pub fn rejected(code: u16, reason: String, message: String, details: Option<StatusDetails>) -> Self {
+        let mut status = Status::failure(StatusCode::BAD_REQUEST, None, message);
+        status.code = code;
+        status.reason = Cow::Owned(limits::cut_name(&reason).into_owned());
+        status.details = details.map(|details| StatusDetails {
+            name: limits::cut_name(&details.name).into_owned(),
+            group: limits::cut_name(&details.group).into_owned(),
+            kind: limits::cut_name(&details.kind).into_owned(),
+            uid: limits::cut_name(&details.uid).into_owned(),
+            causes: limits::first_causes(details.causes),
+            retry_after_seconds: details.retry_after_seconds,
+        });
+        Self::from_status(status)
     }
 
     /// 500 with an empty reason, as kube-apiserver sends for errors that have no reason.

@@ -56,6 +56,8 @@ pub(super) struct Authenticated {
     pub(super) user: Arc<UserInfo>,
     /// Whether the front proxy named the user: its connection carries many users and must not be closed for one.
     pub(super) by_front_proxy: bool,
+    /// Whether there is a front proxy and the request came without it.
+    pub(super) is_direct: bool,
 }
 
 impl Authenticated {
@@ -162,6 +164,7 @@ impl Authenticator {
             Ok(Authenticated {
                 user: Arc::new(user),
                 by_front_proxy,
+                is_direct: !by_front_proxy && config.request_header.is_some(),
             })
         };
         match self.by_request_header(config, connection, headers) {
@@ -187,6 +190,7 @@ impl Authenticator {
                     return Ok(Authenticated {
                         user,
                         by_front_proxy: false,
+                        is_direct: config.request_header.is_some(),
                     });
                 }
                 Err(cause) => causes.push(cause),
@@ -196,6 +200,7 @@ impl Authenticator {
             return Ok(Authenticated {
                 user: Arc::new(UserInfo::anonymous()),
                 by_front_proxy: false,
+                is_direct: config.request_header.is_some(),
             });
         }
         Err(causes)

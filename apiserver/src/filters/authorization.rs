@@ -12,7 +12,7 @@ use crate::{
     health::is_health_path,
     host::{AccessReview, HostError},
     metrics::Metrics,
-    request::UserInfo,
+    request::{UserInfo, audit},
 };
 
 /// Refuses the request of a client without a credential, unless its path is open to everybody.
@@ -31,10 +31,10 @@ pub(super) fn refuse_stranger(
     let is_public = state.info.resource.is_none()
         && (is_health_path(&state.info.path) || matches!(state.info.path.as_str(), "/version" | "/version/"));
     if is_public || authorizer.is_open(&review.attributes) {
-        Ok(())
-    } else {
-        Err(denial(&review, ""))
+        return Ok(());
     }
+    record(state, "forbid", "");
+    Err(denial(&review, ""))
 }
 
 /// Lets an allowed request pass.
@@ -50,12 +50,19 @@ pub(super) async fn filter(
         user: Arc::clone(user),
         attributes: attributes(&state.info, &state.query),
     };
-    let decided = authorizer.decide(&review).await;
+    let decided = authorizer.decide_with_reason(&review).await;
     metrics.filtered("authorization", before.elapsed());
     match decided {
-        Ok(Decision::Allow) => Ok(()),
-        Ok(Decision::Forbid(reason)) => Err(denial(&review, &reason)),
+        Ok((Decision::Allow, reason)) => {
+            record(state, "allow", &reason);
+            Ok(())
+        }
+        Ok((Decision::Forbid(_), reason)) => {
+            record(state, "forbid", &reason);
+            Err(denial(&review, &reason))
+        }
         Err(error) => {
+            state.audit().annotate(audit::REASON, "internal error");
             if matches!(*error, HostError::Overloaded) {
                 return Err(ApiError::overloaded().because(error));
             }
@@ -63,4 +70,11 @@ pub(super) async fn filter(
             Err(ApiError::dependency_failed(target, &error).because(error))
         }
     }
+}
+
+/// Tells the audit log how the authorization has ended.
+fn record(state: &RequestState, decision: &str, reason: &str) {
+    let record = state.audit();
+    record.annotate(audit::DECISION, decision);
+    record.annotate(audit::REASON, reason);
 }

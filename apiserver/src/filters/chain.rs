@@ -2,12 +2,12 @@
 
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, header};
 use tokio::time::Instant;
 
 use super::{
-    audit_id,
-    authentication::Authenticator,
+    audit, audit_id,
+    authentication::{Authenticated, Authenticator},
     authorization, compression,
     deadline::Deadlines,
     flow_control::{FlowControl, InFlightLimits},
@@ -19,6 +19,7 @@ use super::{
     upgrade,
 };
 use crate::{
+    audit::Auditor,
     authorization::Authorizer,
     error::ApiError,
     health::{Health, Mark},
@@ -30,7 +31,7 @@ use crate::{
         streams::PeerKind,
     },
     metrics::{Exposition, Metrics},
-    request::{RequestContext, Warnings, info::user_agent},
+    request::{RequestContext, info::user_agent},
 };
 
 /// What follows the filters: discovery, OpenAPI and the resources.
@@ -62,6 +63,8 @@ pub struct ChainParts<H> {
     pub authenticator: Authenticator,
     /// Decides what the user may do; shared with admission.
     pub authorizer: Arc<Authorizer>,
+    /// Writes audit events, if there is an audit policy.
+    pub auditor: Option<Arc<Auditor>>,
     /// What clients without a credential may ask for.
     pub anonymous: AnonymousAccess,
     /// Limits on concurrent requests.
@@ -88,6 +91,7 @@ pub struct Chain<H> {
     pub(super) routes_installed: Mark,
     authenticator: Authenticator,
     authorizer: Arc<Authorizer>,
+    auditor: Option<Arc<Auditor>>,
     flow_control: FlowControl,
     anonymous: AnonymousAccess,
     request_timeout: Duration,
@@ -105,6 +109,7 @@ impl<H: Handler> Chain<H> {
             routes_installed: parts.routes_installed,
             authenticator: parts.authenticator,
             authorizer: parts.authorizer,
+            auditor: parts.auditor,
             flow_control: FlowControl::new(parts.limits, &parts.metrics),
             anonymous: parts.anonymous,
             request_timeout: parts.request_timeout,
@@ -129,6 +134,7 @@ impl<H: Handler> Chain<H> {
             user: identity.user,
             impersonator: identity.impersonator,
             audit_id: state.audit_id.clone(),
+            audit: state.audit(),
             received: state.received,
             deadline,
             warnings: state.warnings.clone(),
@@ -136,6 +142,35 @@ impl<H: Handler> Chain<H> {
             remote: connection.remote,
             ending: self.stages.ending().clone(),
         }
+    }
+}
+
+impl<H: Handler> Chain<H> {
+    /// The user of a request; begins its audit, also if the credentials are not valid.
+    async fn authenticate(
+        &self,
+        connection: &Connection,
+        request: &mut Request<RequestBody>,
+        state: &RequestState,
+    ) -> Result<Authenticated, ApiError> {
+        let headers = request.headers_mut();
+        let found = self
+            .authenticator
+            .filter(connection, headers, &state.warnings)
+            .await;
+        let user = found.as_ref().ok().map(|found| &found.user);
+        if let Some(user) = user {
+            tracing::Span::current().record("user", &*user.name);
+        }
+        if found
+            .as_ref()
+            .is_ok_and(|found| found.is_direct && !found.is_stranger())
+        {
+            state.set_direct();
+        }
+        let (uri, headers) = (request.uri(), request.headers());
+        audit::begin(self.auditor.as_ref(), state, user, uri, headers, connection).await?;
+        found
     }
 }
 
@@ -159,7 +194,8 @@ impl<H: Handler> Service for Chain<H> {
         let log = request_log::Entry::new(connection, &request, &audit_id, received);
         // Request info: the line is parsed once. A parse error is returned inside, where errors become responses.
         let (info, query, parsed) = request_info::parse(&request);
-        let state = RequestState::new(info, query, audit_id, received, Warnings::default(), metrics);
+        let is_upgrade = request.headers().contains_key(header::UPGRADE);
+        let state = RequestState::new(info, query, audit_id, received, is_upgrade, metrics);
         let state = &state;
         // Futures are pinned where they are made, so that the filters around them hold a pointer and no copy.
         let filtered = pin!(async {
@@ -172,16 +208,16 @@ impl<H: Handler> Service for Chain<H> {
             let deadlines = Deadlines::of(state, self.request_timeout)?;
             let admitted = pin!(async {
                 // Authentication: before anything that reveals what is served or stored. 401.
-                let found = self
-                    .authenticator
-                    .filter(connection, request.headers_mut(), &state.warnings)
-                    .await?;
+                let found = self.authenticate(connection, &mut request, state).await?;
                 // Strangers: before anything that costs a review or takes a place. 403.
                 if found.is_stranger() && self.anonymous == AnonymousAccess::OpenPaths {
                     authorization::refuse_stranger(authorizer, state, &found.user)?;
                 }
                 // Impersonation: all that follows concerns the impersonated user. 403.
                 let identity = impersonation::filter(authorizer, found.user, request.headers_mut()).await?;
+                if let (Some(trail), Some(_)) = (state.trail(), &identity.impersonator) {
+                    trail.impersonates(&identity.user);
+                }
                 // Flow control: by user, so after it is known. 429.
                 let seat = self
                     .flow_control
@@ -208,12 +244,14 @@ impl<H: Handler> Service for Chain<H> {
         let response = panic::isolate(log.in_span(responded), state, metrics).await;
         // Routes installed: replaces a 404 before it is counted.
         let response = routes_installed::check(response, &self.routes_installed, &state.info);
+        // Audit: the outcome that the client gets, as it is before compression.
+        let response = audit::finish(response, state).await;
         // Request metrics: before compression, so that sizes are those of the representation.
         let response = request_metrics::count(response, state, metrics);
         // Compression, HEAD, headers: apply to every response, those of filters included.
         let response = compression::compress(response, accepts_gzip).await;
         let response = head::drop_body(response, is_head);
         let response = response_headers::add(response, state);
-        log.write(response)
+        log.write(response, state)
     }
 }

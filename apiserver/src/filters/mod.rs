@@ -3,6 +3,7 @@
 //! [`chain`] has them all, in order, in one function; each filter has a file. The order has two consequences: a client
 //! that is not authenticated learns nothing but 401, and a 403 does not depend on whether an object exists.
 
+mod audit;
 mod audit_id;
 mod authentication;
 mod authorization;

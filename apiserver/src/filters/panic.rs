@@ -15,9 +15,13 @@ pub(super) async fn isolate(
     state: &RequestState,
     metrics: &Metrics,
 ) -> Response<ResponseBody> {
-    if let Ok(response) = AssertUnwindSafe(request).catch_unwind().await {
-        return response;
-    }
+    let panic = match AssertUnwindSafe(request).catch_unwind().await {
+        Ok(response) => return response,
+        Err(panic) => panic,
+    };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    state.set_panicked(text.unwrap_or_default());
     if let Some(labels) = &state.labels {
         metrics.aborted(labels);
     }

@@ -1,4 +1,6 @@
-//! Logs requests: server errors at level error, slow requests at warn, all others at debug.
+//! Logs requests: server errors at level error, slow requests at warn, writes that came without the front proxy at info, with
+//! their user, and all others at debug. The host audits what passes its front proxy; the log is the only trace of the rest in
+//! a server without an audit policy.
 
 use std::{future::Future, time::Duration};
 
@@ -6,7 +8,7 @@ use http::{HeaderValue, Method, Request, Response, Uri};
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
-use super::audit_id;
+use super::{audit_id, state::RequestState};
 use crate::{
     http::{
         body::{RequestBody, ResponseBody},
@@ -55,7 +57,11 @@ impl Entry {
     }
 
     /// Writes the log line.
-    pub(super) fn write(self, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    pub(super) fn write(
+        self,
+        mut response: Response<ResponseBody>,
+        state: &RequestState,
+    ) -> Response<ResponseBody> {
         let _entered = self.span.enter();
         let took = self.received.elapsed();
         let (code, method, uri) = (response.status().as_u16(), &self.method, &self.uri);
@@ -67,6 +73,8 @@ impl Entry {
                 .and_then(|failure| failure.0.cause())
                 .map(ToString::to_string);
             tracing::error!(%method, %uri, code, ?took, error, cause, "request failed");
+        } else if state.is_direct_write() {
+            tracing::info!(%method, %uri, code, ?took, "direct write");
         } else if took >= SLOW && !response.body().is_stream() {
             tracing::warn!(%method, %uri, code, ?took, "slow request");
         } else {

@@ -42,6 +42,7 @@ pub(super) async fn apply<S: Store>(
             )));
         }
     };
+    call.context.audit.sent_configuration(&config);
     check_kind(&call.endpoint, &config)?;
     let format = call.format(representation)?;
     let duplicates = decoded.duplicates;

@@ -24,6 +24,7 @@ impl<'a> From<&'a RequestContext> for Caller<'a> {
             user: &context.user,
             user_agent: &context.user_agent,
             warnings: &context.warnings,
+            audit: &context.audit,
         }
     }
 }

@@ -20,6 +20,7 @@ pub(super) async fn create<S: Store>(
     let options = WriteOptions::parse("CreateOptions", &call.context.query)?;
     let format = call.format(representation)?;
     let object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
+    call.context.audit.sent(&object);
     let written = call
         .store
         .create(call.write_request(&options), &call.namespace, object)

@@ -22,7 +22,9 @@ pub(super) async fn options<S: Store>(
         None
     } else {
         let media_type = body::content_type(&call.headers, true)?;
-        Some(body::decode_options(&bytes, media_type)?)
+        let options = body::decode_options(&bytes, media_type)?;
+        call.context.audit.sent(&options);
+        Some(options)
     };
     DeleteOptions::parse(&call.context.query, value, &call.endpoint.face().api_version)
 }
@@ -44,6 +46,7 @@ pub(super) async fn delete<S: Store>(
             caller: call.caller(),
             endpoint,
             options: &options,
+            of_collection: false,
         };
         call.store.delete(request, namespace, name).await?
     };

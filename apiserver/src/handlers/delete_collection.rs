@@ -32,6 +32,7 @@ pub(super) async fn delete_collection<S: Store>(
         caller: call.caller(),
         endpoint: &call.endpoint,
         options: &options,
+        of_collection: true,
     };
     for batch in found.chunks(BATCH) {
         call.store.delete_many(request, batch).await?;

@@ -153,6 +153,7 @@ pub(super) async fn patch<S: Store>(
     if codec::json::decode(&bytes).is_err() {
         return Err(patch_error(PatchError::NotJson));
     }
+    call.context.audit.sent_patch(&bytes);
     let format = call.format(representation)?;
     let mut change = Patch {
         type_,

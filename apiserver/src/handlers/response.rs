@@ -1,5 +1,7 @@
 //! Responses in the negotiated representation: whole objects, tables, metadata, and errors.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use drydock_machinery::codec::{self, cbor, protobuf};
 use drydock_machinery::table::{Cell, Column};
@@ -12,8 +14,10 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, Status};
 use crate::http::body::ResponseBody;
+use crate::http::failure::Reported;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::store::Written;
+use crate::request::audit::ResponseMessage;
 use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transform};
 use crate::request::projection::IncludeObject;
 
@@ -143,6 +147,7 @@ impl Format<'_> {
         code: StatusCode,
         written: &Written,
     ) -> Result<Response<ResponseBody>, ApiError> {
+        let mut message = None;
         let body = if self.representation == Representation::JSON {
             let mut out = BytesMut::new();
             self.endpoint
@@ -154,13 +159,18 @@ impl Format<'_> {
                 endpoint: self.endpoint.clone(),
                 representation: self.representation,
             };
+            message = shape.message();
             encode(
                 &self.transform(self.endpoint.served(&written.value, written.revision)?),
                 self.representation,
-                shape.message(),
+                message,
             )?
         };
-        Ok(with_body(code, self.representation.media_type, body))
+        let mut response = with_body(code, self.representation.media_type, body);
+        if let Some(message) = message {
+            response.extensions_mut().insert(ResponseMessage(message));
+        }
+        Ok(response)
     }
 }
 
@@ -221,11 +231,12 @@ pub(super) fn status(
 ) -> Result<Response<ResponseBody>, ApiError> {
     let value = serde_json::to_value(status)
         .map_err(|error| ApiError::internal("the status cannot be written").because(error))?;
-    Ok(with_body(
-        StatusCode::OK,
-        representation.media_type,
-        encode(&value, representation, Some(&META_V1_STATUS))?,
-    ))
+    let body = encode(&value, representation, Some(&META_V1_STATUS))?;
+    let mut response = with_body(StatusCode::OK, representation.media_type, body);
+    let extensions = response.extensions_mut();
+    extensions.insert(Reported(Arc::new(status.clone())));
+    extensions.insert(ResponseMessage(&META_V1_STATUS));
+    Ok(response)
 }
 
 /// The response for an error, in the negotiated encoding; indented JSON if the client accepts none.
@@ -242,7 +253,11 @@ pub(super) fn error(error: ApiError, representation: Option<Representation>) -> 
         _ => None,
     };
     match encoded {
-        Some((media_type, body)) => error.into_response_with(media_type.content_type(), body),
+        Some((media_type, body)) => {
+            let mut response = error.into_response_with(media_type.content_type(), body);
+            response.extensions_mut().insert(ResponseMessage(&META_V1_STATUS));
+            response
+        }
         None => error.into_response(),
     }
 }

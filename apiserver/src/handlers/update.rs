@@ -35,6 +35,7 @@ pub(super) async fn update<S: Store>(
     let media_type = body::content_type(&call.headers, call.body_message().is_some())?;
     let format = call.format(representation)?;
     let mut object = body::decode_object(call, &bytes, media_type, options.field_validation)?;
+    call.context.audit.sent(&object);
     // Checked before the object is looked up, so that the error does not depend on whether the object exists.
     call.store
         .check_identity(&call.namespace, &call.name, &mut object)?;

@@ -5,6 +5,8 @@
 
 mod error;
 mod event;
+mod follow;
+mod mapping;
 mod mirror;
 mod options;
 mod review;
@@ -41,13 +43,14 @@ pub use self::{
 use self::{
     error::bounded,
     event::kube_event,
+    mapping::Mapping,
     mirror::{Mirror, MirroredNamespace, mirror, mirrored_namespace, mirrored_node, watch_all},
     review::{access_verdict, post_review, subject_access_review, token_verdict},
     settings::Settings,
 };
 use super::{
-    AccessReview, AccessVerdict, AuthenticationConfig, Host, HostError, HostEvent, Namespace, NodeMetadata,
-    TokenVerdict,
+    AccessReview, AccessVerdict, AuthenticationConfig, Followed, FollowedKind, Host, HostError, HostEvent,
+    HostResource, Namespace, NodeMetadata, TokenVerdict,
 };
 use crate::metrics::Metrics;
 
@@ -64,10 +67,13 @@ pub struct KubeHost {
     authentication: watch::Receiver<Arc<AuthenticationConfig>>,
     namespaces: Arc<Mirror<MirroredNamespace>>,
     nodes: Arc<Mirror<NodeMetadata>>,
+    mapping: Mapping,
     events: Arc<Semaphore>,
     metrics: Metrics,
     clock: Arc<dyn Clock>,
     tasks: TaskTracker,
+    /// Cancelled when the loops that follow the host have to end.
+    stop: CancellationToken,
     /// Cancelled when a loop that follows the host has ended before it should.
     failed: CancellationToken,
 }
@@ -105,13 +111,15 @@ impl KubeHost {
             authentication: settings.subscribe(),
             namespaces: Arc::default(),
             nodes: Arc::default(),
+            mapping: Mapping::default(),
             events: Arc::new(Semaphore::new(EVENTS_IN_FLIGHT)),
             metrics,
             clock,
             tasks: TaskTracker::new(),
+            stop,
             failed: CancellationToken::new(),
         });
-        host.follow(settings, &stop);
+        host.follow_always(settings);
         Ok(host)
     }
 
@@ -121,11 +129,13 @@ impl KubeHost {
         self.tasks.wait().await;
     }
 
-    fn follow(&self, settings: Settings, stop: &CancellationToken) {
-        let until = |name: &'static str, work: BoxFuture<'static, ()>| {
-            let (stop, failed) = (stop.clone(), self.failed.clone());
-            self.tasks.spawn(follow_until(stop, failed, name, work));
-        };
+    fn spawn(&self, name: String, work: BoxFuture<'static, ()>) {
+        let (stop, failed) = (self.stop.clone(), self.failed.clone());
+        self.tasks.spawn(follow_until(stop, failed, name, work));
+    }
+
+    fn follow_always(&self, settings: Settings) {
+        let until = |name: &str, work| self.spawn(name.to_owned(), work);
         let events = watch_all(Api::<PartialObjectMeta<KubeNamespace>>::all(self.client.clone()));
         let namespaces = Arc::clone(&self.namespaces);
         until(
@@ -146,7 +156,7 @@ impl KubeHost {
 async fn follow_until(
     stop: CancellationToken,
     failed: CancellationToken,
-    name: &'static str,
+    name: String,
     work: BoxFuture<'static, ()>,
 ) {
     tokio::select! {
@@ -295,6 +305,14 @@ impl Host for KubeHost {
         .boxed()
     }
 
+    fn resources_of<'a>(
+        &'a self,
+        api_version: &'a str,
+        kind: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<HostResource>, HostError>> {
+        self.mapping.resources_of(&self.client, api_version, kind).boxed()
+    }
+
     fn record_event(&self, event: HostEvent) {
         let Ok(permit) = Arc::clone(&self.events).try_acquire_owned() else {
             tracing::debug!(reason = event.reason, "event dropped: too many in flight");
@@ -317,6 +335,21 @@ impl Host for KubeHost {
 
     fn is_synced(&self) -> bool {
         self.namespaces.is_synced() && self.nodes.is_synced() && !self.failed.is_cancelled()
+    }
+
+    fn follow(&self, kind: FollowedKind) -> Option<Arc<Followed>> {
+        let name = kind.resource.clone().into_owned();
+        let followed = Arc::new(Followed::new(kind));
+        let work = follow::follow(self.client.clone(), Arc::downgrade(&followed)).boxed();
+        let (stop, failed) = (self.stop.clone(), self.failed.clone());
+        let unused = followed.unused();
+        self.tasks.spawn(async move {
+            // Objects that are not used any more need not be followed.
+            unused
+                .run_until_cancelled_owned(follow_until(stop, failed, name, work))
+                .await;
+        });
+        Some(followed)
     }
 
     fn failed(&self) -> BoxFuture<'_, ()> {
@@ -359,7 +392,7 @@ mod tests {
             if !expected {
                 stop.cancel();
             }
-            follow_until(stop, failed.clone(), "settings", work).await;
+            follow_until(stop, failed.clone(), "settings".to_owned(), work).await;
             assert_eq!(failed.is_cancelled(), expected);
         }
     }

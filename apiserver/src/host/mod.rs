@@ -3,6 +3,7 @@
 //! [`Host`] is the interface: [`kube`] implements it over a real kube-apiserver, standalone mode over its own storage, and
 //! tests with a fake.
 
+mod followed;
 pub mod kube;
 pub mod published;
 pub mod request_header;
@@ -15,6 +16,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use serde_json::Value;
 use tokio::sync::watch;
 
+pub use self::followed::{Followed, FollowedKind, Objects};
 use self::request_header::RequestHeaderConfig;
 pub use self::trust::TrustBundle;
 use crate::request::UserInfo;
@@ -109,6 +111,15 @@ pub struct ResourceAttributes {
     pub field_selector: Vec<SelectorRequirement>,
     /// Label requirements of a list, watch or deletecollection.
     pub label_selector: Vec<SelectorRequirement>,
+}
+
+/// A resource that the host serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostResource {
+    /// The plural name, as in paths.
+    pub plural: String,
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
 }
 
 /// One requirement of a selector.
@@ -245,11 +256,25 @@ pub trait Host: Send + Sync + 'static {
     /// Versions of an API group that the host serves itself, which this server must not serve.
     fn served_locally<'a>(&'a self, group: &'a str) -> BoxFuture<'a, Result<Vec<String>, HostError>>;
 
+    /// The resources of a kind; none if the host does not serve the kind in this version.
+    fn resources_of<'a>(
+        &'a self,
+        _api_version: &'a str,
+        _kind: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<HostResource>, HostError>> {
+        std::future::ready(Ok(Vec::new())).boxed()
+    }
+
     /// Records an event: best effort, and never awaited by a request.
     fn record_event(&self, event: HostEvent);
 
     /// Whether the caches behind these calls are complete and followed: the readiness check `informer-sync`.
     fn is_synced(&self) -> bool;
+
+    /// Follows all objects of a kind until they are dropped; `None` for a host without such objects, which has no policy.
+    fn follow(&self, _kind: FollowedKind) -> Option<Arc<Followed>> {
+        None
+    }
 
     /// Returns when the host is no longer followed because of a bug, which only a restart can mend.
     fn failed(&self) -> BoxFuture<'_, ()> {

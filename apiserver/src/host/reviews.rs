@@ -1,10 +1,12 @@
 //! Caches of token and access reviews.
 //!
 //! Reviews are cached for about 10 s. Concurrent reviews of the same thing share one call, which continues when a caller
-//! gives up. Errors are not cached and never mean yes. The cache holds keyed hashes of tokens, not the tokens. Calls to the
+//! gives up. Errors are not cached and never mean yes. A right that a user is allowed for one object after the other is
+//! reviewed for all objects, which includes each ([`repeated`]). The cache holds keyed hashes of tokens, not the tokens. Calls to the
 //! host go through [`lanes`].
 
 mod lanes;
+mod repeated;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,6 +23,7 @@ use tokio::{
 };
 
 use self::lanes::Lane;
+use self::repeated::{Repeated, for_all_objects};
 use super::{AccessReview, AccessVerdict, Attributes, Host, HostError, TokenVerdict};
 
 /// Time limit of a shared call, retries included.
@@ -68,6 +71,7 @@ pub struct Reviews {
     token_key: hmac::Key,
     tokens: Arc<Cache<[u8; 32], TokenVerdict>>,
     access: Arc<Cache<AccessReview, AccessVerdict>>,
+    repeated: Repeated,
     token_lane: Arc<Lane>,
     user_lane: Arc<Lane>,
     anonymous_lane: Arc<Lane>,
@@ -86,6 +90,7 @@ impl Reviews {
             token_key: hmac::Key::generate(hmac::HMAC_SHA256, &random)?,
             tokens: Arc::default(),
             access: Arc::default(),
+            repeated: Repeated::within(ttls.authorized),
             token_lane: Lane::new(lanes::TOKENS),
             user_lane: Lane::new(lanes::USERS),
             anonymous_lane: Lane::new(lanes::ANONYMOUS),
@@ -131,6 +136,24 @@ impl Reviews {
     /// # Errors
     /// The call to the host failed; the request must fail then.
     pub async fn access(&self, review: &AccessReview) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
+        let all = for_all_objects(review);
+        if let Some(all) = all.as_ref().filter(|all| self.repeated.is_often(all)) {
+            let (verdict, source) = self.access_as_asked(all).await;
+            if matches!(verdict, Ok(AccessVerdict::Allowed(_))) {
+                return (verdict, source);
+            }
+        }
+        let (verdict, source) = self.access_as_asked(review).await;
+        if let (Some(all), Ok(AccessVerdict::Allowed(_)), Source::Host) = (&all, &verdict, source) {
+            self.repeated.allowed(all);
+        }
+        (verdict, source)
+    }
+
+    async fn access_as_asked(
+        &self,
+        review: &AccessReview,
+    ) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
         let (authorized, unauthorized) = (self.ttls.authorized, self.ttls.unauthorized);
         let keep = caller_chosen_bytes(&review.attributes) < UNCACHED_BYTES;
         let lane = if review.user.is_anonymous() {
@@ -290,8 +313,62 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::fixtures::FakeHost;
+    use crate::host::{AuthenticationConfig, ResourceAttributes};
+    use crate::request::UserInfo;
 
     const TTL: Duration = Duration::from_secs(10);
+
+    fn patch_of(name: &str) -> AccessReview {
+        AccessReview {
+            user: Arc::new(UserInfo {
+                name: "controller".to_owned(),
+                ..UserInfo::default()
+            }),
+            attributes: Attributes::Resource(ResourceAttributes {
+                verb: "patch".to_owned(),
+                resource: "evictionrequests".to_owned(),
+                namespace: "shop".to_owned(),
+                name: name.to_owned(),
+                ..ResourceAttributes::default()
+            }),
+        }
+    }
+
+    /// Reviews the right for `count` objects, all of which are allowed, and returns the calls that it took.
+    async fn calls_for(reviews: &Reviews, host: &FakeHost, prefix: &str, count: usize) -> usize {
+        let before = host.access_reviews.load(Ordering::Relaxed);
+        for number in 0..count {
+            let (verdict, _) = reviews.access(&patch_of(&format!("{prefix}-{number}"))).await;
+            assert!(matches!(verdict, Ok(AccessVerdict::Allowed(_))), "{verdict:?}");
+        }
+        host.access_reviews.load(Ordering::Relaxed) - before
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_for_many_objects_is_reviewed_once_for_all() {
+        let host = FakeHost::new(AuthenticationConfig::default());
+        let reviews = Reviews::new(Arc::clone(&host) as _, ReviewTtls::default()).unwrap();
+        assert_eq!(calls_for(&reviews, &host, "a", 100).await, 9);
+        // The answer for all is as old as any answer may be.
+        tokio::time::advance(TTL).await;
+        assert_eq!(calls_for(&reviews, &host, "b", 100).await, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_for_single_objects_stays_one_for_single_objects() {
+        let host = FakeHost::new(AuthenticationConfig::default());
+        host.decide_by(|review| match &review.attributes {
+            Attributes::Resource(resource) if resource.name.starts_with("mine") => {
+                Ok(AccessVerdict::Allowed(String::new()))
+            }
+            _ => Ok(AccessVerdict::NoOpinion(String::new())),
+        });
+        let reviews = Reviews::new(Arc::clone(&host) as _, ReviewTtls::default()).unwrap();
+        assert_eq!(calls_for(&reviews, &host, "mine", 100).await, 101);
+        let (verdict, _) = reviews.access(&patch_of("theirs")).await;
+        assert!(matches!(verdict, Ok(AccessVerdict::NoOpinion(_))));
+    }
 
     struct Counted {
         cache: Arc<Cache<String, u32>>,

@@ -180,6 +180,21 @@ impl ResponseBody {
         }
     }
 
+    /// Shows every buffer of a stream to `inspect` before it is sent; other bodies are unchanged.
+    #[must_use]
+    pub fn inspected(self, mut inspect: impl FnMut(&Bytes) + Send + 'static) -> Self {
+        let content = match self.content {
+            Content::Stream(stream) => Content::Stream(Box::pin(stream.inspect(inspect))),
+            Content::Abortable(stream) => Content::Abortable(Box::pin(stream.inspect(move |item| {
+                if let Ok(bytes) = item {
+                    inspect(bytes);
+                }
+            }))),
+            whole => whole,
+        };
+        Self { content, ..self }
+    }
+
     /// Removes the guards, for a body that is sent in place of this one.
     #[must_use]
     pub fn release(&mut self) -> Option<Box<dyn Any + Send>> {

@@ -6,11 +6,15 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 
 use super::body::ResponseBody;
-use crate::error::ApiError;
+use crate::error::{ApiError, Status};
 
 /// The error behind a response, kept in its extensions so that the request log can print the cause.
 #[derive(Clone, Debug)]
 pub struct Failure(pub Arc<ApiError>);
+
+/// The Status of a response that is a success, kept in its extensions for the audit log.
+#[derive(Clone, Debug)]
+pub struct Reported(pub Arc<Status>);
 
 impl ApiError {
     /// The response as JSON, or as plain text for errors that always are ([`ApiError::is_text`]).

@@ -6,6 +6,7 @@
 mod activity;
 pub mod body;
 pub mod certificate;
+pub mod client;
 pub mod connection;
 mod discard;
 pub mod failure;

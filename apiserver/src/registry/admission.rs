@@ -1,8 +1,9 @@
-//! The interface between the registry and admission control, which decides whether a write is allowed beyond the rules of
-//! the kind itself.
+//! The interface between the registry and admission control, which changes writes and decides whether they are allowed
+//! beyond the rules of the kind itself.
 
 use std::borrow::Cow;
 
+use drydock_storage::Revision;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
@@ -10,7 +11,9 @@ use super::caller::Caller;
 use super::endpoint::Endpoint;
 use super::part::Part;
 use super::resource::Resource;
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
+use crate::request::audit::TARGET_AUTHORIZATION;
+use crate::request::options::{DeleteOptions, WriteOptions};
 
 /// The kind of write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +24,15 @@ pub enum Operation {
     Update,
     /// The removal of an object, or setting its deletion timestamp.
     Delete,
+}
+
+/// The options of a write.
+#[derive(Debug, Clone, Copy)]
+pub enum Options<'a> {
+    /// Of a create or an update, by any verb.
+    Write(&'a WriteOptions),
+    /// Of a delete.
+    Delete(&'a DeleteOptions),
 }
 
 /// A write as admission sees it. The objects are hubs.
@@ -38,12 +50,18 @@ pub struct WriteAttributes<'a> {
     pub part: Part,
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: &'a str,
-    /// The name; may be empty for a create with `generateName` before the name is generated.
+    /// The name; empty for a create with `generateName` before the name is generated.
     pub name: &'a str,
-    /// The object as it will be stored; `None` for a delete.
+    /// The object as it will be stored, or before that in the mutating phase; `None` for a delete.
     pub object: Option<&'a Value>,
     /// The stored object; `None` for a create.
     pub old: Option<&'a Value>,
+    /// The revision of the stored object, which is its resourceVersion; `None` for a create.
+    pub revision: Option<Revision>,
+    /// The options of the request.
+    pub options: Options<'a>,
+    /// Whether the write is the delete of one object of a collection: the request then names no object.
+    pub of_collection: bool,
     /// Whether the write is a dry run.
     pub dry_run: bool,
 }
@@ -56,6 +74,20 @@ impl WriteAttributes<'_> {
             Some(object) if self.endpoint.face().alias.is_some() => self.endpoint.name_of(object),
             _ => Cow::Borrowed(self.name),
         }
+    }
+
+    /// Tells the audit log how a review of the rights on what the write is about has ended, unless it could not be made.
+    ///
+    /// # Errors
+    /// The outcome itself.
+    pub fn record_target_authorization(&self, outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+        let decision = match &outcome {
+            Ok(()) => "allow",
+            Err(error) if error.is(Reason::Forbidden) => "forbid",
+            Err(_) => return outcome,
+        };
+        self.caller.audit.annotate(TARGET_AUTHORIZATION, decision);
+        outcome
     }
 
     /// Whether an update changes only managed fields and the resourceVersion. Storage migrations send such updates, and their
@@ -80,19 +112,31 @@ fn without<'a>(
     members.filter(|(name, _)| !names.contains(&name.as_str()))
 }
 
-/// Decides whether a write is allowed. It runs again for each attempt to commit, for dry runs too, and never changes the
-/// object. A write is rejected if the decision cannot be made.
+/// Changes writes, and decides whether they are allowed. Both phases run again for each attempt to commit, and for dry runs
+/// too. A write is rejected if the decision cannot be made.
 pub trait Admission: Send + Sync {
-    /// Checks that the namespace accepts a new object. Runs before the strategy prepares the object; `object` is `None`.
+    /// Whether the mutating phase has something to do for such a write. If it has not, the write costs nothing more than
+    /// this call. The objects of the write are not read.
+    fn mutates(&self, write: &WriteAttributes<'_>) -> bool;
+
+    /// The mutating phase: the policy of the cluster may change the object. Runs before the strategy prepares the object.
+    /// Returns the changed object, or `None` if it does not change. For a delete there is nothing to change.
+    ///
+    /// # Errors
+    /// Those of the cluster's policy, with any code.
+    fn mutate<'a>(&'a self, write: &'a WriteAttributes<'a>)
+    -> BoxFuture<'a, Result<Option<Value>, ApiError>>;
+
+    /// Checks that the namespace accepts a new object. Runs before the mutating phase; `object` is `None`.
     ///
     /// # Errors
     /// 403 and 404 for the namespace, 500 if the host cannot be reached.
     fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Checks a write after validation, on the final object.
+    /// The validating phase: checks a write after the validation of the kind, on the final object.
     ///
     /// # Errors
-    /// 403, or 500 if the host cannot be reached.
+    /// 403, 500 if the host cannot be reached, and those of the cluster's policy, with any code.
     fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Whether the caller may create an object: an apply that creates one was authorized as a patch only.

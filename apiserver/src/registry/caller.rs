@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::request::{UserInfo, Warnings};
+use crate::request::{AuditRecord, UserInfo, Warnings};
 
-/// The identity of a client, and the warnings for its response. The registry knows nothing else about a request.
+/// The identity of a client, the warnings for its response and the audit record of its request. The registry knows nothing else about a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The user, after impersonation.
@@ -13,4 +13,6 @@ pub struct Caller<'a> {
     pub user_agent: &'a str,
     /// Collects `Warning` headers.
     pub warnings: &'a Warnings,
+    /// Collects audit annotations.
+    pub audit: &'a AuditRecord,
 }

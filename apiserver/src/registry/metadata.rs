@@ -81,6 +81,20 @@ pub fn set_namespace(resource: &Resource, object: &mut Value, namespace: &str) -
     Ok(())
 }
 
+/// Drops the system metadata that a client sent for a new object, before the policy of the cluster sees it.
+pub fn forget_on_create(object: &mut Value) {
+    let metadata = metadata_mut(object);
+    for member in [
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "uid",
+    ] {
+        metadata.remove(member);
+    }
+}
+
 /// Sets the system metadata of a new object, and drops what the client sent for it.
 pub fn set_on_create(object: &mut Value, uid: &str, now: Timestamp) {
     let metadata = metadata_mut(object);

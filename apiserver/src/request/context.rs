@@ -6,7 +6,7 @@ use http::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{info::RequestInfo, query::Query, user::UserInfo, warnings::Warnings};
+use super::{audit::AuditRecord, info::RequestInfo, query::Query, user::UserInfo, warnings::Warnings};
 
 /// A request that passed every filter: parsed, authenticated, authorized, with a deadline.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct RequestContext {
     pub impersonator: Option<Arc<UserInfo>>,
     /// The id that ties log lines and audit events to the response.
     pub audit_id: HeaderValue,
+    /// What the audit log records of the request.
+    pub audit: AuditRecord,
     /// When the request arrived, on the runtime's clock.
     pub received: Instant,
     /// When the response is due; none for watches.

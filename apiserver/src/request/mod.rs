@@ -1,5 +1,6 @@
 //! What a client asks for: parsed once, before anything else reads the request.
 
+pub mod audit;
 pub mod context;
 pub mod duration;
 pub mod freshness;
@@ -12,6 +13,7 @@ pub mod user;
 pub mod warnings;
 
 pub use self::{
+    audit::{AuditLevel, AuditRecord},
     context::RequestContext,
     info::{RequestInfo, ResourceRequest, Verb},
     query::Query,

@@ -43,7 +43,7 @@ use act::{EvictionOutcome, RequestWriter};
 use blocked::{Blocked, Hold};
 use broker::{Admission, Broker, Settlement};
 use decide::{Decision, Step, decide};
-use observe::{ObservedRequest, Observer, budget_of, selects};
+use observe::{ObservedRequest, Observer, budget_of, selector_of, selects};
 use reason::Reason;
 use snapshot::{Attempt, Snapshot, Target};
 
@@ -482,6 +482,7 @@ fn on_budget_change(
 fn queue_blocked(queue: &WorkQueue<ObjectKey>, stores: &Stores, change: &Change<PodDisruptionBudget>) {
     let Some(budget) = change.latest() else { return };
     let namespace = budget.metadata.namespace.as_deref().unwrap_or_default();
+    let selectors: Vec<_> = change.states().map(|budget| selector_of(budget)).collect();
     for request in stores.requests.in_namespace(namespace) {
         let conditions = request.status.iter().flat_map(|status| &status.conditions);
         let is_blocked = conditions.into_iter().any(|condition| {
@@ -501,7 +502,7 @@ fn queue_blocked(queue: &WorkQueue<ObjectKey>, stores: &Stores, change: &Change<
         let Some(pod) = stores.pods.get(namespace, name) else {
             continue;
         };
-        if change.states().any(|budget| selects(budget, &pod)) {
+        if selectors.iter().any(|selector| selects(selector.as_ref(), &pod)) {
             queue.add(key_of(&*request));
         }
     }

@@ -42,6 +42,7 @@ pub struct Observer {
     context: Arc<Context>,
     rules: Arc<Rules>,
     allowed: AllowedNames,
+    selectors: BudgetSelectors,
     /// Labels of requests that their pods do not have and that this program may not remove. Losing them costs a call.
     foreign_labels: Mutex<HashMap<ObjectKey, BTreeSet<String>>>,
 }
@@ -54,6 +55,7 @@ impl Observer {
             context,
             rules,
             allowed,
+            selectors: BudgetSelectors::default(),
             foreign_labels: Mutex::default(),
         }
     }
@@ -144,9 +146,9 @@ impl Observer {
         {
             return Ok(BTreeSet::new());
         }
-        // The store has no managed fields.
+        // The typed object has no managed fields.
         let requests: Api<EvictionRequest> = Api::namespaced(self.context.clients.drydock.clone(), &key.0);
-        let current = call(requests.get(&key.1)).await?;
+        let current = call(requests.get_metadata(&key.1)).await?;
         let managers = current.metadata.managed_fields.unwrap_or_default();
         let ours = request_labels::set_by_us_alone(&managers);
         let foreign = extra.difference(&ours).cloned().collect();
@@ -201,7 +203,7 @@ impl Observer {
         let budgets = self.context.stores.budgets.in_namespace(pod.namespace());
         let mut budgets: Vec<Budget> = budgets
             .iter()
-            .filter(|budget| selects(budget, pod))
+            .filter(|budget| self.selectors.select(budget, pod))
             .map(|budget| budget_of(budget, pod))
             .collect();
         budgets.sort_by(|a, b| a.name.cmp(&b.name));
@@ -256,13 +258,78 @@ pub fn budget_of(budget: &PodDisruptionBudget, pod: &Pod) -> Budget {
     }
 }
 
-/// Whether the budget selects the pod. A budget without a selector selects nothing.
+/// The selector of the budget. A budget without one, or with an invalid one, selects nothing.
 #[must_use]
-pub fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
-    budget
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.selector.as_ref())
-        .and_then(|selector| Selector::try_from(selector).ok())
-        .is_some_and(|selector| selector.matches(|key| pod.labels().get(key).map(String::as_str)))
+pub fn selector_of(budget: &PodDisruptionBudget) -> Option<Selector> {
+    let selector = budget.spec.as_ref()?.selector.as_ref()?;
+    Selector::try_from(selector).ok()
+}
+
+/// Whether the selector of a budget matches the pod.
+#[must_use]
+pub fn selects(selector: Option<&Selector>, pod: &Pod) -> bool {
+    selector.is_some_and(|selector| selector.matches(|key| pod.labels().get(key).map(String::as_str)))
+}
+
+/// The selectors of budgets, compiled once per generation.
+#[derive(Debug, Default)]
+struct BudgetSelectors(Mutex<HashMap<String, CompiledSelector>>);
+
+/// The generation that a selector was compiled from, and the selector.
+type CompiledSelector = (Option<i64>, Option<Arc<Selector>>);
+
+/// How many compiled selectors are kept. A cluster with more budgets compiles some again.
+const MAX_SELECTORS: usize = 20_000;
+
+impl BudgetSelectors {
+    /// Whether the budget selects the pod.
+    fn select(&self, budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+        let generation = budget.metadata.generation;
+        let uid = budget.metadata.uid.as_deref().unwrap_or_default();
+        let known = lock(&self.0)
+            .get(uid)
+            .filter(|known| known.0 == generation)
+            .cloned();
+        // Without a UID or a generation, nothing tells one budget from another.
+        let (_, selector) = known
+            .filter(|_| !uid.is_empty() && generation.is_some())
+            .unwrap_or_else(|| {
+                let compiled = (generation, selector_of(budget).map(Arc::new));
+                let mut selectors = lock(&self.0);
+                if selectors.len() >= MAX_SELECTORS {
+                    selectors.clear();
+                }
+                selectors.insert(uid.to_owned(), compiled.clone());
+                compiled
+            });
+        selects(selector.as_deref(), pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{pod, typed};
+    use serde_json::json;
+
+    #[test]
+    fn selectors_of_budgets_are_compiled_once_per_generation() {
+        let selectors = BudgetSelectors::default();
+        let budget = |uid: &str, generation: Option<i64>, app: &str| -> PodDisruptionBudget {
+            typed(json!({
+                "metadata": {"name": "b", "uid": uid, "generation": generation},
+                "spec": {"selector": {"matchLabels": {"app": app}}},
+            }))
+        };
+        let web = pod(&json!({"metadata": {"labels": {"app": "web"}}}));
+        assert!(selectors.select(&budget("1", Some(1), "web"), &web));
+        // The generation says that the selector is the same one.
+        assert!(selectors.select(&budget("1", Some(1), "db"), &web));
+        assert!(!selectors.select(&budget("1", Some(2), "db"), &web));
+        assert!(!selectors.select(&budget("2", Some(2), "db"), &web));
+        assert!(selectors.select(&budget("", Some(1), "web"), &web));
+        assert!(!selectors.select(&budget("", Some(1), "db"), &web));
+        let without: PodDisruptionBudget = typed(json!({"metadata": {"uid": "3", "generation": 1}}));
+        assert!(!selectors.select(&without, &web));
+    }
 }

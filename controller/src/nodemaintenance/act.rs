@@ -1,10 +1,18 @@
 //! Executes plans: first the nodes, then the requests of their pods, then the maintenances. Every write has a
 //! precondition or has no effect when repeated.
+//!
+//! A large plan takes long, and the cluster changes meanwhile. So before a node is cordoned or a pod is requested to leave,
+//! the maintenances and the pod are looked up once more ([`freshness`]), and no write begins after [`MAX_ROUND`]. The end
+//! of a maintenance cannot be undone and is decided from nodes that were read for it ([`completion`]).
 
+mod announcements;
+mod completion;
+mod freshness;
 mod requests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +26,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::model::{MaintenanceAction, MaintenanceEvent, Obstacle, Plan, PodFacts, RequestAction};
-use super::node_state::{self, NodeAction};
+use super::node_state::{self, NodeAction, NodeRecord};
 use super::observe::ObservedCluster;
 use super::pace::{Item, Pace};
 use crate::api::{Error, merge_patch, merge_patch_status, status_patch};
@@ -26,6 +34,7 @@ use crate::context::Context;
 use crate::events::{EventContent, node_reference, object_reference};
 use crate::sync::lock;
 
+use announcements::{content_of, fight};
 pub use requests::DeletedRequests;
 use requests::{Requester, Written};
 
@@ -33,8 +42,28 @@ use requests::{Requester, Written};
 const CONCURRENT_CALLS: usize = 16;
 /// How many requests are changed before the cluster is observed again.
 const MAX_REQUESTS_PER_PLAN: usize = 2000;
+/// How long nodes and requests are changed before the cluster is observed again.
+const MAX_ROUND: Duration = Duration::from_secs(5);
+/// How often a node is repaired before somebody is told to undo it again and again.
+const REPAIRS_UNTIL_FIGHT: u32 = 3;
 /// The delay after a partially executed plan.
 const PARTIAL_PLAN_DELAY: Duration = Duration::from_millis(500);
+
+/// The time that one plan may take.
+#[derive(Debug)]
+struct Round {
+    until: Timestamp,
+    /// Whether something was left for the next plan.
+    is_cut: AtomicBool,
+}
+
+impl Round {
+    fn is_over(&self, now: Timestamp) -> bool {
+        let is_over = now >= self.until;
+        self.is_cut.fetch_or(is_over, Ordering::Relaxed);
+        is_over
+    }
+}
 
 /// Executes plans.
 #[derive(Debug)]
@@ -67,12 +96,20 @@ impl PlanExecutor {
     /// of what is left.
     pub async fn execute(&self, observed: &ObservedCluster, plan: &Plan) -> Option<Timestamp> {
         let begun = self.context.clock.now();
+        let round = Round {
+            until: begun.checked_add(MAX_ROUND).unwrap_or(begun),
+            is_cut: AtomicBool::new(false),
+        };
         lock(&self.pace).begin(begun);
         self.publish_events(observed, plan);
-        let nodes = plan.nodes.iter().map(|(index, action)| async move {
-            let item = Item::Node(node_name(observed, *index).to_owned());
-            let done = self.paced(item, self.change_node(observed, *index, action)).await;
-            (*index, done)
+        let nodes = plan.nodes.iter().map(|(index, action)| {
+            let round = &round;
+            async move {
+                (
+                    *index,
+                    self.hold_or_release(observed, *index, action, round).await,
+                )
+            }
         });
         let failed_nodes: BTreeSet<usize> = run_concurrently(nodes)
             .await
@@ -99,13 +136,15 @@ impl PlanExecutor {
             is_partial |= matches!(action, RequestAction::Replace { .. });
             due.push((item, pod, *action));
         }
-        let requests = due
-            .into_iter()
-            .map(|(item, pod, action)| self.paced(item, self.change_request(observed, pod, action)));
+        let requests = due.into_iter().map(|(item, pod, action)| {
+            let change = self.change_request(observed, pod, action);
+            self.paced(item, Some(&round), change)
+        });
         run_concurrently(requests).await;
+        // Maintenances are few, and people wait for what is written to them.
         let maintenances = plan.maintenances.iter().map(|(index, action)| {
             let item = Item::Maintenance(maintenance_name(observed, *index).to_owned());
-            self.paced(item, self.change_maintenance(observed, *index, action))
+            self.paced(item, None, self.change_maintenance(observed, *index, action))
         });
         run_concurrently(maintenances).await;
         let known: HashSet<&str> = observed.state.pods.iter().map(|pod| pod.uid.as_str()).collect();
@@ -113,20 +152,30 @@ impl PlanExecutor {
 
         let now = self.context.clock.now();
         let next = lock(&self.pace).next(now);
+        let is_partial = is_partial || round.is_cut.load(Ordering::Relaxed);
         let again = is_partial
             .then(|| now.checked_add(PARTIAL_PLAN_DELAY).ok())
             .flatten();
         next.into_iter().chain(again).min()
     }
 
-    /// Awaits the write of an item unless it has to wait because its last one failed. `None` when it was not written.
-    async fn paced<T>(&self, item: Item, write: impl Future<Output = Result<T, Error>>) -> Option<T> {
-        if !lock(&self.pace).is_due(&item, self.context.clock.now()) {
+    /// Awaits the write of an item unless it has to wait because its last one failed, or the round is over. `None` when it
+    /// was not written.
+    async fn paced<T>(
+        &self,
+        item: Item,
+        round: Option<&Round>,
+        write: impl Future<Output = Result<T, Error>>,
+    ) -> Option<T> {
+        let now = self.context.clock.now();
+        if !lock(&self.pace).is_due(&item, now) || round.is_some_and(|round| round.is_over(now)) {
             return None;
         }
         match write.await {
             Ok(written) => {
-                lock(&self.pace).succeeded(&item);
+                if !matches!(item, Item::Repair(_)) {
+                    lock(&self.pace).succeeded(&item);
+                }
                 Some(written)
             }
             Err(error) => {
@@ -142,19 +191,66 @@ impl PlanExecutor {
         }
     }
 
+    /// Changes a node. What somebody undid is restored at a slower pace each time. `None` when the node is not as planned.
+    async fn hold_or_release(
+        &self,
+        observed: &ObservedCluster,
+        index: usize,
+        action: &NodeAction,
+        round: &Round,
+    ) -> Option<()> {
+        let name = node_name(observed, index);
+        let change = self.change_node(observed, index, action);
+        let before = observed.nodes.get(index);
+        let Some(record) = before.and_then(|node| node_state::repaired_record(node, action)) else {
+            let changed = self.paced(Item::Node(name.to_owned()), Some(round), change).await;
+            return changed.map(drop);
+        };
+        let item = Item::Repair(name.to_owned());
+        let node = self.paced(item.clone(), Some(round), change).await?;
+        let repairs = lock(&self.pace).repaired(item, self.context.clock.now(), fastrand::f64());
+        if repairs >= REPAIRS_UNTIL_FIGHT {
+            let content = fight(&node, &record.names());
+            self.publish_about(observed, name, record, &content);
+        }
+        Some(())
+    }
+
+    /// Publishes an Event about a node and about the maintenances that its record names.
+    fn publish_about(
+        &self,
+        observed: &ObservedCluster,
+        node: &str,
+        record: &NodeRecord,
+        content: &EventContent,
+    ) {
+        let events = &self.context.events;
+        events.publish(&node_reference(node), content.clone());
+        let named = record.maintenances.iter();
+        for maintenance in named.filter_map(|one| find_maintenance(observed, &one.name)) {
+            events.publish(&object_reference(&**maintenance), content.clone());
+        }
+    }
+
     async fn change_node(
         &self,
         observed: &ObservedCluster,
         index: usize,
         action: &NodeAction,
-    ) -> Result<(), Error> {
+    ) -> Result<Node, Error> {
         let Some(node) = observed.nodes.get(index) else {
-            return Ok(());
+            return Ok(Node::default());
         };
+        if let NodeAction::Hold { record, .. } = action
+            && node_state::record(node).is_none()
+            && !freshness::is_still_held(&self.context.stores, record)
+        {
+            return Ok((**node).clone());
+        }
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let patch = node_state::patch(node, action);
         let nodes: Api<Node> = Api::all(self.context.clients.host.clone());
-        merge_patch(&nodes, name, &patch).await?;
+        let written = merge_patch(&nodes, name, &patch).await?;
         let content = match action {
             NodeAction::Hold {
                 record,
@@ -162,10 +258,9 @@ impl PlanExecutor {
                 ..
             } => {
                 self.context.metrics.count_repair("record");
-                let names: Vec<_> = record.maintenances.iter().map(|one| one.name.as_str()).collect();
                 let text = format!(
                     "The annotation of maintenance {} was lost and is restored.",
-                    names.join(", ")
+                    record.names()
                 );
                 EventContent::warning("RecordRestored", "Cordon", text)
             }
@@ -174,18 +269,17 @@ impl PlanExecutor {
                 EventContent::warning("MaintenanceVanished", "Cordon", text)
             }
             NodeAction::Hold { record, .. } if node_state::record(node).is_none() => {
-                let names: Vec<_> = record.maintenances.iter().map(|one| one.name.as_str()).collect();
-                let reason = names
-                    .first()
-                    .and_then(|name| find_maintenance(observed, name))
+                let first = record.maintenances.first();
+                let reason = first
+                    .and_then(|first| find_maintenance(observed, &first.name))
                     .map(|one| one.spec.reason.as_str())
                     .filter(|reason| !reason.is_empty())
                     .map(|reason| format!(" ({reason})"))
                     .unwrap_or_default();
-                let text = format!("Cordoned for maintenance {}{reason}.", names.join(", "));
+                let text = format!("Cordoned for maintenance {}{reason}.", record.names());
                 EventContent::normal("MaintenanceStarted", "Cordon", text)
             }
-            NodeAction::Hold { .. } => return Ok(()),
+            NodeAction::Hold { .. } => return Ok(written),
             NodeAction::Release { was_unschedulable } => {
                 let text = if *was_unschedulable {
                     "Maintenance ended; the node stays unschedulable, as it was before."
@@ -196,7 +290,7 @@ impl PlanExecutor {
             }
         };
         self.context.events.publish(&node_reference(name), content);
-        Ok(())
+        Ok(written)
     }
 
     async fn change_request(
@@ -205,6 +299,10 @@ impl PlanExecutor {
         pod: &PodFacts,
         action: RequestAction,
     ) -> Result<(), Error> {
+        let is_asked = matches!(action, RequestAction::Create { .. } | RequestAction::Join { .. });
+        if is_asked && !freshness::is_still_drained(&self.context.stores, observed, pod) {
+            return Ok(());
+        }
         let node = node_name(observed, pod.node);
         let request = observed.state.requests.get(&pod.uid).map(|request| &**request);
         let written = self.requester.write(node, pod, request, action).await?;
@@ -287,6 +385,9 @@ impl PlanExecutor {
                 with_finalizers(finalizers.chain([COMPLETION_FINALIZER]).collect())
             }
             MaintenanceAction::RemoveFinalizer => {
+                if !self.may_complete(maintenance).await? {
+                    return Ok(());
+                }
                 with_finalizers(finalizers.filter(|one| *one != COMPLETION_FINALIZER).collect())
             }
             MaintenanceAction::SetStageComplete => json!({
@@ -295,6 +396,14 @@ impl PlanExecutor {
             }),
         };
         merge_patch(&maintenances, name, &patch).await?;
+        if *action == MaintenanceAction::RemoveFinalizer && maintenance.spec.stage == Stage::Complete {
+            let completed = MaintenanceEvent::Completed {
+                maintenance: name.to_owned(),
+            };
+            let (_, content) = content_of(&completed);
+            let regarding = object_reference(&**maintenance);
+            self.context.events.publish(&regarding, content);
+        }
         if *action == (MaintenanceAction::AddFinalizer { is_restored: true }) {
             self.context.metrics.count_repair("finalizer");
             let note = "The completion finalizer was taken away and is restored.";
@@ -305,8 +414,39 @@ impl PlanExecutor {
         Ok(())
     }
 
+    /// Whether the finalizer of a maintenance may go: no node is held for it.
+    async fn may_complete(&self, maintenance: &NodeMaintenance) -> Result<bool, Error> {
+        // An idle one has touched nothing.
+        if maintenance.spec.stage == Stage::Idle {
+            return Ok(true);
+        }
+        let name = maintenance.metadata.name.clone().unwrap_or_default();
+        let item = Item::Completion(name);
+        if !lock(&self.pace).is_due(&item, self.context.clock.now()) {
+            return Ok(false);
+        }
+        let held = completion::held_nodes(&self.context.clients.host, maintenance).await?;
+        if held.is_empty() {
+            lock(&self.pace).succeeded(&item);
+            return Ok(true);
+        }
+        let now = self.context.clock.now();
+        lock(&self.pace).failed(item, false, now, fastrand::f64());
+        let note = format!(
+            "Not completed yet: the maintenance still holds nodes that were about to be released: {}.",
+            held.join(", ")
+        );
+        let content = EventContent::warning("CompletionDelayed", "Complete", note);
+        self.context
+            .events
+            .publish(&object_reference(maintenance), content);
+        Ok(false)
+    }
+
     fn publish_events(&self, observed: &ObservedCluster, plan: &Plan) {
-        for event in &plan.events {
+        // Completion is told when it has happened.
+        let is_told_now = |event: &&MaintenanceEvent| !matches!(event, MaintenanceEvent::Completed { .. });
+        for event in plan.events.iter().filter(is_told_now) {
             let (maintenances, content) = content_of(event);
             if let MaintenanceEvent::CordonConflict { node, .. } = event {
                 self.context
@@ -319,77 +459,6 @@ impl PlanExecutor {
                     self.context.events.publish(&regarding, content.clone());
                 }
             }
-        }
-    }
-}
-
-/// The maintenances that the Event is about, and its content.
-fn content_of(event: &MaintenanceEvent) -> (Vec<&str>, EventContent) {
-    match event {
-        MaintenanceEvent::FastForwarded { maintenance, node } => {
-            let note =
-                format!("Node {node} has reached later drain targets; they are not reset for {maintenance}.");
-            let content = EventContent::warning("FastForwarded", "Drain", note);
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::CordonConflict { node, maintenances } => {
-            let note = format!(
-                "Node {node} was made schedulable during maintenance {}; it is cordoned again.",
-                maintenances.join(", ")
-            );
-            let content = EventContent::warning("CordonConflict", "Cordon", note);
-            (maintenances.iter().map(String::as_str).collect(), content)
-        }
-        MaintenanceEvent::StaticPods { maintenance, count } => {
-            let note = format!("blocked: static pod ({count} on drained nodes)");
-            let content = EventContent::warning("StaticPods", "Drain", note);
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::TolerantDaemonSetPods {
-            maintenance,
-            description,
-        } => {
-            let note = format!("Left alone: {description}.");
-            let content = EventContent::warning("DaemonSetPod", "Drain", note);
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::ComesBack {
-            maintenance,
-            description,
-        } => {
-            let content = EventContent::warning("ComesBack", "Drain", format!("{description}."));
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::StageStarted { maintenance, stage } => {
-            let note = format!("Stage {stage} has started.");
-            (
-                vec![maintenance],
-                EventContent::normal("StageStarted", "Stage", note),
-            )
-        }
-        MaintenanceEvent::Blocked {
-            maintenance,
-            description,
-        } => {
-            let content = EventContent::warning("Blocked", "Drain", description);
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::NodesVanished { maintenance, names } => {
-            let note = format!("Nodes are gone or no longer selected: {names}.");
-            (
-                vec![maintenance],
-                EventContent::warning("NodesVanished", "Drain", note),
-            )
-        }
-        MaintenanceEvent::Drained { maintenance } => {
-            let note = "All targeted pods are gone from all selected nodes.";
-            let content = EventContent::normal("Drained", "Drain", note);
-            (vec![maintenance], content)
-        }
-        MaintenanceEvent::Completed { maintenance } => {
-            let note = "Nodes are released and requests withdrawn.";
-            let content = EventContent::normal("Completed", "Complete", note);
-            (vec![maintenance], content)
         }
     }
 }

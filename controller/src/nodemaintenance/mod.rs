@@ -1,7 +1,8 @@
 //! The nodemaintenance controller: which changes queue a reconciliation, and one reconciliation, which observes, plans
-//! and acts on all maintenances together. Start at [`Controller::reconcile`]; the rules are in [`plan`].
+//! and acts on all maintenances that have changed, together with those that they depend on. Start at [`Controller::reconcile`]; the rules are in [`plan`].
 
 pub mod act;
+mod components;
 pub mod drain_plan;
 pub mod index;
 pub mod model;
@@ -38,12 +39,11 @@ use model::StaticPods;
 use observe::Observer;
 use plan::plan;
 
-/// How long changes are collected before a reconciliation. Changes come in bursts, and each reconciliation observes
-/// everything.
+/// How long changes are collected before a reconciliation: they come in bursts.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
-/// The delay before a reconciliation is at least this many times the duration of the last planning, so that large
-/// clusters are not planned without a pause.
-const BATCH_DELAY_FACTOR: u32 = 3;
+/// The delay before a reconciliation is at least this many times the duration of the last planning, so that planning
+/// takes a few percent of a core, however large the cluster is.
+const BATCH_DELAY_FACTOR: u32 = 30;
 /// The longest delay before a reconciliation.
 const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
 
@@ -87,12 +87,13 @@ impl Controller {
         let (source, refused) = (Arc::clone(&self.observer), self.executor.refusals());
         // Large clusters take long to plan, and workers of the runtime have other tasks.
         let planned = tokio::task::spawn_blocking(move || {
-            let mut observed = source.observe();
-            observed.state.refused = refused;
-            let plan = plan(&observed.state, begun);
-            (observed, plan)
+            let mut observation = source.observe(begun);
+            observation.cluster.state.refused = refused;
+            let plan = plan(&observation.cluster.state, begun);
+            source.planned(&observation, &plan, begun);
+            (observation, plan)
         });
-        let (observed, plan) = match planned.await {
+        let (observation, plan) = match planned.await {
             Ok(planned) => planned,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -102,8 +103,8 @@ impl Controller {
         let took = self.context.clock.now().duration_since(begun).as_millis();
         self.last_duration
             .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
-        let again = self.executor.execute(&observed, &plan).await;
-        Outcome::Wait(plan.next.into_iter().chain(again).min())
+        let again = self.executor.execute(&observation.cluster, &plan).await;
+        Outcome::Wait(plan.next.into_iter().chain(observation.next).chain(again).min())
     }
 }
 
@@ -128,13 +129,19 @@ pub fn add_handlers(
     });
     informers.namespaces.add_handler({
         let (queue, maintenances) = (Arc::clone(queue), stores.maintenances.clone());
+        let index = Arc::clone(index);
         move |change: &Change<Namespace>| {
             let deleted = |namespace: &Option<Arc<Namespace>>| {
                 namespace
                     .as_ref()
                     .and_then(|one| one.metadata.deletion_timestamp.clone())
             };
-            if deleted(&change.old) != deleted(&change.new) && !maintenances.all().is_empty() {
+            if deleted(&change.old) == deleted(&change.new) {
+                return;
+            }
+            let name = change.latest().and_then(|one| one.metadata.name.as_deref());
+            index.namespace_changed(name.unwrap_or_default());
+            if !maintenances.is_empty() {
                 queue.add(());
             }
         }
@@ -158,7 +165,7 @@ pub fn add_handlers(
             let is_under_maintenance = change
                 .latest()
                 .is_some_and(|node| node_state::is_under_maintenance(node));
-            if !is_unchanged && (is_under_maintenance || !maintenances.all().is_empty()) {
+            if !is_unchanged && (is_under_maintenance || !maintenances.is_empty()) {
                 queue.add(());
             }
         }

@@ -265,14 +265,14 @@ pub enum RequestState {
 /// The input of the planner.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterState {
-    /// Maintenances, in any order.
+    /// Maintenances, in any order, with all that they depend on.
     pub maintenances: Vec<Maintenance>,
     /// Nodes.
     pub nodes: Vec<NodeFacts>,
-    /// The pods of nodes under maintenance, and all pods with an active request for a maintenance.
+    /// The pods of these nodes.
     pub pods: Vec<PodFacts>,
-    /// Requests by the UID of their pod.
-    pub requests: HashMap<String, Shared<RequestFacts>>,
+    /// Requests by the UID of their pod; there may be some of other pods.
+    pub requests: Shared<HashMap<String, Shared<RequestFacts>>>,
     /// The lives of successors that ended on nodes under maintenance.
     pub lives: Vec<Life>,
     /// Why requests could not be written, by the UID of their pod.

@@ -40,6 +40,13 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
+    /// The names of its maintenances, for people.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.maintenances.iter().map(|one| one.name.as_str()).collect();
+        names.join(", ")
+    }
+
     /// Whether the node is drained.
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -119,6 +126,25 @@ pub fn is_under_maintenance(node: &Node) -> bool {
 #[must_use]
 pub fn is_tainted(node: &Node) -> bool {
     taints(node).iter().any(is_drain_taint)
+}
+
+/// The record that the action writes, if it restores what somebody undid: the annotation, the cordon or the taint.
+#[must_use]
+pub fn repaired_record<'a>(node: &Node, action: &'a NodeAction) -> Option<&'a NodeRecord> {
+    let NodeAction::Hold {
+        record: after,
+        is_restored,
+        ..
+    } = action
+    else {
+        return None;
+    };
+    let is_unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable);
+    let is_undone = match record(node) {
+        None => *is_restored,
+        Some(before) => is_unschedulable != Some(true) || before == *after,
+    };
+    is_undone.then_some(after)
 }
 
 /// The merge patch for the action, with the resource version of the node as a precondition.

@@ -1,7 +1,11 @@
-//! Observes all maintenances, nodes, pods and requests as one [`ClusterState`] for the planner.
+//! Observes maintenances, nodes, pods and requests as one [`ClusterState`] for the planner: those groups of maintenances
+//! and nodes that depend on each other ([`components`]) and have changed since their last plan, or whose next plan is
+//! due. What is computed from an object is kept until the object changes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use drydock_machinery::selector::NodeMatcher;
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
@@ -9,19 +13,24 @@ use drydock_proto::kinds::nodemaintenance::{COMPLETION_FINALIZER, NodeMaintenanc
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
+use super::components::{Component, components};
 use super::drain_plan::{Entry, entries};
 use super::index::ClusterIndex;
 use super::model::{
-    ClusterState, Controller, Maintenance, NodeFacts, PodFacts, PodProperties, RecordSource, RequestFacts,
-    StaticPods,
+    ClusterState, Controller, Maintenance, NodeFacts, Plan, PodFacts, PodProperties, RecordSource,
+    RequestFacts, StaticPods,
 };
 use super::node_state;
 use super::recovery::recover_records;
 use super::request_facts::request_facts;
 use super::shared::Shared;
+use super::successor::Life;
 use crate::pod::Pod;
 use crate::stores::Stores;
 use crate::sync::lock;
+
+/// The longest time without a plan of a group: it bounds the harm of a missed change.
+const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The input of the planner, and the API objects behind it.
 #[derive(Debug, Default)]
@@ -34,7 +43,18 @@ pub struct ObservedCluster {
     pub nodes: Vec<Arc<Node>>,
 }
 
-/// Observes the cluster. What it computes from an object it keeps until the object changes.
+/// What is planned in one round.
+#[derive(Debug, Default)]
+pub struct Observation {
+    /// The groups that are planned.
+    pub cluster: ObservedCluster,
+    /// When the first of the others is planned again without a change.
+    pub next: Option<Timestamp>,
+    /// What the groups in `cluster` are like.
+    fingerprints: Vec<u64>,
+}
+
+/// Observes the cluster.
 #[derive(Debug)]
 pub struct Observer {
     stores: Stores,
@@ -43,28 +63,43 @@ pub struct Observer {
     cache: Mutex<Cache>,
 }
 
-/// What the last round computed, by object.
+/// What earlier rounds computed, by object.
 #[derive(Debug, Default)]
 struct Cache {
-    /// By UID, with the generation.
-    maintenances: HashMap<String, (Option<i64>, Arc<CompiledSpec>)>,
-    /// By name.
-    nodes: HashMap<String, (Arc<Node>, NodeFacts)>,
     /// By UID.
-    pods: HashMap<String, CachedPod>,
-    /// The number of the last round.
-    round: u64,
-    /// Since when the namespace of the last pod is being deleted, in this round.
-    namespace: Option<(String, Option<Timestamp>)>,
+    maintenances: HashMap<String, CachedMaintenance>,
+    /// By the same indexes: what the maintenances were matched against.
+    nodes: Vec<(Arc<Node>, NodeFacts)>,
+    /// By the name of the node.
+    contents: HashMap<String, CachedContents>,
+    /// The requests of all pods in `contents`, by the UID of the pod.
+    requests: Shared<HashMap<String, Shared<RequestFacts>>>,
+    /// The groups whose last plan had nothing to do, by fingerprint, and when they are planned again.
+    settled: HashMap<u64, Timestamp>,
+}
+
+#[derive(Debug)]
+struct CachedMaintenance {
+    generation: Option<i64>,
+    spec: Arc<CompiledSpec>,
+    /// Its nodes, by index.
+    nodes: Vec<usize>,
+}
+
+/// What concerns a node, at one version.
+#[derive(Debug, Default)]
+struct CachedContents {
+    version: u64,
+    pods: Vec<CachedPod>,
+    lives: Vec<Life>,
 }
 
 #[derive(Debug)]
 struct CachedPod {
     pod: Arc<Pod>,
     facts: Shared<PodProperties>,
+    namespace_deleted: Option<Timestamp>,
     request: Option<(Arc<EvictionRequest>, Shared<RequestFacts>)>,
-    /// The last round that observed it.
-    round: u64,
 }
 
 /// The spec of a maintenance, compiled.
@@ -87,193 +122,295 @@ impl Observer {
         }
     }
 
-    /// Reads the current state. Idle maintenances are left out, unless they are being deleted.
+    /// Reads the current state of what has to be planned at this time. Idle maintenances are left out, unless they are
+    /// being deleted, and so are nodes that no maintenance concerns.
     #[must_use]
-    pub fn observe(&self) -> ObservedCluster {
-        let mut observed = ObservedCluster {
-            maintenances: self.stores.maintenances.all(),
-            nodes: self.stores.nodes.all(),
-            ..ObservedCluster::default()
-        };
-        observed.maintenances.retain(|maintenance| {
+    pub fn observe(&self, now: Timestamp) -> Observation {
+        let mut objects = self.stores.maintenances.all();
+        objects.retain(|maintenance| {
             maintenance.spec.stage != Stage::Idle || maintenance.metadata.deletion_timestamp.is_some()
         });
-        observed
-            .maintenances
-            .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        observed
-            .nodes
-            .sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        objects.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let mut cache = lock(&self.cache);
+        let has_same_names_and_labels = cache.update_nodes(self.stores.nodes.all());
+        let maintenances = cache.update_maintenances(&objects, has_same_names_and_labels);
+        let nodes: Vec<NodeFacts> = cache.nodes.iter().map(|(_, facts)| facts.clone()).collect();
+        let is_relevant = |index: usize| {
+            nodes.get(index).is_some_and(|node| {
+                node.record.is_some()
+                    || node.is_tainted
+                    || node.record_source == RecordSource::Damaged
+                    || self.index.has_requested_pods(&node.name)
+            })
+        };
+        let groups = components(&maintenances, &nodes, is_relevant);
+        cache.retain_contents(&groups);
+        let mut settled = std::mem::take(&mut cache.settled);
+        let mut observation = Observation::default();
+        let mut chosen = Component::default();
+        for group in groups {
+            let fingerprint = self.fingerprint(&group, &objects, &cache.nodes);
+            if let Some(due) = settled.remove(&fingerprint).filter(|due| *due > now) {
+                observation.next = Some(observation.next.map_or(due, |next| next.min(due)));
+                cache.settled.insert(fingerprint, due);
+                continue;
+            }
+            observation.fingerprints.push(fingerprint);
+            chosen.maintenances.extend(group.maintenances);
+            chosen.nodes.extend(group.nodes);
+        }
+        observation.cluster = self.read(chosen, &objects, maintenances, nodes, &mut cache);
+        observation
+    }
+
+    /// Takes note of the plan. Groups with nothing to do are not planned again before something changes in them.
+    pub fn planned(&self, observation: &Observation, plan: &Plan, now: Timestamp) {
+        if !plan.nodes.is_empty() || !plan.requests.is_empty() || !plan.maintenances.is_empty() {
+            return;
+        }
+        let resync = now.checked_add(RESYNC_INTERVAL).unwrap_or(Timestamp::MAX);
+        let due = plan.next.map_or(resync, |next| next.min(resync));
+        let mut cache = lock(&self.cache);
+        let groups = observation.fingerprints.iter();
+        cache
+            .settled
+            .extend(groups.map(|fingerprint| (*fingerprint, due)));
+    }
+
+    /// A hash of the versions of everything in the group.
+    fn fingerprint(
+        &self,
+        group: &Component,
+        objects: &[Arc<NodeMaintenance>],
+        nodes: &[(Arc<Node>, NodeFacts)],
+    ) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for object in group.maintenances.iter().filter_map(|index| objects.get(*index)) {
+            object.metadata.uid.hash(&mut hasher);
+            object.metadata.resource_version.hash(&mut hasher);
+        }
+        for (node, facts) in group.nodes.iter().filter_map(|index| nodes.get(*index)) {
+            node.metadata.uid.hash(&mut hasher);
+            node.metadata.resource_version.hash(&mut hasher);
+            facts.name.hash(&mut hasher);
+            self.index.version_of(&facts.name).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Reads the chosen maintenances and nodes, which get new indexes, with their pods and requests.
+    fn read(
+        &self,
+        mut chosen: Component,
+        objects: &[Arc<NodeMaintenance>],
+        maintenances: Vec<Maintenance>,
+        nodes: Vec<NodeFacts>,
+        cache: &mut Cache,
+    ) -> ObservedCluster {
+        chosen.maintenances.sort_unstable();
+        chosen.nodes.sort_unstable();
+        let mut observed = ObservedCluster::default();
         let state = &mut observed.state;
         state.static_pods = self.static_pods;
-        let before = std::mem::take(&mut cache.maintenances);
-        for object in &observed.maintenances {
-            let compiled = compiled(&before, object);
-            state
-                .maintenances
-                .push(maintenance(object, &compiled, &observed.nodes));
-            let uid = object.metadata.uid.clone().unwrap_or_default();
-            cache
-                .maintenances
-                .insert(uid, (object.metadata.generation, compiled));
+        let numbers: HashMap<usize, usize> = chosen.nodes.iter().copied().zip(0..).collect();
+        for (index, mut maintenance) in maintenances.into_iter().enumerate() {
+            if chosen.maintenances.binary_search(&index).is_ok() {
+                let nodes = maintenance.nodes.iter().filter_map(|node| numbers.get(node));
+                maintenance.nodes = nodes.copied().collect();
+                state.maintenances.push(maintenance);
+                observed.maintenances.extend(objects.get(index).cloned());
+            }
         }
-        let mut before = std::mem::take(&mut cache.nodes);
-        for object in &observed.nodes {
-            let name = object.metadata.name.clone().unwrap_or_default();
-            let cached = before
-                .remove(&name)
-                .filter(|(known, _)| Arc::ptr_eq(known, object))
-                .unwrap_or_else(|| (Arc::clone(object), node(object)));
-            state.nodes.push(cached.1.clone());
-            cache.nodes.insert(name, cached);
+        for (index, facts) in nodes.into_iter().enumerate() {
+            if numbers.contains_key(&index) {
+                state.nodes.push(facts);
+                let object = cache.nodes.get(index).map(|(node, _)| Arc::clone(node));
+                observed.nodes.extend(object);
+            }
         }
         recover_records(state);
-        self.add_pods(&mut cache, state);
+        self.update_contents(state, cache);
+        for (index, node) in state.nodes.iter().enumerate() {
+            let Some(contents) = cache.contents.get(&node.name) else {
+                continue;
+            };
+            state.lives.extend(contents.lives.iter().cloned());
+            state.pods.extend(contents.pods.iter().map(|cached| PodFacts {
+                node: index,
+                namespace_deleted: cached.namespace_deleted,
+                pod: cached.facts.clone(),
+            }));
+        }
+        state.requests = cache.requests.clone();
         observed
     }
 
-    fn add_pods(&self, cache: &mut Cache, state: &mut ClusterState) {
-        cache.round += 1;
-        cache.namespace = None;
-        state.pods.reserve(cache.pods.len());
-        state.requests.reserve(cache.pods.len());
-        let selected: BTreeSet<usize> = state
-            .maintenances
-            .iter()
-            .flat_map(|one| &one.nodes)
-            .copied()
-            .collect();
-        for index in &selected {
-            let name = state.nodes.get(*index).map(|node| node.name.clone());
-            let name = name.unwrap_or_default();
-            state.lives.extend(self.index.lives_of(&name));
-            for pod in self.index.pods_of(&name) {
-                self.add_pod(&pod, *index, cache, state);
+    /// Reads what concerns the nodes of the state and has changed since it was read.
+    fn update_contents(&self, state: &ClusterState, cache: &mut Cache) {
+        let mut stale = Vec::new();
+        for node in &state.nodes {
+            let known = cache.contents.get(&node.name);
+            if known.is_none_or(|known| known.version != self.index.version_of(&node.name)) {
+                let known = cache.contents.remove(&node.name).unwrap_or_default();
+                cache.forget_requests(&known);
+                stale.push((node.name.clone(), known));
             }
         }
-        let by_name: HashMap<String, usize> = state
-            .nodes
-            .iter()
-            .enumerate()
-            .map(|(index, node)| (node.name.clone(), index))
-            .collect();
-        let mut others = Vec::new();
-        self.index.visit_active_requests(|key| {
-            // The name of a request is the UID of its pod.
-            if !state.requests.contains_key(&key.1) {
-                others.push(key.clone());
-            }
-        });
-        for (namespace, name) in others {
-            let pod = self.stores.requests.get(&namespace, &name).and_then(|request| {
-                let reference = request.spec.target.pod.as_ref()?;
-                let pod = self.stores.pods.get(&namespace, &reference.name)?;
-                (pod.uid() == reference.uid).then_some(pod)
-            });
-            let node = pod
-                .as_ref()
-                .and_then(|pod| by_name.get(pod.spec.node_name.as_deref()?));
-            if let (Some(pod), Some(node)) = (&pod, node)
-                && !selected.contains(node)
-            {
-                self.add_pod(pod, *node, cache, state);
-            }
-        }
-        let round = cache.round;
-        if cache.pods.len() > state.pods.len() {
-            cache.pods.retain(|_, cached| cached.round == round);
-        }
-    }
-
-    fn add_pod(&self, pod: &Arc<Pod>, node: usize, cache: &mut Cache, state: &mut ClusterState) {
-        let uid = pod.uid();
-        let request = self.stores.requests.get(pod.namespace(), uid);
-        let round = cache.round;
-        let cached = match cache.pods.get_mut(uid) {
-            Some(cached) => {
-                if !Arc::ptr_eq(&cached.pod, pod) {
-                    *cached = CachedPod::new(pod);
+        for (name, known) in stale {
+            let contents = self.read_contents(&name, known);
+            for cached in &contents.pods {
+                if let Some((_, facts)) = &cached.request {
+                    cache.requests.insert(cached.facts.uid.clone(), facts.clone());
                 }
-                cached
             }
-            None => cache
-                .pods
-                .entry(uid.to_owned())
-                .or_insert_with(|| CachedPod::new(pod)),
+            cache.contents.insert(name, contents);
+        }
+    }
+
+    /// Reads what concerns the node. Facts of objects that have not changed are taken over.
+    fn read_contents(&self, name: &str, known: CachedContents) -> CachedContents {
+        let mut known: HashMap<String, CachedPod> = known
+            .pods
+            .into_iter()
+            .map(|cached| (cached.facts.uid.clone(), cached))
+            .collect();
+        let contents = self.index.contents_of(name);
+        let pods = contents.pods.into_iter().map(|pod| {
+            let request = self.stores.requests.get(pod.namespace(), pod.uid());
+            let known = known.remove(pod.uid());
+            let (facts, known_request) = match known {
+                Some(cached) if Arc::ptr_eq(&cached.pod, &pod) => (Some(cached.facts), cached.request),
+                _ => (None, None),
+            };
+            CachedPod {
+                facts: facts.unwrap_or_else(|| pod_properties(&pod).into()),
+                namespace_deleted: namespace_deleted(&self.stores, &pod),
+                request: request.map(|object| {
+                    known_request
+                        .filter(|(known, _)| Arc::ptr_eq(known, &object))
+                        .unwrap_or_else(|| {
+                            let facts = request_facts(&object, pod.name());
+                            (object, facts.into())
+                        })
+                }),
+                pod,
+            }
+        });
+        CachedContents {
+            version: contents.version,
+            pods: pods.collect(),
+            lives: contents.lives,
+        }
+    }
+}
+
+impl Cache {
+    /// Takes over the nodes. Returns whether all have the names and labels that they had.
+    fn update_nodes(&mut self, mut objects: Vec<Arc<Node>>) -> bool {
+        objects.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let before = std::mem::take(&mut self.nodes);
+        let is_same = |(old, new): (&(Arc<Node>, NodeFacts), &Arc<Node>)| {
+            Arc::ptr_eq(&old.0, new)
+                || (old.0.metadata.name == new.metadata.name && old.0.metadata.labels == new.metadata.labels)
         };
-        cached.round = round;
-        if let Some(facts) = cached.request_facts(request) {
-            state.requests.insert(uid.to_owned(), facts);
+        let are_same = before.len() == objects.len() && before.iter().zip(&objects).all(is_same);
+        let mut before: HashMap<String, (Arc<Node>, NodeFacts)> = before
+            .into_iter()
+            .map(|cached| (cached.1.name.clone(), cached))
+            .collect();
+        self.nodes = objects
+            .into_iter()
+            .map(|object| {
+                let known = before.remove(object.metadata.name.as_deref().unwrap_or_default());
+                known
+                    .filter(|(known, _)| Arc::ptr_eq(known, &object))
+                    .unwrap_or_else(|| {
+                        let facts = node(&object);
+                        (object, facts)
+                    })
+            })
+            .collect();
+        are_same
+    }
+
+    /// Takes over the maintenances, and returns them as the planner sees them.
+    fn update_maintenances(
+        &mut self,
+        objects: &[Arc<NodeMaintenance>],
+        has_same_nodes: bool,
+    ) -> Vec<Maintenance> {
+        let mut before = std::mem::take(&mut self.maintenances);
+        let mut maintenances = Vec::with_capacity(objects.len());
+        for object in objects {
+            let uid = object.metadata.uid.clone().unwrap_or_default();
+            let known = before
+                .remove(&uid)
+                .filter(|known| known.generation == object.metadata.generation);
+            let cached = match known {
+                Some(known) if has_same_nodes => known,
+                known => {
+                    let spec = known.map_or_else(|| Arc::new(CompiledSpec::of(object)), |known| known.spec);
+                    CachedMaintenance {
+                        generation: object.metadata.generation,
+                        nodes: spec.select(&self.nodes),
+                        spec,
+                    }
+                }
+            };
+            maintenances.push(maintenance(object, &cached));
+            self.maintenances.insert(uid, cached);
         }
-        let known = cache
-            .namespace
-            .take()
-            .filter(|(namespace, _)| namespace == pod.namespace());
-        let (namespace, deleted) =
-            known.unwrap_or_else(|| (pod.namespace().to_owned(), namespace_deleted(&self.stores, pod)));
-        state.pods.push(PodFacts {
-            node,
-            namespace_deleted: deleted,
-            pod: cached.facts.clone(),
-        });
-        cache.namespace = Some((namespace, deleted));
+        maintenances
+    }
+
+    fn forget_requests(&mut self, contents: &CachedContents) {
+        for cached in contents.pods.iter().filter(|cached| cached.request.is_some()) {
+            self.requests.remove(&cached.facts.uid);
+        }
+    }
+
+    /// Forgets what concerns nodes that are in no group any more.
+    fn retain_contents(&mut self, groups: &[Component]) {
+        let grouped = groups.iter().flat_map(|group| &group.nodes);
+        let mut known = std::mem::take(&mut self.contents);
+        for index in grouped {
+            let name = self.nodes.get(*index).map(|(_, facts)| facts.name.as_str());
+            if let Some((name, contents)) = name.and_then(|name| known.remove_entry(name)) {
+                self.contents.insert(name, contents);
+            }
+        }
+        for contents in known.values() {
+            self.forget_requests(contents);
+        }
     }
 }
 
-impl CachedPod {
-    fn new(pod: &Arc<Pod>) -> Self {
+impl CompiledSpec {
+    fn of(object: &NodeMaintenance) -> Self {
+        let selector = object.spec.node_selector.as_ref();
         Self {
-            pod: Arc::clone(pod),
-            facts: pod_properties(pod).into(),
-            request: None,
-            round: 0,
+            matcher: selector.and_then(|selector| NodeMatcher::try_from(selector).ok()),
+            entries: Arc::new(entries(&object.spec.drain_plan)),
         }
     }
 
-    /// The facts of its request as it is now.
-    fn request_facts(&mut self, request: Option<Arc<EvictionRequest>>) -> Option<Shared<RequestFacts>> {
-        let known = self.request.take();
-        self.request = request.map(|object| {
-            known
-                .filter(|(known, _)| Arc::ptr_eq(known, &object))
-                .unwrap_or_else(|| {
-                    let facts = request_facts(&object, self.pod.name());
-                    (object, facts.into())
-                })
-        });
-        self.request.as_ref().map(|(_, facts)| facts.clone())
+    /// The indexes of the nodes that it selects.
+    fn select(&self, nodes: &[(Arc<Node>, NodeFacts)]) -> Vec<usize> {
+        let Some(matcher) = &self.matcher else {
+            return Vec::new();
+        };
+        let is_selected = |(node, facts): &(Arc<Node>, NodeFacts)| {
+            let labels = node.metadata.labels.as_ref();
+            let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+            matcher.matches(&facts.name, label)
+        };
+        let selected = nodes.iter().enumerate().filter(|(_, node)| is_selected(node));
+        selected.map(|(index, _)| index).collect()
     }
 }
 
-/// The compiled spec of the maintenance, from the last round if it has not changed.
-fn compiled(
-    before: &HashMap<String, (Option<i64>, Arc<CompiledSpec>)>,
-    object: &NodeMaintenance,
-) -> Arc<CompiledSpec> {
-    let known = object.metadata.uid.as_ref().and_then(|uid| before.get(uid));
-    match known {
-        Some((generation, compiled)) if *generation == object.metadata.generation => Arc::clone(compiled),
-        _ => Arc::new(CompiledSpec {
-            matcher: object
-                .spec
-                .node_selector
-                .as_ref()
-                .and_then(|selector| NodeMatcher::try_from(selector).ok()),
-            entries: Arc::new(entries(&object.spec.drain_plan)),
-        }),
-    }
-}
-
-fn maintenance(object: &NodeMaintenance, compiled: &CompiledSpec, nodes: &[Arc<Node>]) -> Maintenance {
+fn maintenance(object: &NodeMaintenance, cached: &CachedMaintenance) -> Maintenance {
     let metadata = &object.metadata;
-    let selected = |node: &Node| {
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let labels = node.metadata.labels.as_ref();
-        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-        let matcher = compiled.matcher.as_ref();
-        matcher.is_some_and(|matcher| matcher.matches(name, label))
-    };
     Maintenance {
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
@@ -289,12 +426,8 @@ fn maintenance(object: &NodeMaintenance, compiled: &CompiledSpec, nodes: &[Arc<N
             .iter()
             .flatten()
             .any(|one| one == COMPLETION_FINALIZER),
-        entries: Arc::clone(&compiled.entries),
-        nodes: nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(index, node)| selected(node).then_some(index))
-            .collect(),
+        entries: Arc::clone(&cached.spec.entries),
+        nodes: cached.nodes.clone(),
         status: object.status.clone().unwrap_or_default(),
     }
 }
@@ -352,3 +485,6 @@ pub fn pod_properties(pod: &Pod) -> PodProperties {
         may_come_back: pod.may_come_back(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! The pace of writes: an item whose write failed waits alone, with a growing delay, and a status is written at most
-//! once a second. Losing this state changes no decision.
+//! The pace of writes: an item whose write failed, or was undone by somebody, waits alone, with a growing delay, and a
+//! status is written at most once a second. Losing this state changes no decision.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use crate::backoff::backoff;
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest delay after many failures.
 const LONGEST_RETRY: Duration = Duration::from_mins(2);
+/// The longest delay before what somebody undid again and again is written once more.
+const LONGEST_REPAIR: Duration = Duration::from_mins(1);
 /// For how long an item that is not tried again is remembered.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// The shortest interval between two writes of a status that differ in counts and messages only.
@@ -22,16 +24,20 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 pub enum Item {
     /// The node of this name.
     Node(String),
+    /// The node of this name, after somebody undid what was written.
+    Repair(String),
     /// The request of the pod with this UID.
     Request(String),
     /// The maintenance of this name.
     Maintenance(String),
+    /// The end of the maintenance of this name.
+    Completion(String),
 }
 
 /// Why an item waits.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    /// Consecutive failures other than conflicts.
+    /// Consecutive failures other than conflicts; of a repair, how often it was written.
     failures: u32,
     until: Timestamp,
 }
@@ -65,6 +71,17 @@ impl Pace {
     /// The item was written.
     pub fn succeeded(&mut self, item: &Item) {
         self.waiting.remove(item);
+    }
+
+    /// What somebody undid was written once more. Returns how often that has happened; it begins anew after
+    /// some minutes without. `jitter` is a random number from 0 to 1.
+    pub fn repaired(&mut self, item: Item, now: Timestamp, jitter: f64) -> u32 {
+        let before = self.waiting.get(&item).map_or(0, |waiting| waiting.failures);
+        let failures = before.saturating_add(1);
+        let delay = backoff(failures, FIRST_RETRY, LONGEST_REPAIR, jitter);
+        let until = now.checked_add(delay).unwrap_or(now);
+        self.waiting.insert(item, Waiting { failures, until });
+        failures
     }
 
     /// Writing the item failed, because somebody else wrote it (`is_conflict`) or for another reason. `jitter` is a
@@ -132,6 +149,31 @@ mod tests {
         assert_eq!(pace.next(at(2000)), Some(at(4000)));
         pace.succeeded(&failing);
         assert_eq!(pace.next(at(2000)), None);
+    }
+
+    #[test]
+    fn repairs_of_one_node_are_written_at_growing_intervals_up_to_a_minute() {
+        let mut pace = Pace::default();
+        let repair = Item::Repair("a".to_owned());
+        let mut written = Vec::new();
+        for half_second in 0..600 {
+            let now = at(half_second * 500);
+            pace.begin(now);
+            if pace.is_due(&repair, now) {
+                assert_eq!(
+                    pace.repaired(repair.clone(), now, 0.0),
+                    u32::try_from(written.len()).unwrap() + 1
+                );
+                written.push(half_second / 2);
+            }
+        }
+        assert_eq!(written, [0, 0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
+        assert!(
+            pace.is_due(&Item::Node("a".to_owned()), at(243_500)),
+            "releases do not wait"
+        );
+        pace.begin(at(1_000_000));
+        assert_eq!(pace.repaired(repair, at(1_000_000), 0.0), 1, "it begins anew");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! they name the node or tolerate every taint.
 //!
 //! A *successor* is a pod that was created after the drain of its node began. The eviction request of a successor, and
-//! of a first pod that a successor may follow, carries an annotation with its node and controller. Lives are counted from the finished requests with this
+//! of a first pod that a successor may follow, carries an annotation with its node and controller. Lives are counted from the requests with this
 //! annotation, so a restart changes nothing and other drains cost no additional write. Requests of successors are kept
 //! for [`KEPT_SECONDS`], whatever the default TTL is: without them the count would start again.
 

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::changes::{ChangesByVersion, ChangesError};
-pub use super::entry::sort_entries;
+pub use super::entry::{EntriesError, sort_entries};
 use super::entry::{Entry, Operation, decode_entries, encode_entries};
 use super::field_set::FieldSet;
 use super::manager_name::UNKNOWN;
@@ -130,6 +130,14 @@ pub fn record_update(endpoint: &Endpoint<'_>, live: Option<&Value>, new: &mut Va
     };
     let entries = updated(endpoint, live, new, writer, &entries).unwrap_or(entries);
     put_list(new, encode_entries(entries));
+}
+
+/// Checks that a `managedFields` list can be decoded.
+///
+/// # Errors
+/// The first entry that cannot.
+pub fn check_list(list: &Value) -> Result<(), EntriesError> {
+    decode_entries(list).map(|_| ())
 }
 
 /// The entries before the write, or `None` if the object is not tracked.

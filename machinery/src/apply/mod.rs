@@ -3,6 +3,7 @@
 //! An object lists in `metadata.managedFields` which manager owns which of its fields.
 //!
 //! - [`managed_fields`] maintains the list for all writes except applies: a writer owns what it changes.
+//! - [`configuration`] merges a configuration for a policy, without ownership.
 //! - [`merge`] applies a configuration: the manager owns what it lists, and must not change what others own.
 //!
 //! ```text
@@ -14,6 +15,7 @@
 //! Start at [`merge::apply`] and [`managed_fields::record_update`].
 
 mod changes;
+pub mod configuration;
 mod conflict;
 mod entry;
 pub mod field_set;

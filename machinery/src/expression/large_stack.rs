@@ -41,7 +41,7 @@ fn run_jobs(queued: &Mutex<Receiver<Job>>) {
 }
 
 /// Runs `work` on a thread with a large stack and waits for it; `None` if there is no thread or the work panicked.
-pub(super) fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+pub(crate) fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (result, done) = sync_channel(1);
     let job = move || {
         // The receiver waits for it.

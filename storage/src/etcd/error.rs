@@ -6,7 +6,23 @@ use thiserror::Error;
 
 /// The oldest supported version of etcd: the first whose progress notifications never overtake events and whose watches
 /// never skip a deletion at the compacted revision.
-pub(super) const OLDEST: (u64, u64) = (3, 6);
+const OLDEST: (u64, u64) = (3, 6);
+
+/// Major and minor number of the version of a member.
+///
+/// # Errors
+/// [`EtcdOpenError::TooOld`], also for what is no version.
+pub(super) fn supported_version(endpoint: &str, version: &str) -> Result<(u64, u64), EtcdOpenError> {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or_default());
+    let found = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    if found < OLDEST {
+        return Err(EtcdOpenError::TooOld {
+            endpoint: endpoint.to_owned(),
+            found: version.to_owned(),
+        });
+    }
+    Ok(found)
+}
 
 /// Why a store in etcd cannot be used.
 #[derive(Debug, Error)]
@@ -103,4 +119,26 @@ pub enum EtcdOpenError {
         /// What it says.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_below_3_6_are_refused_by_name() {
+        for (version, found) in [
+            ("3.6.0", (3, 6)),
+            ("3.7.3", (3, 7)),
+            ("3.10.0-rc.1", (3, 10)),
+            ("4.0.1", (4, 0)),
+        ] {
+            assert_eq!(supported_version("http://a", version).unwrap(), found);
+        }
+        for version in ["3.5.29", "3.4.25", "2.3.8", "", "x"] {
+            let refused = supported_version("http://a", version).unwrap_err().to_string();
+            let expected = format!("etcd at http://a has version {version}, 3.6 or newer is needed");
+            assert_eq!(refused, expected);
+        }
+    }
 }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::error::EtcdOpenError;
 use super::failure::Failure;
 use super::metrics::EtcdMetrics;
+use super::notice::{EtcdMemberChange, Notices};
 use super::options::{EtcdOptions, Pem};
 use crate::clock::Stopwatch;
 use crate::{Revision, StoreError, sync};
@@ -60,6 +61,7 @@ pub(super) struct Members {
     read_deadline: Duration,
     write_deadline: Duration,
     metrics: EtcdMetrics,
+    pub(super) notices: Notices,
 }
 
 /// An answer with the header that every answer of etcd has.
@@ -146,6 +148,7 @@ impl Members {
             read_deadline: options.read_deadline,
             write_deadline: options.write_deadline,
             metrics,
+            notices: Notices::default(),
         })
     }
 
@@ -196,6 +199,9 @@ impl Members {
                     reason,
                     "a member of etcd does not serve"
                 );
+                let reason = reason.to_owned();
+                self.notices
+                    .send(&member.endpoint, EtcdMemberChange::Gone { reason });
             }
             reason.clone_into(&mut sync::write(&member.trouble));
             self.metrics.member_up(&member.endpoint, false);
@@ -210,6 +216,7 @@ impl Members {
         if let Some(member) = self.list.get(index) {
             if member.is_down.swap(false, Ordering::Relaxed) {
                 tracing::info!(endpoint = member.endpoint, "a member of etcd serves again");
+                self.notices.send(&member.endpoint, EtcdMemberChange::Serves);
             }
             self.metrics.member_up(&member.endpoint, true);
         }

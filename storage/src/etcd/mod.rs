@@ -6,7 +6,7 @@
 //! | | |
 //! | --- | --- |
 //! | handle | `store` (the [`Store`](crate::Store) trait), `parts` (what handles and tasks share) |
-//! | requests | `members` (connections, failover, deadlines), `probe` (which members answer), `failure` (what an error says) |
+//! | requests | `members` (connections, failover, deadlines), `probe` (which members answer), `failure` (what an error says), `notice` (what people are told) |
 //! | keys and values | `keyspace`, `marker` (whose prefix it is) |
 //! | read and write | `transact`, `scan`, `revision` (with `waiting`), `watch` |
 //! | start | `options`, `open`, `error` |
@@ -21,6 +21,7 @@ mod keyspace;
 mod marker;
 mod members;
 mod metrics;
+mod notice;
 mod open;
 mod options;
 mod parts;
@@ -35,6 +36,7 @@ mod watch;
 
 pub use error::EtcdOpenError;
 pub use metrics::EtcdMetrics;
+pub use notice::{EtcdMemberChange, EtcdNotice};
 pub use open::EtcdOpened;
 pub use options::{EtcdOptions, EtcdTls};
 pub use store::EtcdStore;

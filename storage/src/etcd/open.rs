@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::error::{EtcdOpenError, OLDEST};
+use super::error::{EtcdOpenError, supported_version};
 use super::failure::Failure;
 use super::floors::KnownFloors;
 use super::keyspace::Keyspace;
@@ -174,13 +174,7 @@ async fn check_members(members: &Members, wait: Duration) -> Result<(String, Vec
                     continue;
                 }
             };
-            let found = version(status.version());
-            if found < OLDEST {
-                return Err(EtcdOpenError::TooOld {
-                    endpoint: endpoint.clone(),
-                    found: status.version().to_owned(),
-                });
-            }
+            let found = supported_version(endpoint, status.version())?;
             if !members.is_same_cluster(status.header()) {
                 return Err(EtcdOpenError::TwoClusters {
                     first: answered.unwrap_or_default(),
@@ -207,12 +201,6 @@ async fn check_members(members: &Members, wait: Duration) -> Result<(String, Vec
         }
         sleep(RETRY).await;
     }
-}
-
-/// Major and minor number of a version.
-fn version(text: &str) -> (u64, u64) {
-    let mut parts = text.split('.').map(|part| part.parse().unwrap_or_default());
-    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
 const REQUEST: Request<'_> = Request {

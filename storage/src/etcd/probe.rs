@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::error::supported_version;
 use super::members::{Member, Members};
+use super::notice::EtcdMemberChange;
 use super::options::{EtcdOptions, Pem};
 use crate::clock::Stopwatch;
 
@@ -31,6 +33,10 @@ pub(super) async fn run(members: &Members, index: usize, period: Duration) {
         if is_slow && !was_slow {
             let took_ms = watch.elapsed().as_millis();
             tracing::warn!(endpoint = member.endpoint, took_ms, "a member of etcd is slow");
+            let took = watch.elapsed();
+            members
+                .notices
+                .send(&member.endpoint, EtcdMemberChange::Slow { took });
         }
         was_slow = is_slow;
         tokio::time::sleep(period).await;
@@ -46,6 +52,8 @@ async fn probe(members: &Members, member: &Member, limit: Duration) -> Result<()
     members
         .check_cluster(&member.endpoint, status.header())
         .map_err(|error| error.to_string())?;
+    // It may not have answered when the store was opened.
+    supported_version(&member.endpoint, status.version()).map_err(|error| error.to_string())?;
     let is_full = status.errors().iter().any(|error| error.contains("NOSPACE"));
     if member.is_full.swap(is_full, Ordering::Relaxed) != is_full {
         if is_full {
@@ -53,8 +61,10 @@ async fn probe(members: &Members, member: &Member, limit: Duration) -> Result<()
                 endpoint = member.endpoint,
                 "etcd raised its NOSPACE alarm: deletes only"
             );
+            members.notices.send(&member.endpoint, EtcdMemberChange::Full);
         } else {
             tracing::info!(endpoint = member.endpoint, "etcd has space again");
+            members.notices.send(&member.endpoint, EtcdMemberChange::HasSpace);
         }
     }
     members.note_size(&member.endpoint, status.db_size(), is_full);

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use tokio::sync::broadcast;
 
 use super::error::EtcdOpenError;
 use super::metrics::EtcdMetrics;
+use super::notice::EtcdNotice;
 use super::open::{self, EtcdOpened};
 use super::options::EtcdOptions;
 use super::parts::Shared;
@@ -38,6 +40,12 @@ impl EtcdStore {
 
     pub(super) fn parts(&self) -> &Shared {
         &self.parts
+    }
+
+    /// Changes of members from now on, for people. A reader that lags misses some.
+    #[must_use]
+    pub fn notices(&self) -> broadcast::Receiver<EtcdNotice> {
+        self.parts.members.notices.receive()
     }
 
     /// The metrics.

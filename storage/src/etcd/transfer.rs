@@ -4,8 +4,10 @@
 //! another store: an import is refused while etcd is below the revisions that the source can have assigned.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -25,8 +27,9 @@ use crate::{At, Key, KeyRange, Page, Revision, StoreError, Value};
 const MOST_OBJECTS: usize = 100;
 /// About how many bytes a transaction may have.
 const BATCH_BYTES: usize = REQUEST_BYTES / 2;
-/// How many batches are read ahead.
+/// How many batches are read ahead, and how many are under way.
 const READ_AHEAD: usize = 4;
+const CONCURRENT: usize = 4;
 /// How many objects a page of the comparison has.
 const PAGE: usize = 1_000;
 
@@ -140,9 +143,18 @@ impl EtcdStore {
         let file = path.to_owned();
         let reading = tokio::task::spawn_blocking(move || read(&file, &sender));
         let mut objects = 0;
-        while let Some(batch) = batches.recv().await {
-            objects += batch.len() as u64;
-            put(parts, batch).await?;
+        // The first one writes the marker that the others are conditional on.
+        if let Some(first) = batches.recv().await {
+            objects += put(parts, first).await?;
+            progress("write", objects, header.count);
+        }
+        let rest = stream::unfold(batches, |mut batches| async move {
+            let batch = batches.recv().await?;
+            Some((batch, batches))
+        });
+        let mut writes = pin!(rest.map(|batch| put(parts, batch)).buffer_unordered(CONCURRENT));
+        while let Some(written) = writes.try_next().await? {
+            objects += written;
             progress("write", objects, header.count);
         }
         reading.await.map_err(|_| EtcdTransferError::Panicked {
@@ -197,8 +209,8 @@ fn read(path: &Path, batches: &mpsc::Sender<Batch>) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Writes a batch. The first one writes the marker, so that two imports cannot mix.
-async fn put(parts: &Shared, batch: Batch) -> Result<(), EtcdTransferError> {
+/// Writes a batch and returns how many objects it had. The first one writes the marker, so that two imports cannot mix.
+async fn put(parts: &Shared, batch: Batch) -> Result<u64, EtcdTransferError> {
     let marker = parts.marker.written();
     let at = marker.map_or(0, super::parts::number);
     let mut effects = Vec::with_capacity(batch.len() + 1);
@@ -229,7 +241,7 @@ async fn put(parts: &Shared, batch: Batch) -> Result<(), EtcdTransferError> {
     if marker.is_none() {
         parts.marker.note_written(revision_of(&answer));
     }
-    Ok(())
+    Ok(batch.len() as u64)
 }
 
 /// Compares every object with the export.

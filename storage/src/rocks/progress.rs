@@ -51,6 +51,12 @@ pub enum MaintenanceError {
     /// An export cannot be written or read.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// What was imported is not what the export holds.
+    #[error("{key} was read back with another value than it was imported with")]
+    Differs {
+        /// The first key that differs.
+        key: String,
+    },
     /// A folder of backups belongs to another store.
     #[error("{path} holds backups of the store {store}: name another folder")]
     Foreign {

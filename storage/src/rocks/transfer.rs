@@ -130,6 +130,39 @@ impl Importer {
         Ok(())
     }
 
+    /// Reads every object back and compares it with the export.
+    fn compare(&mut self, path: &Path, progress: &dyn Fn(Progress)) -> Result<(), MaintenanceError> {
+        self.flush()?;
+        let mut expected = ExportReader::open(path)?;
+        let (step, total) = ("verify", Some(expected.count));
+        let view = self.engine.view();
+        let mut rows = view.state("", "")?;
+        let mut done: u64 = 0;
+        loop {
+            let found = rows.next()?;
+            let Some((key, value)) = expected.next()? else {
+                return match found {
+                    None => Ok(()),
+                    Some((key, _)) => Err(MaintenanceError::Differs {
+                        key: String::from_utf8_lossy(key).into_owned(),
+                    }),
+                };
+            };
+            let is_same = found.is_some_and(|(found, record)| {
+                let stored = StoredState::decode(&key, record).ok();
+                let read = stored.and_then(|stored| self.records.value(&key, stored).ok());
+                found == key.as_str().as_bytes() && read.as_ref() == Some(&value)
+            });
+            if !is_same {
+                return Err(MaintenanceError::Differs { key: key.to_string() });
+            }
+            done += 1;
+            if done.is_multiple_of(REPORT_EVERY) {
+                progress(Progress { step, done, total });
+            }
+        }
+    }
+
     /// Completes the store. Before this its folder does not count as one.
     pub(crate) fn finish(mut self) -> Result<(Uuid, Revision, u64), MaintenanceError> {
         fail::fail_point!("restore-before-finish");
@@ -312,7 +345,8 @@ impl RocksStore {
 /// Creates a store from an export, in the empty or missing folder of `options`.
 ///
 /// # Errors
-/// A damaged export, a folder that is not empty, the disk. A failed import leaves a folder that does not open as a store.
+/// A damaged export, a folder that is not empty, the disk, a value that is read back with another content than it was written
+/// with. A failed import leaves a folder that does not open as a store.
 pub fn import(
     path: &Path,
     options: &Options,
@@ -325,6 +359,7 @@ pub fn import(
         importer.put(&key, &value)?;
         report(progress, importer.objects, Some(objects.count));
     }
+    importer.compare(path, progress)?;
     let filled = Filled {
         importer,
         source: objects.source,

@@ -78,6 +78,65 @@ async fn a_full_etcd_serves_reads_and_deletes() {
     assert_eq!(store.health(), Health::Ready);
 }
 
+/// A write that passes etcd's first check of its quota and not the second one is applied, and all the same answered with the
+/// error. It must not be told as refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_since_etcd_is_full_did_not_happen() {
+    const WRITERS: usize = 8;
+    const MOST_ETCDS: u64 = 10;
+    let mut doubted = 0;
+    for attempt in 0..MOST_ETCDS {
+        let quota = "--quota-backend-bytes=8388608";
+        let etcd = EtcdProcess::start_with(&["--unsafe-no-fsync", quota]).await;
+        let store = etcd.store().await;
+        let mut first = put(&store, "shared", "first").await;
+        let writers = (0..WRITERS).map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let seed = attempt * 1_000 + u64::try_from(writer).unwrap();
+                let mut source = fastrand::Rng::with_seed(seed);
+                let mut outcomes = Vec::new();
+                loop {
+                    let key = thing(&format!("w{writer}-{}", outcomes.len()));
+                    let write = Transaction::create(key.clone(), random(40 << 10, &mut source));
+                    let outcome = store.transact(write).await;
+                    let is_full = matches!(outcome, Err(StoreError::Full { .. }));
+                    outcomes.push((key, outcome));
+                    if is_full {
+                        return outcomes;
+                    }
+                }
+            })
+        });
+        for outcomes in writers.collect::<Vec<_>>() {
+            for (key, outcome) in outcomes.await.unwrap() {
+                let is_stored = store.get(&key).await.unwrap().entry.is_some();
+                match outcome {
+                    Ok(Outcome::Committed { .. }) => assert!(is_stored, "{key} is lost"),
+                    Err(StoreError::Full { .. }) => assert!(!is_stored, "{key} was refused and is stored"),
+                    Err(StoreError::Unknown { .. }) => {
+                        assert!(is_stored, "{key}: what is certain is not told as unknown");
+                        doubted += 1;
+                    }
+                    other => panic!("{key}: {other:?}"),
+                }
+            }
+        }
+        // An update that is refused leaves the object as it was.
+        let update = Transaction::update(thing("shared"), first, value("second"));
+        assert!(matches!(
+            store.transact(update).await,
+            Err(StoreError::Full { .. })
+        ));
+        first = store.get(&thing("shared")).await.unwrap().entry.unwrap().modified;
+        commit(&store, Transaction::delete(thing("shared"), first)).await;
+        if doubted > 0 {
+            return;
+        }
+    }
+    panic!("no write met the end of the quota");
+}
+
 /// A start near the quota must not raise the alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_takes_no_space() {

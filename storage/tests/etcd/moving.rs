@@ -87,6 +87,60 @@ async fn objects_move_to_etcd_and_back() {
     assert!(back.current_revision().await.unwrap().0 > report.revision);
 }
 
+/// `DRYDOCK_MOVED_OBJECTS` says how many, 150,000 in a nightly run, which is what the limit is for.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_objects_move_within_two_minutes_each_way() {
+    const LIMIT: Duration = Duration::from_mins(2);
+    let count = std::env::var("DRYDOCK_MOVED_OBJECTS").map_or(3_000, |count| count.parse().unwrap());
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("all.export");
+    let (source, _) = RocksStore::open(options(&root.path().join("source"))).unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    let numbers: Vec<u64> = (0..count).collect();
+    for some in numbers.chunks(1_000) {
+        let creates = some.iter().map(|number| {
+            // Half of it compresses.
+            let text: String = std::iter::repeat_with(|| random.alphanumeric())
+                .take(1_200)
+                .collect();
+            Transaction::create(
+                thing(&format!("n{number}")),
+                value(&format!("{text}{}", "x".repeat(1_200))),
+            )
+        });
+        for outcome in source.transact_many(creates.collect()).await {
+            outcome.unwrap();
+        }
+    }
+    source.export(&file, &|_| {}).unwrap();
+    let mut etcd = EtcdProcess::start_with(&[]).await;
+    etcd.raise(1_000_000_000).await;
+    let store = etcd.store().await;
+    let steps = std::sync::Mutex::new(std::collections::BTreeMap::new());
+    let began = std::time::Instant::now();
+    let progress = |step, done, total| {
+        assert!(done <= total && total == count);
+        let before = steps.lock().unwrap().insert(step, done);
+        assert!(before.is_none_or(|before| before <= done), "progress only grows");
+    };
+    let report = store.import(&file, NOW_MS, &progress).await.unwrap();
+    assert_eq!(report.objects, count);
+    let to_etcd = began.elapsed();
+    assert_eq!(
+        steps.into_inner().unwrap(),
+        [("verify", count), ("write", count)].into()
+    );
+    let began = std::time::Instant::now();
+    store.export(&file, NOW_MS, &|_, _, _| {}).await.unwrap();
+    let folder = root.path().join("back");
+    rocks::import(&file, &options(&folder), &|_| {}).unwrap();
+    let back = began.elapsed();
+    let (back_again, _) = RocksStore::open(options(&folder)).unwrap();
+    assert!(values(&back_again).await == values(&source).await);
+    eprintln!("{count} objects: to etcd {to_etcd:.1?}, back {back:.1?}");
+    assert!(to_etcd < LIMIT && back < LIMIT);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_export_is_refused_before_anything_is_written() {
     let root = tempfile::tempdir().unwrap();

@@ -1,11 +1,13 @@
 //! Export and import, and what they share with a restore.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use drydock_storage::export::ExportError;
 use drydock_storage::rocks::{
     ImportReport, MaintenanceError, OpenError, Progress, RocksStore, import, restore,
 };
+use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
 use drydock_storage::{Options, Store};
 use tempfile::TempDir;
 
@@ -65,6 +67,39 @@ async fn an_export_is_imported_whole() {
     assert!(least > JUMP);
     let found = new.get(&key("one")).await.unwrap().entry.unwrap();
     assert_eq!(found.value, value("one of the first kind"));
+}
+
+/// Changes every payload on its way to the disk.
+struct Changing;
+
+impl Seal for Changing {
+    fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
+        if let Some(last) = plain.last_mut() {
+            *last ^= 1;
+        }
+        Unsealed.seal(key, plain)
+    }
+
+    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        Unsealed.open(key, key_id, sealed)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_back_with_another_value_is_not_imported() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&root.path().join("store")).await;
+    let path = root.path().join("all.export");
+    store.export(&path, &quiet).unwrap();
+    let target = root.path().join("imported");
+    let changing = Options {
+        seal: Arc::new(Changing),
+        ..options(&target)
+    };
+    let refused = import(&path, &changing, &quiet).unwrap_err();
+    assert!(matches!(refused, MaintenanceError::Differs { .. }), "{refused}");
+    let opened = RocksStore::open(options(&target));
+    assert!(opened.is_err(), "it does not open as a store");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ pub(crate) struct EtcdProcess {
     flags: Vec<String>,
 }
 
-/// The folder of `etcd` and `etcdctl`: built once per machine.
+/// The folder of `etcd`, `etcdctl` and `etcdutl`: built once per machine.
 fn binaries() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -150,6 +150,34 @@ impl EtcdProcess {
         self.kill();
         self.spawn();
         assert!(self.serves().await, "etcd does not start again");
+    }
+
+    /// Raises its revision by so much, as an operator does with a new etcd before objects move there.
+    pub(crate) async fn raise(&mut self, by: u64) {
+        let folder = self.folder.path().to_owned();
+        let snapshot = folder.join("snapshot").display().to_string();
+        self.etcdctl(&["snapshot", "save", &snapshot]);
+        self.kill();
+        std::fs::remove_dir_all(folder.join("data")).unwrap();
+        let (name, peer) = ("m0", format!("http://{}", self.peer));
+        let restored = Command::new(binaries().join("etcdutl"))
+            .args([
+                "snapshot",
+                "restore",
+                &snapshot,
+                "--mark-compacted",
+                "--name",
+                name,
+            ])
+            .arg(format!("--bump-revision={by}"))
+            .arg(format!("--data-dir={}", folder.join("data").display()))
+            .arg(format!("--initial-cluster={name}={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&restored.stderr);
+        assert!(restored.status.success(), "etcdutl: {said}");
+        self.restart().await;
     }
 
     /// Its process id.

@@ -2,7 +2,7 @@
 //!
 //! The load runs on the same cores as the server. Each row is compared with a loop of `fdatasync`, with a server of the
 //! same HTTP and TLS stack that does nothing, and with peers: a custom resource and a built-in kind on kube-apiserver
-//! and etcd, and an aggregated server in Go with an etcd of its own. Compare the ratios of one run; absolute numbers vary
+//! and etcd, and an aggregated server in Go with an etcd of its own. Row `etcd` compares our server over that etcd with both. Compare the ratios of one run; absolute numbers vary
 //! with the machine. CPU time is that of the server's processes, from `/proc`. The clients are in group
 //! `system:masters`, which needs no access review.
 //!
@@ -21,7 +21,7 @@
 
 mod disk;
 mod do_nothing;
-mod report;
+mod over_etcd;
 mod restart;
 mod rows;
 mod settings;
@@ -30,15 +30,15 @@ mod watching;
 
 use anyhow::Result;
 use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options, Part, SampleApiServer};
+use drydock_tests::load::Report;
 use serde_json::json;
 
 use self::do_nothing::DoNothing;
-use self::report::Report;
 use self::settings::Settings;
 use self::subject::{Subject, crd};
 
 /// The rows that `DRYDOCK_BENCH` can select, in the order of measurement.
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 11] = [
     "creates",
     "patch",
     "gets",
@@ -48,6 +48,7 @@ const ROWS: [&str; 10] = [
     "watch100",
     "watch1000",
     "proxy",
+    "etcd",
     "restart",
 ];
 
@@ -110,6 +111,7 @@ async fn run(settings: &Settings) -> Result<()> {
         nothing: Subject::nothing(&control_plane, &nothing)?,
         proxied: Subject::proxied(&drydock)?,
         peers,
+        sample: sample.as_ref(),
     };
     let mut report = Report::default();
     let failed = bench.run(&mut report).await;

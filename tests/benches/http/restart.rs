@@ -2,10 +2,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::cluster::Server;
-use drydock_tests::load::{Pool, forget_peak, peak_bytes, resident_bytes};
+use drydock_tests::load::{Goal, Pool, Report, Unit, forget_peak, peak_bytes, resident_bytes, show};
 use tokio::time::Instant;
 
-use super::report::{Goal, Report, Unit, show};
 use super::rows::{Bench, count, of_size};
 use super::subject::Subject;
 

@@ -4,24 +4,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use drydock_tests::cluster::{Drydock, Part};
-use drydock_tests::load::{Bound, Call, Measured, Pool, Usage, drive, resident_bytes};
+use drydock_tests::cluster::{Drydock, Part, SampleApiServer};
+use drydock_tests::load::{
+    Bound, Call, Goal, Measured, Pool, Report, Unit, Usage, drive, resident_bytes, show,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::disk;
-use super::report::{Goal, Report, Unit, show};
 use super::settings::Settings;
 use super::subject::Subject;
 
 /// As from one aggregator.
-const CONNECTIONS: usize = 4;
-const CLIENTS: usize = 64;
+pub(crate) const CONNECTIONS: usize = 4;
+pub(crate) const CLIENTS: usize = 64;
 /// The most objects that the row of creates creates.
 const CREATES: u64 = 50_000;
 const PATCHES: u64 = 2000;
 const LISTS: u64 = 40;
-const SMALL_LIST: u64 = 5000;
+pub(crate) const SMALL_LIST: u64 = 5000;
 const LARGE_LIST: u64 = 30_000;
 /// Objects that are written one after the other.
 pub(crate) const WATCHED: u64 = 200;
@@ -36,17 +37,19 @@ pub(crate) struct Bench<'a> {
     pub(crate) nothing: Subject,
     pub(crate) proxied: Subject,
     pub(crate) peers: Vec<Subject>,
+    /// The aggregated server in Go, whose etcd the row of etcd shares.
+    pub(crate) sample: Option<&'a SampleApiServer<'a>>,
 }
 
 /// The cost of a run of requests.
 pub(crate) struct Cost {
     pub(crate) measured: Measured,
     /// CPU time of the server's processes per request.
-    cpu: Duration,
+    pub(crate) cpu: Duration,
 }
 
 impl Cost {
-    fn show_rate(&self, subject: &Subject) -> String {
+    pub(crate) fn show_rate(&self, subject: &Subject) -> String {
         format!(
             "{} {:.0}/s, {} CPU",
             subject.name,
@@ -55,7 +58,7 @@ impl Cost {
         )
     }
 
-    fn show_median(&self, subject: &Subject) -> String {
+    pub(crate) fn show_median(&self, subject: &Subject) -> String {
         format!("{} {}", subject.name, show(self.measured.latencies.median()))
     }
 }
@@ -98,6 +101,9 @@ impl Bench<'_> {
         if wants("proxy") {
             self.proxy(report).await?;
         }
+        if wants("etcd") {
+            self.over_etcd(report).await?;
+        }
         if wants("restart") {
             self.restart(report).await?;
         }
@@ -133,7 +139,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn create(&self, subject: &Subject, namespace: &str) -> Result<Cost> {
+    pub(crate) async fn create(&self, subject: &Subject, namespace: &str) -> Result<Cost> {
         let bound = self.bound(CREATES);
         self.cost(subject, CLIENTS, bound, subject.create(namespace, 0))
             .await
@@ -156,7 +162,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn patches(&self, subject: &Subject) -> Result<Cost> {
+    pub(crate) async fn patches(&self, subject: &Subject) -> Result<Cost> {
         self.fill(subject, "bench-patch", WATCHED).await?;
         let call = subject.patch("bench-patch", WATCHED, counted());
         self.cost(subject, 1, self.bound(PATCHES), call).await
@@ -182,7 +188,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn get(&self, subject: &Subject) -> Result<Cost> {
+    pub(crate) async fn get(&self, subject: &Subject) -> Result<Cost> {
         self.fill(subject, "bench-5000", SMALL_LIST).await?;
         let call = subject.get("bench-5000", SMALL_LIST);
         self.cost(subject, CLIENTS, self.bound(u64::MAX), call).await
@@ -322,7 +328,7 @@ impl Bench<'_> {
             .context("the server runs")
     }
 
-    fn bound(&self, requests: u64) -> Bound {
+    pub(crate) fn bound(&self, requests: u64) -> Bound {
         Bound {
             requests,
             time: self.settings.time,

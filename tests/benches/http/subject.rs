@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::do_nothing::DoNothing;
 
 /// A namespace for each row that depends on its number of objects.
-pub(crate) const NAMESPACES: [&str; 8] = [
+pub(crate) const NAMESPACES: [&str; 9] = [
     "bench-creates",
     "bench-patch",
     "bench-5000",
@@ -19,6 +19,7 @@ pub(crate) const NAMESPACES: [&str; 8] = [
     "bench-30000",
     "bench-watch",
     "bench-proxy",
+    "bench-etcd",
     "bench-fill",
 ];
 
@@ -109,6 +110,15 @@ impl Subject {
             processes: server.process_ids().to_vec(),
             client: server.raw_client(Protocol::Http2)?,
             kind: Kind::Flunder,
+        })
+    }
+
+    /// The same without its etcd, whose cost every server over it has.
+    pub(crate) fn flunder_alone(server: &SampleApiServer<'_>) -> Result<Self> {
+        let [process, _] = server.process_ids();
+        Ok(Self {
+            processes: vec![process],
+            ..Self::flunder(server)?
         })
     }
 

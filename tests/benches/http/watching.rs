@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use drydock_tests::load::{Call, Measured, Pool, Seen, Usage, Watchers, pace};
+use drydock_tests::load::{Call, Goal, Measured, Pool, Report, Seen, Unit, Usage, Watchers, pace, show};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::report::{Goal, Report, Unit, show};
 use super::rows::{Bench, WATCHED, counted, ensure_all};
 use super::subject::Subject;
 
@@ -20,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ON_TIME: f64 = 0.95;
 
 /// The events that watchers received of steady writes.
-struct Watched {
+pub(crate) struct Watched {
     watchers: usize,
     /// CPU time of a write without watchers.
     quiet_cpu: Duration,
@@ -43,7 +42,7 @@ impl Watched {
     }
 
     /// CPU time of an event without the writes, in seconds.
-    fn event_cpu(&self) -> f64 {
+    pub(crate) fn event_cpu(&self) -> f64 {
         let events = self.cpu.saturating_sub(self.writes_cpu).as_secs_f64();
         events / self.seen.events.max(1) as f64
     }
@@ -53,11 +52,16 @@ impl Watched {
         self.cpu.as_secs_f64() / self.seen.events.max(1) as f64
     }
 
+    /// How many watches ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.seen.ended
+    }
+
     fn lag(&self) -> f64 {
         self.seen.lag.quantile(990).as_secs_f64()
     }
 
-    fn show_events(&self) -> String {
+    pub(crate) fn show_events(&self) -> String {
         let failed = match self.writes.failed {
             0 => String::new(),
             failed => format!(", {failed} writes failed"),
@@ -148,7 +152,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    async fn watched(&self, subject: &Subject, watchers: usize, rate: u32) -> Result<Watched> {
+    pub(crate) async fn watched(&self, subject: &Subject, watchers: usize, rate: u32) -> Result<Watched> {
         self.fill(subject, NAMESPACE, WATCHED).await?;
         let writing = Pool::open(&subject.client, 1).await?;
         let readers = Pool::open(&subject.client, watchers.div_ceil(SHARE)).await?;

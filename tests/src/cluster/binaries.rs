@@ -57,14 +57,13 @@ impl Binaries {
     }
 }
 
-/// `etcd`, built if this machine has none.
+/// The folder of `etcd`, `etcdctl` and `etcdutl`, built if this machine has none.
 ///
 /// # Errors
 /// The build failed; the script's message is on standard error.
-pub(super) async fn etcd() -> Result<PathBuf> {
+pub(super) async fn etcd_folder() -> Result<PathBuf> {
     let script = repository().join("tests/cluster/build.sh");
-    let folder = built_by(&script, &["etcd"]).await.context("build etcd")?;
-    Ok(folder.join("etcd"))
+    built_by(&script, &["etcd"]).await.context("build etcd")
 }
 
 /// The aggregated server in Go, built if this machine has none.

@@ -26,9 +26,19 @@ use crate::clients::{Kubectl, Protocol, RawClient, eventually};
 
 /// The file of the audit policy.
 const AUDIT_POLICY: &str = "audit-policy.json";
-/// Only requests of the service accounts of Drydock are logged, without bodies.
-const AUDIT_RULES: &str = r#"{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived"],
-    "rules":[{"level":"Metadata","userGroups":["system:serviceaccounts:drydock-system"]},{"level":"None"}]}"#;
+/// Only requests of the service accounts of Drydock are logged, without bodies, and those of [`AUDITED_GROUP`], by
+/// [`AUDITED_RULES`].
+const AUDIT_RULES: &str = r#"
+    {"level":"Metadata","userGroups":["system:serviceaccounts:drydock-system"],"omitStages":["RequestReceived"]},
+    {"level":"None"}"#;
+/// A group of users whose requests are logged at every level, to compare logs.
+pub const AUDITED_GROUP: &str = "audited";
+/// The rules for that group.
+pub const AUDITED_RULES: &str = r#"
+    {"level":"None","userGroups":["audited"],"nonResourceURLs":["*"]},
+    {"level":"Metadata","userGroups":["audited"],"verbs":["list"],"omitStages":["RequestReceived"]},
+    {"level":"Request","userGroups":["audited"],"resources":[{"group":"*","resources":["*/status"]}]},
+    {"level":"RequestResponse","userGroups":["audited"],"omitManagedFields":true},"#;
 /// A component starts in seconds; on a busy machine with cold binaries it may take this long.
 const START_DEADLINE: Duration = Duration::from_mins(3);
 
@@ -381,7 +391,10 @@ impl ControlPlane {
         ] {
             folder.write(name, contents)?;
         }
-        folder.write(AUDIT_POLICY, AUDIT_RULES)?;
+        let policy = format!(
+            r#"{{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{AUDITED_RULES}{AUDIT_RULES}]}}"#
+        );
+        folder.write(AUDIT_POLICY, policy)?;
         for (name, credential) in [
             ("admin", &pki.admin),
             ("somebody", &pki.somebody),

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::binaries::{own, repository};
 use super::control_plane::ControlPlane;
 use super::detached;
+use super::kubeconfig::Kubeconfig;
 use super::pki::{Credential, Validity};
 use super::ports::Ports;
 use super::process::{Process, Processes};
@@ -33,6 +34,8 @@ pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
 /// The name in the serving certificate of the controller, which kube-apiserver verifies when it calls the eviction bridge.
 const CONTROLLER_NAME: &str = "drydock-controller.drydock-system.svc";
+/// The kubeconfig with which the controller reaches the server itself.
+const DIRECT_KUBECONFIG: &str = "drydock-controller-direct.kubeconfig";
 
 /// The names of the `APIService` objects in the manifest.
 const API_SERVICES: [&str; 2] = ["v1alpha3.coordination.k8s.io", "v1alpha1.coordination.k8s.io"];
@@ -59,6 +62,15 @@ impl Part {
             Self::Controller => "drydock-controller",
         }
     }
+}
+
+/// The way of the controller to Drydock's own kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Road {
+    /// Through the aggregator of kube-apiserver.
+    Aggregator,
+    /// To drydock-apiserver itself, by `--apiserver-kubeconfig`.
+    Direct,
 }
 
 /// The project's server and controller, joined to a control plane. Dropping it ends both processes.
@@ -120,36 +132,23 @@ impl<'a> Drydock<'a> {
 
         let admin = control_plane.admin();
         let deploy = repository().join("deploy");
-        let [namespace, rbac, bridge] = ["namespace.yaml", "rbac", "bridge/rbac.yaml"]
-            .map(|name| deploy.join(name).display().to_string());
-        let arguments = [
-            "apply",
-            "--server-side",
-            "-f",
-            &namespace,
-            "-f",
-            &rbac,
-            "-f",
-            &bridge,
-        ];
-        admin.ok(&arguments).await?;
-        for part in [Part::ApiServer, Part::Controller] {
-            let account = part.command();
-            let token = [
-                "create",
-                "token",
-                account,
-                "--namespace",
-                NAMESPACE,
-                "--duration",
-                "24h",
-            ];
-            let token = admin.ok(&token).await?;
-            control_plane.kubeconfig_with_token(account, token.trim_end())?;
+        let mut manifests = vec!["namespace.yaml", "rbac", "bridge/rbac.yaml"];
+        if control_plane.options().etcd_servers > 0 {
+            manifests.push("etcd/rbac.yaml");
         }
+        let mut apply = vec!["apply".to_owned(), "--server-side".to_owned()];
+        for manifest in manifests {
+            apply.extend(["-f".to_owned(), deploy.join(manifest).display().to_string()]);
+        }
+        let apply: Vec<&str> = apply.iter().map(String::as_str).collect();
+        admin.ok(&apply).await?;
+        let server_token = create_token(control_plane, Part::ApiServer).await?;
+        control_plane.kubeconfig_with_token(Part::ApiServer.command(), &server_token)?;
+        let token = create_token(control_plane, Part::Controller).await?;
+        control_plane.kubeconfig_with_token(Part::Controller.command(), &token)?;
         let servers = control_plane.options().etcd_servers;
         let mut ports = Ports::reserve(servers + 2)?;
-        Ok(Self {
+        let drydock = Self {
             processes: Processes::default(),
             others: Processes::default(),
             control_plane,
@@ -159,7 +158,12 @@ impl<'a> Drydock<'a> {
             controller_address: ports.take()?,
             other_addresses: (0..servers).map(|_| ports.take()).collect::<Result<_>>()?,
             serving,
-        })
+        };
+        let url = format!("https://127.0.0.1:{}", drydock.service_port());
+        let authority = control_plane.pki().drydock.certificate();
+        let direct = Kubeconfig::with_token(&url, &authority, &token).with_server_name(SERVER_NAME);
+        folder.write(DIRECT_KUBECONFIG, direct.to_text())?;
+        Ok(drydock)
     }
 
     /// Starts one of the two processes and waits until it is ready.
@@ -167,11 +171,24 @@ impl<'a> Drydock<'a> {
     /// # Errors
     /// It ended or was not ready in time.
     pub async fn start_part(&self, part: Part) -> Result<()> {
+        self.start_command(part, self.command_of(part)).await
+    }
+
+    /// Starts the controller on one of its roads, and waits until it leads.
+    ///
+    /// # Errors
+    /// As for [`start_part`](Self::start_part).
+    pub async fn start_controller(&self, road: Road) -> Result<()> {
+        self.start_command(Part::Controller, self.controller_command(road))
+            .await
+    }
+
+    async fn start_command(&self, part: Part, command: Command) -> Result<()> {
         let (folder, lifetime) = (
             self.control_plane.folder().path(),
             self.control_plane.options().lifetime,
         );
-        let mut process = Process::spawn(self.command_of(part), part.command(), folder, lifetime)?;
+        let mut process = Process::spawn(command, part.command(), folder, lifetime)?;
         detached::record(folder, process.id())?;
         match part {
             Part::ApiServer => {
@@ -391,25 +408,32 @@ impl<'a> Drydock<'a> {
                 &self.file("drydock-serving.key"),
                 &self.data_dir(),
             ),
-            Part::Controller => {
-                let mut command = Command::new(self.binaries.join(part.command()));
-                command
-                    .arg("--kubeconfig")
-                    .arg(self.kubeconfig(part))
-                    .arg("--leader-elect")
-                    .args(["--leader-elect-resource-namespace", NAMESPACE])
-                    .args(["--bind-address", "127.0.0.1"])
-                    .args(["--secure-port", &self.controller_address.port().to_string()])
-                    .args(["--eviction-bridge", "--descheduling"])
-                    // Pods of tests are young.
-                    .args(["--descheduling-pause", "1s"])
-                    .arg("--tls-cert-file")
-                    .arg(self.file("drydock-controller-serving.crt"))
-                    .arg("--tls-private-key-file")
-                    .arg(self.file("drydock-controller-serving.key"));
-                command
-            }
+            Part::Controller => self.controller_command(Road::Aggregator),
         }
+    }
+
+    fn controller_command(&self, road: Road) -> Command {
+        let mut command = Command::new(self.binaries.join(Part::Controller.command()));
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig(Part::Controller))
+            .arg("--leader-elect")
+            .args(["--leader-elect-resource-namespace", NAMESPACE])
+            .args(["--bind-address", "127.0.0.1"])
+            .args(["--secure-port", &self.controller_address.port().to_string()])
+            .args(["--eviction-bridge", "--descheduling"])
+            // Pods of tests are young.
+            .args(["--descheduling-pause", "1s"])
+            .arg("--tls-cert-file")
+            .arg(self.file("drydock-controller-serving.crt"))
+            .arg("--tls-private-key-file")
+            .arg(self.file("drydock-controller-serving.key"));
+        if road == Road::Direct {
+            command
+                .arg("--apiserver-kubeconfig")
+                .arg(self.file(DIRECT_KUBECONFIG));
+        }
+        command
     }
 
     /// The command line of a server with the same service account, but another address, certificate and store.
@@ -485,6 +509,22 @@ impl<'a> Drydock<'a> {
             .await?;
         Ok(())
     }
+}
+
+/// A token of the service account of a process.
+async fn create_token(control_plane: &ControlPlane, part: Part) -> Result<String> {
+    let account = part.command();
+    let arguments = [
+        "create",
+        "token",
+        account,
+        "--namespace",
+        NAMESPACE,
+        "--duration",
+        "24h",
+    ];
+    let token = control_plane.admin().ok(&arguments).await?;
+    Ok(token.trim_end().to_owned())
 }
 
 /// Reads the documents of a manifest.

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use rustix::process::Signal;
 
-use super::binaries::etcd;
+use super::binaries::etcd_folder;
 use super::control_plane::etcd_flags;
 use super::folder::Folder;
 use super::ports::Ports;
@@ -35,7 +36,7 @@ impl Etcd {
         let etcd = Self {
             process: Processes::default(),
             folder: Folder::temporary()?,
-            binary: etcd().await?,
+            binary: etcd_folder().await?.join("etcd"),
             client: ports.take()?,
             peer: ports.take()?,
         };
@@ -62,6 +63,28 @@ impl Etcd {
         Ok(())
     }
 
+    /// Stops its process without ending it.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(&(), Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(&(), Signal::CONT)
+    }
+
+    /// Its client URL.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.client)
+    }
+
     /// Kills it.
     pub fn kill(&self) {
         self.process.kill(&());
@@ -72,7 +95,7 @@ impl Etcd {
     pub fn server_flags(&self) -> [String; 2] {
         [
             "--storage-backend=etcd".to_owned(),
-            format!("--etcd-servers=http://{}", self.client),
+            format!("--etcd-servers={}", self.endpoint()),
         ]
     }
 

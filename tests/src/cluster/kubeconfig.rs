@@ -32,6 +32,15 @@ impl Kubeconfig {
         Self::new(server, ca, &json!({ "token": token }))
     }
 
+    /// The same, for a server whose certificate is for another name than that in its URL.
+    #[must_use]
+    pub fn with_server_name(mut self, name: &str) -> Self {
+        if let Some(cluster) = self.document.pointer_mut("/clusters/0/cluster") {
+            cluster["tls-server-name"] = json!(name);
+        }
+        self
+    }
+
     fn new(server: &str, ca: &str, user: &Value) -> Self {
         let document = json!({
             "apiVersion": "v1",
@@ -51,5 +60,19 @@ impl Kubeconfig {
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{:#}\n", self.document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_name_belongs_to_the_cluster() {
+        let kubeconfig = Kubeconfig::with_token("https://127.0.0.1:1", "PEM", "t").with_server_name("a.svc");
+        let document: Value = serde_json::from_str(&kubeconfig.to_text()).unwrap();
+        let cluster = &document["clusters"][0]["cluster"];
+        assert_eq!(cluster["tls-server-name"], "a.svc");
+        assert_eq!(cluster["server"], "https://127.0.0.1:1");
     }
 }

@@ -94,6 +94,21 @@ impl Authority {
         self.sign(&params)
     }
 
+    /// A serving certificate for these addresses, which its owner may also present as a client, as a member of etcd does to
+    /// itself.
+    ///
+    /// # Errors
+    /// The key cannot be generated.
+    pub fn serving_at(&self, addresses: &[IpAddr], validity: Validity) -> Result<Credential> {
+        let mut params = params("server", None, validity);
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.subject_alt_names = addresses.iter().copied().map(SanType::IpAddress).collect();
+        self.sign(&params)
+    }
+
     fn sign(&self, params: &CertificateParams) -> Result<Credential> {
         let key = KeyPair::generate().context("generate a key")?;
         let certificate = params

@@ -136,6 +136,15 @@ impl Process {
         self.ended(grace).await
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let status = self.child.try_wait().context("ask for the process's state")?;
+        Ok(status.is_some())
+    }
+
     /// Waits until the process ends.
     ///
     /// # Errors
@@ -249,6 +258,14 @@ impl<K: Ord> Processes<K> {
             Some(process) => process.ended(grace).await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Sends a signal to the process's group.
+    ///
+    /// # Errors
+    /// It was not started, or is gone.
+    pub fn signal(&self, key: &K, signal: Signal) -> Result<()> {
+        lock(&self.0).get(key).context("the process runs")?.signal(signal)
     }
 
     /// Sends SIGKILL, if it was started.

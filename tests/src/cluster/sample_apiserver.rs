@@ -24,6 +24,7 @@ pub struct SampleApiServer<'a> {
     etcd: Process,
     control_plane: &'a ControlPlane,
     address: SocketAddr,
+    etcd_client: SocketAddr,
 }
 
 impl<'a> SampleApiServer<'a> {
@@ -71,6 +72,7 @@ impl<'a> SampleApiServer<'a> {
             etcd,
             control_plane,
             address,
+            etcd_client: client,
         })
     }
 
@@ -78,6 +80,12 @@ impl<'a> SampleApiServer<'a> {
     #[must_use]
     pub fn process_ids(&self) -> [u32; 2] {
         [self.server.id(), self.etcd.id()]
+    }
+
+    /// The client URL of its etcd.
+    #[must_use]
+    pub fn etcd_url(&self) -> String {
+        format!("http://{}", self.etcd_client)
     }
 
     /// A raw client with all rights.

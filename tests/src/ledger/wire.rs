@@ -94,6 +94,38 @@ impl Place {
         Call::merge_patch(self.item(object), change.to_string().into())
     }
 
+    /// The same, if the last write of the object has the revision `base`; fills the object up with so many bytes.
+    #[must_use]
+    pub fn change_at(&self, object: u32, version: Version, sent: u128, base: u64, bytes: usize) -> Call {
+        let change = json!({ "metadata": {
+            "resourceVersion": base.to_string(),
+            "labels": { GROUP: group(version.group) },
+            "annotations": {
+                SENT: sent.to_string(),
+                SERIAL: version.serial.to_string(),
+                "example.com/why": filling(version.serial.into(), bytes),
+            },
+        } });
+        Call::merge_patch(self.item(object), change.to_string().into())
+    }
+
+    /// The call that deletes an object whose last write has the revision `base`.
+    #[must_use]
+    pub fn remove_at(&self, object: u32, base: u64) -> Call {
+        let options = json!({ "preconditions": { "resourceVersion": base.to_string() } });
+        Call {
+            content_type: Some("application/json"),
+            body: options.to_string().into(),
+            ..Call::delete(self.item(object))
+        }
+    }
+
+    /// The call that reads an object.
+    #[must_use]
+    pub fn read(&self, object: u32) -> Call {
+        Call::get(self.item(object))
+    }
+
     /// The call that deletes an object.
     #[must_use]
     pub fn remove(&self, object: u32) -> Call {
@@ -246,6 +278,18 @@ pub fn written(response: &[u8], object: u32, version: Version) -> Result<u64> {
         (object, version)
     );
     metadata.revision()
+}
+
+/// The content of an object that was read, and the revision of its last write.
+///
+/// # Errors
+/// It is another object.
+pub fn stored(response: &[u8], object: u32) -> Result<(Version, u64)> {
+    let response: Object<'_> = serde_json::from_slice(response).context("read an object")?;
+    let metadata = response.metadata;
+    let found = metadata.object()?;
+    ensure!(found == object, "read object {object}, the response has {found}");
+    Ok((metadata.version()?, metadata.revision()?))
 }
 
 /// One page of a list.

@@ -9,6 +9,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod checklists;
+mod deploy;
 mod imports;
 mod modules;
 

@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::Caller;
 use drydock_tests::clients::eventually;
-use drydock_tests::cluster::{Component, ControlPlane, Drydock, Options};
+use drydock_tests::cluster::{Component, ControlPlane, Drydock, EtcdMembers, Options, Server};
 use drydock_tests::conformance::{Endpoint, version};
 use serde_json::Value;
+
+use crate::stage::together;
 
 const SERVERS: usize = 3;
 /// How long a client may have to repeat a request.
@@ -49,6 +52,45 @@ async fn check(endpoint: &Endpoint, expected: &BTreeMap<String, u64>, what: &str
         "after {what}: {found:?} instead of {expected:?}"
     );
     Ok(())
+}
+
+/// Whoever looks at the cluster sees which member is gone, and that it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_gone_is_an_event_of_the_cluster() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/etcd/rbac.yaml");
+    let kubectl = stage.kubectl();
+    kubectl
+        .ok(&["apply", "-f", &rights.display().to_string()])
+        .await?;
+    let members = EtcdMembers::start(3, &["--unsafe-no-fsync"]).await?;
+    let flags = members.server_flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let _server = Server::start_with(stage.drydock, "member-events", &flags).await?;
+    let reported = async |reason: &str| {
+        let what = format!("the event {reason}");
+        let selector = format!("--field-selector=reason={reason}");
+        let arguments = [
+            "get",
+            "events",
+            "-n",
+            "default",
+            "-o",
+            "jsonpath={.items[*].message}",
+            &selector,
+        ];
+        eventually(&what, Duration::from_mins(1), async || {
+            let notes = kubectl.ok(&arguments).await?;
+            Ok(notes.contains(&members.endpoints()[1]).then_some(()))
+        })
+        .await
+    };
+    members.kill(1);
+    reported("EtcdMemberGone").await?;
+    members.start_member(1)?;
+    reported("EtcdMemberServes").await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -103,6 +103,26 @@ async fn a_webhook_that_denies_fails_or_hangs_holds_the_pod_with_its_text() -> R
     webhook.remove(&stage).await
 }
 
+/// The result is written more than ten seconds after the attempt began, and the server accepts it.
+#[tokio::test]
+async fn a_webhook_that_takes_twelve_seconds_is_told_and_counted() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("evictions-slow").await?;
+    let webhook = Webhook::start_with(&stage, &namespace, Answer::DenyLate, 14).await?;
+    let host = stage.host()?;
+    let path = request(&stage, &namespace, "web").await?;
+    let denied = becomes(&host, &path, "the denial to be told", |request| {
+        is_refused(request, "denied the request: not today", 0)
+    })
+    .await?;
+    webhook.answer(Answer::Allow);
+    assert_eq!(refusals(&denied), 1);
+    becomes(&host, &path, "Evicted", |request| is_true(request, "Evicted")).await?;
+    webhook.remove(&stage).await
+}
+
 #[tokio::test]
 async fn an_eviction_takes_three_writes() -> Result<()> {
     let Some(stage) = together().await? else {

@@ -17,7 +17,7 @@ const UIDS: u16 = 0x4a51;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Rights that the log of this host cannot show, and why they are granted. Written `VERB GROUP/RESOURCE`.
-const UNSEEN: [(&str, &str); 10] = [
+const UNSEEN: [(&str, &str); 12] = [
     (
         "create coordination.k8s.io/evictionrequests",
         "drydock-apiserver reviews it for an apply that creates, which the log calls a patch",
@@ -33,6 +33,14 @@ const UNSEEN: [(&str, &str); 10] = [
     ("get coordination.k8s.io/evictionrequests", "after a conflict"),
     ("list /nodes", "hosts without streaming lists"),
     ("list /namespaces", "hosts without streaming lists"),
+    (
+        "list admissionregistration.k8s.io/mutatingwebhookconfigurations",
+        "hosts without streaming lists",
+    ),
+    (
+        "list admissionregistration.k8s.io/validatingwebhookconfigurations",
+        "hosts without streaming lists",
+    ),
     (
         "list policy/poddisruptionbudgets",
         "hosts without streaming lists",

@@ -230,16 +230,7 @@ async fn nodes_of_a_maintenance_that_vanished_stay_until_their_annotation_is_rem
     })
     .await?;
     drain.told(&drain.nodes[0], "MaintenanceVanished").await?;
-    drain.is_held().await?;
     for index in [0, 1] {
-        eventually("the annotation to say so", PATIENCE, async || {
-            let record = drain.record(index).await?;
-            Ok((record["vanished"] == json!(["vanished"])).then_some(()))
-        })
-        .await?;
-        let remove = format!("{STATUS_ANNOTATION}-");
-        let name = drain.nodes[index].as_str();
-        drain.kubectl.ok(&["annotate", "node", name, &remove]).await?;
         eventually("the request to be withdrawn", PATIENCE, async || {
             let request = drain.get(&drain.requests[index]).await?;
             let requesters = request["spec"]["requesters"].as_array();
@@ -248,7 +239,66 @@ async fn nodes_of_a_maintenance_that_vanished_stay_until_their_annotation_is_rem
         .await?;
         let node = drain.node(index).await?;
         ensure!(node["spec"]["unschedulable"] == true, "{node}");
+        eventually("the annotation to say so", PATIENCE, async || {
+            let record = drain.record(index).await?;
+            Ok((record["vanished"] == json!(["vanished"])).then_some(()))
+        })
+        .await?;
+        let remove = format!("{STATUS_ANNOTATION}-");
+        let name = drain.nodes[index].as_str();
+        drain.kubectl.ok(&["annotate", "node", name, &remove]).await?;
+        eventually("the node to be left alone", PATIENCE, async || {
+            Ok(drain.record(index).await?.is_null().then_some(()))
+        })
+        .await?;
+        let node = drain.node(index).await?;
+        ensure!(node["spec"]["unschedulable"] == true, "{node}");
         drain.kubectl.ok(&["uncordon", name]).await?;
+    }
+    Ok(())
+}
+
+/// Nodes are deleted in mid-drain, and others come under their names. They are held as well, and take pods in the end: the
+/// one whose predecessor was cordoned before, too.
+#[tokio::test]
+async fn nodes_created_under_the_names_of_deleted_ones_are_held_and_come_back() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let name = "new-nodes";
+    let drain = MidDrain::start(&stage, name).await?;
+    for node in &drain.nodes {
+        drain.kubectl.ok(&["delete", "node", node]).await?;
+        let label = [("pool", name)];
+        let node = drydock_tests::cluster::node(node, &label);
+        drain
+            .host
+            .post("/api/v1/nodes", &serde_json::to_value(&node)?)
+            .await?
+            .expect(201)?;
+    }
+    eventually("the new nodes to be held", PATIENCE, async || {
+        for index in [0, 1] {
+            let record = drain.record(index).await?;
+            ensure!(record["maintenances"][0]["name"] == name, "{record}");
+            ensure!(record["wasUnschedulable"] == false, "{record}");
+        }
+        let status = drain.get(&drain.maintenance).await?["status"].clone();
+        ensure!(
+            status["cordonedBefore"].as_array().is_none_or(Vec::is_empty),
+            "{status}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    drain.host.delete(&drain.maintenance).await?.expect(200)?;
+    eventually("the maintenance to be completed", PATIENCE, async || {
+        Ok((drain.host.get(&drain.maintenance).await?.status == 404).then_some(()))
+    })
+    .await?;
+    for index in [0, 1] {
+        let node = drain.node(index).await?;
+        ensure!(node["spec"]["unschedulable"] != true, "{node}");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
@@ -34,6 +35,8 @@ pub(crate) enum Answer {
     Fail,
     /// Nothing until the caller gives up.
     Hang,
+    /// No, after twelve seconds.
+    DenyLate,
 }
 
 /// A running webhook. Dropping it stops it; its configuration goes with [`Webhook::remove`].
@@ -51,6 +54,16 @@ struct State {
 impl Webhook {
     /// Starts it and registers it for evictions in the namespace. The host waits a second for its answers.
     pub(crate) async fn start(stage: &Stage, namespace: &str, answer: Answer) -> Result<Self> {
+        Self::start_with(stage, namespace, answer, 1).await
+    }
+
+    /// The same; the host waits so many seconds.
+    pub(crate) async fn start_with(
+        stage: &Stage,
+        namespace: &str,
+        answer: Answer,
+        seconds: u64,
+    ) -> Result<Self> {
         let authority = Authority::new("webhook")?;
         let acceptor = acceptor(&authority.serving(&[], Validity::Current)?)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -77,7 +90,7 @@ impl Webhook {
                 "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
                 "failurePolicy": "Fail",
                 "sideEffects": "None",
-                "timeoutSeconds": 1,
+                "timeoutSeconds": seconds,
                 "admissionReviewVersions": ["v1"],
             }],
         });
@@ -151,6 +164,10 @@ async fn respond(request: Request<Incoming>, state: Arc<State>) -> Result<Respon
         Answer::Allow => true,
         Answer::Deny => false,
         Answer::Hang => std::future::pending().await,
+        Answer::DenyLate => {
+            tokio::time::sleep(Duration::from_secs(12)).await;
+            false
+        }
         Answer::Fail => {
             let mut response = Response::new(Full::from("out of order"));
             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;

@@ -6,7 +6,7 @@ use super::*;
 use crate::fixtures::foo;
 use crate::registry::endpoint::Endpoint;
 
-const V1: Sample = Sample {
+pub(super) const V1: Sample = Sample {
     version: "v1",
     ..Sample::new(
         &foo::REGISTRATION,
@@ -14,7 +14,7 @@ const V1: Sample = Sample {
     )
 };
 
-const V1ALPHA1: Sample = Sample {
+pub(super) const V1ALPHA1: Sample = Sample {
     version: "v1alpha1",
     path: "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/foos",
     spec: |n| json!({"magnitude": n, "steps": ["second", "first"]}),

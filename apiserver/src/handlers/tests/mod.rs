@@ -1,12 +1,14 @@
 //! The verbs of every kind, from the request to the bytes of the response: the handlers over a memory store, without
 //! socket and filters. [`Served`] is the server, [`kinds`] are what it serves.
 
+mod admission;
 mod damaged;
 mod encodings;
 mod faces;
 mod lists;
 mod objects;
 mod versions;
+mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +24,19 @@ use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
-use crate::admission;
+use crate::admission::Chain;
+use crate::admission::cluster_policy::ClusterPolicy;
 use crate::authorization::Authorizer;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
 use crate::host::reviews::{ReviewTtls, Reviews};
 use crate::host::{AuthenticationConfig, Host, Namespace};
-use crate::metrics::{Metrics, ServedResource};
+use crate::metrics::{AdmissionMetrics, Metrics, ServedResource};
 use crate::registry::attributes;
 use crate::registry::kinds::REGISTRATIONS;
 use crate::registry::registration::Registration;
 use crate::registry::{evictioninterceptor, evictionrequest};
-use crate::request::{Query, RequestInfo, UserInfo, Warnings};
+use crate::request::{AuditRecord, Query, RequestInfo, UserInfo, Warnings};
 
 /// A registered kind, and where its objects are.
 #[derive(Clone, Copy)]
@@ -137,6 +140,16 @@ impl<S: Store> Served<S> {
     }
 
     fn of_kinds(kinds: &[Sample], store: S) -> Self {
+        Self::with_policy(kinds, store, |host, clock, metrics| {
+            ClusterPolicy::new(host, clock, metrics, Vec::new(), Vec::new())
+        })
+    }
+
+    fn with_policy(
+        kinds: &[Sample],
+        store: S,
+        policy: impl FnOnce(Arc<dyn Host>, Arc<dyn Clock>, AdmissionMetrics) -> ClusterPolicy,
+    ) -> Self {
         let host = FakeHost::new(AuthenticationConfig::default());
         let clock = Arc::new(ManualClock::new(noon()));
         let seam: Arc<dyn Host> = Arc::clone(&host) as _;
@@ -150,8 +163,13 @@ impl<S: Store> Served<S> {
             .collect();
         let metrics = Metrics::register(&mut Registry::default(), served);
         let reviews = Arc::new(Reviews::new(Arc::clone(&seam), ReviewTtls::default()).unwrap());
-        let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
-        let chain = Arc::new(admission::Chain::new(seam, authorizer, None));
+        let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics.clone()));
+        let policy = policy(
+            Arc::clone(&seam),
+            Arc::clone(&clock) as _,
+            metrics.admission().clone(),
+        );
+        let chain = Arc::new(Chain::new(seam, authorizer, None).with_policy(policy));
         let shutdown = CancellationToken::new();
         let mut stores = Vec::new();
         for sample in kinds {
@@ -215,6 +233,7 @@ impl<S: Store> Served<S> {
             }),
             impersonator: None,
             audit_id: HeaderValue::from_static("id"),
+            audit: AuditRecord::default(),
             received: tokio::time::Instant::now(),
             deadline: None,
             warnings: Warnings::default(),

@@ -123,8 +123,8 @@ impl<S: Store> ResourceStore<S> {
         self.admission
             .check_create(request.caller, endpoint, namespace, name)
             .await?;
-        self.before_create(request, namespace, &mut object, false).await?;
-        self.insert(request, namespace, object, false).await
+        let generate = self.before_create(request, namespace, &mut object).await?;
+        self.insert(request, namespace, object, generate).await
     }
 }
 

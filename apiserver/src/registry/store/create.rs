@@ -4,6 +4,7 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Outcome, Store, Transaction};
 use serde_json::Value;
 
+use super::mutate::take_managed_fields;
 use super::{Ownership, ResourceStore, WriteRequest, Written, drop_duplicate_owners, reject_invalid};
 use crate::cache::Freshness;
 use crate::error::ApiError;
@@ -32,10 +33,7 @@ impl<S: Store> ResourceStore<S> {
         let mut object = request.endpoint.into_hub(object, None, self.clock.now())?;
         metadata::set_namespace(&self.resource, &mut object, namespace)?;
         let sent_revision = parse_revision(metadata_text(&object, "resourceVersion")).unwrap_or_default();
-        let generate =
-            metadata_text(&object, "name").is_empty() && !metadata_text(&object, "generateName").is_empty();
-        self.before_create(request, namespace, &mut object, generate)
-            .await?;
+        let generate = self.before_create(request, namespace, &mut object).await?;
         if sent_revision.is_some_and(|revision| revision > 0) && !request.options.dry_run {
             return Err(ApiError::unclassified(
                 "resourceVersion should not be set on objects to be created",
@@ -44,37 +42,36 @@ impl<S: Store> ResourceStore<S> {
         self.insert(request, namespace, object, generate).await
     }
 
-    /// Everything before the transaction: system metadata, the strategy's hooks, managed fields, validation, warnings and
-    /// admission.
+    /// Everything before the transaction: both phases of admission, system metadata, the strategy's hooks, managed fields,
+    /// validation and warnings. Returns whether the name was generated.
     pub(super) async fn before_create(
         &self,
         request: WriteRequest<'_>,
         namespace: &str,
         object: &mut Value,
-        generate: bool,
-    ) -> Result<(), ApiError> {
-        let now = self.clock.now();
-        metadata::set_on_create(object, &uuid::Uuid::new_v4().to_string(), now);
-        if self.resource.has_status {
-            metadata::keep_status(object, None);
-        }
+    ) -> Result<bool, ApiError> {
+        let mut request = request;
+        let context = WriteContext {
+            now: self.clock.now(),
+            namespace_terminating: false,
+        };
         drop_duplicate_owners(request, object);
+        let sent_name = metadata_text(object, "name").to_owned();
+        self.check_namespace(request, namespace, object).await?;
+        if self.mutate_new(request, namespace, object, &context).await? {
+            request.ownership = Ownership::Applied;
+        }
+        let generate =
+            metadata_text(object, "name").is_empty() && !metadata_text(object, "generateName").is_empty();
         if generate {
             generate_name(object);
         }
-        self.admission
-            .check_namespace(&self.attributes(&request, Operation::Create, namespace, object))
-            .await?;
-        let context = WriteContext {
-            now,
-            namespace_terminating: false,
-        };
-        let strategy = &self.resource.strategy;
-        strategy.prepare_for_create(object, &context);
+        self.prepare_new(object, &context);
         if request.ownership == Ownership::Recorded {
             self.record_managed_fields(request, None, object)?;
         }
 
+        let strategy = &self.resource.strategy;
         let mut errors = strategy.validate(object, &context);
         if errors.is_empty() {
             errors = object_meta::validate_create(object, self.resource.is_namespaced());
@@ -83,11 +80,69 @@ impl<S: Store> ResourceStore<S> {
         for warning in strategy.warnings_on_create(object) {
             request.caller.warnings.add(warning);
         }
+        let mut attributes = WriteAttributes {
+            object: Some(object),
+            ..self.attributes(&request, Operation::Create, namespace, object)
+        };
+        if !sent_name.is_empty() {
+            // Policy may have changed it, but not what the request names.
+            attributes.name = &sent_name;
+        }
+        self.admission.validate(&attributes).await?;
+        Ok(generate)
+    }
+
+    /// Checks that the namespace takes new objects. The error names an object without a name by its `generateName`.
+    async fn check_namespace(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<(), ApiError> {
+        let mut attributes = self.attributes(&request, Operation::Create, namespace, object);
+        if attributes.name.is_empty() {
+            attributes.name = metadata_text(object, "generateName");
+        }
+        self.admission.check_namespace(&attributes).await
+    }
+
+    /// Runs the mutating phase of admission, if it has something to do, on the object as the client sent it with the managed
+    /// fields of the new object. Returns whether it ran.
+    async fn mutate_new(
+        &self,
+        request: WriteRequest<'_>,
+        namespace: &str,
+        object: &mut Value,
+        context: &WriteContext,
+    ) -> Result<bool, ApiError> {
+        let attributes = self.attributes(&request, Operation::Create, namespace, object);
+        if !self.admission.mutates(&attributes) {
+            return Ok(false);
+        }
+        if request.ownership == Ownership::Recorded {
+            let mut prepared = object.clone();
+            self.prepare_new(&mut prepared, context);
+            self.record_managed_fields(request, None, &mut prepared)?;
+            take_managed_fields(&mut prepared, object);
+        }
+        metadata::forget_on_create(object);
         let attributes = WriteAttributes {
             object: Some(object),
             ..self.attributes(&request, Operation::Create, namespace, object)
         };
-        self.admission.validate(&attributes).await
+        if let Some(mutated) = self.mutate(request, &attributes).await? {
+            *object = mutated;
+        }
+        Ok(true)
+    }
+
+    /// Sets what the server sets in a new object.
+    fn prepare_new(&self, object: &mut Value, context: &WriteContext) {
+        metadata::set_on_create(object, &uuid::Uuid::new_v4().to_string(), context.now);
+        if self.resource.has_status {
+            metadata::keep_status(object, None);
+        }
+        self.resource.strategy.prepare_for_create(object, context);
     }
 
     /// Stores the object if no other has its name. If a generated name is taken, generates another.

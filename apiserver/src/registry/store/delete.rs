@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{ResourceStore, Written};
 use crate::cache::{CachedObject, Freshness};
 use crate::error::{ApiError, Reason, StatusCause};
-use crate::registry::admission::{Operation, WriteAttributes};
+use crate::registry::admission::{Operation, Options, WriteAttributes};
 use crate::registry::backoff::Backoff;
 use crate::registry::caller::Caller;
 use crate::registry::deletion::{self, Deletion};
@@ -44,6 +44,8 @@ pub struct DeleteRequest<'a> {
     pub endpoint: &'a Endpoint,
     /// The options of the request.
     pub options: &'a DeleteOptions,
+    /// Whether the request is for a collection and names no object.
+    pub of_collection: bool,
 }
 
 /// What is left to do for a delete.
@@ -207,6 +209,7 @@ impl<S: Store> ResourceStore<S> {
             caller,
             endpoint,
             options,
+            of_collection,
         } = request;
         let mut object = self.decode(key, &entry.value)?;
         check_preconditions(request, &object, entry)?;
@@ -224,8 +227,14 @@ impl<S: Store> ResourceStore<S> {
             name: key.name(),
             object: None,
             old: Some(&object),
+            revision: Some(entry.modified),
+            options: Options::Delete(options),
+            of_collection,
             dry_run: options.dry_run,
         };
+        if self.admission.mutates(&attributes) {
+            self.admission.mutate(&attributes).await?;
+        }
         self.admission.validate(&attributes).await?;
         let strategy = &self.resource.strategy;
         let is_held = endpoint

@@ -1,12 +1,14 @@
 //! Creates, updates and deletes objects of every kind.
 //!
 //! ```text
-//! create   into_hub ─ metadata ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(absent)
-//! update   decode ─ change ─ into_hub ─ restore ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(revision)
-//!            ▲                                                                                              │
-//!            └──────────────────────────── conflict with a concurrent write ◄───────────────────────────────┘
-//! delete   decode ─ preconditions ─ admission ─ finalizers ─ transact(revision)
+//! create   into_hub ─ mutate ─ metadata ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(absent)
+//! update   decode ─ change ─ into_hub ─ mutate ─ restore ─ strategy ─ managed fields ─ validate ─ admission ─ encode ─ transact(revision)
+//!            ▲                                                                                                       │
+//!            └───────────────────────────────── conflict with a concurrent write ◄───────────────────────────────────┘
+//! delete   decode ─ preconditions ─ mutate ─ admission ─ finalizers ─ transact(revision)
 //! ```
+//!
+//! `mutate` is the mutating phase of admission. Where it has something to do, managed fields are recorded before it.
 //!
 //! Nothing is written after a commit, and no response is sent before it.
 
@@ -14,13 +16,12 @@ mod apply;
 mod create;
 mod delete;
 mod growth;
+mod mutate;
 mod update;
 
 use std::sync::Arc;
 
-use drydock_machinery::apply::managed_fields::{
-    self, Writer, default_manager, keep_times_of_unchanged, record_update,
-};
+use drydock_machinery::apply::managed_fields::{self, Writer, default_manager, record_update};
 use drydock_machinery::clock::Clock;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::object_meta;
@@ -30,7 +31,7 @@ use serde_json::Value;
 pub use self::apply::Applied;
 pub use self::delete::{DeleteRequest, Deleted};
 pub use self::update::Change;
-use super::admission::{Admission, Operation, WriteAttributes};
+use super::admission::{Admission, Operation, Options, WriteAttributes};
 use super::caller::Caller;
 use super::endpoint::{Endpoint, OwnerVersions};
 use super::metadata::{self, metadata_mut, time_text};
@@ -196,6 +197,9 @@ impl<S: Store> ResourceStore<S> {
             name: metadata_text(object, "name"),
             object: None,
             old: None,
+            revision: None,
+            options: Options::Write(request.options),
+            of_collection: false,
             dry_run: request.options.dry_run,
         }
     }
@@ -223,9 +227,6 @@ impl<S: Store> ResourceStore<S> {
             record_update(&target, old.as_ref(), &mut converted, &writer);
             let entries = metadata_mut(&mut converted).remove("managedFields");
             set_managed_fields(new, endpoint.stored_owners(entries));
-        }
-        if let Some(old) = old {
-            keep_times_of_unchanged(old, new);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Store, Transaction};
 use serde_json::Value;
 
+use super::mutate::take_managed_fields;
 use super::{
     Ownership, ResourceStore, WriteRequest, Written, conflict, drop_duplicate_owners, growth, reject_invalid,
     set_managed_fields,
@@ -83,20 +84,30 @@ impl<S: Store> ResourceStore<S> {
         entry: Entry,
         change: &mut dyn Change,
     ) -> Result<Attempt, ApiError> {
+        let mut request = request;
         let mut old = self.decode(key, &entry.value)?;
         let mut new = self.apply_change(request, key, &entry, &mut old, change)?;
         let context = WriteContext {
             now: self.clock.now(),
             namespace_terminating: false,
         };
+        if self
+            .mutate_update(request, key, &entry, &mut new, &old, &context)
+            .await?
+        {
+            request.ownership = Ownership::Applied;
+        }
+        self.check_revision(request, &new, &entry, &request.endpoint.name_of(&old))?;
         self.set_server_fields(request, &mut new, &old, &context)?;
         self.validate_update(request, &new, &old, &context)?;
 
         let value = self.resource.encode(&new)?;
         let is_noop = value.bytes == entry.value.bytes && value.form == entry.value.form;
         let attributes = WriteAttributes {
+            name: key.name(),
             object: Some(&new),
             old: Some(&old),
+            revision: Some(entry.modified),
             ..self.attributes(&request, Operation::Update, key.namespace(), &new)
         };
         self.admission.validate(&attributes).await?;
@@ -131,7 +142,41 @@ impl<S: Store> ResourceStore<S> {
         })
     }
 
-    /// Applies the change, converts the result to the hub, and checks its identity and resourceVersion.
+    /// Runs the mutating phase of admission, if it has something to do, on the object as the client changed it with the
+    /// managed fields after the update. Returns whether it ran.
+    async fn mutate_update(
+        &self,
+        request: WriteRequest<'_>,
+        key: &Key,
+        entry: &Entry,
+        new: &mut Value,
+        old: &Value,
+        context: &WriteContext,
+    ) -> Result<bool, ApiError> {
+        let attributes = self.attributes(&request, Operation::Update, key.namespace(), new);
+        if !self.admission.mutates(&attributes) {
+            return Ok(false);
+        }
+        if request.ownership == Ownership::Recorded {
+            let mut prepared = new.clone();
+            self.prepare_update(request, &mut prepared, old, context);
+            self.record_managed_fields(request, Some(old), &mut prepared)?;
+            take_managed_fields(&mut prepared, new);
+        }
+        let attributes = WriteAttributes {
+            name: key.name(),
+            object: Some(new),
+            old: Some(old),
+            revision: Some(entry.modified),
+            ..self.attributes(&request, Operation::Update, key.namespace(), new)
+        };
+        if let Some(mutated) = self.mutate(request, &attributes).await? {
+            *new = mutated;
+        }
+        Ok(true)
+    }
+
+    /// Applies the change, converts the result to the hub, and checks its identity.
     fn apply_change(
         &self,
         request: WriteRequest<'_>,
@@ -184,7 +229,6 @@ impl<S: Store> ResourceStore<S> {
                 ),
             ));
         }
-        self.check_revision(request, &new, entry, name)?;
         Ok(new)
     }
 
@@ -197,11 +241,31 @@ impl<S: Store> ResourceStore<S> {
         old: &Value,
         context: &WriteContext,
     ) -> Result<(), ApiError> {
-        // What an update may not change is restored from the stored object, managed fields of an apply excepted.
-        let applied = match request.ownership {
-            Ownership::Applied => Some(metadata_mut(new).remove("managedFields")),
-            Ownership::Recorded => None,
-        };
+        // What an update may not change is restored from the stored object, managed fields that are recorded already
+        // excepted.
+        match request.ownership {
+            Ownership::Applied => {
+                let entries = metadata_mut(new).remove("managedFields");
+                self.prepare_update(request, new, old, context);
+                set_managed_fields(new, entries);
+            }
+            Ownership::Recorded => {
+                self.prepare_update(request, new, old, context);
+                self.record_managed_fields(request, Some(old), new)?;
+            }
+        }
+        keep_times_of_unchanged(old, new);
+        Ok(())
+    }
+
+    /// Restores what the update may not change, runs the strategy's `prepare_for_update` and increments the generation.
+    fn prepare_update(
+        &self,
+        request: WriteRequest<'_>,
+        new: &mut Value,
+        old: &Value,
+        context: &WriteContext,
+    ) {
         match request.part {
             Part::Status => metadata::keep_all_but_status(new, old),
             Part::Main => {
@@ -214,12 +278,6 @@ impl<S: Store> ResourceStore<S> {
                 metadata::advance_generation(new, old);
             }
         }
-        let Some(entries) = applied else {
-            return self.record_managed_fields(request, Some(old), new);
-        };
-        set_managed_fields(new, entries);
-        keep_times_of_unchanged(old, new);
-        Ok(())
     }
 
     fn validate_update(

@@ -19,6 +19,8 @@ pub struct WriteOptions {
     pub field_manager: Option<String>,
     /// See [`FieldValidation`].
     pub field_validation: FieldValidation,
+    /// `fieldValidation` as it was sent, if it was.
+    pub sent_field_validation: Option<String>,
 }
 
 impl WriteOptions {
@@ -81,6 +83,7 @@ impl WriteOptions {
             dry_run,
             field_manager,
             field_validation,
+            sent_field_validation: (!validation.is_empty()).then(|| validation.to_owned()),
         }
     }
 

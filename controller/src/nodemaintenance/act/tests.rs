@@ -1,53 +1,120 @@
+mod faults;
+
 use super::*;
 use crate::fixtures::{
-    Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, typed,
+    Received, ReceivedRequest, api_double, clock_at, context, empty_stores, failure, pod, typed,
 };
+use crate::informer::Store;
 use crate::nodemaintenance::model::{ClusterState, Maintenance, NodeFacts, PodProperties, RequestFacts};
-use crate::nodemaintenance::node_state::NodeRecord;
+use crate::nodemaintenance::node_state::HoldingMaintenance;
 use crate::nodemaintenance::replacement::REPLACED_ANNOTATION;
 use crate::nodemaintenance::shared::Shared;
 use crate::nodemaintenance::successor::SUCCESSOR_ANNOTATION;
+use crate::stores::Stores;
+use drydock_machinery::clock::{Clock as _, ManualClock};
 use drydock_proto::kinds::evictionrequest::NODE_MAINTENANCE_REQUESTER;
 
 const CREATE: RequestAction = RequestAction::Create { origin: None };
+
+/// The stored maintenance `m` in this stage.
+fn maintenance_in(stage: &str) -> NodeMaintenance {
+    typed(json!({
+        "metadata": {
+            "name": "m", "uid": "m-uid", "resourceVersion": "5", "finalizers": ["other.example.com/keep"],
+        },
+        "spec": {
+            "stage": stage,
+            "nodeSelector": {"nodeSelectorTerms": [{
+                "matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}],
+            }]},
+        },
+    }))
+}
+
+fn pod_facts(number: usize, node: usize) -> PodFacts {
+    PodFacts {
+        node,
+        namespace_deleted: None,
+        pod: Shared::from(PodProperties {
+            uid: format!("uid-{number}"),
+            namespace: "shop".to_owned(),
+            name: format!("web-{number}"),
+            ..PodProperties::default()
+        }),
+    }
+}
+
+/// One node, one pod on it, and a maintenance that drains it; the stores contain more pods.
+fn drain_of_one_node() -> (ObservedCluster, Stores) {
+    let mut stores = empty_stores();
+    let pods = (1..=100).map(|number| {
+        let (name, uid) = (format!("web-{number}"), format!("uid-{number}"));
+        pod(&json!({"metadata": {"name": name, "uid": uid}}))
+    });
+    stores.pods = Store::synced_with(pods.collect());
+    stores.maintenances = Store::synced_with(vec![maintenance_in("Drain")]);
+    let observed = ObservedCluster {
+        state: ClusterState {
+            maintenances: vec![Maintenance {
+                name: "m".to_owned(),
+                uid: "m-uid".to_owned(),
+                created: Timestamp::UNIX_EPOCH,
+                generation: None,
+                stage: Stage::Drain,
+                is_deleting: false,
+                has_finalizer: true,
+                entries: Arc::default(),
+                nodes: vec![0, 1, 2],
+                status: NodeMaintenanceStatus::default(),
+            }],
+            nodes: vec![NodeFacts {
+                name: "one".to_owned(),
+                ..NodeFacts::default()
+            }],
+            pods: vec![pod_facts(1, 0)],
+            ..ClusterState::default()
+        },
+        maintenances: vec![Arc::new(maintenance_in("Drain"))],
+        nodes: vec![Arc::new(typed(
+            json!({"metadata": {"name": "one", "resourceVersion": "3"}}),
+        ))],
+    };
+    (observed, stores)
+}
 
 /// An executor on an API double, with one observed node, pod and maintenance.
 fn executor(
     respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
 ) -> (PlanExecutor, ObservedCluster, Received) {
-    let (clients, received) = api_double(respond);
-    let observed = ObservedCluster {
-        state: ClusterState {
-            nodes: vec![NodeFacts {
-                name: "one".to_owned(),
-                ..NodeFacts::default()
-            }],
-            pods: vec![PodFacts {
-                node: 0,
-                namespace_deleted: None,
-                pod: Shared::from(PodProperties {
-                    uid: "uid-1".to_owned(),
-                    namespace: "shop".to_owned(),
-                    name: "web".to_owned(),
-                    ..PodProperties::default()
-                }),
-            }],
-            ..ClusterState::default()
-        },
-        maintenances: vec![Arc::new(typed(json!({
-            "metadata": {"name": "m", "resourceVersion": "5", "finalizers": ["other.example.com/keep"]},
-        })))],
-        nodes: vec![Arc::new(typed(
-            json!({"metadata": {"name": "one", "resourceVersion": "3"}}),
-        ))],
-    };
-    let executor = PlanExecutor::new(context(empty_stores(), clients, &clock_at(0)), Arc::default());
+    let (observed, stores) = drain_of_one_node();
+    let (executor, received) = executor_on(stores, &clock_at(0), respond);
     (executor, observed, received)
+}
+
+fn executor_on(
+    stores: Stores,
+    clock: &Arc<ManualClock>,
+    respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+) -> (PlanExecutor, Received) {
+    let (clients, received) = api_double(respond);
+    let executor = PlanExecutor::new(context(stores, clients, clock), Arc::default());
+    (executor, received)
+}
+
+fn record() -> NodeRecord {
+    NodeRecord {
+        maintenances: vec![HoldingMaintenance {
+            name: "m".to_owned(),
+            uid: "m-uid".to_owned(),
+            stage: Stage::Drain,
+        }],
+        ..NodeRecord::default()
+    }
 }
 
 fn hold() -> NodeAction {
     NodeAction::Hold {
-        record: NodeRecord::default(),
+        record: record(),
         is_tainted: false,
         is_restored: false,
     }
@@ -89,7 +156,7 @@ async fn nodes_are_changed_first_then_requests_then_maintenances() {
     assert_eq!(received[1].body["metadata"]["name"], "uid-1");
     assert_eq!(
         received[1].body["spec"]["target"]["pod"],
-        json!({"name": "web", "uid": "uid-1"})
+        json!({"name": "web-1", "uid": "uid-1"})
     );
     assert_eq!(
         received[1].body["spec"]["requesters"],
@@ -196,10 +263,7 @@ async fn failing_node_or_pod_holds_up_no_other() {
         )));
     }
     for (number, node) in [(2, 1), (3, 2)] {
-        let mut pod = observed.state.pods[0].clone();
-        pod.uid = format!("uid-{number}");
-        pod.node = node;
-        observed.state.pods.push(pod);
+        observed.state.pods.push(pod_facts(number, node));
     }
     let plan = Plan {
         nodes: (0..3).map(|index| (index, hold())).collect(),
@@ -384,19 +448,7 @@ async fn counts_are_written_once_a_second_and_conditions_at_once() {
 
 #[tokio::test]
 async fn maintenance_that_lost_its_finalizer_is_told() {
-    let (executor, mut observed, _) = executor(object);
-    observed.state.maintenances.push(Maintenance {
-        name: "m".to_owned(),
-        uid: String::new(),
-        created: Timestamp::UNIX_EPOCH,
-        generation: None,
-        stage: Stage::Drain,
-        is_deleting: false,
-        has_finalizer: false,
-        entries: Arc::default(),
-        nodes: Vec::new(),
-        status: NodeMaintenanceStatus::default(),
-    });
+    let (executor, observed, _) = executor(object);
     let plan = Plan {
         maintenances: vec![(0, MaintenanceAction::AddFinalizer { is_restored: true })],
         ..Plan::default()

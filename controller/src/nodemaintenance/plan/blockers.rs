@@ -81,8 +81,11 @@ fn pod_blocker<'a>(
     if Some(pod.pod_type) == PodType::Static.rank() {
         let is_required = progress.state.static_pods == StaticPods::Required;
         let message = Cow::Borrowed("Only the kubelet of its node can end a static pod.");
-        let request = request.filter(|_| is_required)?;
-        return Some((request.created, "StaticPod", message));
+        // Without a request, its namespace is being deleted.
+        let since = request.map(|request| request.created).or(pod.namespace_deleted);
+        return since
+            .filter(|_| is_required)
+            .map(|since| (since, "StaticPod", message));
     }
     let found = request.and_then(|request| request_blocker(progress, pod, request));
     let refused = || progress.state.refused.get(&pod.uid).map(blocker_of);

@@ -22,7 +22,7 @@ pub(super) struct Hold {
     pub(super) vanished: Vec<String>,
     /// Whether the node was unschedulable before its first maintenance.
     pub(super) was_unschedulable: bool,
-    /// Whether an active maintenance has still to record that the node was unschedulable, before the node is touched.
+    /// Whether an active maintenance has still to record whether the node was unschedulable, before the node is touched.
     pub(super) is_unrecorded: bool,
 }
 
@@ -90,8 +90,11 @@ pub(super) fn find_holds(state: &ClusterState) -> Vec<Hold> {
                 continue;
             };
             let has_room = maintenance.status.cordoned_before.len() < MAX_CORDONED_BEFORE;
-            hold.is_unrecorded |=
-                node.record.is_none() && node.is_unschedulable && !knows(index, node) && has_room;
+            let is_new_and_cordoned = node.record.is_none() && node.is_unschedulable;
+            hold.is_unrecorded |= is_new_and_cordoned && !knows(index, node) && has_room;
+            // Another node has the name now. What the status says about its predecessor would count against it later.
+            let is_recovered = node.record_source == RecordSource::Recovered;
+            hold.is_unrecorded |= is_recovered && !hold.was_unschedulable && knows(index, node);
             hold.active.push(HoldingMaintenance {
                 name: maintenance.name.clone(),
                 uid: maintenance.uid.clone(),

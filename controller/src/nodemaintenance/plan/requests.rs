@@ -28,7 +28,10 @@ pub(super) fn plan_requests(progress: &DrainProgress<'_>, holds: &[Hold], plan: 
             }),
             (true, Some(request)) => plan_targeted(progress, pod, request),
             (false, Some(request)) => {
-                let is_kept = holds.get(pod.node).is_some_and(|hold| !hold.kept.is_empty());
+                // A maintenance that is about to become active wants the pod to leave. One that vanished does not.
+                let is_kept = holds
+                    .get(pod.node)
+                    .is_some_and(|hold| hold.kept.len() > hold.vanished.len());
                 let is_obsolete = request.is_active_for_maintenance() && !pod.is_terminal && !is_kept;
                 if is_obsolete && !request.is_cancellation_forbidden && request.deletion.is_none() {
                     Step::Now(RequestAction::Withdraw)

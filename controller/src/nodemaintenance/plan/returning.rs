@@ -16,7 +16,10 @@ pub(super) struct Returning<'a> {
     pub(super) life: &'a Life,
     /// When a life ended last.
     ended_at: Option<Timestamp>,
-    /// How many lives of successors have ended.
+    /// When a life ended last, or the end of one was requested that has not ended.
+    last_at: Timestamp,
+    /// How many successors were requested to leave. Those that have not ended count: a controller creates the next pod
+    /// as soon as one is being deleted, and that may take long.
     pub(super) lives: u32,
     /// When the eviction of the first successor was requested.
     pub(super) first_requested_at: Timestamp,
@@ -51,7 +54,7 @@ impl Returning<'_> {
 
     /// Until when no successor is requested to leave.
     pub(super) fn paused_until(&self) -> Option<Timestamp> {
-        self.ended_at?.checked_add(pause(self.lives)).ok()
+        self.last_at.checked_add(pause(self.lives)).ok()
     }
 }
 
@@ -97,17 +100,19 @@ pub(super) fn count_lives<'a>(
         let entry = controllers.entry(&life.origin.uid).or_insert(Returning {
             life,
             ended_at: None,
+            last_at: life.requested_at,
             lives: 0,
             first_requested_at: life.requested_at,
             present: None,
             is_settling: false,
         });
+        entry.last_at = entry.last_at.max(life.ended_at.unwrap_or(life.requested_at));
         if let Some(ended_at) = life.ended_at {
             entry.ended_at = entry.ended_at.max(Some(ended_at));
         } else {
             entry.is_settling = true;
         }
-        if !life.origin.is_first && life.ended_at.is_some() {
+        if !life.origin.is_first {
             entry.first_requested_at = match entry.lives {
                 0 => life.requested_at,
                 _ => entry.first_requested_at.min(life.requested_at),

@@ -24,8 +24,8 @@ pub const MAX_MATCH_CONDITIONS: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionInterceptor {
-    /// Standard object metadata.
-    #[serde(default)]
+    /// Standard object metadata, without managed fields.
+    #[serde(default, deserialize_with = "crate::metadata::without_managed_fields")]
     pub metadata: ObjectMeta,
     /// The rule.
     #[serde(default)]

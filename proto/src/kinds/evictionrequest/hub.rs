@@ -43,8 +43,8 @@ pub const MAX_MESSAGE_BYTES: usize = 32_768;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionRequest {
-    /// Standard object metadata.
-    #[serde(default)]
+    /// Standard object metadata, without managed fields.
+    #[serde(default, deserialize_with = "crate::metadata::without_managed_fields")]
     pub metadata: ObjectMeta,
     /// The desired eviction.
     #[serde(default)]

@@ -39,8 +39,8 @@ pub const MAX_CORDONED_BEFORE: usize = 5000;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenance {
-    /// Standard object metadata.
-    #[serde(default)]
+    /// Standard object metadata, without managed fields.
+    #[serde(default, deserialize_with = "crate::metadata::without_managed_fields")]
     pub metadata: ObjectMeta,
     /// The desired maintenance.
     #[serde(default)]

@@ -5,8 +5,8 @@ mod crd;
 mod deviations;
 mod rows;
 mod sequences;
-mod side;
-mod subject;
+pub(crate) mod side;
+pub(crate) mod subject;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::Caller;
@@ -21,21 +21,21 @@ use self::subject::{NAMESPACE, Subject};
 use crate::stage::{Stage, together};
 
 /// The group of the custom resources.
-const GROUP: &str = "oracle.drydock.test";
+pub(crate) const GROUP: &str = "oracle.drydock.test";
 /// Our group.
-const OURS: &str = "coordination.k8s.io";
+pub(crate) const OURS: &str = "coordination.k8s.io";
 /// The version of both.
 const VERSION: &str = "v1alpha3";
 
 /// Both servers.
-struct Pair {
-    ours: Side,
-    oracle: Side,
+pub(crate) struct Pair {
+    pub(crate) ours: Side,
+    pub(crate) oracle: Side,
 }
 
 impl Pair {
     /// Both servers serve the kind. Ours is one without a controller.
-    async fn new(stage: &Stage, subject: Subject) -> Result<Self> {
+    pub(crate) async fn new(stage: &Stage, subject: Subject) -> Result<Self> {
         let server = stage.unmanaged(Protocol::Http2).await?;
         let host = stage.host()?;
         if subject.is_namespaced() {
@@ -54,6 +54,12 @@ impl Pair {
         self.ours.forget();
         self.oracle.forget();
     }
+}
+
+/// Installs the custom resource of interceptors.
+pub(crate) async fn install_interceptors(stage: &Stage) -> Result<()> {
+    let (server, subject) = (stage.unmanaged(Protocol::Http2).await?, Subject::Interceptor);
+    crd::install(&server, &stage.host()?, subject.kind(), subject.plural(), false).await
 }
 
 /// The default field manager comes from this header.

@@ -18,25 +18,25 @@ const UID_LENGTH: usize = 36;
 /// A request in the terms of both servers: `{group}` in the path, the body and the header values is replaced by the
 /// server's group; `{uid}` and `{resourceVersion}` by those of the object that the server returned last.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) media_type: String,
-    pub(super) accept: String,
-    pub(super) body: String,
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) media_type: String,
+    pub(crate) accept: String,
+    pub(crate) body: String,
 }
 
 /// What is compared of a response.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Outcome {
-    pub(super) status: u16,
-    pub(super) headers: BTreeMap<&'static str, String>,
-    pub(super) body: Value,
+pub(crate) struct Outcome {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<&'static str, String>,
+    pub(crate) body: Value,
 }
 
 impl Outcome {
     /// The JSON pointers at which two outcomes differ, with both values, a line each.
-    pub(super) fn differences(&self, other: &Self) -> String {
+    pub(crate) fn differences(&self, other: &Self) -> String {
         let whole = |outcome: &Self| {
             json!({
                 "status": outcome.status,
@@ -77,17 +77,17 @@ fn differences(path: &str, ours: &Value, oracle: &Value, lines: &mut Vec<String>
 }
 
 /// A server, and the UIDs and resourceVersions that it has returned so far.
-pub(super) struct Side {
+pub(crate) struct Side {
     caller: Caller,
     group: &'static str,
     uids: Vec<String>,
     versions: Vec<String>,
     /// The object in the last successful response, as it was.
-    pub(super) last: Value,
+    pub(crate) last: Value,
 }
 
 impl Side {
-    pub(super) fn new(caller: Caller, group: &'static str) -> Self {
+    pub(crate) fn new(caller: Caller, group: &'static str) -> Self {
         Self {
             caller,
             group,
@@ -98,18 +98,18 @@ impl Side {
     }
 
     /// Forgets the last object and the names of earlier ones.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.uids.clear();
         self.versions.clear();
         self.last = Value::Null;
     }
 
     /// The group and version of the compared kinds.
-    pub(super) fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         format!("{}/{VERSION}", self.group)
     }
 
-    pub(super) async fn send(&mut self, call: &Call) -> Result<Outcome> {
+    pub(crate) async fn send(&mut self, call: &Call) -> Result<Outcome> {
         let caller = if call.accept.is_empty() {
             self.caller.clone()
         } else {

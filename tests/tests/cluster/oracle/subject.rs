@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// A compared kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     /// Cluster-scoped, with a list map of expressions.
     Interceptor,
     /// Namespaced, with a list map of atomic items.
@@ -13,31 +13,31 @@ pub(super) enum Subject {
 }
 
 /// The namespace of requests.
-pub(super) const NAMESPACE: &str = "oracle";
+pub(crate) const NAMESPACE: &str = "oracle";
 
 impl Subject {
-    pub(super) const ALL: [Self; 2] = [Self::Interceptor, Self::Request];
+    pub(crate) const ALL: [Self; 2] = [Self::Interceptor, Self::Request];
 
-    pub(super) const fn kind(self) -> &'static str {
+    pub(crate) const fn kind(self) -> &'static str {
         match self {
             Self::Interceptor => "EvictionInterceptor",
             Self::Request => "EvictionRequest",
         }
     }
 
-    pub(super) const fn plural(self) -> &'static str {
+    pub(crate) const fn plural(self) -> &'static str {
         match self {
             Self::Interceptor => "evictioninterceptors",
             Self::Request => "evictionrequests",
         }
     }
 
-    pub(super) const fn is_namespaced(self) -> bool {
+    pub(crate) const fn is_namespaced(self) -> bool {
         matches!(self, Self::Request)
     }
 
     /// The path of the collection, with `{group}` for the group.
-    pub(super) fn collection(self) -> String {
+    pub(crate) fn collection(self) -> String {
         match self {
             Self::Interceptor => "/apis/{group}/v1alpha3/evictioninterceptors".to_owned(),
             Self::Request => format!("/apis/{{group}}/v1alpha3/namespaces/{NAMESPACE}/evictionrequests"),
@@ -45,7 +45,7 @@ impl Subject {
     }
 
     /// The name of the object with this number.
-    pub(super) fn name(self, number: usize) -> String {
+    pub(crate) fn name(self, number: usize) -> String {
         match self {
             Self::Interceptor => format!("i{number}.example.com"),
             Self::Request => format!("0aac1e00-0000-4000-8000-{number:012x}"),
@@ -54,7 +54,7 @@ impl Subject {
 
     /// The members that every object and every applied configuration has, among them an item of each list of the spec:
     /// without its last item a list of a custom resource is null, which its schema does not allow.
-    pub(super) fn base(self, name: &str) -> Value {
+    pub(crate) fn base(self, name: &str) -> Value {
         let mut object = json!({
             "apiVersion": "{group}/v1alpha3",
             "kind": self.kind(),
@@ -79,7 +79,7 @@ impl Subject {
     }
 
     /// The members that every applied status has.
-    pub(super) fn status_base(self, name: &str) -> Value {
+    pub(crate) fn status_base(self, name: &str) -> Value {
         let mut object = self.base(name);
         if let Some(members) = object.as_object_mut() {
             members.remove("spec");
@@ -89,7 +89,7 @@ impl Subject {
     }
 
     /// Random metadata and spec, as a merge patch: some members of each kind of list and map.
-    pub(super) fn random_spec(self, rng: &mut Rng) -> Value {
+    pub(crate) fn random_spec(self, rng: &mut Rng) -> Value {
         let mut metadata = Map::new();
         if rng.bool() {
             metadata.insert("labels".to_owned(), random_map(rng, "label"));
@@ -149,7 +149,7 @@ impl Subject {
     }
 
     /// A random status, as a merge patch.
-    pub(super) fn random_status(self, rng: &mut Rng) -> Value {
+    pub(crate) fn random_status(self, rng: &mut Rng) -> Value {
         let mut status = Map::new();
         if self == Self::Interceptor && rng.bool() {
             status.insert("matchedPods".to_owned(), rng.u32(1..4).into());

@@ -1,7 +1,9 @@
 //! Servers that store their objects in etcd: the conformance suite, and several servers over one etcd.
 
 mod conformance;
+mod faults;
 mod replicas;
+mod runbooks;
 
 use anyhow::Result;
 use drydock_tests::cluster::Etcd;

@@ -152,6 +152,30 @@ async fn a_kill_of_etcd_loses_nothing() -> Result<()> {
     Ok(())
 }
 
+/// The log names the member that stands still, that is gone, and that serves again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_names_a_member_that_is_slow_or_gone() -> Result<()> {
+    let replicas = Replicas::start(1).await?;
+    let server = &replicas.servers[0];
+    let says = async |text: &str, after: usize| {
+        eventually(text, PATIENCE, async || {
+            let log = server.log()?;
+            let lines = log.get(after..).unwrap_or_default().lines();
+            let is_line = |line: &str| line.contains(text) && line.contains(&replicas.etcd.endpoint());
+            Ok(lines.into_iter().any(is_line).then_some(()))
+        })
+        .await
+    };
+    replicas.etcd.pause()?;
+    says("a member of etcd is slow", 0).await?;
+    says("a member of etcd does not serve", 0).await?;
+    replicas.etcd.resume()?;
+    says("a member of etcd serves again", 0).await?;
+    let before = server.log()?.len();
+    replicas.etcd.kill();
+    says("a member of etcd does not serve", before).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_and_refusals_name_etcd() -> Result<()> {
     let replicas = Replicas::start(1).await?;

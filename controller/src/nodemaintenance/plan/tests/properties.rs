@@ -1,4 +1,7 @@
 use super::*;
+use crate::nodemaintenance::model::{Deletion, Obstacle};
+use crate::nodemaintenance::plan::blockers::oldest;
+use drydock_proto::kinds::nodemaintenance::MAX_BLOCKERS;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -66,6 +69,92 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     proptest::collection::vec(operation, 0..40)
 }
 
+/// What stands in the way of a pod, and whether it began only now.
+#[derive(Debug, Clone, Copy)]
+enum Hindrance {
+    NamespaceDeleted,
+    DeletedRequest { is_recent: bool },
+    RequestOfAnotherPod,
+    CanceledRequest { replaced: u32, is_forbidden: bool },
+    EvictedRequest { is_recent: bool },
+    BlockedRequest,
+}
+
+fn hindrances() -> impl Strategy<Value = Vec<(usize, Hindrance)>> {
+    let hindrance = prop_oneof![
+        Just(Hindrance::NamespaceDeleted),
+        any::<bool>().prop_map(|is_recent| Hindrance::DeletedRequest { is_recent }),
+        Just(Hindrance::RequestOfAnotherPod),
+        (0_u32..7, any::<bool>()).prop_map(|(replaced, is_forbidden)| Hindrance::CanceledRequest {
+            replaced,
+            is_forbidden
+        }),
+        any::<bool>().prop_map(|is_recent| Hindrance::EvictedRequest { is_recent }),
+        Just(Hindrance::BlockedRequest),
+    ];
+    proptest::collection::vec((0_usize..25, hindrance), 0..25)
+}
+
+impl Cluster {
+    fn hinder(&mut self, pod: usize, hindrance: Hindrance) {
+        let (now, long_ago) = (self.now(), Timestamp::UNIX_EPOCH);
+        let Some(pod) = self.state.pods.get_mut(pod) else {
+            return;
+        };
+        if matches!(hindrance, Hindrance::NamespaceDeleted) {
+            pod.namespace_deleted = Some(now);
+            self.state.requests.remove(&pod.uid);
+            return;
+        }
+        let Some(request) = self.state.requests.get_mut(&pod.uid) else {
+            return;
+        };
+        let since = |is_recent: bool| if is_recent { now } else { long_ago };
+        let obstacle = |reason: &str| {
+            Some(Obstacle {
+                since: long_ago,
+                reason: reason.to_owned(),
+                message: "m".to_owned(),
+            })
+        };
+        match hindrance {
+            Hindrance::NamespaceDeleted => {}
+            Hindrance::DeletedRequest { is_recent } => {
+                request.deletion = Some(Deletion {
+                    since: since(is_recent),
+                    finalizers: vec!["f.example.com".to_owned()],
+                });
+            }
+            Hindrance::RequestOfAnotherPod => request.other_pod = Some("other".to_owned()),
+            Hindrance::CanceledRequest {
+                replaced,
+                is_forbidden,
+            } => {
+                request.state = RequestState::Canceled;
+                request.ended = Some(now);
+                request.replaced = replaced;
+                request.is_cancellation_forbidden = is_forbidden;
+                request.obstacle = obstacle("RequestObstructed");
+            }
+            Hindrance::EvictedRequest { is_recent } => {
+                request.state = RequestState::Evicted;
+                request.ended = Some(since(is_recent));
+                request.replaced = 5;
+            }
+            Hindrance::BlockedRequest => request.obstacle = obstacle("Budget"),
+        }
+    }
+}
+
+/// Whether the drain has still to wait before it tells what holds the pod.
+fn is_judged_later(request: &RequestFacts, now: Timestamp) -> bool {
+    let is_deleted_now = request
+        .deletion
+        .as_ref()
+        .is_some_and(|deletion| deletion.since == now);
+    is_deleted_now || (request.state == RequestState::Evicted && request.ended == Some(now))
+}
+
 /// Whether every pod that the earlier targets match is matched by the later ones.
 fn covers(later: &[DrainPlanEntry], earlier: &[DrainPlanEntry]) -> bool {
     earlier.iter().all(|target| {
@@ -113,6 +202,40 @@ proptest! {
                     prop_assert!(later.reached >= earlier.reached);
                 }
             }
+        }
+    }
+
+    /// A pod that is to leave is requested to and nothing is known to hold it, or it is among the blockers with a reason, or
+    /// what holds it has begun only now.
+    #[test]
+    fn every_pod_that_is_held_is_named_with_a_reason(mut cluster in clusters(), hindrances in hindrances()) {
+        cluster.settle();
+        for (pod, hindrance) in hindrances {
+            cluster.hinder(pod, hindrance);
+        }
+        cluster.settle();
+        let (state, now) = (&cluster.state, cluster.now());
+        let progress = DrainProgress::new(state, now);
+        let found = find_blockers(&progress);
+        for (index, pod) in state.pods.iter().enumerate() {
+            let is_static = Some(pod.pod_type) == PodType::Static.rank();
+            let counts = !is_static || state.static_pods == StaticPods::Required;
+            if !progress.is_targeted(index, pod) || !counts {
+                continue;
+            }
+            let request = state.requests.get(&pod.uid);
+            let is_free = request.is_some_and(|request| {
+                request.is_active_for_maintenance()
+                    && request.obstacle.is_none()
+                    && request.deletion.is_none()
+                    && request.other_pod.is_none()
+            });
+            let blockers = oldest(&found, std::iter::once(pod.node));
+            let named = blockers.iter().find(|blocker| blocker.pod == pod.name);
+            let is_cut = blockers.len() == MAX_BLOCKERS;
+            let is_later = request.is_some_and(|request| is_judged_later(request, now));
+            prop_assert!(named.is_some() || is_free || is_later || is_cut, "{pod:?} {request:?}");
+            prop_assert!(named.is_none_or(|blocker| !blocker.reason.is_empty() && !blocker.message.is_empty()));
         }
     }
 

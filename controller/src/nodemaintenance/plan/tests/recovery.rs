@@ -41,7 +41,7 @@ fn nodes_of_a_vanished_maintenance_stay_until_their_annotation_is_removed() {
     cluster.state.nodes[node].is_tainted = true;
     cluster.state.maintenances.clear();
     let plan = cluster.execute();
-    assert!(plan.requests.is_empty(), "{plan:?}");
+    assert_eq!(plan.requests.len(), 2, "nobody wants the pods to leave: {plan:?}");
     cluster.settle();
     let held = &cluster.state.nodes[node];
     assert!(held.is_unschedulable && held.is_tainted);
@@ -52,7 +52,7 @@ fn nodes_of_a_vanished_maintenance_stay_until_their_annotation_is_removed() {
         "{}",
         record.message
     );
-    assert_eq!(requested(&cluster), 2);
+    assert_eq!(requested(&cluster), 0);
     // A person makes the node schedulable: nobody fights for it.
     cluster.state.nodes[node].is_unschedulable = false;
     assert_eq!(cluster.execute(), Plan::default());
@@ -77,7 +77,7 @@ fn deletion_without_the_finalizer_is_no_completion() {
     cluster.settle();
     assert!(cluster.state.nodes[node].is_unschedulable);
     assert_eq!(cluster.state.nodes[node].record.as_ref().unwrap().vanished, ["m"]);
-    assert_eq!(requested(&cluster), 2);
+    assert_eq!(requested(&cluster), 0);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn node_with_a_vanished_maintenance_stays_when_another_one_completes() {
         record.maintenances.iter().map(name).collect()
     };
     assert_eq!(names(held.record.as_ref().unwrap()), ["m"]);
-    assert_eq!(requested(&cluster), 2);
+    assert_eq!(requested(&cluster), 0);
 }
 
 #[test]
@@ -223,6 +223,39 @@ fn node_is_touched_only_after_the_status_says_that_it_was_cordoned() {
         "{:?}",
         cluster.events
     );
+}
+
+/// The node that was cordoned before is gone, and a schedulable one has its name. The status says so before the node is
+/// touched: otherwise whoever reads the old status and the new record takes the cordon for an older one.
+#[test]
+fn new_node_of_the_name_of_one_that_was_cordoned_before_becomes_schedulable_again() {
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    cluster.state.nodes[node].is_unschedulable = true;
+    cluster.maintenance("m", &[node], &full_plan());
+    cluster.settle();
+    assert_eq!(cluster.status(0).cordoned_before, ["one"]);
+    cluster.state.nodes[node] = NodeFacts {
+        name: "one".to_owned(),
+        ..NodeFacts::default()
+    };
+    let before = cluster.state.maintenances[0].status.clone();
+    cluster.execute();
+    if cluster.state.nodes[node].record.is_some() {
+        // The watch of maintenances is behind that of nodes, or the process ended after its first write.
+        cluster.state.maintenances[0].status = before;
+    }
+    cluster.settle();
+    let held = &cluster.state.nodes[node];
+    assert!(held.is_unschedulable && held.record.is_some());
+    assert!(
+        cluster.status(0).cordoned_before.is_empty(),
+        "{:?}",
+        cluster.status(0)
+    );
+    cluster.state.maintenances[0].stage = Stage::Complete;
+    cluster.settle();
+    assert!(!cluster.state.nodes[node].is_unschedulable);
 }
 
 #[test]

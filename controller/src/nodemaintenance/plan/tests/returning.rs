@@ -122,6 +122,42 @@ fn controller_that_comes_back_is_evicted_with_a_growing_pause_and_named() {
     assert!(scenario.evictions <= 12, "{}", scenario.evictions);
 }
 
+/// Their grace period is long, and their controller creates the next pod as soon as one is being deleted.
+#[test]
+fn pods_that_have_not_ended_yet_count_as_lives() {
+    let mut scenario = Scenario::new();
+    for _ in 0..120 {
+        scenario.cluster.elapsed += 1;
+        let last = scenario.cluster.state.pods.last().unwrap().clone();
+        if scenario.cluster.state.requests.contains_key(&last.uid) {
+            if scenario.cluster.state.pods.len() > 1 {
+                scenario.cluster.state.lives.push(Life {
+                    origin: Origin {
+                        node: "one".to_owned(),
+                        kind: "ReplicaSet".to_owned(),
+                        name: "web".to_owned(),
+                        uid: "rs-1".to_owned(),
+                        is_first: false,
+                    },
+                    namespace: last.namespace.clone(),
+                    requested_at: scenario.cluster.now(),
+                    ended_at: None,
+                });
+            }
+            scenario.create_pod();
+        }
+        scenario.cluster.settle();
+        assert!(!scenario.is_drained());
+    }
+    // The first pod, three successors, and one after each pause.
+    assert_eq!(scenario.cluster.state.requests.len(), 5);
+    assert!(
+        scenario.message().contains("4 times (ComesBack)"),
+        "{}",
+        scenario.message()
+    );
+}
+
 #[test]
 fn next_plan_is_due_when_the_pause_ends() {
     let mut scenario = Scenario::new();

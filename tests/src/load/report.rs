@@ -1,15 +1,17 @@
 //! The report of a benchmark: a table of rows with goals.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its report")]
 
 use std::fmt;
 use std::time::Duration;
 
 /// One table.
-#[derive(Default)]
-pub(crate) struct Report {
+#[derive(Debug, Default)]
+pub struct Report {
     notes: Vec<String>,
     rows: Vec<Row>,
 }
 
+#[derive(Debug)]
 struct Row {
     what: String,
     goal: String,
@@ -20,14 +22,14 @@ struct Row {
 
 impl Report {
     /// Adds a line above the table, and prints it at once.
-    pub(crate) fn note(&mut self, note: impl Into<String>) {
+    pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         println!("{note}");
         self.notes.push(note);
     }
 
     /// Adds a row, and prints it at once, since a run takes minutes.
-    pub(crate) fn row(&mut self, what: &str, goal: Goal, measured: f64, beside: &[String]) {
+    pub fn row(&mut self, what: &str, goal: Goal, measured: f64, beside: &[String]) {
         let row = Row {
             what: what.to_owned(),
             goal: goal.to_string(),
@@ -66,8 +68,8 @@ impl fmt::Display for Report {
 }
 
 /// The goal of a row.
-#[derive(Clone, Copy)]
-pub(crate) enum Goal {
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
     /// At least.
     AtLeast(f64, Unit),
     /// At most.
@@ -104,8 +106,8 @@ impl fmt::Display for Goal {
 }
 
 /// The unit of a number.
-#[derive(Clone, Copy)]
-pub(crate) enum Unit {
+#[derive(Clone, Copy, Debug)]
+pub enum Unit {
     /// Per second.
     Rate,
     /// Seconds, printed with a suitable prefix.
@@ -114,12 +116,19 @@ pub(crate) enum Unit {
     Bytes,
     /// A plain number.
     Count,
+    /// A number of which the fraction matters: a ratio, or an average of counts.
+    Ratio,
+    /// A share of one core.
+    Percent,
 }
 
 impl Unit {
     /// A number with its unit.
-    pub(crate) fn show(self, number: f64) -> String {
+    #[must_use]
+    pub fn show(self, number: f64) -> String {
         match self {
+            Self::Ratio => format!("{number:.2}"),
+            Self::Percent => format!("{:.2} %", number * 100.0),
             Self::Rate => format!("{number:.0}/s"),
             Self::Count => format!("{number:.0}"),
             Self::Seconds if number >= 1.0 => format!("{number:.2} s"),
@@ -133,6 +142,7 @@ impl Unit {
 }
 
 /// A duration with its unit.
-pub(crate) fn show(duration: Duration) -> String {
+#[must_use]
+pub fn show(duration: Duration) -> String {
     Unit::Seconds.show(duration.as_secs_f64())
 }

@@ -1,0 +1,159 @@
+//! Whom the client trusts: the authorities of a bundle, or those of the system.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Why a bundle cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustProblem {
+    /// There is no certificate in it.
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    NoCertificate,
+    /// TLS cannot be set up.
+    #[error("unable to load root certificates: {0}")]
+    Setup(String),
+}
+
+/// The authorities of servers, and the TLS configuration with them.
+#[derive(Debug)]
+pub struct Trust {
+    id: u64,
+    config: Arc<ClientConfig>,
+}
+
+impl Trust {
+    /// The authorities of a PEM bundle; an empty one stands for the authorities of the system.
+    ///
+    /// # Errors
+    /// [`TrustProblem`].
+    pub fn new(pem: &[u8]) -> Result<Self, TrustProblem> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let bundle: Vec<CertificateDer<'static>> = if pem.is_empty() {
+            rustls_native_certs::load_native_certs().certs
+        } else {
+            let certificates = CertificateDer::pem_slice_iter(pem);
+            certificates
+                .collect::<Result<_, _>>()
+                .map_err(|_| TrustProblem::NoCertificate)?
+        };
+        let mut roots = RootCertStore::empty();
+        let (usable, _) = roots.add_parsable_certificates(bundle.iter().cloned());
+        if usable == 0 {
+            return Err(TrustProblem::NoCertificate);
+        }
+        let setup = |error: &dyn std::fmt::Display| TrustProblem::Setup(error.to_string());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| setup(&error))?;
+        let pinned = if pem.is_empty() { Vec::new() } else { bundle };
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| setup(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { verifier, pinned }))
+            .with_no_client_auth();
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            config: Arc::new(config),
+        })
+    }
+
+    /// Tells it from all others.
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+}
+
+/// Verifies as usual, except that a certificate of the bundle itself is trusted as a server's. Many webhooks have a
+/// self-signed certificate that is marked as an authority, which clients in Go accept and the library of rustls does not.
+#[derive(Debug)]
+struct Verifier {
+    verifier: Arc<WebPkiServerVerifier>,
+    pinned: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self
+            .verifier
+            .verify_server_cert(leaf, intermediates, name, ocsp_response, now);
+        if verified.is_ok() || !self.pinned.iter().any(|pinned| pinned.as_ref() == leaf.as_ref()) {
+            return verified;
+        }
+        verify_server_name(&ParsedCertificate::try_from(leaf)?, name)?;
+        let (_, parsed) = X509Certificate::from_der(leaf)
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let validity = parsed.validity();
+        if seconds < validity.not_before.timestamp() {
+            return Err(Error::InvalidCertificate(CertificateError::NotValidYet));
+        }
+        if seconds > validity.not_after.timestamp() {
+            return Err(Error::InvalidCertificate(CertificateError::Expired));
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// The text of a failed handshake.
+pub(super) fn handshake_text(error: &io::Error) -> String {
+    let source = error.get_ref().and_then(|source| source.downcast_ref::<Error>());
+    match source {
+        Some(Error::InvalidCertificate(problem)) => {
+            let text = match problem {
+                CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    "certificate has expired or is not yet valid".to_owned()
+                }
+                other => other.to_string(),
+            };
+            format!("tls: failed to verify certificate: x509: {text}")
+        }
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,530 @@
+//! Admission webhooks of the cluster: the same webhooks apply to our kind and to a custom resource of the same schema at
+//! kube-apiserver, and the same requests have the same responses.
+//!
+//! All webhooks stand in two configurations, and each is for objects with its own label in the namespaces of this file.
+
+mod reviewer;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::calls::MERGE_PATCH;
+use drydock_tests::clients::eventually;
+use futures_util::future::try_join_all;
+use http::Method;
+use serde_json::{Value, json};
+
+use self::reviewer::Reviewer;
+use crate::oracle::side::{Call, Outcome};
+use crate::oracle::subject::Subject;
+use crate::oracle::{GROUP, OURS, Pair};
+use crate::stage::{PATIENCE, Stage, text, together};
+
+/// The label by which webhooks select objects.
+const LABEL: &str = "admission.example.com/case";
+
+/// A webhook of the configurations, for objects with its name as label.
+struct Hook {
+    case: &'static str,
+    is_mutating: bool,
+    path: &'static str,
+    /// Members of the configuration that differ from the usual.
+    members: fn() -> Value,
+}
+
+const fn validating(case: &'static str, path: &'static str, members: fn() -> Value) -> Hook {
+    Hook {
+        case,
+        is_mutating: false,
+        path,
+        members,
+    }
+}
+
+const fn mutating(case: &'static str, path: &'static str, members: fn() -> Value) -> Hook {
+    Hook {
+        case,
+        is_mutating: true,
+        path,
+        members,
+    }
+}
+
+fn usual() -> Value {
+    json!({})
+}
+
+fn ignored() -> Value {
+    json!({ "failurePolicy": "Ignore" })
+}
+
+fn exact() -> Value {
+    let rules = rules("v1alpha1", &json!(["*"]));
+    json!({ "matchPolicy": "Exact", "rules": rules })
+}
+
+fn beta() -> Value {
+    json!({ "admissionReviewVersions": ["v1beta1"] })
+}
+
+fn if_needed() -> Value {
+    json!({ "reinvocationPolicy": "IfNeeded" })
+}
+
+fn creates_only() -> Value {
+    json!({ "rules": rules("*", &json!(["CREATE"])) })
+}
+
+const HOOKS: &[Hook] = &[
+    validating("allow", "allow", usual),
+    validating("deny", "deny", usual),
+    validating("deny-in-silence", "deny-in-silence", usual),
+    validating("deny-by-reason", "deny-by-reason", usual),
+    validating("deny-creates", "deny", creates_only),
+    validating("exact", "deny", exact),
+    validating("beta", "no-types", beta),
+    validating("fails", "500", usual),
+    validating("fails-open", "500", ignored),
+    validating("missing", "404", usual),
+    validating("says-status", "status", usual),
+    validating("empty", "empty", usual),
+    validating("text", "text", usual),
+    validating("no-json", "no-json", usual),
+    validating("wrong-uid", "wrong-uid", usual),
+    validating("no-response", "no-response", usual),
+    validating("no-types", "no-types", usual),
+    validating("patches", "patch-always", usual),
+    validating("late", "hang", usual),
+    validating("late-open", "hang", ignored),
+    validating("warns", "warn", usual),
+    mutating("label", "label", usual),
+    mutating("denies-early", "deny", usual),
+    mutating("fails-early", "500", usual),
+    mutating("fails-early-open", "500", ignored),
+    mutating("no-patch-type", "no-patch-type", usual),
+    mutating("no-patch", "no-patch", usual),
+    mutating("other-patch-type", "other-patch-type", usual),
+    mutating("patch-always", "patch-always", usual),
+    mutating("unknown-field", "unknown-field", usual),
+    mutating("broken-owners", "broken-owners", usual),
+    mutating("rename", "rename", usual),
+    mutating("move", "move", usual),
+    mutating("notes", "note-a", if_needed),
+    mutating("notes", "note-b", usual),
+];
+
+/// Cases whose calls last until a timeout, so that few are made.
+const SLOW: [&str; 2] = ["late", "late-open"];
+
+fn rules(version: &str, operations: &Value) -> Value {
+    json!([{
+        "apiGroups": [OURS, GROUP],
+        "apiVersions": [version],
+        "resources": ["evictionrequests", "evictionrequests/status"],
+        "operations": operations,
+    }])
+}
+
+/// Both configurations, for one namespace.
+async fn install(stage: &Stage, reviewer: &Reviewer, namespace: &str) -> Result<()> {
+    for (kind, is_mutating) in [
+        ("ValidatingWebhookConfiguration", false),
+        ("MutatingWebhookConfiguration", true),
+    ] {
+        let hooks = HOOKS.iter().filter(|hook| hook.is_mutating == is_mutating);
+        let webhooks: Vec<Value> = hooks
+            .enumerate()
+            .map(|(index, hook)| {
+                let mut webhook = json!({
+                    "name": format!("{}-{index}.{namespace}.example.com", hook.case),
+                    "clientConfig": reviewer.client_config(hook.path),
+                    "rules": rules("*", &json!(["*"])),
+                    "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
+                    "objectSelector": { "matchLabels": { LABEL: hook.case } },
+                    "sideEffects": "None",
+                    "timeoutSeconds": if hook.path == "hang" { 1 } else { 10 },
+                    "admissionReviewVersions": ["v1"],
+                });
+                if let (Some(webhook), Value::Object(members)) = (webhook.as_object_mut(), (hook.members)()) {
+                    webhook.extend(members);
+                }
+                webhook
+            })
+            .collect();
+        let configuration = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": { "name": namespace },
+            "webhooks": webhooks,
+        });
+        stage.kubectl().apply(&configuration.to_string()).await?;
+    }
+    Ok(())
+}
+
+async fn uninstall(stage: &Stage, namespace: &str) -> Result<()> {
+    for kind in ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"] {
+        stage.kubectl().ok(&["delete", kind, namespace]).await?;
+    }
+    Ok(())
+}
+
+/// The path of the collection on either side.
+fn collection(namespace: &str) -> String {
+    format!("/apis/{{group}}/v1alpha3/namespaces/{namespace}/evictionrequests")
+}
+
+fn name(number: usize) -> String {
+    format!("0ad31500-0000-4000-8000-{number:012x}")
+}
+
+fn object(namespace: &str, case: Option<&str>, number: usize) -> Value {
+    let mut object = Subject::Request.base(&name(number));
+    object["metadata"]["namespace"] = namespace.into();
+    object["metadata"]["labels"] = json!({ "kept": "yes" });
+    if let Some(case) = case {
+        object["metadata"]["labels"][LABEL] = case.into();
+    }
+    object
+}
+
+fn call(method: Method, path: String, media_type: &str, body: &Value) -> Call {
+    Call {
+        method,
+        path,
+        media_type: media_type.to_owned(),
+        accept: String::new(),
+        body: if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        },
+    }
+}
+
+/// The requests of a case, with numbers of objects from `first` on.
+fn calls(namespace: &str, case: &str, first: usize) -> Vec<(&'static str, Call)> {
+    let all = collection(namespace);
+    let item = |number: usize| format!("{all}/{}", name(number));
+    let json = "application/json";
+    let labelled = |number| object(namespace, Some(case), number);
+    let marked = json!({ "metadata": { "labels": { LABEL: case } } });
+    let status = json!({ "status": { "conditions": [{ "type": "example.com/Tested", "status": "True",
+        "reason": "Tested", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+    let create = ("create", call(Method::POST, all.clone(), json, &labelled(first)));
+    if SLOW.contains(&case) {
+        return vec![create];
+    }
+    vec![
+        create,
+        (
+            "create in a dry run",
+            call(
+                Method::POST,
+                format!("{all}?dryRun=All"),
+                json,
+                &labelled(first + 1),
+            ),
+        ),
+        (
+            "create by apply",
+            call(
+                Method::PATCH,
+                format!("{}?fieldManager=applier", item(first + 2)),
+                "application/apply-patch+yaml",
+                &labelled(first + 2),
+            ),
+        ),
+        (
+            "create without the label",
+            call(
+                Method::POST,
+                all.clone(),
+                json,
+                &object(namespace, None, first + 3),
+            ),
+        ),
+        (
+            "patch",
+            call(Method::PATCH, item(first + 3), MERGE_PATCH, &marked),
+        ),
+        (
+            "patch of the status",
+            call(
+                Method::PATCH,
+                format!("{}/status", item(first)),
+                MERGE_PATCH,
+                &status,
+            ),
+        ),
+        (
+            "patch that removes the label",
+            call(
+                Method::PATCH,
+                item(first),
+                MERGE_PATCH,
+                &json!({ "metadata": { "labels": { "kept": "no" } } }),
+            ),
+        ),
+        (
+            "delete in a dry run",
+            call(
+                Method::DELETE,
+                format!("{}?dryRun=All", item(first)),
+                "",
+                &Value::Null,
+            ),
+        ),
+        (
+            "delete of the collection",
+            call(
+                Method::DELETE,
+                format!("{all}?labelSelector={LABEL}%3D{case}"),
+                "",
+                &Value::Null,
+            ),
+        ),
+    ]
+}
+
+/// What is compared: bodies of collections list objects, which earlier steps compare.
+fn compared(step: &str, mut outcome: Outcome) -> Outcome {
+    if step == "delete of the collection" && outcome.status == 200 {
+        outcome.body = Value::Null;
+    }
+    outcome
+}
+
+/// Sends the requests of a case to both servers, and returns the steps whose responses differ.
+async fn compare(stage: &Stage, namespace: &str, case: &str, first: usize) -> Result<Vec<String>> {
+    let mut pair = Pair::new(stage, Subject::Request).await?;
+    let mut failures = Vec::new();
+    for (step, call) in calls(namespace, case, first) {
+        let (ours, oracle) = tokio::try_join!(pair.ours.send(&call), pair.oracle.send(&call))?;
+        let (ours, oracle) = (compared(step, ours), compared(step, oracle));
+        if ours != oracle {
+            failures.push(format!("{case}, {step}:\n{}", ours.differences(&oracle)));
+        }
+    }
+    Ok(failures)
+}
+
+/// Waits until both servers use the configurations.
+async fn in_force(stage: &Stage, namespace: &str) -> Result<()> {
+    let mut pair = Pair::new(stage, Subject::Request).await?;
+    let path = format!("{}?dryRun=All", collection(namespace));
+    for case in ["deny", "denies-early"] {
+        let probe = call(
+            Method::POST,
+            path.clone(),
+            "application/json",
+            &object(namespace, Some(case), 0),
+        );
+        for side in [&mut pair.ours, &mut pair.oracle] {
+            let side = tokio::sync::Mutex::new(side);
+            eventually(&format!("{case} is in force"), PATIENCE, async || {
+                let outcome = side.lock().await.send(&probe).await?;
+                Ok((outcome.status == 418).then_some(()))
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Checklist 52 to 59 and 66: see the names of the cases.
+#[tokio::test]
+async fn webhooks_have_the_same_effect_as_on_a_custom_resource() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("admission-webhooks").await?;
+    let reviewer = Reviewer::start().await?;
+    install(&stage, &reviewer, &namespace).await?;
+    in_force(&stage, &namespace).await?;
+    let mut cases: Vec<&str> = HOOKS.iter().map(|hook| hook.case).collect();
+    cases.dedup();
+    let mut failures = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        failures.extend(compare(&stage, &namespace, case, 100 * (index + 1)).await?);
+    }
+    uninstall(&stage, &namespace).await?;
+    ensure!(
+        failures.is_empty(),
+        "{} differences:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    Ok(())
+}
+
+/// A review without what differs between two servers and two calls.
+fn comparable(review: &Value, group: &str) -> Result<Value> {
+    let mut review = review.clone();
+    let request = review["request"].as_object_mut().context("a request")?;
+    request.remove("uid");
+    if let Some(user) = request.get_mut("userInfo").and_then(Value::as_object_mut) {
+        // The host knows which credential was used.
+        user.remove("extra");
+    }
+    for object in ["object", "oldObject"] {
+        let Some(metadata) = request
+            .get_mut(object)
+            .and_then(|object| object["metadata"].as_object_mut())
+        else {
+            continue;
+        };
+        for member in ["uid", "creationTimestamp", "resourceVersion"] {
+            if let Some(value) = metadata.get_mut(member) {
+                *value = member.into();
+            }
+        }
+        for entry in metadata
+            .get_mut("managedFields")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            entry["time"] = Value::Null;
+        }
+    }
+    Ok(serde_json::from_str(&review.to_string().replace(group, "GROUP"))?)
+}
+
+/// Checklist 54: every verb asks a webhook the same question as for a custom resource.
+#[tokio::test]
+async fn reviews_are_those_of_a_custom_resource() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("admission-reviews").await?;
+    let reviewer = Reviewer::start().await?;
+    install(&stage, &reviewer, &namespace).await?;
+    in_force(&stage, &namespace).await?;
+    let mut pair = Pair::new(&stage, Subject::Request).await?;
+    let mut failures = Vec::new();
+    for (case, path) in [("allow", "allow"), ("label", "label")] {
+        for (step, call) in calls(&namespace, case, if case == "allow" { 100 } else { 200 }) {
+            reviewer.taken(path);
+            pair.ours.send(&call).await?;
+            let ours = reviewer.taken(path);
+            pair.oracle.send(&call).await?;
+            let oracle = reviewer.taken(path);
+            let ours: Vec<_> = ours
+                .iter()
+                .map(|review| comparable(review, OURS))
+                .collect::<Result<_>>()?;
+            let oracle: Vec<_> = oracle
+                .iter()
+                .map(|review| comparable(review, GROUP))
+                .collect::<Result<_>>()?;
+            if ours != oracle {
+                failures.push(format!(
+                    "{case}, {step}:\nours   {}\noracle {}",
+                    json!(ours),
+                    json!(oracle)
+                ));
+            }
+        }
+    }
+    uninstall(&stage, &namespace).await?;
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Checklist 53 and 43: a rule for one version sees requests in the other, and the requests of Evacuations.
+#[tokio::test]
+async fn a_rule_for_one_version_sees_requests_in_all() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("admission-versions").await?;
+    let reviewer = Reviewer::start().await?;
+    let webhook = |name: &str, policy: &str, version: &str| {
+        json!({
+            "name": format!("{name}.{namespace}.example.com"),
+            "clientConfig": reviewer.client_config(name),
+            "rules": [{ "apiGroups": [OURS], "apiVersions": [version], "resources": ["evictionrequests"],
+                "operations": ["CREATE"] }],
+            "matchPolicy": policy,
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        })
+    };
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": namespace },
+        "webhooks": [
+            webhook("equivalent", "Equivalent", "v1alpha1"),
+            webhook("exact", "Exact", "v1alpha1"),
+            webhook("sentinel", "Exact", "v1alpha3"),
+        ],
+    });
+    stage.kubectl().apply(&configuration.to_string()).await?;
+    let host = stage.host()?;
+    let uid = stage.pod(&namespace, "web").await?;
+    let path = format!("/apis/{OURS}/v1alpha3/namespaces/{namespace}/evictionrequests");
+    let mut body = object(&namespace, None, 1);
+    body["apiVersion"] = format!("{OURS}/v1alpha3").into();
+    body["metadata"]["name"] = uid.clone().into();
+    body["spec"]["target"]["pod"] = json!({ "name": "web", "uid": uid });
+    let dry_run = format!("{path}?dryRun=All");
+    eventually("the webhooks are called", PATIENCE, async || {
+        host.post(&dry_run, &body).await?.expect(201)?;
+        Ok((!reviewer.taken("sentinel").is_empty()).then_some(()))
+    })
+    .await?;
+    reviewer.taken("equivalent");
+    host.post(&dry_run, &body).await?.expect(201)?;
+    let seen = reviewer.taken("equivalent");
+    ensure!(seen.len() == 1 && reviewer.taken("exact").is_empty(), "{seen:?}");
+    let request = &seen[0]["request"];
+    ensure!(request["resource"]["version"] == "v1alpha1", "{request}");
+    ensure!(request["requestResource"]["version"] == "v1alpha3", "{request}");
+    ensure!(
+        text(&request["object"]["apiVersion"])? == format!("{OURS}/v1alpha1"),
+        "{request}"
+    );
+    ensure!(
+        request["object"]["spec"]["target"]["podRef"]["name"] == "web",
+        "{request}"
+    );
+    stage
+        .kubectl()
+        .ok(&["delete", "validatingwebhookconfiguration", &namespace])
+        .await?;
+    Ok(())
+}
+
+/// Many writes at once wait for a webhook beside each other.
+#[tokio::test]
+async fn parallel_writes_call_a_webhook_in_parallel() -> Result<()> {
+    const WRITES: usize = 64;
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("admission-parallel").await?;
+    let reviewer = Reviewer::start().await?;
+    install(&stage, &reviewer, &namespace).await?;
+    in_force(&stage, &namespace).await?;
+    reviewer.taken("label");
+    let path = collection(&namespace).replace("{group}", OURS);
+    let host = stage.host()?;
+    let writes = (0..WRITES).map(async |number| -> Result<Value> {
+        let mut body = object(&namespace, Some("label"), 1000 + number);
+        body["apiVersion"] = format!("{OURS}/v1alpha3").into();
+        let (host, path) = (&host, format!("{path}?dryRun=All"));
+        tokio::time::timeout(Duration::from_mins(1), host.post(&path, &body))
+            .await??
+            .expect(201)
+    });
+    for created in try_join_all(writes).await? {
+        ensure!(created["metadata"]["labels"]["by"] == "webhook", "{created}");
+    }
+    ensure!(
+        reviewer.taken("label").len() == WRITES,
+        "each write is reviewed once"
+    );
+    uninstall(&stage, &namespace).await
+}
