@@ -34,6 +34,14 @@ demo: build ## Runs a drain from start to end in that setup and checks the outco
 cluster-binaries: ## Builds etcd, Kubernetes and kwok from Go modules, once per machine
 	@tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null
 
+# The release of kubectl that the suite for the eviction bridge uses beside that of the control plane.
+OTHER_KUBECTL := $(if $(filter 1.34.4,$(KUBERNETES_VERSION)),1.37.2,1.34.4)
+
+.PHONY: neighbour-binaries
+neighbour-binaries: ## Builds programs that evict pods, for the tests, once per machine
+	@tests/cluster/build.sh descheduler >/dev/null
+	@tests/cluster/build.sh kubectl $(OTHER_KUBECTL) >/dev/null
+
 .PHONY: peer-binaries
 peer-binaries: ## Builds the aggregated server in Go for the benchmarks, once per machine
 	@tests/cluster/build.sh sample-apiserver >/dev/null
@@ -55,7 +63,7 @@ lint: tools ## Checks formatting, clippy with warnings as errors, and licences, 
 
 .PHONY: test
 test: tools ## Runs all tests: unit, property, crash, standalone and real-cluster suites
-	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then tests/cluster/build.sh $(KUBERNETES_VERSION) >/dev/null; tests/clients/gitops/build.sh >/dev/null; fi
+	@if [ "$${DRYDOCK_TEST_CLUSTER:-}" != skip ]; then $(MAKE) --no-print-directory cluster-binaries neighbour-binaries; tests/clients/gitops/build.sh >/dev/null; fi
 	@$(CARGO) build --locked --workspace --lib --bins --tests
 	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
 		$(CARGO) test --locked --workspace

@@ -5,20 +5,20 @@
 //! from making this process flood the host with reviews.
 
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use drydock_machinery::clock::Clock;
 use drydock_machinery::field_error::quoted;
 use http::StatusCode;
-use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{
-    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::api::call;
+use crate::token_bucket::TokenBucket;
 
 /// The paths that need no review by default.
 pub const DEFAULT_OPEN_PATHS: &str = "/healthz,/readyz,/livez";
@@ -33,7 +33,7 @@ pub struct Access {
     host: Client,
     open_paths: Vec<String>,
     clock: Arc<dyn Clock>,
-    budget: Mutex<(f64, Timestamp)>,
+    reviews: TokenBucket,
 }
 
 impl Debug for Access {
@@ -51,12 +51,12 @@ impl Access {
     /// Reviews by this host of all paths but those that are open.
     #[must_use]
     pub fn new(host: Client, open_paths: Vec<String>, clock: Arc<dyn Clock>) -> Self {
-        let budget = Mutex::new((BURST, clock.now()));
+        let reviews = TokenBucket::new(RATE, BURST, clock.now());
         Self {
             host,
             open_paths,
             clock,
-            budget,
+            reviews,
         }
     }
 
@@ -68,23 +68,21 @@ impl Access {
         if self.open_paths.iter().any(|open| open == path) {
             return Ok(());
         }
-        let unauthorized = || (StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned());
-        let token = authorization
-            .and_then(bearer)
-            .filter(|token| token.len() <= MAX_TOKEN_BYTES)
-            .ok_or_else(unauthorized)?;
-        if !self.spend() {
-            let text = "too many requests, please try again later\n";
-            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
-        }
-        let failed = |error: crate::api::Error| {
-            tracing::warn!(%error, path, "a request cannot be reviewed");
-            let text = "the request cannot be reviewed\n";
-            (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
-        };
-        let user = self.user(token).await.map_err(failed)?.ok_or_else(unauthorized)?;
+        let user = self.authenticate(path, authorization).await?;
         let name = user.username.clone().unwrap_or_default();
-        if self.may_get(user, path).await.map_err(failed)? {
+        let get = NonResourceAttributes {
+            path: Some(path.to_owned()),
+            verb: Some("get".to_owned()),
+        };
+        let spec = SubjectAccessReviewSpec {
+            non_resource_attributes: Some(get),
+            ..SubjectAccessReviewSpec::default()
+        };
+        if self
+            .allows(&user, spec)
+            .await
+            .map_err(|error| failed(path, &error))?
+        {
             return Ok(());
         }
         let text = format!(
@@ -95,16 +93,44 @@ impl Access {
         Err((StatusCode::FORBIDDEN, text))
     }
 
-    /// Takes one review from the budget, if there is one.
-    fn spend(&self) -> bool {
-        let now = self.clock.now();
-        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, since) = *budget;
-        let gained = now.duration_since(since).as_secs_f64().max(0.0) * RATE;
-        let left = (left + gained).min(BURST);
-        let is_enough = left >= 1.0;
-        *budget = (if is_enough { left - 1.0 } else { left }, now);
-        is_enough
+    /// The user of a bearer token. `authorization` is that header, and `path` is asked for.
+    ///
+    /// # Errors
+    /// 401 without a valid token, 429 above the limit, 500 if the host cannot be asked.
+    pub async fn authenticate(&self, path: &str, authorization: Option<&str>) -> Result<UserInfo, Refusal> {
+        let unauthorized = || (StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned());
+        let token = authorization
+            .and_then(bearer)
+            .filter(|token| token.len() <= MAX_TOKEN_BYTES)
+            .ok_or_else(unauthorized)?;
+        if !self.reviews.take(self.clock.now()) {
+            let text = "too many requests, please try again later\n";
+            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+        }
+        let user = self.user(token).await.map_err(|error| failed(path, &error))?;
+        user.ok_or_else(unauthorized)
+    }
+
+    /// Whether a user may evict the pods of a namespace.
+    ///
+    /// # Errors
+    /// 500 if the host cannot be asked.
+    pub async fn may_evict(&self, user: &UserInfo, namespace: &str) -> Result<bool, Refusal> {
+        let eviction = ResourceAttributes {
+            namespace: Some(namespace.to_owned()),
+            verb: Some("create".to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some("pods".to_owned()),
+            subresource: Some("eviction".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SubjectAccessReviewSpec {
+            resource_attributes: Some(eviction),
+            ..SubjectAccessReviewSpec::default()
+        };
+        self.allows(user, spec)
+            .await
+            .map_err(|error| failed("pods/eviction", &error))
     }
 
     /// The user of a token; `None` if the host does not authenticate it.
@@ -125,18 +151,20 @@ impl Access {
             .and_then(|status| status.user))
     }
 
-    async fn may_get(&self, user: UserInfo, path: &str) -> Result<bool, crate::api::Error> {
+    /// The host's answer to a review of what `spec` names, for this user.
+    async fn allows(
+        &self,
+        user: &UserInfo,
+        spec: SubjectAccessReviewSpec,
+    ) -> Result<bool, crate::api::Error> {
+        let user = user.clone();
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: user.username,
                 uid: user.uid,
                 groups: user.groups,
                 extra: user.extra,
-                non_resource_attributes: Some(NonResourceAttributes {
-                    path: Some(path.to_owned()),
-                    verb: Some("get".to_owned()),
-                }),
-                ..SubjectAccessReviewSpec::default()
+                ..spec
             },
             ..SubjectAccessReview::default()
         };
@@ -146,6 +174,13 @@ impl Access {
             .status;
         Ok(status.is_some_and(|status| status.allowed && status.denied != Some(true)))
     }
+}
+
+/// The refusal of a request that the host could not review.
+fn failed(what: &str, error: &crate::api::Error) -> Refusal {
+    tracing::warn!(%error, what, "a request cannot be reviewed");
+    let text = "the request cannot be reviewed\n";
+    (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
 }
 
 /// The token of the header, if it is one.
@@ -166,7 +201,8 @@ pub(crate) mod tests {
     use crate::fixtures::clock_at;
     use drydock_machinery::clock::ManualClock;
 
-    /// A host that authenticates the tokens `reader` and `other` as users of those names, and lets `reader` get `/metrics`.
+    /// A host that authenticates the tokens `reader` and `other` as users of those names, and lets `reader` get `/metrics` and
+    /// evict.
     pub(crate) fn host() -> Client {
         let service = tower::service_fn(|request: Request<Body>| async move {
             let path = request.uri().path().to_owned();
@@ -179,9 +215,11 @@ pub(crate) mod tests {
                     _ => json!({"authenticated": false, "error": "unknown"}),
                 }
             } else {
-                let asked = &review["spec"]["nonResourceAttributes"];
-                let allowed = review["spec"]["user"] == "reader"
-                    && *asked == json!({"path": "/metrics", "verb": "get"});
+                let spec = &review["spec"];
+                let is_metrics = spec["nonResourceAttributes"] == json!({"path": "/metrics", "verb": "get"});
+                let evicted = &spec["resourceAttributes"];
+                let is_eviction = evicted["verb"] == "create" && evicted["subresource"] == "eviction";
+                let allowed = spec["user"] == "reader" && (is_metrics || is_eviction);
                 json!({ "allowed": allowed })
             };
             let response = Response::builder()

@@ -4,6 +4,9 @@
 //! YAML file that `--config` names. A flag overrides the environment, which overrides the file, which overrides the
 //! default.
 
+mod neighbours;
+mod tls;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +18,12 @@ use clap::{ArgAction, Parser, ValueEnum};
 use drydock_machinery::field_error::FieldPath;
 use drydock_machinery::names::AllowedNames;
 
+pub use self::neighbours::BridgeConfig;
+use self::neighbours::NeighbourFlags;
+pub use self::tls::{CertificateFiles, TlsFiles};
 use crate::access::DEFAULT_OPEN_PATHS;
+use crate::descheduling::annotations::Annotated;
+use crate::descheduling::nominations;
 use crate::leader::ElectionTiming;
 use crate::nodemaintenance::model::StaticPods;
 use crate::request_labels::RequestLabels;
@@ -33,8 +41,8 @@ pub struct Config {
     pub address: SocketAddr,
     /// The paths that anybody may read; others need a token of a user who may get them.
     pub open_paths: Vec<String>,
-    /// The serving certificate of health and metrics; `None` creates a self-signed one.
-    pub certificate: Option<CertificateFiles>,
+    /// The certificates of the secure port.
+    pub tls: TlsFiles,
     /// Logging.
     pub log: LogConfig,
     /// How long finished requests without a TTL of their own are kept; zero keeps them.
@@ -47,6 +55,12 @@ pub struct Config {
     pub allowed_names: AllowedNames,
     /// Which labels requests have from their pods.
     pub labels: RequestLabels,
+    /// The eviction bridge; `None` if it is not served.
+    pub bridge: Option<BridgeConfig>,
+    /// Which pods get the annotations of the descheduler.
+    pub descheduler_annotations: Annotated,
+    /// What requests nominated pods; `None` if it is not served.
+    pub descheduling: Option<nominations::Options>,
 }
 
 /// Leader election.
@@ -56,15 +70,6 @@ pub struct ElectionConfig {
     pub namespace: String,
     /// The durations of the election.
     pub timing: ElectionTiming,
-}
-
-/// Paths of a certificate and its key, both PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateFiles {
-    /// The certificate chain, leaf first.
-    pub certificate: PathBuf,
-    /// The private key.
-    pub key: PathBuf,
 }
 
 /// Logging.
@@ -209,7 +214,7 @@ struct Flags {
         value_name = "PATHS"
     )]
     authorization_always_allow_paths: Vec<String>,
-    /// The serving certificate of health and metrics; a self-signed one is created when absent.
+    /// The serving certificate of the secure port, read again when it changes; a self-signed one is created when absent.
     #[arg(long, env = "DRYDOCK_TLS_CERT_FILE", value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
     /// The key of the certificate.
@@ -248,6 +253,8 @@ struct Flags {
         value_name = "PREFIXES"
     )]
     excluded_label_prefixes: Vec<String>,
+    #[command(flatten)]
+    neighbours: NeighbourFlags,
     /// A YAML file of flags and their values.
     #[arg(long, env = "DRYDOCK_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -360,6 +367,7 @@ impl Flags {
                 ));
             }
         };
+        let neighbours = self.neighbours.validate()?;
         let path = FieldPath::new("name");
         let mut allowed_names = AllowedNames::default();
         for name in &self.allowed_reserved_names {
@@ -383,7 +391,10 @@ impl Flags {
             }),
             address: SocketAddr::new(self.bind_address, self.secure_port),
             open_paths: self.authorization_always_allow_paths,
-            certificate,
+            tls: TlsFiles {
+                serving: certificate,
+                client_authority: neighbours.client_authority,
+            },
             log: LogConfig {
                 format: self.log_format,
                 level: self.log_level,
@@ -393,6 +404,9 @@ impl Flags {
             watch_failure_deadline: self.watch_failure_deadline.0,
             allowed_names,
             labels: RequestLabels::excluding(self.excluded_label_prefixes),
+            bridge: neighbours.bridge,
+            descheduler_annotations: neighbours.descheduler_annotations,
+            descheduling: neighbours.descheduling,
         })
     }
 }
@@ -471,6 +485,22 @@ mod tests {
         assert!(config.election.is_none() && config.default_ttl.is_zero());
         assert_eq!(config.address, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.static_pods, StaticPods::Required);
+        assert_eq!(
+            (config.bridge, config.descheduler_annotations),
+            (None, Annotated::None)
+        );
+        let bridge = parse(
+            &["--eviction-bridge", "--eviction-bridge-client-ca-file=ca.pem"],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(bridge.tls.client_authority, Some(PathBuf::from("ca.pem")));
+        assert_eq!(bridge.descheduler_annotations, Annotated::Requested);
+        let bridge = bridge.bridge.unwrap();
+        assert_eq!(
+            (bridge.clients, bridge.lifetime),
+            (Some(Vec::new()), Duration::from_mins(15))
+        );
         assert!(
             config
                 .allowed_names
@@ -527,6 +557,18 @@ mod tests {
                 "--watch-failure-deadline: must be longer than 0",
             ),
             (&["--tls-cert-file=a.pem"], "--tls-cert-file: goes together"),
+            (
+                &["--eviction-bridge", "--eviction-bridge-client-names=apiserver"],
+                "needs --eviction-bridge-client-ca-file",
+            ),
+            (
+                &["--eviction-bridge-client-ca-file=ca.pem"],
+                "needs --eviction-bridge",
+            ),
+            (
+                &["--eviction-bridge", "--eviction-bridge-request-lifetime=59s"],
+                "must be at least 1m",
+            ),
             (&["--allowed-reserved-names=No"], "--allowed-reserved-names: "),
             (
                 &["--default-ttl-after-finished=soon"],

@@ -13,18 +13,24 @@
 //!
 //! ```text
 //! server                                                          builds the process, runs and stops it
+//! endpoints                                                       what the secure port serves
 //! health, object_counts, watch_metrics                            probes; metrics computed from the stores
+//! bridge                                                          evictions by others become requests
+//! listener                                                        the secure port: TLS and connections
 //! config                                                          flags, environment, file
-//! access                                                          who may read metrics
+//! descheduling                                                    works with programs that move pods
+//! access                                                          who may read metrics and nominate pods
 //! daemonset                                                       the interceptor of DaemonSet pods
 //! evictionrequest, nodemaintenance                                the two main controllers
 //! evictioninterceptor                                             rules that register interceptors
+//! temporary_requests                                              requests that end when nobody asks any more
 //! context                                                         what all controllers share
 //! stores                                                          the watched kinds
 //! informer, work_queue, leader, events, transport                 watches, queues, leader election, Events, the fence of writes
 //! api, pod, metrics, deadline_queue, lease_fence, server_time,    API calls, the pod type, metrics, timers, clocks,
 //! watch_health                                                    whether watches work
-//! backoff, conditions, rejection, request_labels, sync            retry delays, conditions and messages, labels, locks
+//! backoff, conditions, rejection, request_labels                  retry delays, conditions and messages, labels
+//! token_bucket, sync                                              limits of rates, locks
 //! ```
 //!
 //! Inside the two main controllers:
@@ -50,11 +56,14 @@
 pub mod access;
 pub mod api;
 pub mod backoff;
+pub mod bridge;
 pub mod conditions;
 pub mod config;
 pub mod context;
 pub mod daemonset;
 pub mod deadline_queue;
+pub mod descheduling;
+pub mod endpoints;
 pub mod events;
 pub mod evictioninterceptor;
 pub mod evictionrequest;
@@ -64,6 +73,7 @@ pub mod health;
 pub mod informer;
 pub mod leader;
 pub mod lease_fence;
+pub mod listener;
 pub mod metrics;
 pub mod nodemaintenance;
 pub mod object_counts;
@@ -74,6 +84,8 @@ pub mod server;
 pub mod server_time;
 pub mod stores;
 mod sync;
+pub mod temporary_requests;
+pub mod token_bucket;
 pub mod transport;
 pub mod watch_health;
 pub mod watch_metrics;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use prometheus_client::collector::Collector;
@@ -50,6 +51,7 @@ pub struct Metrics {
     requests: Counter,
     repairs: Family<Label, Counter>,
     invalid_status_writes: Family<Label, Counter>,
+    neighbours: NeighbourMetrics,
     leader: Gauge,
     clock_skew: Gauge<f64, AtomicU64>,
     unfinished: UnfinishedWork,
@@ -71,7 +73,7 @@ fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str
     metric
 }
 
-/// Histograms with the buckets of Kubernetes' work queues: powers of ten from a microsecond to ten seconds.
+/// Histograms with the buckets of Kubernetes' work queues, which fit reviews too: powers of ten from a microsecond to ten seconds.
 fn durations() -> Family<Label, Histogram, fn() -> Histogram> {
     Family::new_with_constructor(|| Histogram::new((-6..=1).map(|exponent| 10_f64.powi(exponent))))
 }
@@ -138,6 +140,7 @@ impl Default for Metrics {
                 "Status writes that the API rejected as invalid, by resource",
                 Family::default(),
             ),
+            neighbours: NeighbourMetrics::registered(to),
             leader: registered(
                 to,
                 "leader_election_master_status",
@@ -152,6 +155,53 @@ impl Default for Metrics {
             ),
             unfinished: UnfinishedWork::registered(to),
             registry: Arc::new(Mutex::new(registry)),
+        }
+    }
+}
+
+/// The metrics of what works with programs that know nothing of EvictionRequests.
+#[derive(Debug, Clone)]
+struct NeighbourMetrics {
+    reviews: Family<Label, Counter>,
+    review_duration: Family<Label, Histogram, fn() -> Histogram>,
+    bridge_requests: Family<Label, Counter>,
+    withdrawals: Family<Label, Counter>,
+    evacuations: Family<Label, PlainCounter>,
+}
+
+impl NeighbourMetrics {
+    fn registered(to: &mut Registry) -> Self {
+        Self {
+            reviews: registered(
+                to,
+                "eviction_bridge_reviews",
+                "Reviews of evictions by outcome",
+                Family::default(),
+            ),
+            review_duration: registered(
+                to,
+                "eviction_bridge_review_duration_seconds",
+                "Time a review of an eviction takes, by outcome",
+                durations(),
+            ),
+            bridge_requests: registered(
+                to,
+                "eviction_bridge_requests",
+                "Writes of eviction requests by the bridge: created, renewed, replaced",
+                Family::default(),
+            ),
+            withdrawals: registered(
+                to,
+                "drydock_controller_withdrawn_requests",
+                "Eviction requests from which a requester was withdrawn because its time was over",
+                Family::default(),
+            ),
+            evacuations: registered(
+                to,
+                "pod_evacuations",
+                "Pods that were requested to leave for programs that move pods, by requester",
+                Family::default(),
+            ),
         }
     }
 }
@@ -238,6 +288,43 @@ impl Metrics {
     pub fn count_invalid_status_write(&self, resource: &'static str) {
         self.invalid_status_writes
             .get_or_create(&[("resource", resource.to_owned())])
+            .inc();
+    }
+
+    /// Counts a review of an eviction by its outcome, and how long it took.
+    pub fn count_review(&self, outcome: &'static str, took: Duration) {
+        self.neighbours
+            .reviews
+            .get_or_create(&[("outcome", outcome.to_owned())])
+            .inc();
+        self.neighbours
+            .review_duration
+            .get_or_create(&[("outcome", outcome.to_owned())])
+            .observe(took.as_secs_f64());
+    }
+
+    /// Counts a write of a request by the bridge: `created`, `renewed` or `replaced`.
+    pub fn count_bridge_request(&self, write: &'static str) {
+        self.neighbours
+            .bridge_requests
+            .get_or_create(&[("write", write.to_owned())])
+            .inc();
+    }
+
+    /// Counts that a requester was withdrawn because its time was over.
+    pub fn count_withdrawal(&self, requester: &'static str) {
+        self.neighbours
+            .withdrawals
+            .get_or_create(&[("requester", requester.to_owned())])
+            .inc();
+    }
+
+    /// Counts a pod that was requested to leave for a program that moves pods.
+    pub fn count_evacuation(&self, requester: &'static str) {
+        self.neighbours
+            .evacuations
+            .get_or_create(&[("requester", requester.to_owned())])
+            .0
             .inc();
     }
 

@@ -7,6 +7,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
+use crate::bridge;
+use crate::descheduling::nominations;
 use crate::nodemaintenance::node_state;
 use crate::stores::Stores;
 
@@ -45,7 +47,7 @@ impl Gauge {
 }
 
 impl ObjectCounts {
-    fn gauges(&self) -> [Gauge; 7] {
+    fn gauges(&self) -> [Gauge; 8] {
         let mut active = Gauge::new(
             "evictionrequest_controller_active_interceptor",
             "interceptor",
@@ -110,7 +112,34 @@ impl ObjectCounts {
                 nodes.count(if record.is_drained() { "true" } else { "false" });
             }
         }
-        [active, processed, requesters, targets, maintenances, nodes, held]
+        [
+            active,
+            processed,
+            requesters,
+            targets,
+            self.evacuations(),
+            maintenances,
+            nodes,
+            held,
+        ]
+    }
+}
+
+impl ObjectCounts {
+    fn evacuations(&self) -> Gauge {
+        let mut evacuations = Gauge::new(
+            "pod_evacuations_in_progress",
+            "requester",
+            "Unfinished eviction requests of programs that move pods, by requester",
+        );
+        for request in self.0.requests.all().iter().filter(|one| !one.is_finished()) {
+            for party in [bridge::PARTY, nominations::PARTY] {
+                if party.is_requester(request) {
+                    evacuations.count(party.requester);
+                }
+            }
+        }
+        evacuations
     }
 }
 
@@ -140,7 +169,7 @@ mod tests {
     fn request(conditions: &Value) -> Value {
         json!({
             "metadata": {"name": "uid-1", "namespace": "shop"},
-            "spec": {"requesters": [{"name": "r.example.com"}]},
+            "spec": {"requesters": [{"name": "r.example.com"}, {"name": "descheduler.k8s.io"}]},
             "status": {
                 "targetInterceptors": [{"name": "a.example.com"}, {"name": "b.example.com"}],
                 "activeInterceptors": ["b.example.com"],
@@ -179,9 +208,11 @@ mod tests {
             [
                 "evictionrequest_controller_active_interceptor{interceptor=\"b.example.com\"} 1",
                 "evictionrequest_controller_processed_interceptor{interceptor=\"a.example.com\"} 1",
+                "evictionrequest_controller_active_requester{requester=\"descheduler.k8s.io\"} 1",
                 "evictionrequest_controller_active_requester{requester=\"r.example.com\"} 1",
                 "evictionrequest_controller_pod_interceptors{interceptor=\"a.example.com\"} 1",
                 "evictionrequest_controller_pod_interceptors{interceptor=\"b.example.com\"} 1",
+                "pod_evacuations_in_progress{requester=\"descheduler.k8s.io\"} 1",
                 "nodemaintenance_controller_maintenances{stage=\"Drain\"} 1",
                 "nodemaintenance_controller_nodes{drained=\"true\"} 1",
                 "nodemaintenance_controller_held_nodes{cause=\"vanished\"} 1",

@@ -11,6 +11,11 @@ use serde::de::IgnoredAny;
 
 /// The annotation of a mirror pod, which represents a static pod in the API.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// The annotation of pods whose eviction takes time, for the descheduler.
+pub const REQUEST_EVICT_ONLY: &str = "descheduler.alpha.kubernetes.io/request-evict-only";
+/// The annotation of pods whose eviction is in progress, for the descheduler.
+pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
+
 /// The taint of nodes with `spec.unschedulable`.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
@@ -109,7 +114,7 @@ impl SentMetadata {
             .annotations
             .into_iter()
             .flatten()
-            .filter(|(key, _)| key == MIRROR_ANNOTATION || declares_interceptors(key))
+            .filter(|(key, _)| is_read(key))
             .collect();
         let owners = self.owner_references.into_iter().flatten();
         let owners: Vec<_> = owners.filter(|owner| owner.controller == Some(true)).collect();
@@ -338,6 +343,11 @@ impl PodCondition {
     fn is_ready(&self) -> bool {
         self.type_ == "Ready" && self.status == "True"
     }
+}
+
+/// Whether controllers read the annotation with this key.
+fn is_read(key: &str) -> bool {
+    [MIRROR_ANNOTATION, REQUEST_EVICT_ONLY, EVICTION_IN_PROGRESS].contains(&key) || declares_interceptors(key)
 }
 
 /// Whether the toleration tolerates the drain taint.

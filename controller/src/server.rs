@@ -20,18 +20,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::api::Clients;
+use crate::bridge::{self, Bridge};
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
 use crate::context::Context;
+use crate::descheduling::annotations::{self, Annotated};
+use crate::descheduling::nominations::{self, Requester};
+use crate::endpoints::Endpoints;
 use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
 use crate::evictionrequest::broker::Broker;
-use crate::health::{Health, HealthError, Listener};
+use crate::health::Health;
 use crate::leader::{Election, LeadershipEnd};
 use crate::lease_fence::LeaseFence;
+use crate::listener::{Listener, ListenerError};
 use crate::metrics::Metrics;
 use crate::object_counts::ObjectCounts;
 use crate::server_time::ServerClock;
 use crate::stores::{Informers, Stores};
+use crate::temporary_requests::expiry;
 use crate::transport::TransportLayer;
 use crate::watch_health::WatchFailure;
 use crate::watch_metrics::WatchFailures;
@@ -50,6 +56,10 @@ const REQUEST_WORKERS: usize = 32;
 const DAEMON_SET_WORKERS: usize = 8;
 /// How many eviction interceptors are reconciled at a time.
 const INTERCEPTOR_WORKERS: usize = 2;
+/// How many requests are withdrawn from at a time.
+const EXPIRY_WORKERS: usize = 4;
+/// How many pods are annotated at a time.
+const ANNOTATION_WORKERS: usize = 4;
 
 /// Why the process ends without a signal.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +79,9 @@ pub enum Error {
     /// A client cannot be created.
     #[error("cannot create a client")]
     Client(#[source] Box<kube::Error>),
-    /// Health and metrics cannot be served.
-    #[error("cannot serve health and metrics")]
-    Health(#[from] HealthError),
+    /// The secure port cannot be served.
+    #[error("cannot serve the secure port")]
+    Listener(#[from] ListenerError),
     /// Signal handlers cannot be installed.
     #[error("cannot install signal handlers")]
     Signals(#[source] std::io::Error),
@@ -166,7 +176,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let (mut informers, stores) = Informers::new();
     metrics.register_collector(ObjectCounts(stores.clone()));
     metrics.register_collector(WatchFailures(stores.clone()));
-    let listener = Listener::bind(config.address, config.certificate.as_ref()).await?;
+    let listener = Listener::bind(config.address, &config.tls).await?;
     let context = Arc::new(Context {
         stores,
         clients,
@@ -179,24 +189,15 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     // Tasks that need no leadership. They outlive the controllers, so that the last Events are written.
     let background = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let access = Access::new(
-        unfenced.clone(),
-        config.open_paths.clone(),
-        Arc::clone(&context.clock),
-    );
-    let health = Health::new(
-        context.stores.clone(),
-        context.metrics.clone(),
-        Arc::new(access),
-        shutdown.clone(),
-    );
-    tasks.spawn(listener.serve(health, background.clone()));
+    let rules = Arc::<Rules>::default();
+    let endpoints = endpoints(&config, &context, &unfenced, &rules, &fence, &shutdown);
+    tasks.spawn(listener.serve(Arc::new(endpoints), background.clone()));
     tasks.spawn(events::write_queued(
-        unfenced.clone(),
+        unfenced.host.clone(),
         queued_events,
         background.clone(),
     ));
-    let controllers = Controllers::new(&config, &context, &mut informers);
+    let controllers = Controllers::new(&config, &context, rules, &mut informers);
     informers.spawn(&context.clients, &background, &mut tasks);
 
     let candidate = config
@@ -204,7 +205,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
         .as_ref()
         .map(|ElectionConfig { namespace, timing }| {
             let clock = Arc::clone(&context.clock);
-            Election::new(unfenced, namespace, identity.clone(), *timing, clock, fence)
+            Election::new(unfenced.host, namespace, identity.clone(), *timing, clock, fence)
         });
     let ended = tokio::select! {
         ended = lead(&context, candidate, config.watch_failure_deadline, controllers, &shutdown) => ended,
@@ -267,6 +268,42 @@ async fn lead(
     }
 }
 
+/// What the secure port serves.
+fn endpoints(
+    config: &Config,
+    context: &Arc<Context>,
+    unfenced: &Clients,
+    rules: &Arc<Rules>,
+    fence: &Arc<LeaseFence>,
+    shutdown: &CancellationToken,
+) -> Endpoints {
+    let access = Arc::new(Access::new(
+        unfenced.host.clone(),
+        config.open_paths.clone(),
+        Arc::clone(&context.clock),
+    ));
+    let bridge = config.bridge.as_ref().map(|bridge| {
+        let options = bridge::Options {
+            allowed: config.allowed_names.clone(),
+            clients: bridge.clients.clone(),
+            lifetime: bridge.lifetime,
+            descheduler_lifetime: bridge.descheduler_lifetime,
+        };
+        let (context, rules) = (Arc::clone(context), Arc::clone(rules));
+        Bridge::new(context, unfenced.clone(), rules, options)
+    });
+    let descheduling = config.descheduling.clone().map(|options| {
+        let (context, access) = (Arc::clone(context), Arc::clone(&access));
+        Requester::new(context, access, Arc::clone(fence), options)
+    });
+    let (stores, metrics) = (context.stores.clone(), context.metrics.clone());
+    Endpoints {
+        health: Health::new(stores, metrics, access, shutdown.clone()),
+        bridge,
+        descheduling,
+    }
+}
+
 fn new_queue<K>(context: &Context, name: &'static str) -> Arc<WorkQueue<K>>
 where
     K: Ord + Hash + Clone + Send + Sync + 'static,
@@ -304,14 +341,13 @@ where
 /// Every controller.
 struct Controllers {
     stores: Stores,
-    workers: [Workers; 4],
+    workers: Vec<Workers>,
 }
 
 impl Controllers {
     /// Builds the controllers and connects their queues to the informers.
-    fn new(config: &Config, context: &Arc<Context>, informers: &mut Informers) -> Self {
+    fn new(config: &Config, context: &Arc<Context>, rules: Arc<Rules>, informers: &mut Informers) -> Self {
         let stores = &context.stores;
-        let rules = Arc::<Rules>::default();
 
         let queue = new_queue(context, "evictionrequests");
         let broker = Arc::<Broker>::default();
@@ -354,7 +390,7 @@ impl Controllers {
 
         let queue = new_queue(context, "evictioninterceptors");
         evictioninterceptor::add_handlers(informers, &rules, &queue);
-        let controller = evictioninterceptor::Controller::new(Arc::clone(context), rules);
+        let controller = evictioninterceptor::Controller::new(Arc::clone(context), Arc::clone(&rules));
         let interceptors = workers(
             INTERCEPTOR_WORKERS,
             queue,
@@ -362,9 +398,12 @@ impl Controllers {
             |controller, name| async move { controller.reconcile(name).await },
         );
 
+        let mut all = vec![requests, daemon_sets, maintenances, interceptors];
+        all.extend(expiry_workers(config, context, informers));
+        all.extend(annotation_workers(config, context, rules, informers));
         Self {
             stores: stores.clone(),
-            workers: [requests, daemon_sets, maintenances, interceptors],
+            workers: all,
         }
     }
 
@@ -383,6 +422,54 @@ impl Controllers {
     }
 }
 
+/// What withdraws the parties whose time is over: the bridge and the requester of nominated pods, if they are on.
+fn expiry_workers(config: &Config, context: &Arc<Context>, informers: &mut Informers) -> Vec<Workers> {
+    let bridge = config.bridge.as_ref().map(|bridge| bridge.lifetime);
+    let descheduling = config.descheduling.as_ref().map(|options| options.lifetime);
+    let parties = [
+        ("evictionbridge", bridge::PARTY, bridge),
+        ("nominations", nominations::PARTY, descheduling),
+    ];
+    parties
+        .into_iter()
+        .filter_map(|(name, party, lifetime)| {
+            let lifetime = lifetime?;
+            let queue = new_queue(context, name);
+            expiry::add_handlers(informers, &queue, party);
+            let controller = expiry::Controller::new(Arc::clone(context), party, lifetime);
+            Some(workers(
+                EXPIRY_WORKERS,
+                queue,
+                controller,
+                |controller, key| async move { controller.reconcile(key).await },
+            ))
+        })
+        .collect()
+}
+
+/// What annotates pods for the descheduler, if any are.
+fn annotation_workers(
+    config: &Config,
+    context: &Arc<Context>,
+    rules: Arc<Rules>,
+    informers: &mut Informers,
+) -> Option<Workers> {
+    let annotated = config.descheduler_annotations;
+    if annotated == Annotated::None {
+        return None;
+    }
+    let queue = new_queue(context, "descheduling");
+    annotations::add_handlers(informers, &context.stores, &queue, annotated);
+    let allowed = config.allowed_names.clone();
+    let controller = annotations::Controller::new(Arc::clone(context), rules, allowed, annotated);
+    Some(workers(
+        ANNOTATION_WORKERS,
+        queue,
+        controller,
+        |controller, key| async move { controller.reconcile(key).await },
+    ))
+}
+
 /// A unique name of this process.
 fn identity() -> String {
     let host = std::env::var("POD_NAME")
@@ -391,9 +478,9 @@ fn identity() -> String {
     format!("{host}_{}_{:08x}", std::process::id(), fastrand::u32(..))
 }
 
-/// The clients that controllers use, and one of the host for what needs no Lease: the Lease itself, Events and reviews. It has
-/// connections of its own, so that renewals do not wait behind the controllers' calls.
-async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients, Client), Error> {
+/// The clients that controllers use, and those for what needs no Lease: the Lease itself, Events, reviews and the bridge. They
+/// have connections of their own, so that renewals do not wait behind the controllers' calls.
+async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients, Clients), Error> {
     let host = match &config.kubeconfig {
         Some(path) => client_config(path).await?,
         None => ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?,
@@ -402,11 +489,18 @@ async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients
         Some(path) => Some(client_config(path).await?),
         None => None,
     };
-    let unfenced = builder(host.clone())?.build();
+    let unfenced_host: Client = builder(host.clone())?.build();
     let host = builder(host)?.with_layer(transport).build();
-    let drydock = match drydock {
-        Some(config) => builder(config)?.with_layer(transport).build(),
-        None => host.clone(),
+    let (drydock, unfenced_drydock) = match drydock {
+        Some(config) => {
+            let unfenced = builder(config.clone())?.build();
+            (builder(config)?.with_layer(transport).build(), unfenced)
+        }
+        None => (host.clone(), unfenced_host.clone()),
+    };
+    let unfenced = Clients {
+        host: unfenced_host,
+        drydock: unfenced_drydock,
     };
     Ok((Clients { host, drydock }, unfenced))
 }

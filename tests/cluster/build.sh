@@ -5,10 +5,12 @@
 #   build.sh [kubernetes version]   default: $DRYDOCK_KUBERNETES_VERSION, then 1.37.2
 #   build.sh sample-apiserver       only an aggregated server in Go, for benchmarks
 #   build.sh etcd                   only etcd, etcdctl and etcdutl, for tests of the storage
+#   build.sh kubectl VERSION        only kubectl of a Kubernetes release
+#   build.sh descheduler            only the descheduler
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 #
-# Each family (etcd, kwok, one Kubernetes release, sample-apiserver) is its own Go module beside this script, since
+# Each family (etcd, kwok, one Kubernetes release, sample-apiserver, descheduler) is a Go module of its own beside this script, since
 # their requirements conflict, with its own folder in the cache, so that an interrupted run keeps
 # what it finished. A folder's name ends in a hash of everything that determines its contents.
 set -euo pipefail
@@ -16,13 +18,19 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DRYDOCK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/drydock}/cluster
 version=${1:-${DRYDOCK_KUBERNETES_VERSION:-1.37.2}}
+only=
+case $version in
+  sample-apiserver | etcd | descheduler) only=$version ;;
+  kubectl) only=kubectl version=${2:?the Kubernetes release} ;;
+esac
 version=${version#v}
 sample_version=0.37.2
+descheduler_version=0.36.0
 say() { printf 'cluster: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
 command -v go >/dev/null || fail "Go is missing: the test cluster is built from Go modules; install Go 1.26 or newer (https://go.dev/dl)"
-[ "$version" = sample-apiserver ] || [ "$version" = etcd ] || [ -d "$here/kubernetes/v$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
+[ -d "$here/kubernetes/v$version" ] || [ "$only" = "$version" ] || fail "no Go module for Kubernetes $version: there are $(cd "$here/kubernetes" && echo v*/ | tr -d /); write one with tests/cluster/kubernetes/add-version.sh $version"
 
 export GOWORK=off CGO_ENABLED=0
 build_flags=(-mod=readonly -trimpath -buildvcs=false)
@@ -101,14 +109,24 @@ lock() {
   flock -n 9 || { say "waiting for another build to end"; flock 9; }
 }
 
-if [ "$version" = sample-apiserver ]; then
-  sample="$cache/sample-apiserver-$sample_version-$(key "$here/sample-apiserver" "")"
-  if [ ! -d "$sample" ]; then
+# only FOLDER MODULE LDFLAGS ESTIMATE PACKAGE...: builds one family unless it is there, prints its folder and ends.
+only() {
+  if [ ! -d "$1" ]; then
     lock
-    build "$sample" "$here/sample-apiserver" "" "2 minutes" k8s.io/sample-apiserver
+    build "$@"
   fi
-  echo "$sample"
+  echo "$1"
   exit 0
+}
+
+if [ "$only" = sample-apiserver ]; then
+  only "$cache/sample-apiserver-$sample_version-$(key "$here/sample-apiserver" "")" \
+    "$here/sample-apiserver" "" "2 minutes" k8s.io/sample-apiserver
+fi
+
+if [ "$only" = descheduler ]; then
+  only "$cache/descheduler-$descheduler_version-$(key "$here/descheduler" "")" \
+    "$here/descheduler" "" "3 minutes" sigs.k8s.io/descheduler/cmd/descheduler
 fi
 
 etcd="$cache/etcd-3.7.3-$(key "$here/etcd" "")"
@@ -117,7 +135,7 @@ build_etcd() {
     go.etcd.io/etcd/etcdutl/v3
 }
 
-if [ "$version" = etcd ]; then
+if [ "$only" = etcd ]; then
   if [ ! -d "$etcd" ]; then
     lock
     build_etcd
@@ -131,6 +149,11 @@ component=k8s.io/component-base/version
 # Without these the version is v0.0.0-master, which confuses clients that check it.
 kubernetes_ldflags="-X $component.gitVersion=v$version -X $component.gitMajor=${version%%.*}"
 kubernetes_ldflags+=" -X $component.gitMinor=${minor%%.*} -X $component.gitTreeState=clean"
+
+if [ "$only" = kubectl ]; then
+  only "$cache/kubectl-$version-$(key "$here/kubernetes/v$version" "$kubernetes_ldflags")" \
+    "$here/kubernetes/v$version" "$kubernetes_ldflags" "3 minutes" k8s.io/kubernetes/cmd/kubectl
+fi
 
 kubernetes="$cache/kubernetes-$version-$(key "$here/kubernetes/v$version" "$kubernetes_ldflags")"
 kwok="$cache/kwok-0.8.0-$(key "$here/kwok" "")"

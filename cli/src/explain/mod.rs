@@ -11,14 +11,16 @@ mod blocked;
 pub mod text;
 
 use drydock_proto::kinds::evictionrequest::{
-    CANCELED, DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EVICTED, EvictionRequest, EvictionRequestStatus,
-    IMPERATIVE_EVICTION, InterceptorStatus, NODE_MAINTENANCE_REQUESTER,
+    CANCELED, DEFAULT_HEARTBEAT_DEADLINE_SECONDS, EVICTED, EVICTION_BRIDGE_ANNOTATION,
+    EVICTION_BRIDGE_REQUESTER, EvictionRequest, EvictionRequestStatus, IMPERATIVE_EVICTION,
+    InterceptorStatus, NODE_MAINTENANCE_REQUESTER,
 };
 use drydock_proto::kinds::nodemaintenance::{Blocker, NodeMaintenance, Stage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde::Serialize;
+use serde_json::Value;
 
 pub use self::advice::Advice;
 pub use self::blocked::Blocked;
@@ -72,6 +74,9 @@ pub struct Asker {
     /// For node maintenances: their names and reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub maintenances: Vec<String>,
+    /// For the eviction bridge: the user who asked last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// The state of a turn.
@@ -281,12 +286,21 @@ fn askers(request: &EvictionRequest, facts: &Facts<'_>) -> Vec<Asker> {
                     });
                 }
             }
+            let is_bridge = requester.name == EVICTION_BRIDGE_REQUESTER;
             Asker {
                 name: requester.name.clone(),
                 maintenances,
+                user: is_bridge.then(|| asked_by_user(request)).flatten(),
             }
         })
         .collect()
+}
+
+/// The user who asked the eviction bridge last.
+fn asked_by_user(request: &EvictionRequest) -> Option<String> {
+    let annotations = request.metadata.annotations.as_ref()?;
+    let asked: Value = serde_json::from_str(annotations.get(EVICTION_BRIDGE_ANNOTATION)?).ok()?;
+    asked.get("by")?.as_str().map(str::to_owned)
 }
 
 fn turns(request: &EvictionRequest, status: &EvictionRequestStatus) -> Vec<Turn> {

@@ -4,6 +4,7 @@ use super::*;
 use crate::budgets::tests::{budget, counts};
 use crate::golden;
 use crate::terminal::Colour;
+use drydock_proto::kinds::evictionrequest::Requester;
 
 fn now() -> Timestamp {
     "2026-01-01T00:10:00Z".parse().unwrap()
@@ -307,4 +308,41 @@ fn every_reason_has_advice() {
             );
         }
     }
+}
+
+#[test]
+fn the_user_behind_the_eviction_bridge_is_named() {
+    let mut request = request(0, &json!({}));
+    request.spec.requesters = vec![Requester {
+        name: EVICTION_BRIDGE_REQUESTER.to_owned(),
+    }];
+    let asked =
+        json!({"by": "system:serviceaccount:kube-system:descheduler", "until": "2026-01-01T00:15:00Z"});
+    let annotation = (EVICTION_BRIDGE_ANNOTATION.to_owned(), asked.to_string());
+    request.metadata.annotations = Some([annotation].into());
+    let facts = Facts {
+        pod: None,
+        request: Some(&request),
+        node: None,
+        budgets: &[],
+        maintenances: &[],
+        now: now(),
+    };
+    let explanation = explain(&facts);
+    assert_eq!(
+        explanation.asked_by[0].user.as_deref(),
+        Some("system:serviceaccount:kube-system:descheduler")
+    );
+    let text = text::render(&explanation, now(), 120, Colour::Off);
+    assert!(
+        text.contains("eviction-bridge.drydock (evictions by system:serviceaccount:kube-system:descheduler)"),
+        "{text}"
+    );
+    let mut silent = request.clone();
+    silent.metadata.annotations = None;
+    let facts = Facts {
+        request: Some(&silent),
+        ..facts
+    };
+    assert_eq!(explain(&facts).asked_by[0].user, None);
 }

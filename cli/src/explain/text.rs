@@ -44,6 +44,9 @@ pub fn render(explanation: &Explanation, now: Timestamp, columns: usize, colour:
         if !asker.maintenances.is_empty() {
             line = format!("{line} ({})", asker.maintenances.join("; "));
         }
+        if let Some(user) = &asker.user {
+            line = format!("{line} (evictions by {user})");
+        }
         if index == 0 && explanation.requested_at.is_some() {
             line = format!("{line}, {} ago", ago(explanation.requested_at, now));
         }

@@ -78,6 +78,30 @@ pub(super) async fn sample_apiserver() -> Result<PathBuf> {
     Ok(folder.join("sample-apiserver"))
 }
 
+/// `kubectl` of a Kubernetes release such as `1.34.4`, built if this machine has none.
+///
+/// # Errors
+/// The build failed; the script's message is on standard error.
+pub async fn kubectl(kubernetes_version: &str) -> Result<PathBuf> {
+    let script = repository().join("tests/cluster/build.sh");
+    let folder = built_by(&script, &["kubectl", kubernetes_version])
+        .await
+        .with_context(|| format!("build kubectl {kubernetes_version}"))?;
+    Ok(folder.join("kubectl"))
+}
+
+/// The descheduler, built if this machine has none.
+///
+/// # Errors
+/// The build failed; the script's message is on standard error.
+pub async fn descheduler() -> Result<PathBuf> {
+    let script = repository().join("tests/cluster/build.sh");
+    let folder = built_by(&script, &["descheduler"])
+        .await
+        .context("build the descheduler")?;
+    Ok(folder.join("descheduler"))
+}
+
 /// The folder with `drydock-apiserver`, `drydock-controller` and `kubectl-drydock`: `DRYDOCK_BIN_DIR`, or a fresh build by cargo.
 ///
 /// # Errors

@@ -32,6 +32,8 @@ pub const NAMESPACE: &str = "drydock-system";
 /// The name in the serving certificate, which the aggregator verifies.
 pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
+/// The name in the serving certificate of the controller, which kube-apiserver verifies when it calls the eviction bridge.
+const CONTROLLER_NAME: &str = "drydock-controller.drydock-system.svc";
 /// The kubeconfig with which the controller reaches the server itself.
 const DIRECT_KUBECONFIG: &str = "drydock-controller-direct.kubeconfig";
 
@@ -81,6 +83,7 @@ pub struct Drydock<'a> {
     control_plane: &'a ControlPlane,
     binaries: PathBuf,
     address: SocketAddr,
+    controller_address: SocketAddr,
     /// The addresses of the balancer and of the further servers.
     other_addresses: Vec<SocketAddr>,
     serving: Credential,
@@ -120,10 +123,16 @@ impl<'a> Drydock<'a> {
             .serving(&[SERVER_NAME], Validity::Current)?;
         folder.write("drydock-serving.crt", &serving.certificate)?;
         folder.write("drydock-serving.key", &serving.key)?;
+        let bridge = control_plane
+            .pki()
+            .drydock
+            .serving(&[CONTROLLER_NAME], Validity::Current)?;
+        folder.write("drydock-controller-serving.crt", &bridge.certificate)?;
+        folder.write("drydock-controller-serving.key", &bridge.key)?;
 
         let admin = control_plane.admin();
         let deploy = repository().join("deploy");
-        let mut manifests = vec!["namespace.yaml", "rbac"];
+        let mut manifests = vec!["namespace.yaml", "rbac", "bridge/rbac.yaml"];
         if control_plane.options().etcd_servers > 0 {
             manifests.push("etcd/rbac.yaml");
         }
@@ -138,7 +147,7 @@ impl<'a> Drydock<'a> {
         let token = create_token(control_plane, Part::Controller).await?;
         control_plane.kubeconfig_with_token(Part::Controller.command(), &token)?;
         let servers = control_plane.options().etcd_servers;
-        let mut ports = Ports::reserve(servers + 1)?;
+        let mut ports = Ports::reserve(servers + 2)?;
         let drydock = Self {
             processes: Processes::default(),
             others: Processes::default(),
@@ -146,6 +155,7 @@ impl<'a> Drydock<'a> {
             binaries,
             // The same for all starts, since the `APIService` names the port.
             address: ports.take()?,
+            controller_address: ports.take()?,
             other_addresses: (0..servers).map(|_| ports.take()).collect::<Result<_>>()?,
             serving,
         };
@@ -328,6 +338,12 @@ impl<'a> Drydock<'a> {
         self.address
     }
 
+    /// The address of the controller's secure port.
+    #[must_use]
+    pub fn controller_address(&self) -> SocketAddr {
+        self.controller_address
+    }
+
     /// The server's serving certificate and key.
     #[must_use]
     pub fn serving(&self) -> &Credential {
@@ -367,7 +383,22 @@ impl<'a> Drydock<'a> {
         RawClient::new(self.address, SERVER_NAME, &authority, identity, protocol)
     }
 
-    /// The command line of a process, for tests that start another one.
+    /// A raw client of the controller's secure port, with a client certificate or anonymous.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn controller_client(&self, identity: Option<&Credential>, protocol: Protocol) -> Result<RawClient> {
+        let authority = self.control_plane.pki().drydock.certificate();
+        RawClient::new(
+            self.controller_address,
+            CONTROLLER_NAME,
+            &authority,
+            identity,
+            protocol,
+        )
+    }
+
+    /// The command line of a process, for tests that start another one, at another port.
     #[must_use]
     pub fn command_of(&self, part: Part) -> Command {
         match part {
@@ -388,7 +419,15 @@ impl<'a> Drydock<'a> {
             .arg(self.kubeconfig(Part::Controller))
             .arg("--leader-elect")
             .args(["--leader-elect-resource-namespace", NAMESPACE])
-            .args(["--bind-address", "127.0.0.1", "--secure-port", "0"]);
+            .args(["--bind-address", "127.0.0.1"])
+            .args(["--secure-port", &self.controller_address.port().to_string()])
+            .args(["--eviction-bridge", "--descheduling"])
+            // Pods of tests are young.
+            .args(["--descheduling-pause", "1s"])
+            .arg("--tls-cert-file")
+            .arg(self.file("drydock-controller-serving.crt"))
+            .arg("--tls-private-key-file")
+            .arg(self.file("drydock-controller-serving.key"));
         if road == Road::Direct {
             command
                 .arg("--apiserver-kubeconfig")

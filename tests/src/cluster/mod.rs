@@ -26,7 +26,7 @@ mod sample_apiserver;
 mod server;
 
 pub use self::balancer::balance;
-pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, own as own_binaries};
+pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, descheduler, kubectl, own as own_binaries};
 pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part, Road};

@@ -14,6 +14,7 @@ use crate::stage::{PATIENCE, Stage, alone, eviction_request, is_true, requests_o
 fn start(stage: &Stage, name: &str) -> Result<Process> {
     let mut command = stage.drydock.command_of(Part::Controller);
     command
+        .args(["--secure-port", "0"])
         .args(["--leader-elect-lease-duration", "3s"])
         .args(["--leader-elect-renew-deadline", "2s"])
         .args(["--leader-elect-retry-period", "500ms"])

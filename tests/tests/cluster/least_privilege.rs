@@ -246,7 +246,11 @@ async fn the_service_accounts_have_no_right_that_they_do_not_use() -> Result<()>
     every_right_is_used(
         &stage,
         "drydock-controller",
-        &[&["clusterrole", "drydock-controller"], &election],
+        &[
+            &["clusterrole", "drydock-controller"],
+            &["clusterrole", "drydock-controller-bridge"],
+            &election,
+        ],
     )
     .await
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use drydock_tests::cluster::{ControlPlane, NAMESPACE, shared};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, PostParams};
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 fn deploy(name: &str) -> PathBuf {
@@ -38,12 +39,20 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     // The manifests for cert-manager are left out: its kinds are not installed.
     let [apiserver, controller, etcd] =
         ["apiserver", "controller", "etcd"].map(|name| deploy(name).display().to_string());
+    let [service, webhook, rights] = ["service", "webhook", "rbac"].map(|name| {
+        deploy("bridge")
+            .join(name)
+            .with_extension("yaml")
+            .display()
+            .to_string()
+    });
     let arguments = ["apply", "--server-side", "--dry-run=server", "--validate=strict"];
     let output = cluster
         .kubectl(
             &[
                 &arguments[..],
                 &["-f", &apiserver, "-f", &controller, "-f", &etcd],
+                &["-f", &service, "-f", &webhook, "-f", &rights],
             ]
             .concat(),
         )
@@ -52,8 +61,68 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
-        applied, 12,
-        "two StatefulSets, Services, Deployments, budgets and APIServices, a Role and its binding"
+        applied, 16,
+        "two StatefulSets, Services, Deployments, budgets and APIServices, a Role and its binding; the bridge's Service, webhook and rights"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_patch_for_the_bridge_adds_flags_and_a_certificate_to_the_controller() -> Result<()> {
+    let Some(cluster) = shared().await? else {
+        return Ok(());
+    };
+    let deployment = deploy("controller/deployment.yaml").display().to_string();
+    let patch = deploy("bridge/controller-patch.yaml").display().to_string();
+    let arguments = [
+        "patch",
+        "--local",
+        "-f",
+        &deployment,
+        "--patch-file",
+        &patch,
+        "-o",
+        "json",
+    ];
+    let patched = cluster.admin().ok(&arguments).await?;
+    let patched: Value = serde_json::from_str(&patched)?;
+    let original: Value = serde_saphyr::from_str(&std::fs::read_to_string(&deployment)?)?;
+    let container = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0].clone();
+    let flags = |deployment: &Value| -> Vec<String> {
+        let arguments = container(deployment)["args"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let arguments = arguments
+            .iter()
+            .filter_map(|argument| argument.as_str().map(str::to_owned));
+        arguments.collect()
+    };
+    let (before, after) = (flags(&original), flags(&patched));
+    assert!(!before.is_empty() && after.starts_with(&before), "{after:?}");
+    assert_eq!(
+        after.get(before.len()..).unwrap_or_default(),
+        [
+            "--eviction-bridge",
+            "--tls-cert-file=/etc/drydock/serving/tls.crt",
+            "--tls-private-key-file=/etc/drydock/serving/tls.key"
+        ]
+    );
+    assert_eq!(container(&patched)["image"], container(&original)["image"]);
+    let input = patched.to_string();
+    let arguments = [
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        "-",
+    ];
+    let output = cluster.admin().run_with_input(&arguments, &input).await?;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
     );
     Ok(())
 }

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 use crate::plugin::{Plugin, application};
 use crate::stage::{PATIENCE, together};
 
-fn repository() -> Result<PathBuf> {
+pub(crate) fn repository() -> Result<PathBuf> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     Ok(tests.parent().context("the repository")?.to_path_buf())
 }
 
 /// The blocks of a language.
-fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+pub(crate) fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
     page.split(fence.as_str())
         .skip(1)
@@ -25,7 +25,7 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
 }
 
 /// The commands of a page, each with the exit code that the comment before it states.
-fn commands(page: &str) -> Vec<(&str, i32)> {
+pub(crate) fn commands(page: &str) -> Vec<(&str, i32)> {
     let mut commands = Vec::new();
     for block in blocks(page, "sh") {
         let mut code = 0;

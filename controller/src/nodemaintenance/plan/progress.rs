@@ -267,8 +267,10 @@ impl<'a> DrainProgress<'a> {
         for pod in &state.pods {
             let is_successor = self.is_successor(pod);
             let from = self.find_targeted_from(pod);
+            let is_spared = from.is_none() && self.is_spared(pod);
             if let Some(node) = self.nodes.get_mut(pod.node)
                 && !pod.is_terminal
+                && !is_spared
             {
                 node.count_pod(state, pod, from.as_ref());
                 let controller = pod.controller.as_ref().filter(|_| is_successor && from.is_some());
@@ -278,6 +280,15 @@ impl<'a> DrainProgress<'a> {
             }
             self.targeted_from.push(from);
         }
+    }
+
+    /// Whether a plan leaves the pod alone. It is then no pod that is left to drain.
+    fn is_spared(&self, pod: &PodFacts) -> bool {
+        let drainers = self.drainers_of(pod.node).iter();
+        drainers
+            .filter_map(|drainer| self.maintenance(*drainer))
+            .flat_map(|maintenance| maintenance.entries.iter())
+            .any(|entry| entry.spares(&pod.labels))
     }
 
     fn find_targeted_from(&self, pod: &PodFacts) -> Option<TargetedFrom> {

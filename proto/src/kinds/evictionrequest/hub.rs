@@ -21,6 +21,11 @@ pub const INTERCEPTOR_SILENT: &str = "InterceptorSilent";
 pub const IMPERATIVE_EVICTION: &str = "imperative-eviction.k8s.io";
 /// The requester name that node maintenances use.
 pub const NODE_MAINTENANCE_REQUESTER: &str = "nodemaintenance.k8s.io";
+/// The requester name of evictions by programs that know nothing of EvictionRequests, such as `kubectl drain`.
+pub const EVICTION_BRIDGE_REQUESTER: &str = "eviction-bridge.drydock";
+/// The annotation of a request that says who asked the eviction bridge last, and until when the request lives: JSON with the
+/// members `by` and `until`.
+pub const EVICTION_BRIDGE_ANNOTATION: &str = "evictionrequest.coordination.k8s.io/eviction-bridge";
 /// The interceptor that deletes DaemonSet pods of a node under maintenance.
 pub const DAEMON_SET_INTERCEPTOR: &str = "daemonset.apps.k8s.io";
 /// The default of `spec.heartbeatDeadlineSeconds`.

@@ -39,6 +39,7 @@ pub(super) fn start_controller(
 ) -> Result<Process> {
     let mut command = drydock.command_of(Part::Controller);
     command
+        .args(["--secure-port", "0"])
         .args(["--leader-elect-lease-duration", "6s"])
         .args(["--leader-elect-renew-deadline", "4s"])
         .args(["--leader-elect-retry-period", "500ms"])

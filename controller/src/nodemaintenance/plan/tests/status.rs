@@ -63,6 +63,35 @@ fn targets_accumulate_by_type_and_selector() {
 }
 
 #[test]
+fn pods_that_a_plan_leaves_alone_stay_and_do_not_count() {
+    let skip = json!({"matchExpressions": [{"key": "cluster.x-k8s.io/drain", "operator": "NotIn", "values": ["skip"]}]});
+    let named = DrainPlanEntry {
+        pod_selector: Some(serde_json::from_value(skip).unwrap()),
+        ..default(i32::MAX)
+    };
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    let maintenance = cluster.maintenance("m", &[node], &[named, default(i32::MAX)]);
+    cluster.pods(node, 2, 0);
+    cluster.state.pods[0]
+        .labels
+        .insert("cluster.x-k8s.io/drain".to_owned(), "skip".to_owned());
+    cluster.settle();
+    let status = cluster.status(maintenance);
+    let numbers = &status.node_statuses[0];
+    assert_eq!(
+        numbers.pods_pending_eviction_request + numbers.active_eviction_requests,
+        1,
+        "{numbers:?}"
+    );
+    let requested: Vec<&String> = cluster.state.requests.keys().collect();
+    assert_eq!(requested, ["uid-2"]);
+    cluster.state.pods.remove(1);
+    cluster.settle();
+    assert_eq!(cluster.status(maintenance).conditions[0].status, "True");
+}
+
+#[test]
 fn static_pods_count_against_drained_only_when_required() {
     for (static_pods, state) in [(StaticPods::Reported, "True"), (StaticPods::Required, "False")] {
         let mut cluster = Cluster::default();

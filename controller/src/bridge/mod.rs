@@ -1,0 +1,423 @@
+//! The eviction bridge: evictions by programs that know nothing of EvictionRequests become requests, so that the
+//! interceptors of a pod act before it is evicted. Start at [`Bridge::respond`]; the rules are in [`decide`].
+//!
+//! ```text
+//! kubectl drain ──eviction──▶ kube-apiserver ──review──▶ decide ──▶ passes: no interceptors, or all are done
+//!       ▲                                                   │
+//!       └─────────────── 429, Retry-After ◀─── request ◀────┘ waits
+//! ```
+//!
+//! It is a validating webhook, served by every replica. What it cannot decide it answers with an error, and the
+//! `failurePolicy` of the webhook says what then happens: as shipped, evictions go on as without the bridge.
+//! [`temporary_requests`](crate::temporary_requests) withdraws requests for which nobody asks any more.
+
+pub mod decide;
+pub mod review;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drydock_machinery::names::AllowedNames;
+use drydock_proto::kinds::evictionrequest::{
+    EVICTION_BRIDGE_ANNOTATION, EVICTION_BRIDGE_REQUESTER, EvictionRequest,
+};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::api::{Clients, Error, call};
+use crate::context::Context;
+use crate::evictioninterceptor::rules::{Matching, Rules};
+use crate::evictionrequest::interceptors;
+use crate::listener::Peer;
+use crate::pod::Pod;
+use crate::sync::lock;
+use crate::temporary_requests::{Asked, Party, Target};
+use crate::token_bucket::TokenBucket;
+
+use decide::{Declared, Pass, Verdict, Wait, by_declaration, by_request, passes_anyway};
+use review::{Answer, Review};
+
+/// Under which names the bridge requests evictions.
+pub const PARTY: Party = Party {
+    requester: EVICTION_BRIDGE_REQUESTER,
+    manager: "drydock-eviction-bridge",
+    annotation: EVICTION_BRIDGE_ANNOTATION,
+};
+/// The path that the webhook configuration names.
+pub const PATH: &str = "/admit/evictions";
+/// The deadline of a review: a little less than the two seconds that kube-apiserver waits.
+const DEADLINE: Duration = Duration::from_millis(1800);
+/// The largest review, in bytes. That of an eviction has some thousand.
+const MAX_BODY_BYTES: usize = 256 * 1024;
+/// The deadline of the write of a request: it leaves time to answer that it was not written.
+const WRITE_DEADLINE: Duration = Duration::from_secs(1);
+/// How many reviews are answered at a time; others wait for their turn until their deadline.
+const MAX_REVIEWS: usize = 256;
+/// Writes of requests a second, and at once. Beyond that clients are told to try again.
+const WRITES_PER_SECOND: f64 = 100.0;
+const WRITES_AT_ONCE: f64 = 1000.0;
+/// How long evictions are refused while requests cannot be written. After that the webhook fails.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// After which a client tries again when it could not be helped now.
+const RETRY_SECONDS: u32 = 1;
+
+/// What the bridge is configured with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The reserved names that interceptors may have.
+    pub allowed: AllowedNames,
+    /// The common names of client certificates that may post reviews; empty allows all that the client authority signed.
+    /// `None` allows clients without a certificate.
+    pub clients: Option<Vec<String>>,
+    /// How long a request lives after somebody asked last.
+    pub lifetime: Duration,
+    /// How long a request lives after the descheduler asked, which does not ask again while the eviction is in progress.
+    pub descheduler_lifetime: Duration,
+}
+
+/// The bridge.
+pub struct Bridge {
+    context: Arc<Context>,
+    /// Clients that need no Lease.
+    clients: Clients,
+    rules: Arc<Rules>,
+    options: Options,
+    places: Semaphore,
+    writes: TokenBucket,
+    /// While requests cannot be written: when that was first and last found.
+    outage: Mutex<Option<(Timestamp, Timestamp)>>,
+    own_name: OnceCell<String>,
+}
+
+impl std::fmt::Debug for Bridge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bridge")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a review is not answered.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("a client certificate is required")]
+    Unauthenticated,
+    #[error("the client certificate has another name")]
+    Forbidden,
+    #[error("the body could not be read")]
+    Body,
+    #[error(transparent)]
+    Invalid(#[from] review::InvalidReview),
+    #[error("the initial lists are not complete")]
+    NotReady,
+    #[error("no answer within {} ms", DEADLINE.as_millis())]
+    Late,
+    #[error("the host could not be asked: {0}")]
+    Host(#[source] Error),
+    #[error("the eviction request could not be written: {0}")]
+    Write(#[source] Error),
+}
+
+impl Failure {
+    /// Whether the client has sent what cannot be answered. Strangers must not fill the log.
+    const fn is_by_client(&self) -> bool {
+        matches!(
+            self,
+            Self::Unauthenticated | Self::Forbidden | Self::Body | Self::Invalid(_)
+        )
+    }
+
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Body | Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Host(_) | Self::Write(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl Bridge {
+    /// A bridge. `clients` need no Lease.
+    #[must_use]
+    pub fn new(context: Arc<Context>, clients: Clients, rules: Arc<Rules>, options: Options) -> Self {
+        Self {
+            writes: TokenBucket::new(WRITES_PER_SECOND, WRITES_AT_ONCE, context.clock.now()),
+            context,
+            clients,
+            rules,
+            options,
+            places: Semaphore::new(MAX_REVIEWS),
+            outage: Mutex::default(),
+            own_name: OnceCell::new(),
+        }
+    }
+
+    /// Answers a request for [`PATH`].
+    pub async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Response<Full<Bytes>> {
+        if request.method() != Method::POST {
+            return response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
+        }
+        let began = tokio::time::Instant::now();
+        let answered = match self.admits(peer) {
+            Ok(()) => tokio::time::timeout(DEADLINE, self.read_and_answer(request.into_body()))
+                .await
+                .unwrap_or(Err(Failure::Late)),
+            Err(failure) => Err(failure),
+        };
+        let metrics = &self.context.metrics;
+        match answered {
+            Ok((outcome, text)) => {
+                metrics.count_review(outcome, began.elapsed());
+                response(StatusCode::OK, text)
+            }
+            Err(failure) => {
+                metrics.count_review("failed", began.elapsed());
+                if failure.is_by_client() {
+                    tracing::debug!(error = %failure, "a review was refused");
+                } else {
+                    tracing::warn!(error = %failure, "an eviction could not be reviewed");
+                }
+                response(failure.status(), format!("{failure}\n"))
+            }
+        }
+    }
+
+    /// Whether the client may post reviews.
+    fn admits(&self, peer: &Peer) -> Result<(), Failure> {
+        let Some(names) = &self.options.clients else {
+            return Ok(());
+        };
+        match &peer.certificate_name {
+            None => Err(Failure::Unauthenticated),
+            Some(name) if names.is_empty() || names.contains(name) => Ok(()),
+            Some(_) => Err(Failure::Forbidden),
+        }
+    }
+
+    async fn read_and_answer(&self, body: Incoming) -> Result<(&'static str, String), Failure> {
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await.map_err(|_| Failure::NotReady)?;
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
+        let body = body.map_err(|_| Failure::Body)?.to_bytes();
+        let review = review::decode(&body)?;
+        let (outcome, answer) = self.answer(&review).await?;
+        Ok((outcome, review::encode(&review.uid, &answer)))
+    }
+
+    /// The outcome, for metrics, and the answer to one review.
+    async fn answer(&self, review: &Review) -> Result<(&'static str, Answer), Failure> {
+        if !self.context.stores.unsynced().is_empty() {
+            return Err(Failure::NotReady);
+        }
+        let passed = |pass: Pass| Ok((pass.outcome(), Answer::Allow { warning: None }));
+        if self.own_name().await.is_some_and(|own| *own == review.user) {
+            return passed(Pass::Own);
+        }
+        let Some(pod) = self.pod(review).await? else {
+            return passed(Pass::Absent);
+        };
+        if let Some(pass) = passes_anyway(&pod, review.precondition.as_deref()) {
+            return passed(pass);
+        }
+        let request = self.context.stores.requests.get(pod.namespace(), pod.uid());
+        let verdict = match request.as_deref().and_then(by_request) {
+            Some(verdict) => verdict,
+            None => by_declaration(self.declared(&pod).await?),
+        };
+        match verdict {
+            Verdict::Pass(pass) => passed(pass),
+            Verdict::Refuse(excess) => {
+                let message = format!(
+                    "pod {}/{} cannot be requested to leave, since {excess}",
+                    pod.namespace(),
+                    pod.name()
+                );
+                Ok(("refused", later(message)))
+            }
+            Verdict::Wait(wait) if review.is_dry_run => {
+                let names = wait.pending.join(", ");
+                let warning = format!("interceptors act before the pod is evicted: {names}");
+                let warning = Some(warning);
+                Ok(("dry_run", Answer::Allow { warning }))
+            }
+            Verdict::Wait(wait) => self.wait(review, &pod, request.as_deref(), &wait).await,
+        }
+    }
+
+    /// The user that this process is for the host. Where that is unknown, its evictions are judged like those of others:
+    /// they come when the interceptors are done.
+    async fn own_name(&self) -> Option<&String> {
+        let ask = async || {
+            let reviews: Api<SelfSubjectReview> = Api::all(self.clients.host.clone());
+            let review = SelfSubjectReview::default();
+            let review = call(reviews.create(&PostParams::default(), &review)).await?;
+            let user = review.status.and_then(|status| status.user_info);
+            Ok::<_, Error>(user.and_then(|user| user.username).unwrap_or_default())
+        };
+        let name = self.own_name.get_or_try_init(ask).await;
+        name.inspect_err(|error| tracing::debug!(%error, "the own name is unknown"))
+            .ok()
+    }
+
+    /// The pod of a review. The host is asked where the watch may be behind it.
+    async fn pod(&self, review: &Review) -> Result<Option<Arc<Pod>>, Failure> {
+        let known = self.context.stores.pods.get(&review.namespace, &review.pod);
+        if let Some(pod) = &known
+            && passes_anyway(pod, review.precondition.as_deref()).is_none()
+        {
+            return Ok(known);
+        }
+        let pods: Api<Pod> = Api::namespaced(self.clients.host.clone(), &review.namespace);
+        let found = call(pods.get_opt(&review.pod)).await.map_err(Failure::Host)?;
+        Ok(found.map(Arc::new))
+    }
+
+    /// The interceptors of a pod whose request has not ordered them.
+    async fn declared(&self, pod: &Pod) -> Result<Declared, Failure> {
+        let matching = self
+            .rules
+            .matching(&self.context.stores, &self.clients.host, pod)
+            .await
+            .map_err(Failure::Host)?;
+        Ok(match matching {
+            Matching::Known(rules) => match interceptors::order(pod, &rules, &self.options.allowed) {
+                Ok(order) => Declared::Known(order.names),
+                Err(excess) => Declared::TooMany(excess),
+            },
+            Matching::Unknown(_) => Declared::Unknown,
+        })
+    }
+
+    /// Makes sure that the pod is requested to leave, and answers that it will.
+    async fn wait(
+        &self,
+        review: &Review,
+        pod: &Pod,
+        request: Option<&EvictionRequest>,
+        wait: &Wait,
+    ) -> Result<(&'static str, Answer), Failure> {
+        let now = self.context.clock.now();
+        let name = format!("{}/{}", pod.namespace(), pod.name());
+        let lifetime = self.options.lifetime_of(review);
+        if needs_write(request, now, lifetime) {
+            if request.is_some_and(|request| request.metadata.deletion_timestamp.is_some()) {
+                let message = format!("the eviction request of pod {name} is being deleted");
+                return Ok(("refused", later(message)));
+            }
+            if !self.writes.take(now) {
+                let message = format!("too many evictions begin at a time, among them that of pod {name}");
+                return Ok(("throttled", later(message)));
+            }
+            let asked = Asked::now(&review.user, now, lifetime);
+            let ended = request.filter(|request| request.is_finished());
+            let target = Target::of(pod);
+            let write = PARTY.request(&self.clients.drydock, &target, &asked, ended);
+            let written = tokio::time::timeout(WRITE_DEADLINE, write)
+                .await
+                .unwrap_or(Err(Error::Timeout));
+            if let Err(error) = self.note(written, now)? {
+                let message =
+                    format!("the eviction of pod {name} cannot be requested at the moment: {error}");
+                return Ok(("refused", later(message)));
+            }
+            let write = match (request, ended) {
+                (None, _) => "created",
+                (Some(_), Some(_)) => "replaced",
+                (Some(_), None) => "renewed",
+            };
+            self.context.metrics.count_bridge_request(write);
+            if write != "renewed" {
+                self.context.metrics.count_evacuation(PARTY.requester);
+            }
+        }
+        let answer = Answer::Later {
+            message: wait.message(&name),
+            // Clients of Kubernetes repeat a call that names a delay ten times before they return its error. The
+            // descheduler evicts one pod after the other, and takes this answer for a beginning.
+            retry_after_seconds: if review.is_by_descheduler {
+                0
+            } else {
+                wait.retry_after_seconds(now)
+            },
+        };
+        Ok(("waiting", answer))
+    }
+
+    /// Judges a write: done, or refused for now. While writes fail, evictions are refused for a minute, so that a moment
+    /// without the server skips no interceptor; after that the webhook fails, so that nothing is held up for ever.
+    fn note(&self, written: Result<(), Error>, now: Timestamp) -> Result<Result<(), Error>, Failure> {
+        let mut outage = lock(&self.outage);
+        let Err(error) = written else {
+            *outage = None;
+            return Ok(Ok(()));
+        };
+        let is_answer = error.is_conflict() || error.status().is_some_and(|status| status.code == 429);
+        if is_answer {
+            return Ok(Err(error));
+        }
+        let since = match *outage {
+            Some((since, last)) if now.duration_since(last) < PATIENCE => since,
+            _ => now,
+        };
+        *outage = Some((since, now));
+        if now.duration_since(since) < PATIENCE {
+            return Ok(Err(error));
+        }
+        Err(Failure::Write(error))
+    }
+}
+
+impl Options {
+    fn lifetime_of(&self, review: &Review) -> Duration {
+        if review.is_by_descheduler {
+            self.descheduler_lifetime
+        } else {
+            self.lifetime
+        }
+    }
+}
+
+/// Whether the request must be created, replaced, joined or renewed. Nobody can join while its cancellation is forbidden,
+/// and nobody needs to.
+fn needs_write(request: Option<&EvictionRequest>, now: Timestamp, lifetime: Duration) -> bool {
+    let Some(request) = request else { return true };
+    if request.is_finished() {
+        return true;
+    }
+    let asked = Asked::of(request, PARTY).filter(|_| PARTY.is_requester(request));
+    let is_fresh = asked.is_some_and(|asked| asked.is_fresh(now, lifetime));
+    !is_fresh && !request.is_cancellation_forbidden()
+}
+
+fn later(message: String) -> Answer {
+    Answer::Later {
+        message,
+        retry_after_seconds: RETRY_SECONDS,
+    }
+}
+
+fn response(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let content_type = if status == StatusCode::OK {
+        "application/json"
+    } else {
+        "text/plain; charset=utf-8"
+    };
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let content_type = header::HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! Requests that end by themselves: a party that may go away without a word asks for the eviction of a pod for a time, and
+//! the request says until when. [`expiry`] withdraws the party when that time is over.
+//!
+//! Each party applies under a manager of its own, so that the requesters of others are never part of a write.
+
+pub mod expiry;
+
+use std::time::Duration;
+
+use drydock_proto::kinds::evictionrequest::EvictionRequest;
+use jiff::Timestamp;
+use kube::api::Preconditions;
+use kube::{Api, Client, Resource};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::api::{self, Error};
+use crate::pod::Pod;
+
+/// The longest name of a user that is recorded, in bytes.
+const MAX_USER_BYTES: usize = 253;
+
+/// A party that asks for evictions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Party {
+    /// Its name among the requesters.
+    pub requester: &'static str,
+    /// The name under which it owns fields.
+    pub manager: &'static str,
+    /// The annotation of a request that says who asked last, and until when.
+    pub annotation: &'static str,
+}
+
+/// The pod that is asked to leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, which is the name of the request.
+    pub uid: String,
+}
+
+impl Target {
+    /// A pod.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        Self {
+            namespace: pod.namespace().to_owned(),
+            name: pod.name().to_owned(),
+            uid: pod.uid().to_owned(),
+        }
+    }
+
+    /// What a request says about it.
+    fn reference(&self) -> Value {
+        json!({ "pod": { "name": self.name, "uid": self.uid } })
+    }
+}
+
+/// Who asked last for the eviction, and how long the request lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The user.
+    #[serde(rename = "by")]
+    pub user: String,
+    /// When the request ends if nobody asks again.
+    pub until: Timestamp,
+}
+
+impl Asked {
+    /// A user asks now.
+    #[must_use]
+    pub fn now(user: &str, now: Timestamp, lifetime: Duration) -> Self {
+        let mut end = user.len().min(MAX_USER_BYTES);
+        while !user.is_char_boundary(end) {
+            end -= 1;
+        }
+        let until = now.checked_add(lifetime).unwrap_or(Timestamp::MAX);
+        Self {
+            user: user.get(..end).unwrap_or_default().to_owned(),
+            // Whole seconds are enough, and short.
+            until: Timestamp::from_second(until.as_second()).unwrap_or(until),
+        }
+    }
+
+    /// What a request says about a party. `None` without its annotation, or when that is not its.
+    #[must_use]
+    pub fn of(request: &EvictionRequest, party: Party) -> Option<Self> {
+        let annotations = request.metadata.annotations.as_ref()?;
+        serde_json::from_str(annotations.get(party.annotation)?).ok()
+    }
+
+    /// Whether the request lives almost as long with what it says already: at least two thirds of the lifetime, so that
+    /// asking again and again writes seldom.
+    #[must_use]
+    pub fn is_fresh(&self, now: Timestamp, lifetime: Duration) -> bool {
+        let left = self.until.duration_since(now).as_secs_f64();
+        left * 3.0 >= lifetime.as_secs_f64() * 2.0
+    }
+}
+
+impl Party {
+    /// Whether it is among the requesters.
+    #[must_use]
+    pub fn is_requester(self, request: &EvictionRequest) -> bool {
+        let mut requesters = request.spec.requesters.iter();
+        requesters.any(|requester| requester.name == self.requester)
+    }
+
+    /// Creates or joins the request of a pod, and writes who asked. `ended` is a request of the pod that has ended without it,
+    /// which is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; a conflict when somebody else changed an ended request, or the object was replaced meanwhile.
+    pub async fn request(
+        self,
+        drydock: &Client,
+        target: &Target,
+        asked: &Asked,
+        ended: Option<&EvictionRequest>,
+    ) -> Result<(), Error> {
+        let requests: Api<EvictionRequest> = Api::namespaced(drydock.clone(), &target.namespace);
+        if let Some(ended) = ended {
+            let preconditions = Preconditions {
+                uid: ended.metadata.uid.clone(),
+                resource_version: ended.metadata.resource_version.clone(),
+            };
+            match api::delete(&requests, &target.uid, preconditions).await {
+                Err(error) if error.is_not_found() => {}
+                deleted => deleted?,
+            }
+        }
+        let config = json!({
+            "apiVersion": EvictionRequest::api_version(&()),
+            "kind": EvictionRequest::kind(&()),
+            "metadata": {
+                "name": target.uid,
+                "namespace": target.namespace,
+                "annotations": { self.annotation: json!(asked).to_string() },
+            },
+            "spec": { "target": target.reference(), "requesters": [{ "name": self.requester }] },
+        });
+        api::apply(&requests, &target.uid, self.manager, &config).await?;
+        Ok(())
+    }
+
+    /// Withdraws from the request of a pod.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; not found when the request is gone.
+    pub async fn withdraw(
+        self,
+        drydock: &Client,
+        request: &EvictionRequest,
+        target: &Target,
+    ) -> Result<(), Error> {
+        let requests: Api<EvictionRequest> = Api::namespaced(drydock.clone(), &target.namespace);
+        // An apply removes what this manager owned and leaves out. The UID keeps it from creating the request.
+        let config = json!({
+            "apiVersion": EvictionRequest::api_version(&()),
+            "kind": EvictionRequest::kind(&()),
+            "metadata": { "name": target.uid, "namespace": target.namespace, "uid": request.metadata.uid },
+            "spec": { "target": target.reference() },
+        });
+        api::apply(&requests, &target.uid, self.manager, &config).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::typed;
+
+    const PARTY: Party = Party {
+        requester: "party.example.com",
+        manager: "party",
+        annotation: "party.example.com/asked",
+    };
+
+    #[test]
+    fn asking_again_renews_after_a_third_of_the_lifetime() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let lifetime = Duration::from_secs(900);
+        let asked = Asked::now(&"ä".repeat(200), at(0), lifetime);
+        assert_eq!((asked.user.len(), asked.until), (252, at(900)));
+        assert!(asked.is_fresh(at(300), lifetime));
+        assert!(!asked.is_fresh(at(301), lifetime));
+        // The descheduler needs more than a person has left.
+        assert!(!asked.is_fresh(at(0), Duration::from_hours(2)));
+        let annotation = serde_json::to_string(&asked).unwrap();
+        let mut request: EvictionRequest = typed(json!({"metadata": {"name": "uid-1"}}));
+        request.metadata.annotations = Some([(PARTY.annotation.to_owned(), annotation)].into());
+        assert_eq!(Asked::of(&request, PARTY), Some(asked));
+        request.metadata.annotations = Some([(PARTY.annotation.to_owned(), "{".to_owned())].into());
+        assert_eq!(Asked::of(&request, PARTY), None);
+    }
+}
