@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn an_object_is_compiled_once_for_each_of_its_states() {
         let followed = Arc::new(Followed::new(FollowedKind::of_admission("ts", "T", &["v1"])));
-        let count = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&count);
+        let compilations = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&compilations);
         let compiled = Compiled::new(Arc::clone(&followed), move |object| {
             counted.fetch_add(1, Ordering::Relaxed);
             object["metadata"]["name"].clone()
@@ -118,6 +118,6 @@ mod tests {
             (names(), names()),
             (vec![json!("b"), json!("c")], vec![json!("b"), json!("c")])
         );
-        assert_eq!(count.load(Ordering::Relaxed), 3);
+        assert_eq!(compilations.load(Ordering::Relaxed), 3);
     }
 }

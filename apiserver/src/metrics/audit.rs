@@ -51,6 +51,7 @@ impl AuditMetrics {
     }
 
     /// Counts events that `plugin` lost, and returns how many it has lost so far.
+    #[must_use]
     pub fn lost(&self, plugin: &'static str, events: usize) -> u64 {
         let errors = self.errors.get_or_create(&PluginLabels { plugin });
         let events = events as u64;

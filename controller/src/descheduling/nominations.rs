@@ -349,7 +349,7 @@ mod tests {
                 per_node: 2,
                 per_namespace: 9,
                 total: 9,
-                pause: Duration::from_secs(300),
+                pause: Duration::from_mins(5),
             },
             lifetime: Duration::from_hours(1),
         };

@@ -166,7 +166,7 @@ mod tests {
             per_node,
             per_namespace,
             total,
-            pause: Duration::from_secs(300),
+            pause: Duration::from_mins(5),
         }
     }
 

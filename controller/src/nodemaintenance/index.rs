@@ -230,6 +230,10 @@ impl Indexes {
     }
 }
 
+/// A node with the UIDs of its pods, the UIDs of those that are requested, and the requests of lives.
+#[cfg(test)]
+pub(crate) type DumpedNode = (String, Vec<String>, Vec<String>, Vec<ObjectKey>);
+
 #[cfg(test)]
 impl ClusterIndex {
     /// The indexes of the objects in the stores.
@@ -250,8 +254,8 @@ impl ClusterIndex {
         index
     }
 
-    /// Everything but versions, in order: node, UIDs of its pods, UIDs of those that are requested, requests of lives.
-    pub(crate) fn dump(&self) -> Vec<(String, Vec<String>, Vec<String>, Vec<ObjectKey>)> {
+    /// Everything but versions, in order.
+    pub(crate) fn dump(&self) -> Vec<DumpedNode> {
         fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
             let mut items: Vec<T> = items.collect();
             items.sort();

@@ -247,16 +247,16 @@ impl Observer {
 
     /// Reads what concerns the nodes of the state and has changed since it was read.
     fn update_contents(&self, state: &ClusterState, cache: &mut Cache) {
-        let mut stale = Vec::new();
+        let mut outdated = Vec::new();
         for node in &state.nodes {
             let known = cache.contents.get(&node.name);
             if known.is_none_or(|known| known.version != self.index.version_of(&node.name)) {
-                let known = cache.contents.remove(&node.name).unwrap_or_default();
-                cache.forget_requests(&known);
-                stale.push((node.name.clone(), known));
+                let contents = cache.contents.remove(&node.name).unwrap_or_default();
+                cache.forget_requests(&contents);
+                outdated.push((node.name.clone(), contents));
             }
         }
-        for (name, known) in stale {
+        for (name, known) in outdated {
             let contents = self.read_contents(&name, known);
             for cached in &contents.pods {
                 if let Some((_, facts)) = &cached.request {

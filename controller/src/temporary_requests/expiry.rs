@@ -133,7 +133,7 @@ mod tests {
         stores.requests = Store::synced_with(vec![typed(request)]);
         let (clients, received) = api_double(|request| (200, request.body.clone()));
         let context = context(stores, clients, &clock_at(second));
-        let controller = Controller::new(context, PARTY, Duration::from_secs(900));
+        let controller = Controller::new(context, PARTY, Duration::from_mins(15));
         controller
             .reconcile(("shop".to_owned(), "uid-1".to_owned()))
             .await;

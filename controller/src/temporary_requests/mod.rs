@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn asking_again_renews_after_a_third_of_the_lifetime() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let lifetime = Duration::from_secs(900);
+        let lifetime = Duration::from_mins(15);
         let asked = Asked::now(&"ä".repeat(200), at(0), lifetime);
         assert_eq!((asked.user.len(), asked.until), (252, at(900)));
         assert!(asked.is_fresh(at(300), lifetime));

@@ -65,7 +65,9 @@ fn find_atomics(schema: &Structural, value: &Value, path: &mut String, found: &m
                 found.push(path.clone());
             }
             for (index, item) in items.iter().enumerate() {
-                path.push_str(&format!("[{index}]"));
+                path.push('[');
+                path.push_str(&index.to_string());
+                path.push(']');
                 find_atomics(&list.items, item, path, found);
                 path.truncate(length);
             }

@@ -16,11 +16,7 @@ pub(super) static ENVIRONMENT: LazyLock<Result<Arc<Env>, DeclarationError>> = La
     let mut env = Env::stdlib();
     for (name, count, expand) in MACROS {
         let expand = *expand;
-        env.add_macro(Macro::receiver(
-            *name,
-            *count,
-            move |helper, target, arguments| expand(helper, target, arguments),
-        ))?;
+        env.add_macro(Macro::receiver(*name, *count, expand))?;
     }
     Ok(Arc::new(env))
 });

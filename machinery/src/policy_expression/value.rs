@@ -142,9 +142,8 @@ pub(super) fn whole(double: f64) -> Option<i64> {
         clippy::cast_possible_truncation,
         reason = "within the range and without a fraction"
     )]
-    (double.trunc() == double
-        && (-9.223_372_036_854_775_808e18..9.223_372_036_854_775_808e18).contains(&double))
-    .then_some(double as i64)
+    (double.fract() == 0.0 && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&double))
+        .then_some(double as i64)
 }
 
 impl Value {

@@ -164,8 +164,8 @@ pub(crate) fn describe(before: &Requests, after: &Requests, pods: u64) -> String
 
 /// The writes in the metrics of a server.
 async fn requests(server: &Endpoint, resource: &str, subresource: Option<&str>) -> Result<f64> {
-    let served = served(server).await?;
-    let wanted = served.iter().filter(|((verb, of, sub), _)| {
+    let counts = served(server).await?;
+    let wanted = counts.iter().filter(|((verb, of, sub), _)| {
         of == resource && subresource.is_none_or(|wanted| sub == wanted) && WRITES.contains(&verb.as_str())
     });
     Ok(wanted.map(|(_, count)| count).sum())

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use drydock_tests::clients::eventually;
 use drydock_tests::cluster::node;
 use drydock_tests::load::{Call, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Bench;
 use super::calls::{PATIENCE, count, get, send, send_all};
@@ -40,18 +40,24 @@ impl Workload {
 
     /// A pod with what pods in use have besides: labels of a chart, environment, volumes, probes.
     pub(crate) fn pod_object(&self, number: u64, nodes: u64) -> Value {
-        let mut annotations = json!({
-            "prometheus.io/scrape": "true",
-            "checksum/config": format!("{number:064x}"),
-        });
+        let mut annotations = Map::from_iter([
+            ("prometheus.io/scrape".to_owned(), json!("true")),
+            ("checksum/config".to_owned(), json!(format!("{number:064x}"))),
+        ]);
         if let Some(interceptor) = self.interceptor {
             let key = format!("interceptor.evictionrequest.coordination.k8s.io/priority_{interceptor}");
-            annotations[key] = json!("20000");
+            annotations.insert(key, json!("20000"));
         }
         let environment: Vec<_> = (0..8)
             .map(|index| json!({ "name": format!("SETTING_{index}"), "value": format!("value-{index}") }))
             .collect();
-        let mut spec = json!({
+        let (placement, chosen) = if self.is_placed {
+            ("nodeName", node_name(number % nodes.max(1)))
+        } else {
+            ("schedulerName", "none".to_owned())
+        };
+        let spec = json!({
+            placement: chosen,
             "containers": [{
                 "name": "main", "image": "registry.example.com/shop/web:1.2.3", "env": environment,
                 "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
@@ -60,11 +66,6 @@ impl Workload {
             }],
             "volumes": [{ "name": "scratch", "emptyDir": {} }],
         });
-        if self.is_placed {
-            spec["nodeName"] = json!(node_name(number % nodes.max(1)));
-        } else {
-            spec["schedulerName"] = json!("none");
-        }
         json!({
             "apiVersion": "v1",
             "kind": "Pod",

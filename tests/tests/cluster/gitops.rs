@@ -216,7 +216,7 @@ impl Helm {
         Ok(Self {
             program: programs.join("helm"),
             home: TempDir::new()?,
-            kubeconfig: stage.control_plane().admin_kubeconfig().to_owned(),
+            kubeconfig: stage.control_plane().admin_kubeconfig().clone(),
             namespace: stage.namespace("helm").await?,
         })
     }

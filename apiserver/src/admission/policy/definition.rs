@@ -127,10 +127,7 @@ impl Compiler<'_> {
 }
 
 /// The compiler of a policy's expressions, and its compiled variables. Each variable may use those before it.
-fn with_variables<'a>(
-    variables: &'a [Variable],
-    has_params: bool,
-) -> Result<(Compiler<'a>, Vec<Composed>), String> {
+fn with_variables(variables: &[Variable], has_params: bool) -> Result<(Compiler<'_>, Vec<Composed>), String> {
     let mut compiler = Compiler {
         composed: Vec::new(),
         has_params,

@@ -51,28 +51,30 @@ fn request(attributes: &Attributes<'_>, endpoint: &Endpoint) -> Value {
             "resource": endpoint.face().names.plural,
         })
     };
-    let mut request = json!({
-        "kind": kind(endpoint),
-        "resource": resource(endpoint),
-        "requestKind": kind(write.endpoint),
-        "requestResource": resource(write.endpoint),
-        "operation": operation(attributes.operation()),
-        "userInfo": user(write.caller.user),
-        "dryRun": write.dry_run,
-        "options": attributes.options(),
-    });
     let name = attributes.name();
-    for (member, text) in [
+    let optional = [
         ("subResource", attributes.subresource()),
         ("requestSubResource", attributes.subresource()),
         ("name", name.as_ref()),
         ("namespace", write.namespace),
+    ];
+    let present = optional.into_iter().filter(|(_, text)| !text.is_empty());
+    let mut request: Map<String, Value> = present
+        .map(|(member, text)| (member.to_owned(), json!(text)))
+        .collect();
+    for (member, value) in [
+        ("kind", kind(endpoint)),
+        ("resource", resource(endpoint)),
+        ("requestKind", kind(write.endpoint)),
+        ("requestResource", resource(write.endpoint)),
+        ("operation", json!(operation(attributes.operation()))),
+        ("userInfo", user(write.caller.user)),
+        ("dryRun", json!(write.dry_run)),
+        ("options", json!(attributes.options())),
     ] {
-        if !text.is_empty() {
-            request[member] = json!(text);
-        }
+        request.insert(member.to_owned(), value);
     }
-    request
+    Value::Object(request)
 }
 
 fn user(user: &UserInfo) -> Value {

@@ -37,21 +37,19 @@ impl<'a> Prepared<'a> {
     ) -> Result<Input, ApiError> {
         let id = endpoint.face().id();
         let known = self.inputs.iter().find(|(known, _)| *known == id);
-        let mut input = match known {
-            Some((_, input)) => input.clone(),
-            None => {
-                let input = input::of(self.attributes, endpoint)?;
-                self.inputs.push((id, input.clone()));
-                input
-            }
+        let mut input = if let Some((_, input)) = known {
+            input.clone()
+        } else {
+            let input = input::of(self.attributes, endpoint)?;
+            self.inputs.push((id, input.clone()));
+            input
         };
         if sees_namespace {
-            let namespace = match &self.namespace {
-                Some(namespace) => namespace.clone(),
-                None => {
-                    let namespace = namespace(self.context, self.attributes).await?;
-                    self.namespace.insert(namespace).clone()
-                }
+            let namespace = if let Some(namespace) = &self.namespace {
+                namespace.clone()
+            } else {
+                let namespace = namespace(self.context, self.attributes).await?;
+                self.namespace.insert(namespace).clone()
             };
             input.set("namespaceObject", namespace);
         }

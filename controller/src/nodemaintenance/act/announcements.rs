@@ -88,9 +88,9 @@ pub(super) fn fight(node: &Node, maintenances: &str) -> EventContent {
     let by = last
         .map(|name| format!(" Somebody else who wrote it last: {name}."))
         .unwrap_or_default();
-    let note = format!(
+    let text = format!(
         "Somebody undoes again and again what maintenance {maintenances} does to the node: its cordon, its taint or its \
          annotation. It is restored after pauses of up to a minute, and its pods are not asked to leave meanwhile.{by}"
     );
-    EventContent::warning("CordonFight", "Cordon", note)
+    EventContent::warning("CordonFight", "Cordon", text)
 }

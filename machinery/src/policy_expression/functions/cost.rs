@@ -14,6 +14,7 @@ pub(in crate::policy_expression) fn of(name: &str, arguments: &[Value], result: 
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" | "includes" => {
             arguments.first().map_or(0, traversal)
         }
+        "ip" if matches!(arguments.first(), Some(Value::Cidr(_))) => 1,
         "url"
         | "lowerAscii"
         | "upperAscii"
@@ -26,9 +27,10 @@ pub(in crate::policy_expression) fn of(name: &str, arguments: &[Value], result: 
         | "quantity"
         | "isQuantity"
         | "semver"
-        | "isSemver" => tenth(size(0)),
-        "ip" if matches!(arguments.first(), Some(Value::Cidr(_))) => 1,
-        "ip" | "format" | "strings.quote" => tenth(size(0)),
+        | "isSemver"
+        | "ip"
+        | "format"
+        | "strings.quote" => tenth(size(0)),
         "replace" | "split" | "ip.isCanonical" => fifth(size(0)),
         "join" => fifth(result.size()),
         "matches" | "find" | "findAll" => pattern(size(0), size(1)),

@@ -44,26 +44,28 @@ pub(super) fn call(name: &str, arguments: &[Value], _: &mut Meter<'_>) -> Outcom
             Ok((address.to_string() == text.as_ref()).into())
         }
         ("isCIDR", [Value::String(text)]) => Ok(Cidr::parse(text).is_ok().into()),
-        ("cidr", [Value::String(text)]) => Cidr::parse(text).map(Value::Cidr).map_err(network_error),
+        ("cidr", [Value::String(text)]) => Cidr::parse(text)
+            .map(Value::Cidr)
+            .map_err(|error| network_error(&error)),
         (_, [Value::Ip(address)]) => property(name, *address).ok_or_else(|| no_overload(name, arguments)),
         ("ip", [Value::Cidr(cidr)]) => Ok(Value::Ip(cidr.address)),
         ("prefixLength", [Value::Cidr(cidr)]) => Ok(Value::Int(cidr.prefix.into())),
         ("masked", [Value::Cidr(cidr)]) => Ok(Value::Cidr(cidr.masked())),
         ("containsIP", [Value::Cidr(cidr), Value::Ip(address)]) => Ok(cidr.contains(*address).into()),
         ("containsIP", [Value::Cidr(cidr), Value::String(text)]) => {
-            let address = parse_ip(text).map_err(network_error)?;
+            let address = parse_ip(text).map_err(|error| network_error(&error))?;
             Ok(cidr.contains(address).into())
         }
         ("containsCIDR", [Value::Cidr(cidr), Value::Cidr(other)]) => Ok(cidr.covers(other).into()),
         ("containsCIDR", [Value::Cidr(cidr), Value::String(text)]) => {
-            let other = Cidr::parse(text).map_err(network_error)?;
+            let other = Cidr::parse(text).map_err(|error| network_error(&error))?;
             Ok(cidr.covers(&other).into())
         }
         _ => Err(no_overload(name, arguments)),
     }
 }
 
-fn network_error(error: String) -> Failure {
+fn network_error(error: &str) -> Failure {
     Failure::Error(format!(
         "network address parse error during conversion from string: {error}"
     ))

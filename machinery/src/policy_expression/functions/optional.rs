@@ -17,9 +17,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
 pub(super) fn call(name: &str, arguments: &[Value], _: &mut Meter<'_>) -> Outcome {
     match (name, arguments) {
         ("optional.none", []) => Ok(Value::Optional(None)),
-        ("optional.of", [value]) => Ok(value.clone().some()),
         ("optional.ofNonZeroValue", [value]) if value.is_zero() => Ok(Value::Optional(None)),
-        ("optional.ofNonZeroValue", [value]) => Ok(value.clone().some()),
+        ("optional.of" | "optional.ofNonZeroValue", [value]) => Ok(value.clone().some()),
         ("hasValue", [Value::Optional(value)]) => Ok(value.is_some().into()),
         ("value", [Value::Optional(Some(value))]) => Ok(value.as_ref().clone()),
         ("value", [Value::Optional(None)]) => Err(Failure::error("optional.none() dereference")),

@@ -250,7 +250,14 @@ fn octal(value: &Value) -> Result<String, String> {
 }
 
 fn hexadecimal(value: &Value, upper: bool) -> Result<String, String> {
-    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let bytes = |bytes: &[u8]| {
+        let digits = |byte: u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16));
+        bytes
+            .iter()
+            .flat_map(|byte| digits(*byte))
+            .flatten()
+            .collect::<String>()
+    };
     let lower = match value {
         Value::Int(int) => signed(*int, |digits| format!("{digits:x}")),
         Value::Uint(uint) => format!("{uint:x}"),

@@ -267,9 +267,12 @@ async fn validating_policies_give_the_same_responses_as_for_custom_resources() -
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    compared(&stage, Kind::Validating, &validating::rows(), |outcome| {
-        outcome.status == 422
-    })
+    Box::pin(compared(
+        &stage,
+        Kind::Validating,
+        &validating::rows(),
+        |outcome| outcome.status == 422,
+    ))
     .await
 }
 
@@ -278,9 +281,9 @@ async fn mutating_policies_give_the_same_responses_as_for_custom_resources() -> 
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    compared(&stage, Kind::Mutating, &mutating::rows(), |outcome| {
+    Box::pin(compared(&stage, Kind::Mutating, &mutating::rows(), |outcome| {
         outcome.body["metadata"]["labels"]["last"] == "yes"
-    })
+    }))
     .await
 }
 

@@ -1,6 +1,11 @@
 //! Mutating policies in the manner of the documentation of Kubernetes
 //! (`docs/reference/access-authn-authz/mutating-admission-policy`) and of Kyverno's mutations.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "rows are written as values in place"
+)]
+
 use serde_json::{Value, json};
 
 use super::Row;

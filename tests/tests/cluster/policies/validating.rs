@@ -2,6 +2,11 @@
 //! (`docs/reference/access-authn-authz/validating-admission-policy`), kubescape's cel-admission-library, the CEL policies of
 //! Kyverno, and Gatekeeper's library.
 
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "rows are written as values in place"
+)]
+
 use serde_json::{Value, json};
 
 use super::Row;

@@ -214,16 +214,16 @@ fn fight_names_who_wrote_the_node_last() {
         {"manager": "autoscaler", "time": "1970-01-01T00:00:07Z"},
         {"manager": "kubectl", "time": "1970-01-01T00:00:01Z"},
     ]}}));
-    let content = announcements::fight(&node, "m");
-    assert_eq!(content.reason, "CordonFight");
+    let event = announcements::fight(&node, "m");
+    assert_eq!(event.reason, "CordonFight");
     assert!(
-        content.note.ends_with("wrote it last: autoscaler."),
+        event.note.ends_with("wrote it last: autoscaler."),
         "{}",
-        content.note
+        event.note
     );
-    let note = announcements::fight(&Node::default(), "m").note;
+    let text = announcements::fight(&Node::default(), "m").note;
     assert!(
-        note.contains("maintenance m does") && note.ends_with("meanwhile."),
-        "{note}"
+        text.contains("maintenance m does") && text.ends_with("meanwhile."),
+        "{text}"
     );
 }
