@@ -109,11 +109,11 @@ mod tests {
             items.items.iter().map(|item| item.compiled.clone()).collect()
         };
         assert!(names().is_empty());
-        let named = |name: &str| Arc::new(json!({"metadata": {"name": name}}));
-        let (a, b) = (named("a"), named("b"));
+        let object_of = |name: &str| Arc::new(json!({"metadata": {"name": name}}));
+        let (a, b) = (object_of("a"), object_of("b"));
         followed.replace(vec![Arc::clone(&b), a]);
         assert_eq!(names(), ["a", "b"]);
-        followed.replace(vec![b, named("c")]);
+        followed.replace(vec![b, object_of("c")]);
         assert_eq!(
             (names(), names()),
             (vec![json!("b"), json!("c")], vec![json!("b"), json!("c")])
