@@ -61,6 +61,12 @@ impl Authorizer {
         }
     }
 
+    /// Whether a right for an object is always reviewed by its name.
+    #[must_use]
+    pub fn reviews_every_name(&self) -> bool {
+        self.reviews.reviews_every_name()
+    }
+
     /// Decides a review, from the review cache where possible.
     ///
     /// # Errors

@@ -124,6 +124,14 @@ pub enum OpenError {
     /// The backend refused to open it.
     #[error("the storage cannot be opened")]
     Refused(#[source] Box<dyn Error + Send + Sync>),
+    /// Values are sealed, and no configuration says how: new ones would be written in clear.
+    #[error("{values} values are encrypted, such as {first}, and --encryption-provider-config is missing")]
+    Sealed {
+        /// How many.
+        values: u64,
+        /// Why the first one does not open; names it.
+        first: String,
+    },
     /// There is no thread to open it on.
     #[error("no thread to open the storage")]
     NoThread(#[source] std::io::Error),
@@ -201,7 +209,13 @@ async fn open_rocks(config: &StorageConfig, encryption: &Encryption) -> Result<R
         .ok_or(OpenError::Panicked)?
         .map_err(|error| OpenError::Refused(error.into()))?;
     log_opened(&report, config.durability);
-    Ok(store)
+    match report.unopened_because {
+        Some(first) if config.encryption.is_none() => Err(OpenError::Sealed {
+            values: report.unopened,
+            first,
+        }),
+        _ => Ok(store),
+    }
 }
 
 fn log_opened(report: &Opened, durability: Durability) {

@@ -212,6 +212,10 @@ pub struct ServerFlags {
         value_name = "DURATION"
     )]
     authorization_webhook_cache_unauthorized_ttl: GoDuration,
+    /// Review each object's name at the host, also where the user has the right for all objects. Needed where an authorizer of the
+    /// host denies single names, which RBAC cannot; costs a review for each object.
+    #[arg(long, env = "DRYDOCK_AUTHORIZATION_REVIEW_EVERY_NAME", value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
+    authorization_review_every_name: bool,
     /// Names under k8s.io that requesters and interceptors may have in addition to the built-in ones.
     #[arg(
         long,
@@ -398,6 +402,7 @@ impl ServerFlags {
                 token: self.authentication_token_webhook_cache_ttl.0,
                 authorized: self.authorization_webhook_cache_authorized_ttl.0,
                 unauthorized: self.authorization_webhook_cache_unauthorized_ttl.0,
+                every_name: self.authorization_review_every_name,
             },
             reload_encryption: self.encryption_provider_config_automatic_reload,
             allowed_reserved_names: self.allowed_reserved_names,

@@ -164,14 +164,18 @@ pub(super) fn parse(content: &[u8]) -> Result<Vec<RulePlan>, ConfigurationError>
     }
 }
 
-/// An error of the parser without the lines around it, which may hold a key.
+/// An error of the parser without the lines around it and without what it quotes, which may be a key: of a value of the wrong
+/// type, or of a field's name where a blank is missing.
 fn place_of(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
-    // A value of the wrong type is quoted in the text.
-    match line.find("invalid type") {
-        Some(at) => format!("{}invalid type of a value", line.get(..at).unwrap_or_default()),
-        None => line.to_owned(),
+    match line.find("invalid ") {
+        Some(at) => format!("{}invalid value", line.get(..at).unwrap_or_default()),
+        None => line
+            .split(['`', '"', '\''])
+            .step_by(2)
+            .collect::<Vec<_>>()
+            .join("…"),
     }
 }
 

@@ -212,6 +212,8 @@ fn no_error_shows_a_key() {
         providers("{aesgcm: {keys: [{name: k, secret: [c2VjcmV0]}]}}"),
         providers("{aesgcm: {keys: [{name: k, secret: 'c2VjcmV0'}]}}"),
         providers("{aesgcm: {keys: [{name: k, secret: c2VjcmV0, unknown: 1}]}}"),
+        providers("{aesgcm: {keys: [{name: k, secret:c2VjcmV0}]}}"),
+        providers("{aesgcm: {keys: [{name: k, c2VjcmV0}]}}"),
         providers("{aesgcm: {keys: c2VjcmV0}}"),
         providers("{aesgcm: {keys: [c2VjcmV0]}}"),
         providers("{aesgcm: {keys: [{name: k, secret: c2VjcmV0}"),

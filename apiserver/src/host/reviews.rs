@@ -43,6 +43,9 @@ pub struct ReviewTtls {
     pub authorized: Duration,
     /// Access that is not allowed.
     pub unauthorized: Duration,
+    /// Whether a right for an object is always reviewed by its name. A right for all objects is taken to include each of them
+    /// otherwise, which is so with RBAC, and not with an authorizer that denies single names.
+    pub every_name: bool,
 }
 
 impl Default for ReviewTtls {
@@ -52,6 +55,7 @@ impl Default for ReviewTtls {
             token: ten,
             authorized: ten,
             unauthorized: ten,
+            every_name: false,
         }
     }
 }
@@ -104,6 +108,12 @@ impl Reviews {
         &self.host
     }
 
+    /// Whether a right for an object is always reviewed by its name.
+    #[must_use]
+    pub fn reviews_every_name(&self) -> bool {
+        self.ttls.every_name
+    }
+
     /// The user of a bearer token. Only valid tokens are cached.
     ///
     /// # Errors
@@ -132,7 +142,7 @@ impl Reviews {
     /// # Errors
     /// The call to the host failed; the request must fail then.
     pub async fn access(&self, review: &AccessReview) -> (Result<AccessVerdict, Arc<HostError>>, Source) {
-        let all = for_all_objects(review);
+        let all = for_all_objects(review).filter(|_| !self.ttls.every_name);
         if let Some(all) = all.as_ref().filter(|all| self.repeated.is_often(all)) {
             let (verdict, source) = self.access_as_asked(all).await;
             if matches!(verdict, Ok(AccessVerdict::Allowed(_))) {

@@ -159,11 +159,17 @@ impl Party {
         target: &Target,
     ) -> Result<(), Error> {
         let requests: Api<EvictionRequest> = Api::namespaced(drydock.clone(), &target.namespace);
-        // An apply removes what this manager owned and leaves out. The UID keeps it from creating the request.
+        // An apply removes what this manager owned and leaves out. The UID keeps it from creating the request, the version
+        // from withdrawing one that was renewed a moment ago.
         let config = json!({
             "apiVersion": EvictionRequest::api_version(&()),
             "kind": EvictionRequest::kind(&()),
-            "metadata": { "name": target.uid, "namespace": target.namespace, "uid": request.metadata.uid },
+            "metadata": {
+                "name": target.uid,
+                "namespace": target.namespace,
+                "uid": request.metadata.uid,
+                "resourceVersion": request.metadata.resource_version,
+            },
             "spec": { "target": target.reference() },
         });
         api::apply(&requests, &target.uid, self.manager, &config).await?;

@@ -294,11 +294,12 @@ pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
     let (Some(old), Some(current)) = (entry_list(live), entry_list(new)) else {
         return;
     };
+    // A new time also moves an entry: they are sorted by it.
     let is_unchanged = old.len() == current.len()
         && old != current
-        && old
-            .iter()
-            .zip(current)
+        && by_identity(old)
+            .into_iter()
+            .zip(by_identity(current))
             .all(|(old, current)| is_equal_except(old, current, &["time"]))
         && is_same_object(live, new);
     if is_unchanged {
@@ -309,6 +310,16 @@ pub fn keep_times_of_unchanged(live: &Value, new: &mut Value) {
 /// Whether two objects are equal, ownership included. Ignores `metadata.resourceVersion`.
 pub(super) fn is_unchanged(live: &Value, new: &Value) -> bool {
     entry_list(live) == entry_list(new) && is_same_object(live, new)
+}
+
+/// The entries by what tells them apart.
+fn by_identity(entries: &[Value]) -> Vec<&Value> {
+    let mut sorted: Vec<&Value> = entries.iter().collect();
+    sorted.sort_by_key(|entry| {
+        ["manager", "operation", "apiVersion", "subresource"]
+            .map(|member| entry.get(member).and_then(Value::as_str))
+    });
+    sorted
 }
 
 fn entry_list(object: &Value) -> Option<&Vec<Value>> {

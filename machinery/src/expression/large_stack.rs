@@ -1,6 +1,7 @@
 //! A few threads with large stacks, started with the first expression and kept as long as the process lives: a thread
 //! for each evaluation costs more than the evaluation.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -30,8 +31,14 @@ static JOBS: LazyLock<SyncSender<Job>> = LazyLock::new(|| {
     jobs
 });
 
+thread_local! {
+    /// Whether this thread is one of those with a large stack.
+    static IS_LARGE: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs jobs until their senders are gone.
 fn run_jobs(queued: &Mutex<Receiver<Job>>) {
+    IS_LARGE.set(true);
     loop {
         let job = queued.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
@@ -40,8 +47,12 @@ fn run_jobs(queued: &Mutex<Receiver<Job>>) {
     }
 }
 
-/// Runs `work` on a thread with a large stack and waits for it; `None` if there is no thread or the work panicked.
+/// Runs `work` on a thread with a large stack and waits for it; `None` if there is no thread or the work panicked. Work may
+/// call this again: it then runs on the same thread, since all the others may be waiting too.
 pub(crate) fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    if IS_LARGE.get() {
+        return catch_unwind(AssertUnwindSafe(work)).ok();
+    }
     let (result, done) = sync_channel(1);
     let job = move || {
         // The receiver waits for it.
@@ -55,6 +66,7 @@ pub(crate) fn on_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::sync::{Barrier, OnceLock};
 
     #[test]
     fn few_threads_do_all_the_work_and_survive_its_panics() {
@@ -66,5 +78,25 @@ mod tests {
             assert_eq!(on_large_stack(|| panic!("a test panics")), None::<()>);
         }
         assert_eq!(on_large_stack(|| 7), Some(7));
+    }
+
+    #[test]
+    fn work_that_needs_a_large_stack_itself_waits_for_no_other_thread() {
+        let all_busy = Arc::new(Barrier::new(THREADS));
+        let compiled: Arc<OnceLock<Option<u8>>> = Arc::default();
+        let jobs: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (all_busy, compiled) = (Arc::clone(&all_busy), Arc::clone(&compiled));
+                std::thread::spawn(move || {
+                    on_large_stack(move || {
+                        all_busy.wait();
+                        *compiled.get_or_init(|| on_large_stack(|| 7))
+                    })
+                })
+            })
+            .collect();
+        for job in jobs {
+            assert_eq!(job.join().unwrap(), Some(Some(7)));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::index::Slot;
 use super::parts::{Parts, Reopening};
 use super::read::engine_failed;
-use crate::record::StoredState;
+use crate::record::{RecordError, StoredState};
 use crate::{Entry, Key, StoreError};
 
 /// How many values are opened between two updates of the index.
@@ -63,6 +63,13 @@ impl Parts {
                             continue;
                         };
                         Slot::Damaged(place)
+                    }
+                    // It may not open for another reason now.
+                    Err(RecordError::Seal(error)) => {
+                        let Some(place) = self.published.index().slot(key).map(Slot::place) else {
+                            continue;
+                        };
+                        Slot::Sealed(place, error.reason)
                     }
                     Err(_) => continue,
                 };

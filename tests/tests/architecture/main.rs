@@ -36,7 +36,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("rocksdb", &["storage/src/rocks"]),
     ("etcd_client", &["storage/src/etcd"]),
-    ("tonic", &["storage/src/seal/kms"]),
+    (
+        "tonic",
+        &["storage/src/seal/kms", "apiserver/src/telemetry/spans/tests.rs"],
+    ),
     ("hyper", &["apiserver/src/http", "controller/src"]),
     // The server is generic over its storage backend. The rest are commands on a store, and tests.
     (

@@ -63,7 +63,7 @@ async fn a_member_that_is_gone_is_an_event_of_the_cluster() -> Result<()> {
     let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/etcd/rbac.yaml");
     let kubectl = stage.kubectl();
     kubectl
-        .ok(&["apply", "-f", &rights.display().to_string()])
+        .ok(&["apply", "--server-side", "-f", &rights.display().to_string()])
         .await?;
     let members = EtcdMembers::start(3, &["--unsafe-no-fsync"]).await?;
     let flags = members.server_flags();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use drydock_tests::cluster::{ControlPlane, NAMESPACE, shared};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, PostParams};
@@ -72,21 +72,27 @@ async fn the_patch_for_the_bridge_adds_flags_and_a_certificate_to_the_controller
     let Some(cluster) = shared().await? else {
         return Ok(());
     };
-    let deployment = deploy("controller/deployment.yaml").display().to_string();
+    // The file has a ConfigMap beside the Deployment.
+    let manifests = std::fs::read_to_string(deploy("controller/deployment.yaml"))?;
+    let deployment = manifests
+        .split("\n---\n")
+        .find(|text| text.contains("\nkind: Deployment\n"));
+    let deployment = deployment.context("a Deployment")?;
     let patch = deploy("bridge/controller-patch.yaml").display().to_string();
     let arguments = [
         "patch",
         "--local",
         "-f",
-        &deployment,
+        "-",
         "--patch-file",
         &patch,
         "-o",
         "json",
     ];
-    let patched = cluster.admin().ok(&arguments).await?;
-    let patched: Value = serde_json::from_str(&patched)?;
-    let original: Value = serde_saphyr::from_str(&std::fs::read_to_string(&deployment)?)?;
+    let output = cluster.admin().run_with_input(&arguments, deployment).await?;
+    let patched: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let original: Value = serde_saphyr::from_str(deployment)?;
     let container = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0].clone();
     let flags = |deployment: &Value| -> Vec<String> {
         let arguments = container(deployment)["args"]

@@ -11,6 +11,8 @@ use crate::host::{AccessReview, Attributes};
 
 /// For how many objects a right is reviewed before it is reviewed for all.
 const OBJECTS: u32 = 8;
+/// The verbs on objects. Others, such as `impersonate` and `unsafe-delete-ignore-read-errors`, are always reviewed by name.
+const VERBS: [&str; 4] = ["get", "update", "patch", "delete"];
 /// The rights that are counted at a time.
 const CAPACITY: usize = 1024;
 
@@ -71,7 +73,7 @@ pub(super) fn for_all_objects(review: &AccessReview) -> Option<AccessReview> {
     let Attributes::Resource(attributes) = &review.attributes else {
         return None;
     };
-    if attributes.name.is_empty() {
+    if attributes.name.is_empty() || !VERBS.contains(&attributes.verb.as_str()) {
         return None;
     }
     let mut all = attributes.clone();

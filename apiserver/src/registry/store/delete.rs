@@ -1,9 +1,11 @@
 //! Deletes of one object, of many objects, and of objects that cannot be read.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use drydock_storage::{Entry, Growth, Key, Outcome, Store, StoreError, Transaction};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{ResourceStore, Written};
@@ -22,6 +24,9 @@ use crate::request::options::{DeleteOptions, UNSAFE_DELETE};
 
 /// How many deletes of a collection are passed to the store together: one batch of its commit thread.
 const DELETE_BATCH: usize = 1024;
+
+/// How many deletes of a collection are planned at a time, webhooks included.
+const DELETES_PLANNED: usize = 16;
 
 /// The outcome of a delete.
 #[derive(Debug, Clone)]
@@ -151,15 +156,21 @@ impl<S: Store> ResourceStore<S> {
         request: DeleteRequest<'_>,
         objects: &[Arc<CachedObject>],
     ) -> Result<(), ApiError> {
-        for batch in objects.chunks(DELETE_BATCH) {
+        let plans: Vec<_> = objects.iter().map(|object| self.plan(request, object)).collect();
+        let plans = stream::iter(plans)
+            .buffered(DELETES_PLANNED)
+            .ready_chunks(DELETE_BATCH);
+        let mut plans = pin!(plans);
+        // What is planned is committed before a plan is waited for: slow webhooks delay a collection and do not stop it.
+        while let Some(batch) = plans.next().await {
             let mut transactions = Vec::with_capacity(batch.len());
             let mut planned = Vec::with_capacity(batch.len());
             let mut first_error = None;
-            for object in batch {
-                match self.plan_delete(request, object.key(), &object.entry()).await {
+            for (key, plan) in batch {
+                match plan {
                     Ok(DeleteStep::Commit(transaction)) => {
                         transactions.push(transaction);
-                        planned.push(object.key());
+                        planned.push(key);
                     }
                     Ok(DeleteStep::Done(_)) => {}
                     Err(error) => {
@@ -196,6 +207,19 @@ impl<S: Store> ResourceStore<S> {
             }
         }
         Ok(())
+    }
+
+    /// Plans the delete of an object of a collection.
+    fn plan<'a>(
+        &'a self,
+        request: DeleteRequest<'a>,
+        object: &'a CachedObject,
+    ) -> BoxFuture<'a, (&'a Key, Result<DeleteStep, ApiError>)> {
+        async move {
+            let plan = self.plan_delete(request, object.key(), &object.entry()).await;
+            (object.key(), plan)
+        }
+        .boxed()
     }
 
     /// Checks preconditions, admission and the kind's context, and decides what the delete does.

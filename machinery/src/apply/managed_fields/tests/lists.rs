@@ -118,6 +118,21 @@ fn a_write_that_changes_only_times_keeps_the_old_times() {
     same["metadata"]["resourceVersion"] = "5".into();
     keep_times_of_unchanged(&live, &mut same);
     assert_eq!(same["metadata"]["managedFields"], list(1));
+    // A new time would move an entry behind another one.
+    let two = |first, second| {
+        let mut object = thing(&json!({ "spec": {"priority": 1} }));
+        let entries =
+            [("a", first), ("b", second)].map(|(name, at)| entry(name, "Apply", at, json!({"f:spec": {}})));
+        object["metadata"]["managedFields"] = json!(entries);
+        object
+    };
+    let mut applied = two(2, 1);
+    applied["metadata"]["managedFields"]
+        .as_array_mut()
+        .unwrap()
+        .reverse();
+    keep_times_of_unchanged(&two(1, 1), &mut applied);
+    assert_eq!(applied, two(1, 1));
     let mut changed = stored(2, json!({"priority": 2}));
     keep_times_of_unchanged(&live, &mut changed);
     assert_eq!(changed["metadata"]["managedFields"], list(2));
