@@ -3,6 +3,7 @@
 //!
 //! All webhooks stand in two configurations, and each is for objects with its own label in the namespaces of this file.
 
+mod hooks;
 mod reviewer;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use futures_util::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
 
+use self::hooks::{HOOKS, rules};
 use self::reviewer::Reviewer;
 use crate::oracle::side::{Call, Outcome};
 use crate::oracle::subject::Subject;
@@ -23,107 +25,8 @@ use crate::stage::{PATIENCE, Stage, text, together};
 /// The label by which webhooks select objects.
 const LABEL: &str = "admission.example.com/case";
 
-/// A webhook of the configurations, for objects with its name as label.
-struct Hook {
-    case: &'static str,
-    is_mutating: bool,
-    path: &'static str,
-    /// Members of the configuration that differ from the usual.
-    members: fn() -> Value,
-}
-
-const fn validating(case: &'static str, path: &'static str, members: fn() -> Value) -> Hook {
-    Hook {
-        case,
-        is_mutating: false,
-        path,
-        members,
-    }
-}
-
-const fn mutating(case: &'static str, path: &'static str, members: fn() -> Value) -> Hook {
-    Hook {
-        case,
-        is_mutating: true,
-        path,
-        members,
-    }
-}
-
-fn usual() -> Value {
-    json!({})
-}
-
-fn ignored() -> Value {
-    json!({ "failurePolicy": "Ignore" })
-}
-
-fn exact() -> Value {
-    let rules = rules("v1alpha1", &json!(["*"]));
-    json!({ "matchPolicy": "Exact", "rules": rules })
-}
-
-fn beta() -> Value {
-    json!({ "admissionReviewVersions": ["v1beta1"] })
-}
-
-fn if_needed() -> Value {
-    json!({ "reinvocationPolicy": "IfNeeded" })
-}
-
-fn creates_only() -> Value {
-    json!({ "rules": rules("*", &json!(["CREATE"])) })
-}
-
-const HOOKS: &[Hook] = &[
-    validating("allow", "allow", usual),
-    validating("deny", "deny", usual),
-    validating("deny-in-silence", "deny-in-silence", usual),
-    validating("deny-by-reason", "deny-by-reason", usual),
-    validating("deny-creates", "deny", creates_only),
-    validating("exact", "deny", exact),
-    validating("beta", "no-types", beta),
-    validating("fails", "500", usual),
-    validating("fails-open", "500", ignored),
-    validating("missing", "404", usual),
-    validating("says-status", "status", usual),
-    validating("empty", "empty", usual),
-    validating("text", "text", usual),
-    validating("no-json", "no-json", usual),
-    validating("wrong-uid", "wrong-uid", usual),
-    validating("no-response", "no-response", usual),
-    validating("no-types", "no-types", usual),
-    validating("patches", "patch-always", usual),
-    validating("late", "hang", usual),
-    validating("late-open", "hang", ignored),
-    validating("warns", "warn", usual),
-    mutating("label", "label", usual),
-    mutating("denies-early", "deny", usual),
-    mutating("fails-early", "500", usual),
-    mutating("fails-early-open", "500", ignored),
-    mutating("no-patch-type", "no-patch-type", usual),
-    mutating("no-patch", "no-patch", usual),
-    mutating("other-patch-type", "other-patch-type", usual),
-    mutating("patch-always", "patch-always", usual),
-    mutating("unknown-field", "unknown-field", usual),
-    mutating("broken-owners", "broken-owners", usual),
-    mutating("rename", "rename", usual),
-    mutating("move", "move", usual),
-    mutating("notes", "note-a", if_needed),
-    mutating("notes", "note-b", usual),
-];
-
 /// Cases whose calls last until a timeout, so that few are made.
 const SLOW: [&str; 2] = ["late", "late-open"];
-
-fn rules(version: &str, operations: &Value) -> Value {
-    json!([{
-        "apiGroups": [OURS, GROUP],
-        "apiVersions": [version],
-        "resources": ["evictionrequests", "evictionrequests/status"],
-        "operations": operations,
-    }])
-}
 
 /// Both configurations, for one namespace.
 async fn install(stage: &Stage, reviewer: &Reviewer, namespace: &str) -> Result<()> {

@@ -16,6 +16,7 @@ use super::PolicyContext;
 use super::definition::{self, Binding, Definition, MutatingPrograms};
 use super::evaluation::{self, Conditions};
 use super::metrics::Action;
+use super::params::Resolved;
 use super::{input, prepared};
 use crate::admission::PluginName;
 use crate::admission::attributes::Attributes;
@@ -183,40 +184,27 @@ impl MutatingPolicies {
             if bound.is_empty() {
                 continue;
             }
-            let endpoint = match definition.matcher.find(attributes).await {
-                Ok(Some(endpoint)) => endpoint,
+            let (endpoint, param_kind) = match self.applicable(definition, attributes).await {
+                Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(error) => {
-                    errors.add(
-                        definition,
-                        None,
-                        &format!("failed to configure policy: {error}"),
-                        None,
-                    );
+                    let error = format!("failed to configure policy: {error}");
+                    errors.add(definition, None, &error, None);
                     continue;
                 }
             };
             for item in bound {
                 let Some(binding) = &item.compiled else { continue };
-                match self.params(definition, binding, attributes).await {
+                match self.params(param_kind.as_ref(), binding, attributes).await {
                     Ok(params) => invocations.extend(params.into_iter().map(|params| Invocation {
                         policy: Arc::clone(policy),
                         binding: Arc::clone(&item),
                         endpoint: endpoint.clone(),
                         params,
                     })),
-                    Err((is_binding, error)) => {
-                        let what = if is_binding { "binding" } else { "policy" };
-                        let name = is_binding.then_some(binding.name.as_str());
-                        errors.add(
-                            definition,
-                            name,
-                            &format!("failed to configure {what}: {error}"),
-                            None,
-                        );
-                        if !is_binding {
-                            break;
-                        }
+                    Err(error) => {
+                        let error = format!("failed to configure binding: {error}");
+                        errors.add(definition, Some(&binding.name), &error, None);
                     }
                 }
             }
@@ -224,33 +212,35 @@ impl MutatingPolicies {
         invocations
     }
 
-    /// The parameter objects of a binding that matches; none if it does not match. The error says whether it is one of the
-    /// binding.
+    /// The version in which a policy matches, and the kind of its parameters; `None` if it does not match. An unknown kind is
+    /// a fault of the policy, also for writes that no binding selects.
+    async fn applicable<'a>(
+        &self,
+        definition: &'a Definition<MutatingPrograms>,
+        attributes: &Attributes<'_>,
+    ) -> Result<Option<(Endpoint, Option<Resolved<'a>>)>, String> {
+        let found = definition.matcher.find(attributes).await;
+        let Some(endpoint) = found.map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        let param_kind = definition.param_kind.as_ref();
+        Ok(Some((endpoint, self.context.params.resolve(param_kind).await?)))
+    }
+
+    /// The parameter objects of a binding that matches; none if it does not match.
     async fn params(
         &self,
-        definition: &Definition<MutatingPrograms>,
+        param_kind: Option<&Resolved<'_>>,
         binding: &Binding,
         attributes: &Attributes<'_>,
-    ) -> Result<Vec<Option<Arc<Value>>>, (bool, String)> {
-        match binding.matcher.find(attributes).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(Vec::new()),
-            Err(error) => return Err((true, error.to_string())),
+    ) -> Result<Vec<Option<Arc<Value>>>, String> {
+        let found = binding.matcher.find(attributes).await;
+        if found.map_err(|error| error.to_string())?.is_none() {
+            return Ok(Vec::new());
         }
         let namespace = attributes.write().namespace;
         let params = &self.context.params;
-        match params
-            .of(
-                definition.param_kind.as_ref(),
-                binding.param_ref.as_ref(),
-                namespace,
-            )
-            .await
-        {
-            Ok(Ok(params)) => Ok(params),
-            Ok(Err(error)) => Err((true, error)),
-            Err(error) => Err((false, error)),
-        }
+        params.of(param_kind, binding.param_ref.as_ref(), namespace).await
     }
 
     async fn invoke(

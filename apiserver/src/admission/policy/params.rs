@@ -37,6 +37,12 @@ struct Kind {
     objects: Arc<Followed>,
 }
 
+/// The `paramKind` of a policy, which the host serves.
+pub(super) struct Resolved<'a> {
+    declared: &'a ParamKind,
+    kind: Kind,
+}
+
 impl Params {
     pub(super) fn new(host: Arc<dyn Host>) -> Self {
         Self {
@@ -46,24 +52,34 @@ impl Params {
         }
     }
 
+    /// The `paramKind` of a policy; `None` if the policy has none.
+    ///
+    /// # Errors
+    /// The host does not serve the kind, or cannot be asked: a fault of the policy, whatever its bindings refer to.
+    pub(super) async fn resolve<'a>(
+        &self,
+        declared: Option<&'a ParamKind>,
+    ) -> Result<Option<Resolved<'a>>, String> {
+        let Some(declared) = declared else { return Ok(None) };
+        let kind = self.kind(declared).await?;
+        Ok(Some(Resolved { declared, kind }))
+    }
+
     /// The objects for a binding in a request's namespace, `None` standing for no object.
     ///
     /// # Errors
-    /// The outer error concerns the policy, the inner one the binding.
+    /// What is wrong with the binding.
     pub(super) async fn of(
         &self,
-        kind: Option<&ParamKind>,
+        kind: Option<&Resolved<'_>>,
         reference: Option<&ParamRef>,
         namespace: &str,
-    ) -> Result<Result<Vec<Option<Arc<Value>>>, String>, String> {
-        let Some(param_kind) = kind else {
-            return Ok(Ok(vec![None]));
+    ) -> Result<Vec<Option<Arc<Value>>>, String> {
+        let (Some(resolved), Some(reference)) = (kind, reference) else {
+            return Ok(vec![None]);
         };
-        let kind = self.kind(param_kind).await?;
-        let Some(reference) = reference else {
-            return Ok(Ok(vec![None]));
-        };
-        Ok(self.select(&kind, param_kind, reference, namespace).await)
+        self.select(&resolved.kind, resolved.declared, reference, namespace)
+            .await
     }
 
     /// The kind, which is followed from now on.

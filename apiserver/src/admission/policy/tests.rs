@@ -1,3 +1,5 @@
+mod param_kinds;
+
 use std::sync::Arc;
 
 use drydock_machinery::policy_expression::{Decisions, Input, Value as Cel};

@@ -141,6 +141,14 @@ impl Dispatch<'_> {
                 return Ok(());
             }
         };
+        // An unknown kind is a fault of the policy, also for writes that no binding selects.
+        let param_kind = match self.context.params.resolve(definition.param_kind.as_ref()).await {
+            Ok(kind) => kind,
+            Err(error) => {
+                self.misconfigured(definition, None, &error);
+                return Ok(());
+            }
+        };
         let mut annotations = BTreeMap::<String, Vec<String>>::new();
         for binding in bindings.iter().copied() {
             match binding.matcher.find(self.attributes).await {
@@ -152,20 +160,12 @@ impl Dispatch<'_> {
                 }
             }
             let namespace = self.attributes.write().namespace;
-            let params = self.context.params.of(
-                definition.param_kind.as_ref(),
-                binding.param_ref.as_ref(),
-                namespace,
-            );
-            let params = match params.await {
-                Ok(Ok(params)) => params,
-                Ok(Err(error)) => {
+            let (known, reference) = (&self.context.params, binding.param_ref.as_ref());
+            let params = match known.of(param_kind.as_ref(), reference, namespace).await {
+                Ok(params) => params,
+                Err(error) => {
                     self.misconfigured(definition, Some(binding), &error);
                     continue;
-                }
-                Err(error) => {
-                    self.misconfigured(definition, None, &error);
-                    break;
                 }
             };
             for params in params {

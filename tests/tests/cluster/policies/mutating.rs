@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::Row;
+use super::{LABEL, Row};
 
 fn row(name: &'static str, policy: Value, objects: Vec<Value>) -> Row {
     let mut spec = json!({ "reinvocationPolicy": "Never" });
@@ -86,7 +86,23 @@ pub(super) fn rows() -> Vec<Row> {
             vec![json!({})],
         )
         .bound(json!({ "paramRef": { "name": "absent", "parameterNotFoundAction": "Deny" } })),
-        one("last.patch.test", apply("Object{metadata: Object.metadata{labels: {'last': 'yes'}}}")),
+        // A fault of the policy rejects also what no binding selects.
+        row(
+            "unknown-kind.patch.test",
+            json!({ "paramKind": { "apiVersion": "absent.example.com/v1", "kind": "Nothing" }, "mutations": [apply("Object{}")] }),
+            vec![json!({})],
+        )
+        .bound(json!({ "matchResources": { "objectSelector": { "matchLabels": { LABEL: "of-no-object" } } } })),
+        // With the last of the parameters, all are known.
+        row(
+            "last.patch.test",
+            json!({
+                "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" },
+                "mutations": [apply("Object{metadata: Object.metadata{labels: {'last': 'yes'}}}")],
+            }),
+            vec![json!({})],
+        )
+        .bound(json!({ "paramRef": { "name": "third-limits", "parameterNotFoundAction": "Deny" } })),
     ]
 }
 

@@ -9,7 +9,10 @@
 
 use serde_json::{Value, json};
 
-use super::Row;
+use super::{LABEL, Row};
+
+/// The message of the last policy.
+pub(super) const IN_FORCE: &str = "all policies are in force";
 
 /// An expression that cannot be evaluated.
 const FAILING: &str = "object.spec.absent.deeper == 1";
@@ -59,6 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
         errors(),
         parameters(),
         libraries(),
+        last(),
     ]
     .into_iter()
     .flatten()
@@ -341,13 +345,13 @@ fn errors() -> Vec<Row> {
         ),
         row(
             "bad-message.outcomes.test",
-            json!({ "validations": [{ "expression": "false", "messageExpression": "object.absent", "message": "instead" }, { "expression": "1 == 2 " }] }),
+            json!({ "validations": [{ "expression": "false", "messageExpression": "string(object.absent)", "message": "instead" }, { "expression": "1 == 2 " }] }),
             json!({}),
             vec![json!({})],
         ),
         row(
             "annotations.outcomes.test",
-            json!({ "validations": [], "auditAnnotations": [{ "key": "names", "valueExpression": "'x ' + object.metadata.name" }, { "key": "bad", "valueExpression": "object.absent" }] }),
+            json!({ "validations": [], "auditAnnotations": [{ "key": "names", "valueExpression": "'x ' + object.metadata.name" }, { "key": "bad", "valueExpression": "string(object.absent)" }] }),
             json!({}),
             vec![json!({})],
         ),
@@ -406,6 +410,13 @@ fn parameters() -> Vec<Row> {
             "unknown-kind.params.test",
             json!({ "paramKind": { "apiVersion": "absent.example.com/v1", "kind": "Nothing" }, "validations": [{ "expression": "true" }] }),
             named("x", "Allow"),
+            vec![json!({})],
+        ),
+        // A fault of the policy rejects also what no binding selects.
+        row(
+            "unknown-kind-unbound.params.test",
+            json!({ "paramKind": { "apiVersion": "absent.example.com/v1", "kind": "Nothing" }, "validations": [{ "expression": "true" }] }),
+            json!({ "matchResources": { "objectSelector": { "matchLabels": { LABEL: "of-no-object" } } } }),
             vec![json!({})],
         ),
         row(
@@ -491,6 +502,19 @@ fn libraries() -> Vec<Row> {
             json!({}),
             vec![labels(json!({ "x/a": "y" })), labels(json!({ "x/a": "z" }))],
         ),
-        simple("last.libraries.test", "false", vec![json!({})]),
     ]
+}
+
+/// The policy that is awaited before requests are compared.
+fn last() -> Vec<Row> {
+    // With the last of the parameters, all are known.
+    vec![row(
+        "last.test",
+        json!({
+            "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" },
+            "validations": [{ "expression": "params.metadata.name != 'third-limits'", "message": IN_FORCE }],
+        }),
+        json!({ "paramRef": { "name": "third-limits", "parameterNotFoundAction": "Deny" } }),
+        vec![json!({})],
+    )]
 }
