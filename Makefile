@@ -40,6 +40,7 @@ OTHER_KUBECTL := $(if $(filter 1.34.4,$(KUBERNETES_VERSION)),1.37.2,1.34.4)
 .PHONY: neighbour-binaries
 neighbour-binaries: ## Builds programs that evict pods, for the tests, once per machine
 	@tests/cluster/build.sh descheduler >/dev/null
+	@tests/cluster/build.sh prometheus >/dev/null
 	@tests/cluster/build.sh kubectl $(OTHER_KUBECTL) >/dev/null
 
 .PHONY: peer-binaries

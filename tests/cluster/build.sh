@@ -7,10 +7,11 @@
 #   build.sh etcd                   only etcd, etcdctl and etcdutl, for tests of the storage
 #   build.sh kubectl VERSION        only kubectl of a Kubernetes release
 #   build.sh descheduler            only the descheduler
+#   build.sh prometheus             only Prometheus and promtool
 #
 #   DRYDOCK_CACHE   where builds are kept (default: ${XDG_CACHE_HOME:-~/.cache}/drydock)
 #
-# Each family (etcd, kwok, one Kubernetes release, sample-apiserver, descheduler) is a Go module of its own beside this script, since
+# Each family (etcd, kwok, one Kubernetes release, sample-apiserver, descheduler, Prometheus) is a Go module of its own beside this script, since
 # their requirements conflict, with its own folder in the cache, so that an interrupted run keeps
 # what it finished. A folder's name ends in a hash of everything that determines its contents.
 set -euo pipefail
@@ -20,12 +21,13 @@ cache=${DRYDOCK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/drydock}/cluster
 version=${1:-${DRYDOCK_KUBERNETES_VERSION:-1.37.2}}
 only=
 case $version in
-  sample-apiserver | etcd | descheduler) only=$version ;;
+  sample-apiserver | etcd | descheduler | prometheus) only=$version ;;
   kubectl) only=kubectl version=${2:?the Kubernetes release} ;;
 esac
 version=${version#v}
 sample_version=0.37.2
 descheduler_version=0.36.0
+prometheus_version=3.16.0
 say() { printf 'cluster: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
@@ -69,7 +71,7 @@ build() {
   leftovers+=("$work")
 
   say "$name: fetching its Go modules"
-  packages=$(cd "$module" && go list -mod=readonly -deps "$@" 2>"$work/.list.log" | wc -l) \
+  packages=$(cd "$module" && go list "${build_flags[@]}" -deps "$@" 2>"$work/.list.log" | wc -l) \
     || { tail -n 5 "$work/.list.log" >&2; fail "$name: a Go module could not be fetched from $(go env GOPROXY) (see above)"; }
 
   say "$name: building once into $folder ($estimate on 2 cores with a cold Go cache)"
@@ -127,6 +129,13 @@ fi
 if [ "$only" = descheduler ]; then
   only "$cache/descheduler-$descheduler_version-$(key "$here/descheduler" "")" \
     "$here/descheduler" "" "3 minutes" sigs.k8s.io/descheduler/cmd/descheduler
+fi
+
+if [ "$only" = prometheus ]; then
+  # Without the clients of cloud providers, which find targets.
+  build_flags+=(-tags=remove_all_sd)
+  only "$cache/prometheus-$prometheus_version-$(key "$here/prometheus" "")" "$here/prometheus" "" "3 minutes" \
+    github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool
 fi
 
 etcd="$cache/etcd-3.7.3-$(key "$here/etcd" "")"

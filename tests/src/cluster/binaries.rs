@@ -102,6 +102,17 @@ pub async fn descheduler() -> Result<PathBuf> {
     Ok(folder.join("descheduler"))
 }
 
+/// The folder of `prometheus` and `promtool`, built if this machine has none.
+///
+/// # Errors
+/// The build failed; the script's message is on standard error.
+pub async fn prometheus() -> Result<PathBuf> {
+    let script = repository().join("tests/cluster/build.sh");
+    built_by(&script, &["prometheus"])
+        .await
+        .context("build Prometheus")
+}
+
 /// The folder with `drydock-apiserver`, `drydock-controller` and `kubectl-drydock`: `DRYDOCK_BIN_DIR`, or a fresh build by cargo.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ use crate::clients::{Protocol, RawClient, eventually};
 pub const NAMESPACE: &str = "drydock-system";
 
 /// The name in the serving certificate, which the aggregator verifies.
-pub(super) const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
+pub const SERVER_NAME: &str = "drydock-apiserver.drydock-system.svc";
 
 /// The name in the serving certificate of the controller, which kube-apiserver verifies when it calls the eviction bridge.
 const CONTROLLER_NAME: &str = "drydock-controller.drydock-system.svc";

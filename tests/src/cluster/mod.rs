@@ -26,10 +26,12 @@ mod sample_apiserver;
 mod server;
 
 pub use self::balancer::balance;
-pub use self::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION, descheduler, kubectl, own as own_binaries};
+pub use self::binaries::{
+    Binaries, DEFAULT_KUBERNETES_VERSION, descheduler, kubectl, own as own_binaries, prometheus,
+};
 pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
 pub use self::detached::end_detached;
-pub use self::drydock::{Drydock, NAMESPACE, Part, Road};
+pub use self::drydock::{Drydock, NAMESPACE, Part, Road, SERVER_NAME};
 pub use self::etcd::Etcd;
 pub use self::etcd_members::EtcdMembers;
 pub use self::folder::Folder;
