@@ -338,14 +338,16 @@ async fn reviews_are_those_of_a_custom_resource() -> Result<()> {
             let ours = reviewer.taken(path);
             pair.oracle.send(&call).await?;
             let oracle = reviewer.taken(path);
-            let ours: Vec<_> = ours
-                .iter()
-                .map(|review| comparable(review, OURS))
-                .collect::<Result<_>>()?;
-            let oracle: Vec<_> = oracle
-                .iter()
-                .map(|review| comparable(review, GROUP))
-                .collect::<Result<_>>()?;
+            // The objects of a collection are deleted at the same time.
+            let sorted = |reviews: &[Value], group| -> Result<Vec<String>> {
+                let compared = reviews.iter().map(|review| comparable(review, group));
+                let mut texts: Vec<String> = compared
+                    .map(|review| Ok(review?.to_string()))
+                    .collect::<Result<_>>()?;
+                texts.sort();
+                Ok(texts)
+            };
+            let (ours, oracle) = (sorted(&ours, OURS)?, sorted(&oracle, GROUP)?);
             if ours != oracle {
                 failures.push(format!(
                     "{case}, {step}:\nours   {}\noracle {}",
