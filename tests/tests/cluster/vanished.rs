@@ -132,7 +132,7 @@ impl MidDrain {
     /// Waits for an Event with this reason about an object with this name.
     async fn told(&self, name: &str, reason: &str) -> Result<()> {
         let selector = format!("involvedObject.name={name},reason={reason}");
-        eventually(&format!("the event {reason}"), PATIENCE, async || {
+        eventually(&format!("the event {reason}"), PATIENCE * 2, async || {
             let arguments = ["get", "events", "-A", "--field-selector", &selector, "-o", "name"];
             let events = self.kubectl.ok(&arguments).await?;
             Ok((!events.trim().is_empty()).then_some(()))
