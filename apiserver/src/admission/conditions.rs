@@ -33,15 +33,18 @@ pub trait Conditions: Send + Sync {
     ) -> BoxFuture<'a, Verdict>;
 }
 
-/// Evaluates nothing: the failure policy of each webhook with conditions decides.
-pub struct Unevaluated;
+/// For tests without policies. Evaluates nothing: the failure policy of each webhook with conditions decides.
+#[cfg(test)]
+pub(crate) struct Unevaluated;
 
+#[cfg(test)]
 impl ConditionCompiler for Unevaluated {
     fn compile(&self, _: &[MatchCondition]) -> Box<dyn Conditions> {
         Box::new(Self)
     }
 }
 
+#[cfg(test)]
 impl Conditions for Unevaluated {
     fn evaluate<'a>(&'a self, _: &'a Attributes<'_>, _: &'a Endpoint) -> BoxFuture<'a, Verdict> {
         let text = "this server cannot evaluate matchConditions";
