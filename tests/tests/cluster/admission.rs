@@ -170,7 +170,7 @@ fn calls(namespace: &str, case: &str, first: usize) -> Vec<(&'static str, Call)>
                 Method::PATCH,
                 item(first),
                 MERGE_PATCH,
-                &json!({ "metadata": { "labels": { "kept": "no" } } }),
+                &json!({ "metadata": { "labels": { "kept": "no", LABEL: null } } }),
             ),
         ),
         (
@@ -307,13 +307,12 @@ fn comparable(review: &Value, group: &str) -> Result<Value> {
                 *value = member.into();
             }
         }
-        for entry in metadata
-            .get_mut("managedFields")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            entry["time"] = Value::Null;
+        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+            for entry in entries.iter_mut() {
+                entry["time"] = Value::Null;
+            }
+            // They are in the order of their times, to the second, which may differ between the two servers.
+            entries.sort_by_key(Value::to_string);
         }
     }
     Ok(serde_json::from_str(&review.to_string().replace(group, "GROUP"))?)
