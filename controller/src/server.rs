@@ -29,6 +29,7 @@ use crate::endpoints::Endpoints;
 use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
 use crate::evictionrequest::broker::Broker;
+use crate::evictionrequest::gone_pods::GonePods;
 use crate::health::Health;
 use crate::leader::{Election, LeadershipEnd};
 use crate::lease_fence::LeaseFence;
@@ -351,7 +352,8 @@ impl Controllers {
 
         let queue = new_queue(context, "evictionrequests");
         let broker = Arc::<Broker>::default();
-        evictionrequest::add_handlers(informers, stores, &queue, &broker);
+        let gone_pods = Arc::<GonePods>::default();
+        evictionrequest::add_handlers(informers, stores, &queue, &broker, &gone_pods);
         let controller = evictionrequest::Controller::new(
             Arc::clone(context),
             Arc::clone(&rules),
@@ -361,6 +363,7 @@ impl Controllers {
             },
             Arc::clone(&queue),
             broker,
+            gone_pods,
         );
         let requests = workers(REQUEST_WORKERS, queue, controller, |controller, key| async move {
             controller.reconcile(key).await

@@ -13,6 +13,7 @@ pub mod blocked;
 pub mod broker;
 pub mod budget;
 pub mod decide;
+pub mod gone_pods;
 pub mod interceptors;
 pub mod observe;
 pub mod reason;
@@ -43,6 +44,7 @@ use act::{EvictionOutcome, RequestWriter};
 use blocked::{Blocked, Hold};
 use broker::{Admission, Broker, Settlement};
 use decide::{Decision, Step, decide};
+use gone_pods::GonePods;
 use observe::{ObservedRequest, Observer, budget_of, selector_of, selects};
 use reason::Reason;
 use snapshot::{Attempt, Snapshot, Target};
@@ -99,7 +101,7 @@ enum Taken {
 }
 
 impl Controller {
-    /// A controller. It queues requests that the broker wakes.
+    /// A controller. It queues requests that the broker wakes. [`add_handlers`] fills `gone_pods`.
     #[must_use]
     pub fn new(
         context: Arc<Context>,
@@ -107,9 +109,10 @@ impl Controller {
         options: Options,
         queue: Arc<WorkQueue<ObjectKey>>,
         broker: Arc<Broker>,
+        gone_pods: Arc<GonePods>,
     ) -> Self {
         Self {
-            observer: Observer::new(Arc::clone(&context), rules, options.allowed),
+            observer: Observer::new(Arc::clone(&context), rules, options.allowed, gone_pods),
             writer: RequestWriter::new(Arc::clone(&context)),
             context,
             default_ttl: options.default_ttl,
@@ -381,6 +384,7 @@ pub fn add_handlers(
     stores: &Stores,
     queue: &Arc<WorkQueue<ObjectKey>>,
     broker: &Arc<Broker>,
+    gone_pods: &Arc<GonePods>,
 ) {
     informers.requests.add_handler({
         let queue = Arc::clone(queue);
@@ -391,10 +395,12 @@ pub fn add_handlers(
     });
     informers.pods.add_handler({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
+        let gone_pods = Arc::clone(gone_pods);
         move |change: &Change<Pod>| {
             // The name of a request is the UID of its pod.
             for pod in change.states() {
                 if requests.get(pod.namespace(), pod.uid()).is_some() {
+                    gone_pods.observe(change);
                     queue.add((pod.namespace().to_owned(), pod.uid().to_owned()));
                 }
             }

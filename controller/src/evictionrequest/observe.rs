@@ -11,6 +11,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 
 use super::budget::Budget;
+use super::gone_pods::GonePods;
 use super::interceptors::{self, InterceptorOrder};
 use super::snapshot::{EvictionExemption, NoOrder, PodDeletion, Request, Target, TargetPod};
 use super::status;
@@ -43,6 +44,7 @@ pub struct Observer {
     rules: Arc<Rules>,
     allowed: AllowedNames,
     selectors: BudgetSelectors,
+    gone_pods: Arc<GonePods>,
     /// Labels of requests that their pods do not have and that this program may not remove. Losing them costs a call.
     foreign_labels: Mutex<HashMap<ObjectKey, BTreeSet<String>>>,
 }
@@ -50,12 +52,18 @@ pub struct Observer {
 impl Observer {
     /// An observer. `allowed` contains the reserved names that interceptors may have.
     #[must_use]
-    pub fn new(context: Arc<Context>, rules: Arc<Rules>, allowed: AllowedNames) -> Self {
+    pub fn new(
+        context: Arc<Context>,
+        rules: Arc<Rules>,
+        allowed: AllowedNames,
+        gone_pods: Arc<GonePods>,
+    ) -> Self {
         Self {
             context,
             rules,
             allowed,
             selectors: BudgetSelectors::default(),
+            gone_pods,
             foreign_labels: Mutex::default(),
         }
     }
@@ -82,6 +90,7 @@ impl Observer {
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
         let pod = match self.context.stores.pods.get(namespace, &reference.name) {
             Some(pod) if pod.uid() == reference.uid => Some(pod),
+            known if self.gone_pods.contains(&reference.uid) => known,
             _ if reference.name.is_empty() => None,
             // The store may not contain a new pod yet, and finishing the request cannot be undone.
             _ => {

@@ -16,6 +16,7 @@ mod holds;
 /// A controller with one request and its pod, and an API that stores the request as the server does.
 struct Scenario {
     controller: Controller,
+    gone_pods: Arc<GonePods>,
     received: Received,
     stored: Arc<Mutex<Value>>,
     clock: Arc<ManualClock>,
@@ -152,8 +153,17 @@ impl Scenario {
             ..Options::default()
         };
         let queue = WorkQueue::new(Arc::clone(&context.clock), context.metrics.queue("test"));
+        let gone_pods = Arc::<GonePods>::default();
         Self {
-            controller: Controller::new(context, Arc::default(), options, Arc::new(queue), Arc::default()),
+            controller: Controller::new(
+                context,
+                Arc::default(),
+                options,
+                Arc::new(queue),
+                Arc::default(),
+                Arc::clone(&gone_pods),
+            ),
+            gone_pods,
             received,
             stored,
             clock,
@@ -175,7 +185,14 @@ impl Scenario {
             ..Options::default()
         };
         let queue = Arc::clone(&self.controller.queue);
-        self.controller = Controller::new(context, Arc::default(), options, queue, Arc::default());
+        self.controller = Controller::new(
+            context,
+            Arc::default(),
+            options,
+            queue,
+            Arc::default(),
+            Arc::default(),
+        );
         self
     }
 
@@ -411,6 +428,17 @@ async fn conflict_means_that_the_pod_is_gone_when_it_was_replaced() {
         let attempts = &scenario.stored()["status"]["podEvictionStatus"];
         assert_eq!(attempts["failedAPIEvictionCounter"], 0);
     }
+}
+
+#[tokio::test]
+async fn pod_that_the_watch_reported_as_deleted_is_not_looked_up() {
+    let scenario = Scenario::new(&evicting(), Vec::new(), Vec::new(), accepted());
+    let old = Some(Arc::new(pod()));
+    scenario.gone_pods.observe(&Change { old, new: None });
+    scenario.reconcile().await;
+    assert_eq!(scenario.calls(), ["PATCH status"]);
+    let condition = &scenario.stored()["status"]["conditions"][0];
+    assert_eq!(condition["type"], "Evicted");
 }
 
 #[tokio::test]

@@ -19,7 +19,8 @@ use std::time::Duration;
 use drydock_proto::kinds::nodemaintenance::{
     COMPLETION_FINALIZER, NodeMaintenance, NodeMaintenanceStatus, Stage,
 };
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::Api;
@@ -500,11 +501,16 @@ fn find_maintenance<'a>(observed: &'a ObservedCluster, name: &str) -> Option<&'a
 
 /// Awaits the calls, [`CONCURRENT_CALLS`] at a time.
 async fn run_concurrently<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let calls: Vec<F> = calls.collect();
-    stream::iter(calls)
-        .buffer_unordered(CONCURRENT_CALLS)
-        .collect()
-        .await
+    let mut ended = Vec::new();
+    let mut running = FuturesUnordered::new();
+    for call in calls {
+        if running.len() >= CONCURRENT_CALLS {
+            ended.extend(running.next().await);
+        }
+        running.push(call);
+    }
+    ended.extend(running.collect::<Vec<_>>().await);
+    ended
 }
 
 #[cfg(test)]

@@ -20,7 +20,14 @@ fn with_drydock(
     };
     let context = fixtures::context(context.stores.clone(), clients, &scenario.clock);
     let queue = Arc::clone(&scenario.controller.queue);
-    let controller = Controller::new(context, Arc::default(), Options::default(), queue, Arc::default());
+    let controller = Controller::new(
+        context,
+        Arc::default(),
+        Options::default(),
+        queue,
+        Arc::default(),
+        Arc::default(),
+    );
     (controller, received)
 }
 
@@ -194,7 +201,14 @@ async fn times_in_objects_are_those_of_the_server() {
         });
         let queue = Arc::clone(&scenario.controller.queue);
         let options = Options::default();
-        let controller = Controller::new(context, Arc::default(), options, queue, Arc::default());
+        let controller = Controller::new(
+            context,
+            Arc::default(),
+            options,
+            queue,
+            Arc::default(),
+            Arc::default(),
+        );
         // As the watches do, which begin before anything is written.
         let requests: kube::Api<EvictionRequest> = kube::Api::namespaced(client, "shop");
         requests.get("uid-1").await.unwrap();

@@ -107,7 +107,14 @@ async fn freed_place_costs_few_evictions() {
     let context = context(world.stores.clone(), clients, &clock);
     let queue = WorkQueue::new(Arc::clone(&context.clock), context.metrics.queue("test"));
     let options = Options::default();
-    let controller = Controller::new(context, Arc::default(), options, Arc::new(queue), Arc::default());
+    let controller = Controller::new(
+        context,
+        Arc::default(),
+        options,
+        Arc::new(queue),
+        Arc::default(),
+        Arc::default(),
+    );
     for number in 0..PODS {
         controller.queue.add(("shop".to_owned(), format!("uid-{number}")));
     }
