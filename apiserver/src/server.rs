@@ -328,8 +328,8 @@ impl Base {
         )));
 
         let caches: Vec<_> = stores.iter().map(|store| store.cache.clone()).collect();
-        let checks = encryption.checks(config.reload_encryption);
-        let (health, filled) = self.health(&store, &host, &access.admission, checks);
+        let of_encryption = encryption.check(config.reload_encryption);
+        let (health, filled) = self.health(&store, &host, &access.admission, of_encryption);
         let mut tasks = JoinSet::new();
         if config.reload_encryption {
             tasks.spawn(encryption.follow_file(self.stages.stopped().clone()));
@@ -481,11 +481,11 @@ impl Base {
         store: &S,
         host: &Arc<dyn Host>,
         admission: &Arc<admission::Chain>,
-        of_encryption: Vec<(String, Probe)>,
+        of_encryption: Option<(&'static str, Probe)>,
     ) -> (Health, Mark) {
         let mut health = HealthBuilder::new();
         let filled = health.post_start_hook("start-watch-caches");
-        for (name, probe) in of_encryption {
+        if let Some((name, probe)) = of_encryption {
             health = health.check(name, Scope::All, probe);
         }
         let (ready, store) = (store.clone(), store.clone());

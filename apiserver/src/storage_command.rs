@@ -10,7 +10,7 @@ use std::time::Duration;
 use drydock_storage::clock::{Clock as _, SystemClock};
 use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
 use drydock_storage::rocks::{self, MaintenanceError, OpenError, Progress, RocksStore};
-use drydock_storage::{At, Key, KeyRange, Options, Outcome, Page, Store, StoreError, Transaction};
+use drydock_storage::{At, Key, KeyRange, Options, Outcome, Page, Removable, Store, StoreError, Transaction};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
@@ -50,7 +50,18 @@ pub enum CommandError {
     },
     /// The store refused a write.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
+    /// An object is sealed, and its key is not at hand: nothing says that it is damaged.
+    #[error(
+        "{key} is sealed and does not open: {reason}. That is no damage. Give --encryption-provider-config with its key; \
+         docs/encryption.md says what to do if the key is lost"
+    )]
+    Sealed {
+        /// The object.
+        key: String,
+        /// Why it does not open.
+        reason: String,
+    },
     /// Verification found damaged values.
     #[error("{count} stored values are damaged: they are named in the report")]
     Damaged {
@@ -63,6 +74,15 @@ pub enum CommandError {
     /// The work panicked.
     #[error("the command panicked")]
     Panicked(#[source] tokio::task::JoinError),
+}
+
+impl From<StoreError> for CommandError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Sealed { key, reason } => Self::Sealed { key, reason },
+            error => Self::Store(error),
+        }
+    }
 }
 
 /// Runs a command and prints its report.
@@ -162,7 +182,8 @@ async fn execute_on_etcd(
         }
         StorageCommand::RemoveDamaged { key, .. } => {
             let parsed = Key::parse(key).map_err(StoreError::from)?;
-            match EtcdStore::open(options).await?.0.remove_damaged(&parsed).await? {
+            let store = EtcdStore::open(options).await?.0;
+            match store.remove_damaged(&parsed, Removable::Damaged).await? {
                 Outcome::Committed { revision } => print(&Removed {
                     removed: key,
                     revision: revision.0,
@@ -191,7 +212,8 @@ struct Removed<'a> {
 
 fn remove_damaged<'a>(store: &RocksStore, key: &'a str) -> Result<Removed<'a>, CommandError> {
     let parsed = Key::parse(key).map_err(StoreError::from)?;
-    match tokio::runtime::Handle::current().block_on(store.remove_damaged(&parsed))? {
+    let removal = store.remove_damaged(&parsed, Removable::Damaged);
+    match tokio::runtime::Handle::current().block_on(removal)? {
         Outcome::Committed { revision } => Ok(Removed {
             removed: key,
             revision: revision.0,
@@ -320,9 +342,9 @@ mod tests {
     impl Seal for Damaging {
         fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
             if self.0.swap(false, Ordering::Relaxed)
-                && let Some(last) = plain.last_mut()
+                && let Some(first) = plain.first_mut()
             {
-                *last ^= 1;
+                *first ^= 1;
             }
             Unsealed.seal(key, plain)
         }

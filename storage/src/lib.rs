@@ -25,6 +25,6 @@ pub use key::{Key, KeyError, KeyRange, MAX_KEY_BYTES};
 pub use options::{Durability, FreeSpace, MeasureDisk, Options};
 pub use revision::Revision;
 pub use store::{
-    At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Growth, Health, Outcome, Page, Scan, Signal,
-    Store, Transaction, Unread, Value, Write,
+    At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Growth, Health, Outcome, Page, Removable,
+    Scan, Signal, Store, Transaction, Unread, Value, Write,
 };

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::sync::lock;
 use crate::{
     At, Damaged, Entry, Event, EventKind, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page,
-    Revision, Scan, Signal, Store, StoreError, Transaction, Unread, Value,
+    Removable, Revision, Scan, Signal, Store, StoreError, Transaction, Unread, Value,
 };
 
 /// A store without persistence. Clones share it.
@@ -296,7 +296,7 @@ impl Store for MemoryStore {
         self.shared.open()?.scan(range, at, &page)
     }
 
-    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+    async fn remove_damaged(&self, key: &Key, _: Removable) -> Result<Outcome, StoreError> {
         let outcome = self.shared.open()?.remove_damaged(key);
         self.shared.tick();
         outcome
@@ -450,10 +450,13 @@ mod tests {
         );
 
         for other in ["two", "three"] {
-            let result = store.remove_damaged(&key(other)).await;
+            let result = store.remove_damaged(&key(other), Removable::Damaged).await;
             assert!(matches!(result, Err(StoreError::NotDamaged)), "{result:?}");
         }
-        store.remove_damaged(&key("one")).await.unwrap();
+        store
+            .remove_damaged(&key("one"), Removable::Damaged)
+            .await
+            .unwrap();
         assert_eq!(store.get(&key("one")).await.unwrap().entry, None);
         let mut events = store.watch(&range, Revision(4)).await.unwrap();
         let Some(Signal::Change(event)) = events.next().await else {

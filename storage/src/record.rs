@@ -3,7 +3,8 @@
 //! A record is an envelope byte and a protobuf message in two parts that protobuf merges. The *body* (the value, compressed
 //! and sealed, with its checksum) is encoded in the task of the request. The *place* (revisions and time, with a checksum of
 //! its own) is appended by the commit thread, which alone knows it. Checksums cover the value from the task that wrote it to
-//! the one that reads it.
+//! the one that reads it. The checksum of a sealed value is sealed with it; that of what is stored is not, so that damage is
+//! told from a missing or wrong key.
 
 use std::sync::{Arc, RwLock};
 
@@ -58,7 +59,7 @@ pub(crate) enum RecordError {
 
 impl RecordError {
     /// Whether the record is damaged, rather than sealed with a key that is not available. What is sealed is compared with
-    /// its checksum before it is opened.
+    /// its checksum before it is opened, so what opens to something else than was written was opened with another key.
     pub(crate) fn is_damage(&self) -> bool {
         !matches!(self, Self::Seal(_))
     }
@@ -237,7 +238,9 @@ impl Records {
 
     fn state_record(&self, key: &Key, value: &Value) -> Result<StateRecord, RecordError> {
         let (codec, compressed) = compress(&value.bytes);
-        let sealed = self.sealed(key, compressed)?;
+        let crc = content_crc(key, value);
+        let sealed = self.sealed(key, compressed, &[crc])?;
+        let is_sealed = !sealed.key_id.is_empty();
         let record = StateRecord {
             form: value.form.as_ref().to_owned(),
             splice_offset: value.splice_offset,
@@ -245,7 +248,8 @@ impl Records {
             sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
             plain_length: length(&value.bytes),
-            content_crc: content_crc(key, value),
+            content_crc: if is_sealed { 0 } else { crc },
+            has_sealed_content_crc: is_sealed,
             payload: sealed.bytes.into(),
             ..StateRecord::default()
         };
@@ -273,14 +277,24 @@ impl Records {
             plain.extend_from_slice(&value.bytes);
         }
         let (codec, compressed) = compress(&plain);
-        let sealed = self.sealed(key, compressed)?;
+        let sides = [old, new].map(|value| value.map(|value| side(key, value)));
+        let crcs: Vec<_> = sides.iter().flatten().map(|side| side.content_crc).collect();
+        let sealed = self.sealed(key, compressed, &crcs)?;
+        let is_sealed = !sealed.key_id.is_empty();
+        let [old, new] = sides.map(|side| {
+            side.map(|side| Side {
+                content_crc: if is_sealed { 0 } else { side.content_crc },
+                ..side
+            })
+        });
         let record = HistoryRecord {
             key: key.as_str().to_owned(),
             codec: codec.into(),
             sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
-            old: old.map(|value| side(key, value)),
-            new: new.map(|value| side(key, value)),
+            has_sealed_content_crc: is_sealed,
+            old,
+            new,
             payload: sealed.bytes.into(),
             ..HistoryRecord::default()
         };
@@ -292,16 +306,26 @@ impl Records {
         let record = stored.record;
         let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
         let expected = usize::try_from(record.plain_length).map_err(|_| RecordError::Length)?;
-        let opened = self.open(key, &record.seal_key_id, record.sealed_crc, record.payload)?;
-        let value = Value {
-            bytes: decompress(codec, opened, expected)?.into(),
-            form: self.form(&record.form),
-            splice_offset: record.splice_offset,
+        let is_sealed = !record.seal_key_id.is_empty();
+        let mut opened = self.open(key, &record.seal_key_id, record.sealed_crc, record.payload)?;
+        let checked = || {
+            let crc = if record.has_sealed_content_crc {
+                let [crc] = split_crcs(&mut opened)?;
+                crc
+            } else {
+                record.content_crc
+            };
+            let value = Value {
+                bytes: decompress(codec, opened, expected)?.into(),
+                form: self.form(&record.form),
+                splice_offset: record.splice_offset,
+            };
+            if content_crc(key, &value) != crc {
+                return Err(RecordError::Content);
+            }
+            Ok(value)
         };
-        if content_crc(key, &value) != record.content_crc {
-            return Err(RecordError::Content);
-        }
-        Ok(value)
+        of_opened(is_sealed, checked())
     }
 
     /// Decodes and checks the value of a state record without a place, from a store that has the revisions elsewhere.
@@ -338,11 +362,21 @@ impl Records {
             usize::try_from(length).unwrap_or(usize::MAX)
         });
         let [old_length, new_length] = lengths;
-        let opened = self.open(&key, &record.seal_key_id, record.sealed_crc, record.payload)?;
-        let mut plain = Bytes::from(decompress(codec, opened, old_length.saturating_add(new_length))?);
-        let new_bytes = plain.split_off(old_length);
-        let old = self.opened_side(&key, record.old, plain)?;
-        let new = self.opened_side(&key, record.new, new_bytes)?;
+        let is_sealed = !record.seal_key_id.is_empty();
+        let mut opened = self.open(&key, &record.seal_key_id, record.sealed_crc, record.payload)?;
+        let checked = || {
+            let sides = (record.old, record.new);
+            let (old, new) = if record.has_sealed_content_crc {
+                sealed_sides(sides, &mut opened)?
+            } else {
+                sides
+            };
+            let mut plain = Bytes::from(decompress(codec, opened, old_length.saturating_add(new_length))?);
+            let new_bytes = plain.split_off(old_length);
+            let old = self.opened_side(&key, old, plain)?;
+            Ok((old, self.opened_side(&key, new, new_bytes)?))
+        };
+        let (old, new) = of_opened(is_sealed, checked())?;
         Ok(Event {
             revision: committed.revision,
             key,
@@ -360,15 +394,22 @@ impl Records {
         })
     }
 
-    /// Seals a payload. Nothing needs no key: a value that does not open can be removed without one.
-    fn sealed(&self, key: &Key, plain: Vec<u8>) -> Result<Sealed, RecordError> {
+    /// Seals a payload with the checksums of its values; what is not sealed is the payload alone. Nothing needs no key: a
+    /// value that does not open can be removed without one.
+    fn sealed(&self, key: &Key, mut plain: Vec<u8>, crcs: &[u32]) -> Result<Sealed, RecordError> {
         if plain.is_empty() {
             return Ok(Sealed {
                 key_id: String::new(),
                 bytes: plain,
             });
         }
-        Ok(self.seal.seal(key.as_str(), plain)?)
+        let length = plain.len();
+        plain.extend(crcs.iter().flat_map(|crc| crc.to_le_bytes()));
+        let mut sealed = self.seal.seal(key.as_str(), plain)?;
+        if sealed.key_id.is_empty() {
+            sealed.bytes.truncate(length);
+        }
+        Ok(sealed)
     }
 
     /// Opens a payload. Damage on disk is reported before the encryption key is requested.
@@ -502,6 +543,50 @@ fn decompress(codec: Codec, bytes: Vec<u8>, expected: usize) -> Result<Vec<u8>, 
         return Err(RecordError::Length);
     }
     Ok(plain)
+}
+
+/// Takes the checksums off the end of an opened payload.
+fn split_crcs<const N: usize>(opened: &mut Vec<u8>) -> Result<[u32; N], RecordError> {
+    let at = opened.len().checked_sub(N * size_of::<u32>());
+    let bytes = opened.split_off(at.ok_or(RecordError::Length)?);
+    let mut crcs = bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|crc| u32::from_le_bytes(*crc));
+    Ok(std::array::from_fn(|_| crcs.next().unwrap_or_default()))
+}
+
+/// The sides of a change with their checksums, which are taken off the end of the opened payload.
+fn sealed_sides(
+    sides: (Option<Side>, Option<Side>),
+    opened: &mut Vec<u8>,
+) -> Result<(Option<Side>, Option<Side>), RecordError> {
+    let with = |side: Side, content_crc| Some(Side { content_crc, ..side });
+    Ok(match sides {
+        (Some(old), Some(new)) => {
+            let [old_crc, new_crc] = split_crcs(opened)?;
+            (with(old, old_crc), with(new, new_crc))
+        }
+        (Some(old), None) => {
+            let [crc] = split_crcs(opened)?;
+            (with(old, crc), None)
+        }
+        (None, Some(new)) => {
+            let [crc] = split_crcs(opened)?;
+            (None, with(new, crc))
+        }
+        (None, None) => (None, None),
+    })
+}
+
+/// What was read of an opened payload. One that was sealed is intact as it is stored: if what it opens to is not what was
+/// written, the key is another one. Not every cipher notices that itself.
+fn of_opened<T>(is_sealed: bool, read: Result<T, RecordError>) -> Result<T, RecordError> {
+    match read {
+        Err(error) if is_sealed => Err(SealError::new(format!("the key is another one: {error}")).into()),
+        read => read,
+    }
 }
 
 /// The checksum of a sealed payload; one that is not sealed is covered by the checksum of its content.
@@ -714,6 +799,101 @@ mod tests {
                 matches!(refused, RecordError::Sealed) && refused.is_damage(),
                 "{refused}"
             );
+        }
+    }
+
+    /// Contains the bytes of a checksum.
+    fn shows(record: &[u8], crc: u32) -> bool {
+        record.windows(4).any(|window| window == crc.to_le_bytes())
+    }
+
+    #[test]
+    fn a_sealed_record_shows_no_checksum_of_its_value() {
+        let (sealed, plain) = (Records::new(Arc::new(Shift)), Records::new(Arc::new(Unsealed)));
+        let (old, new) = (value("first"), value("second"));
+        let crcs = [&old, &new].map(|value| content_crc(&key(), value));
+        assert!(shows(&state(&plain, &new), crcs[1]), "the search finds it");
+        assert!(!shows(&state(&sealed, &new), crcs[1]));
+        let bodies = [(Some(&old), Some(&new)), (Some(&old), None), (None, Some(&new))];
+        for (old, new) in bodies {
+            let body = |records: &Records| records.history_body(&key(), old, new).unwrap();
+            let count = |body: &[u8]| crcs.iter().filter(|crc| shows(body, **crc)).count();
+            assert_eq!(count(&body(&plain)), [old, new].iter().flatten().count());
+            assert_eq!(count(&body(&sealed)), 0);
+        }
+        assert_eq!(sealed.entry(&key(), &state(&sealed, &new)).unwrap().value, new);
+        let bytes = updated(&sealed, &old, &new);
+        let event = sealed
+            .event(StoredChange::decode(Revision(9), &bytes).unwrap())
+            .unwrap();
+        assert_eq!((event.old.unwrap().value, event.new.unwrap().value), (old, new));
+    }
+
+    /// As binaries before wrote it.
+    #[test]
+    fn a_sealed_record_with_its_checksum_outside_is_read() {
+        let records = Records::new(Arc::new(Shift));
+        let (old, new) = (value("first"), value("second"));
+        let seal = |plain: &[u8]| Shift.seal(key().as_str(), plain.to_vec()).unwrap();
+        let sealed = seal(b"second");
+        let body = enveloped(&StateRecord {
+            form: new.form.to_string(),
+            splice_offset: new.splice_offset,
+            sealed_crc: sealed_crc(&sealed),
+            seal_key_id: sealed.key_id,
+            plain_length: 6,
+            content_crc: content_crc(&key(), &new),
+            payload: sealed.bytes.into(),
+            ..StateRecord::default()
+        });
+        let place = Place {
+            created: Revision(4),
+            modified: Revision(9),
+        };
+        let bytes = finish_state(body, &key(), place);
+        assert_eq!(records.entry(&key(), &bytes).unwrap().value, new);
+        let sealed = seal(b"firstsecond");
+        let body = enveloped(&HistoryRecord {
+            key: key().to_string(),
+            sealed_crc: sealed_crc(&sealed),
+            seal_key_id: sealed.key_id,
+            old: Some(side(&key(), &old)),
+            new: Some(side(&key(), &new)),
+            payload: sealed.bytes.into(),
+            ..HistoryRecord::default()
+        });
+        let (created, previous) = (Revision(4), Some(Revision(7)));
+        let bytes = finish_change(body, &key(), EventKind::Updated, created, previous, COMMITTED);
+        let event = records
+            .event(StoredChange::decode(Revision(9), &bytes).unwrap())
+            .unwrap();
+        assert_eq!((event.old.unwrap().value, event.new.unwrap().value), (old, new));
+    }
+
+    /// Opens to what it is given, as a cipher without integrity does with another key.
+    struct Garbling(Vec<u8>);
+
+    impl Seal for Garbling {
+        fn seal(&self, key: &str, plain: Vec<u8>) -> Result<Sealed, SealError> {
+            Shift.seal(key, plain)
+        }
+
+        fn open(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, SealError> {
+            Ok(self.0.clone())
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_opens_to_something_else_is_not_damaged(garbage in prop::collection::vec(any::<u8>(), 0..40), long in any::<bool>()) {
+            let text = if long { "abc".repeat(100) } else { "abc".to_owned() };
+            let written = Records::new(Arc::new(Shift));
+            let records = Records::new(Arc::new(Garbling(garbage)));
+            let refused = records.entry(&key(), &state(&written, &value(&text))).unwrap_err();
+            prop_assert!(!refused.is_damage(), "{}", refused);
+            let bytes = updated(&written, &value(&text), &value("x"));
+            let refused = records.event(StoredChange::decode(Revision(9), &bytes).unwrap()).unwrap_err();
+            prop_assert!(!refused.is_damage(), "{}", refused);
         }
     }
 }

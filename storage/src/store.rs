@@ -262,6 +262,15 @@ pub enum Damaged {
     SetApart,
 }
 
+/// Which values [`Store::remove_damaged`] removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removable {
+    /// Damaged ones. One that is sealed and does not open is kept: its key may come back.
+    Damaged,
+    /// Sealed ones that do not open, too: whoever asks gives their key up.
+    DamagedOrSealed,
+}
+
 /// Why a stored value cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unread {
@@ -455,8 +464,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Removes a key whose value cannot be read; no other call can. The event holds [`Value::unreadable`].
     ///
     /// # Errors
-    /// [`StoreError::NotDamaged`] for a key whose value can be read, or that is absent.
-    fn remove_damaged(&self, key: &Key) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
+    /// [`StoreError::NotDamaged`] for a key whose value can be read, or that is absent; [`StoreError::Sealed`] for one that is
+    /// sealed and does not open, unless `which` includes those.
+    fn remove_damaged(
+        &self,
+        key: &Key,
+        which: Removable,
+    ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 
     /// Delivers every change of the range with a revision of at least `first`, in order.
     ///

@@ -3,15 +3,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use drydock_storage::conformance::{Backend, put, thing as key, value};
 use drydock_storage::rocks::{self, RocksStore};
 use drydock_storage::seal::kms::plugin::{Behaviour, Plugin};
 use drydock_storage::seal::kms::{Endpoint, Kms, KmsOptions};
-use drydock_storage::seal::{CipherKind, Provider, Rule, Seal, SealMetrics, Sealer, StaticKey, StaticKeys};
+use drydock_storage::seal::{
+    self, CipherKind, Provider, Rule, Seal, SealError, SealMetrics, Sealer, StaticKey, StaticKeys,
+};
 use drydock_storage::{
-    At, Events as _, KeyRange, Options, Outcome, Page, Revision, Signal, Store, StoreError, Transaction,
+    At, Events as _, KeyRange, Options, Outcome, Page, Removable, Revision, Signal, Store, StoreError,
+    Transaction,
 };
 use tempfile::TempDir;
 use zeroize::Zeroizing;
@@ -270,5 +274,93 @@ async fn a_key_is_replaced_while_the_store_is_open() {
     // And back to no encryption.
     seal.replace(rule(vec![Provider::Identity, keys(CipherKind::AesGcm, &[new])]));
     assert!(store.is_stale(&key("one"), revision).await.unwrap());
+    store.close(GRACE).await.unwrap();
+}
+
+/// A cipher without integrity: with another key a value opens to something else. The key is its generation.
+#[derive(Default)]
+struct NoIntegrity(AtomicU64);
+
+impl NoIntegrity {
+    fn turned(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let [key, ..] = self.0.load(Ordering::Relaxed).to_le_bytes();
+        bytes.into_iter().map(|byte| byte ^ key).collect()
+    }
+}
+
+impl Seal for NoIntegrity {
+    fn seal(&self, _: &str, plain: Vec<u8>) -> Result<seal::Sealed, SealError> {
+        Ok(seal::Sealed {
+            key_id: "k8s:enc:none:v1:k:".to_owned(),
+            bytes: self.turned(plain),
+        })
+    }
+
+    fn open(&self, _: &str, _: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        Ok(self.turned(sealed))
+    }
+
+    fn has_stale(&self) -> bool {
+        true
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_key_without_integrity_is_no_damage_and_the_right_one_helps_at_once() {
+    let root = TempDir::new().unwrap();
+    let seal = Arc::new(NoIntegrity(AtomicU64::new(1)));
+    let options = |folder: &Path| Options {
+        seal: Arc::<NoIntegrity>::clone(&seal) as Arc<dyn Seal>,
+        background_work: false,
+        ..Options::for_tests(folder)
+    };
+    let folder = root.path().join("store");
+    let store = RocksStore::open(options(&folder)).unwrap().0;
+    put(&store, "one", "short").await;
+    put(&store, "two", &MARKER.repeat(20)).await;
+    store.backup(&root.path().join("backups"), 0, &|_| {}).unwrap();
+    store.close(GRACE).await.unwrap();
+    drop(store);
+
+    seal.0.store(2, Ordering::Relaxed);
+    let report = rocks::verify(&options(&folder), &|_| {}).unwrap();
+    assert_eq!((report.damaged.len(), report.damaged_history.len()), (0, 0));
+    assert_eq!(report.unopened, 4);
+    let recovered = rocks::recover(&options(&folder), true, &|_| {}).unwrap();
+    assert_eq!(recovered.fault, None);
+    let restored = root.path().join("restored");
+    let from = std::fs::read_dir(root.path().join("backups")).unwrap().next();
+    let refused = rocks::restore(&from.unwrap().unwrap().path(), &options(&restored), &|_| {}).unwrap_err();
+    assert!(
+        refused.to_string().contains("the key is another one"),
+        "{refused}"
+    );
+    let (store, opened) = RocksStore::open(options(&folder)).unwrap();
+    assert_eq!(opened.damaged, [""; 0]);
+    assert!(store.check_values().unwrap().damaged.is_empty());
+    for name in ["one", "two"] {
+        let refused = store.get(&key(name)).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Sealed { .. }), "{refused}");
+        let refused = store.remove_damaged(&key(name), Removable::Damaged).await;
+        assert!(matches!(refused, Err(StoreError::Sealed { .. })), "{refused:?}");
+    }
+    store.run_housekeeping();
+    seal.0.store(1, Ordering::Relaxed);
+    store.run_housekeeping();
+    assert_eq!(text(&store, "one").await, "short");
+    assert_eq!(text(&store, "two").await, MARKER.repeat(20));
+    // Whoever gives a key up removes what it sealed.
+    seal.0.store(2, Ordering::Relaxed);
+    store.close(GRACE).await.unwrap();
+    drop(store);
+    let store = RocksStore::open(options(&folder)).unwrap().0;
+    let removed = store
+        .remove_damaged(&key("one"), Removable::DamagedOrSealed)
+        .await;
+    assert!(matches!(removed, Ok(Outcome::Committed { .. })), "{removed:?}");
     store.close(GRACE).await.unwrap();
 }

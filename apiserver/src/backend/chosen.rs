@@ -6,8 +6,8 @@ use std::time::Duration;
 use drydock_storage::etcd::{EtcdEvents, EtcdNotice, EtcdStore};
 use drydock_storage::rocks::{RocksEvents, RocksStore};
 use drydock_storage::{
-    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store,
-    StoreError, Transaction,
+    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Removable, Revision, Scan, Signal,
+    Store, StoreError, Transaction,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::broadcast;
@@ -60,8 +60,8 @@ impl Store for ServerStore {
         of!(self, store => store.scan(range, at, page).await)
     }
 
-    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
-        of!(self, store => store.remove_damaged(key).await)
+    async fn remove_damaged(&self, key: &Key, which: Removable) -> Result<Outcome, StoreError> {
+        of!(self, store => store.remove_damaged(key, which).await)
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<ServerEvents, StoreError> {

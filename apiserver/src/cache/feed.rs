@@ -11,6 +11,7 @@ use drydock_storage::{At, Event, EventKind, Events as _, Key, Revision, Signal, 
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::class::Class;
 use super::consistency;
@@ -41,6 +42,8 @@ pub struct Feeder<S: Store> {
     pace: Option<Instant>,
     /// The cache was found to differ from the store and has not been reloaded since.
     is_wrong: bool,
+    /// Finds out whether sealed values open by now. Not in the feed: with etcd it may wait for a key service.
+    trial: Option<AbortOnDropHandle<bool>>,
     random: fastrand::Rng,
 }
 
@@ -63,6 +66,7 @@ impl<S: Store> Feeder<S> {
             paced: Vec::new(),
             pace: None,
             is_wrong: false,
+            trial: None,
             random,
         }
     }
@@ -103,6 +107,8 @@ impl<S: Store> Feeder<S> {
 
     /// Loads the whole resource and publishes it, unconnected to what was published before.
     async fn load(&mut self) -> Result<Root, StoreError> {
+        // It was about what was loaded before.
+        self.trial = None;
         let cache = Arc::clone(&self.cache);
         let interner = &mut self.interner;
         let extract = &*cache.source.extract;
@@ -241,7 +247,10 @@ impl<S: Store> Feeder<S> {
                 }
                 _ = housekeeping.tick() => {
                     self.do_housekeeping();
-                    if self.has_opened(root).await {
+                    self.begin_trial(root);
+                }
+                has_opened = Self::trial_ended(&mut self.trial) => {
+                    if has_opened {
                         tracing::info!(
                             resource = self.cache.source.resource,
                             "sealed values open again: the cache is reloaded"
@@ -387,8 +396,12 @@ impl<S: Store> Feeder<S> {
         }
     }
 
-    /// Whether a value opens by now that did not before: the store has been given its key. Tries a few at a time.
-    async fn has_opened(&mut self, root: &Root) -> bool {
+    /// Begins to find out whether a value opens by now that did not before: the store has been given its key. Tries a few at a
+    /// time.
+    fn begin_trial(&mut self, root: &Root) {
+        if self.trial.is_some() {
+            return;
+        }
         let sealed: Vec<&Key> = root
             .damaged
             .iter()
@@ -396,20 +409,34 @@ impl<S: Store> Feeder<S> {
             .map(|(key, _)| key)
             .collect();
         if sealed.is_empty() {
-            return false;
+            return;
         }
         let from = self.random.usize(..sealed.len());
-        for key in sealed
-            .iter()
-            .cycle()
-            .skip(from)
+        let tried = sealed.iter().cycle().skip(from);
+        let tried: Vec<Key> = tried
             .take(TRIED_AT_ONCE.min(sealed.len()))
-        {
-            if self.cache.source.store.get(key).await.is_ok() {
-                return true;
+            .map(|key| (*key).clone())
+            .collect();
+        let cache = Arc::clone(&self.cache);
+        self.trial = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            for key in &tried {
+                if cache.source.store.get(key).await.is_ok() {
+                    return true;
+                }
             }
-        }
-        false
+            false
+        })));
+    }
+
+    /// Waits for the end of a trial, for ever if there is none; whether a value opened. Cancel safe.
+    async fn trial_ended(trial: &mut Option<AbortOnDropHandle<bool>>) -> bool {
+        let Some(running) = trial else {
+            return std::future::pending().await;
+        };
+        let ended = running.await;
+        *trial = None;
+        // A trial that panicked found nothing; the next one tries others.
+        ended.unwrap_or(false)
     }
 
     fn wake(&mut self, classes: Vec<Arc<Class>>) {

@@ -1,14 +1,17 @@
 //! The file: `EncryptionConfiguration` of `apiserver.config.k8s.io/v1`, with the checks and texts of kube-apiserver.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use drydock_storage::seal::kms::{BadEndpoint, Endpoint, KmsOptions};
 use drydock_storage::seal::{CipherKind, StaticKey, StaticKeys};
 use serde::{Deserialize, Deserializer};
+use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::request::duration::parse_go_duration;
@@ -17,6 +20,11 @@ const API_VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
 /// The timeout of a call of a key service, unless the file has another one.
 const TIMEOUT: &str = "3s";
+/// The wildcard of everything.
+const ANYTHING: Pattern<'static> = Pattern {
+    resource: "*",
+    group: "*",
+};
 /// The most rules, and providers and keys in each: far more than anybody rotates through.
 const MOST: usize = 256;
 
@@ -42,6 +50,14 @@ pub enum ConfigurationError {
     /// Values that are not allowed, each with its path.
     #[error("{}", aggregated(.0))]
     Invalid(Vec<String>),
+    /// A rule that would never take effect.
+    #[error("resource {resource:?} is masked by earlier rule {by:?}")]
+    Masked {
+        /// Of the rule.
+        resource: String,
+        /// The wildcard before it that covers it.
+        by: String,
+    },
 }
 
 /// Several errors as Kubernetes shows them.
@@ -55,20 +71,20 @@ fn aggregated(errors: &[String]) -> String {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Configuration {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     api_version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     kind: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     resources: Vec<ResourceConfiguration>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResourceConfiguration {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     resources: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     providers: Vec<ProviderConfiguration>,
 }
 
@@ -89,14 +105,14 @@ struct Identity {}
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     keys: Vec<Key>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Key {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     name: String,
     #[serde(default, deserialize_with = "secret")]
     secret: Zeroizing<String>,
@@ -105,18 +121,75 @@ struct Key {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct KmsConfiguration {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     api_version: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     name: String,
     cachesize: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     endpoint: String,
     timeout: Option<String>,
 }
 
+/// A member that is null is as one that is not there.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Zeroizing<String>, D::Error> {
-    String::deserialize(deserializer).map(Zeroizing::new)
+    or_default::<D, String>(deserializer).map(Zeroizing::new)
+}
+
+/// As Go decodes: line breaks do not count, and neither do the last bits that belong to no byte.
+fn decode_base64(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &STANDARD,
+        GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+    );
+    let mut one_line = Zeroizing::new(String::with_capacity(text.len()));
+    one_line.extend(text.chars().filter(|char| !matches!(char, '\r' | '\n')));
+    LENIENT.decode(one_line.as_bytes()).map(Zeroizing::new).ok()
+}
+
+/// A resource of a rule, or a wildcard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pattern<'a> {
+    resource: &'a str,
+    group: &'a str,
+}
+
+impl<'a> Pattern<'a> {
+    fn parse(text: &'a str) -> Self {
+        let (resource, group) = text.split_once('.').unwrap_or((text, ""));
+        Self { resource, group }
+    }
+
+    /// The wildcards that cover it, or are it.
+    fn wildcards(self) -> [Self; 2] {
+        let any = "*";
+        [
+            Self {
+                resource: any,
+                group: self.group,
+            },
+            Self {
+                resource: any,
+                group: any,
+            },
+        ]
+    }
+}
+
+impl fmt::Display for Pattern<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.resource, self.group) {
+            ("*", "") => f.write_str("*."),
+            (resource, "") => f.write_str(resource),
+            (resource, group) => write!(f, "{resource}.{group}"),
+        }
+    }
 }
 
 /// How the values of some resources are sealed, before key services are reached.
@@ -156,12 +229,41 @@ pub(super) fn parse(content: &[u8]) -> Result<Vec<RulePlan>, ConfigurationError>
         });
     }
     let mut check = Check::default();
-    let rules = check.rules(configuration.resources);
+    let elements = check.elements(configuration.resources);
     if check.errors.is_empty() {
-        Ok(rules)
+        rules(elements)
     } else {
         Err(ConfigurationError::Invalid(check.errors))
     }
+}
+
+/// A rule for each pattern of each element. One that is named again gets the further providers for reading.
+fn rules(elements: Vec<RulePlan>) -> Result<Vec<RulePlan>, ConfigurationError> {
+    let mut rules: Vec<RulePlan> = Vec::new();
+    let position = |rules: &[RulePlan], name: &str| {
+        let is_named = |rule: &RulePlan| rule.resources.iter().any(|one| one == name);
+        rules.iter().position(is_named)
+    };
+    for element in elements {
+        for resource in &element.resources {
+            let pattern = Pattern::parse(resource);
+            let resource = pattern.to_string();
+            for by in pattern.wildcards().map(|wildcard| wildcard.to_string()) {
+                if position(&rules, &by).is_some() {
+                    return Err(ConfigurationError::Masked { resource, by });
+                }
+            }
+            let providers = element.providers.iter().cloned();
+            match position(&rules, &resource).and_then(|at| rules.get_mut(at)) {
+                Some(rule) => rule.providers.extend(providers),
+                None => rules.push(RulePlan {
+                    resources: vec![resource],
+                    providers: providers.collect(),
+                }),
+            }
+        }
+    }
+    Ok(rules)
 }
 
 /// An error of the parser without the lines around it and without what it quotes, which may be a key: of a value of the wrong
@@ -205,14 +307,14 @@ impl Check {
         count <= MOST
     }
 
-    fn rules(&mut self, configured: Vec<ResourceConfiguration>) -> Vec<RulePlan> {
+    fn elements(&mut self, configured: Vec<ResourceConfiguration>) -> Vec<RulePlan> {
         if configured.is_empty() {
             self.required("resources", "at least one resources is required");
         }
         if !self.count("resources", configured.len()) {
             return Vec::new();
         }
-        let mut rules: Vec<RulePlan> = Vec::new();
+        let mut elements = Vec::new();
         for (index, one) in configured.into_iter().enumerate() {
             let resources_path = format!("resources[{index}].resources");
             let providers_path = format!("resources[{index}].providers");
@@ -228,34 +330,12 @@ impl Check {
             for (at, provider) in one.providers.into_iter().enumerate() {
                 providers.extend(self.provider(&format!("{providers_path}[{at}]"), provider));
             }
-            for resource in one.resources {
-                self.add(&mut rules, resource, &providers);
-            }
+            elements.push(RulePlan {
+                resources: one.resources,
+                providers,
+            });
         }
-        rules
-    }
-
-    /// Adds a rule for one pattern. What an earlier wildcard covers would never take effect. A pattern that is named again
-    /// gets the further providers for reading.
-    fn add(&mut self, rules: &mut Vec<RulePlan>, resource: String, providers: &[ProviderPlan]) {
-        let names = |rule: &RulePlan, pattern: &str| rule.resources.iter().any(|one| one == pattern);
-        let group = resource.split_once('.').map_or("", |(_, group)| group);
-        let in_group = format!("*.{group}");
-        for wildcard in [in_group.as_str(), "*.*"] {
-            if resource != wildcard && rules.iter().any(|rule| names(rule, wildcard)) {
-                self.errors.push(format!(
-                    "resource {resource:?} is masked by earlier rule {wildcard:?}"
-                ));
-                return;
-            }
-        }
-        match rules.iter_mut().find(|rule| names(rule, &resource)) {
-            Some(rule) => rule.providers.extend(providers.iter().cloned()),
-            None => rules.push(RulePlan {
-                resources: vec![resource],
-                providers: providers.to_vec(),
-            }),
-        }
+        elements
     }
 
     fn resources(&mut self, path: &str, resources: &[String]) {
@@ -265,30 +345,26 @@ impl Check {
         if !self.count(path, resources.len()) {
             return;
         }
-        let shown = || format!("{resources:?}");
-        let unique: BTreeSet<_> = resources.iter().collect();
-        if unique.len() < resources.len() {
-            self.invalid(
-                path,
-                &shown(),
+        let (has_duplicates, has_overlaps) = clashes(resources);
+        for (is_so, text) in [
+            (
+                has_duplicates,
                 "the same resource cannot be specified multiple times",
-            );
-        }
-        if resources
-            .iter()
-            .any(|one| resources.iter().any(|other| overlaps(one, other)))
-        {
-            self.invalid(
-                path,
-                &shown(),
+            ),
+            (
+                has_overlaps,
                 "using overlapping resources such as 'secrets' and '*.' in the same resource list is not allowed as they \
                  will be masked",
-            );
+            ),
+        ] {
+            if is_so {
+                let shown = json!(resources).to_string();
+                self.invalid(path, &shown, text);
+            }
         }
         for (index, resource) in resources.iter().enumerate() {
-            let group = resource.split_once('.').map(|(_, group)| group);
-            let is_wildcard = resource.starts_with("*.") || resource == "*";
-            let text = if resource.chars().any(char::is_uppercase) {
+            let pattern = Pattern::parse(resource);
+            let text = if resource.to_lowercase() != *resource {
                 "resource name should not contain capital letters"
             } else if resource == "*" {
                 "use '*.' to encrypt all the resources from core API group or *.* to encrypt all resources"
@@ -300,12 +376,12 @@ impl Check {
             .contains(&resource.as_str())
             {
                 "resources which do not have REST API/s cannot be encrypted"
-            } else if group == Some("events.k8s.io") {
+            } else if pattern.group == "events.k8s.io" {
                 "'*.events.k8s.io' objects are stored using the 'events' API group in etcd. Use 'events' instead in the \
                  config file"
-            } else if group == Some("extensions") {
+            } else if pattern.group == "extensions" {
                 "'extensions' group has been removed and cannot be used for encryption"
-            } else if group == Some("*") && !is_wildcard {
+            } else if pattern.group == "*" && pattern.resource != "*" {
                 "encrypting the same resource across groups is not supported"
             } else {
                 continue;
@@ -330,26 +406,18 @@ impl Check {
             kms.is_some(),
         ];
         match given.into_iter().filter(|given| *given).count() {
-            0 => {
-                self.invalid(
-                    path,
-                    "{}",
-                    "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity",
-                );
-                return None;
-            }
+            0 => self.invalid(
+                path,
+                r#"{"AESGCM":null,"AESCBC":null,"Secretbox":null,"Identity":null,"KMS":null}"#,
+                "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity",
+            ),
             1 => {}
-            _ => {
-                self.invalid(
-                    path,
-                    "\"REDACTED\"",
-                    "more than one provider specified in a single element, should split into different list elements",
-                );
-                return None;
-            }
-        }
-        if identity.is_some() {
-            return Some(ProviderPlan::Identity);
+            // kube-apiserver shows the element, with its keys.
+            _ => self.invalid(
+                path,
+                "\"REDACTED\"",
+                "more than one provider specified in a single element, should split into different list elements",
+            ),
         }
         if let Some(kms) = kms {
             return self.kms(&format!("{path}.kms"), kms).map(ProviderPlan::Kms);
@@ -359,7 +427,10 @@ impl Check {
             (CipherKind::AesCbc, aescbc),
             (CipherKind::Secretbox, secretbox),
         ];
-        let (kind, keys) = keys.into_iter().find_map(|(kind, keys)| Some((kind, keys?)))?;
+        let keys = keys.into_iter().find_map(|(kind, keys)| Some((kind, keys?)));
+        let Some((kind, keys)) = keys else {
+            return identity.map(|Identity {}| ProviderPlan::Identity);
+        };
         let keys = self.keys(&format!("{path}.{}.keys", kind.name()), kind, keys.keys);
         Some(ProviderPlan::Static(Arc::new(StaticKeys { kind, keys })))
     }
@@ -384,7 +455,7 @@ impl Check {
                 self.required(&path, "secret is a mandatory field for a key");
                 continue;
             }
-            let Ok(secret) = STANDARD.decode(key.secret.as_bytes()).map(Zeroizing::new) else {
+            let Some(secret) = decode_base64(&key.secret) else {
                 self.invalid(&path, "\"REDACTED\"", "secrets must be base64 encoded");
                 continue;
             };
@@ -407,49 +478,19 @@ impl Check {
         let before = self.errors.len();
         let at = |field: &str| format!("{path}.{field}");
         let quoted = |text: &str| format!("{text:?}");
-        match kms.api_version.as_str() {
-            "v2" => {}
-            "v1" | "" => self.invalid(
-                &at("apiVersion"),
-                "\"v1\"",
-                "KMS v1 is deprecated and not served, use v2",
-            ),
-            other => self.invalid(
-                &at("apiVersion"),
-                &quoted(other),
-                "unsupported apiVersion apiVersion for KMS provider, only v1 and v2 are supported",
-            ),
-        }
+        let is_v1 = matches!(kms.api_version.as_str(), "v1" | "");
         if kms.name.is_empty() {
             self.required(&at("name"), "name is a mandatory field for a provider");
         }
-        if kms.name.contains(':') {
+        if !is_v1 && kms.name.contains(':') {
             let text = format!("invalid KMS provider name {}, must not contain ':'", kms.name);
             self.invalid(&at("name"), &quoted(&kms.name), &text);
         }
-        if !self.kms_names.insert(kms.name.clone()) {
+        if !self.kms_names.insert(kms.name.clone()) && !is_v1 {
             let text = format!("duplicate KMS provider name {}, names must be unique", kms.name);
             self.invalid(&at("name"), &quoted(&kms.name), &text);
         }
-        if let Some(size) = kms.cachesize {
-            self.invalid(
-                &at("cachesize"),
-                &size.to_string(),
-                "cachesize is not supported in v2",
-            );
-        }
-        let timeout = kms.timeout.unwrap_or_else(|| TIMEOUT.to_owned());
-        let nanos = parse_go_duration(&timeout)
-            .ok()
-            .and_then(|nanos| u64::try_from(nanos).ok());
-        let nanos = nanos.unwrap_or_default();
-        if nanos == 0 {
-            self.invalid(
-                &at("timeout"),
-                &quoted(&timeout),
-                "timeout should be a positive value",
-            );
-        }
+        let timeout = self.timeout(&at("timeout"), kms.timeout.as_deref().unwrap_or(TIMEOUT));
         let endpoint = if kms.endpoint.is_empty() {
             self.invalid(&at("endpoint"), "\"\"", "endpoint is a mandatory field for a kms");
             None
@@ -460,19 +501,67 @@ impl Check {
             }
             endpoint.ok()
         };
+        if let Some(size) = kms.cachesize
+            && !is_v1
+        {
+            self.invalid(
+                &at("cachesize"),
+                &size.to_string(),
+                "cachesize is not supported in v2",
+            );
+        }
+        if is_v1 {
+            self.invalid(
+                &at("apiVersion"),
+                "\"v1\"",
+                "KMSv1 is deprecated and not served. Use KMSv2 instead.",
+            );
+        } else if kms.api_version != "v2" {
+            self.invalid(
+                &at("apiVersion"),
+                &quoted(&kms.api_version),
+                "unsupported apiVersion apiVersion for KMS provider, only v1 and v2 are supported",
+            );
+        }
         if self.errors.len() > before {
             return None;
         }
         Some(KmsOptions {
             name: kms.name,
             endpoint: endpoint?,
-            timeout: Duration::from_nanos(nanos),
+            timeout: timeout?,
         })
+    }
+
+    fn timeout(&mut self, path: &str, text: &str) -> Option<Duration> {
+        let Ok(nanos) = parse_go_duration(text) else {
+            self.errors
+                .push(format!("{path}: time: invalid duration {text:?}"));
+            return None;
+        };
+        let nanos = u64::try_from(nanos).unwrap_or_default();
+        if nanos == 0 {
+            self.invalid(path, &format!("{text:?}"), "timeout should be a positive value");
+            return None;
+        }
+        Some(Duration::from_nanos(nanos))
     }
 }
 
-/// Whether `one` covers everything that `other` does, and more.
-fn overlaps(one: &str, other: &str) -> bool {
-    let group = |name: &str| name.split_once('.').map_or("", |(_, group)| group).to_owned();
-    one != other && (one == "*.*" || (one.starts_with("*.") && group(one) == group(other)))
+/// Whether patterns of one list are the same, and whether one covers another, as kube-apiserver finds out: a wildcard that is
+/// named twice does both.
+fn clashes(resources: &[String]) -> (bool, bool) {
+    let patterns: Vec<_> = resources.iter().map(|text| Pattern::parse(text)).collect();
+    let (mut has_duplicates, mut has_overlaps) = (false, false);
+    for (index, one) in patterns.iter().enumerate() {
+        for (_, other) in patterns.iter().enumerate().filter(|(at, _)| *at != index) {
+            if one == other && !has_duplicates {
+                has_duplicates = true;
+                continue;
+            }
+            let is_wildcard = one.resource == "*" || other.resource == "*";
+            has_overlaps |= *one == ANYTHING || (one.group == other.group && is_wildcard);
+        }
+    }
+    (has_duplicates, has_overlaps)
 }

@@ -5,6 +5,7 @@ mod file;
 mod fuzz;
 mod reload;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub use self::file::{ConfigurationError, check};
 use self::file::{ProviderPlan, RulePlan};
 pub use self::fuzz::{fuzz_configuration, fuzz_sealed_value};
 
+/// The name of the health check of the key services.
+const KEY_SERVICES: &str = "kms-providers";
 /// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -151,30 +154,25 @@ impl Encryption {
         }
     }
 
-    /// The health checks of the key services: one for all of them if the file is reloaded, else one for each.
-    pub(crate) fn checks(&self, is_reloaded: bool) -> Vec<(String, Probe)> {
-        let Some(configured) = &self.configured else {
-            return Vec::new();
-        };
-        if is_reloaded {
-            let sealer = Arc::clone(&configured.sealer);
-            let all = move || {
-                let troubles = sealer.key_services();
-                let troubles: Vec<_> = troubles.iter().filter_map(|kms| kms.trouble()).collect();
-                if troubles.is_empty() {
-                    Ok(())
-                } else {
-                    Err(troubles.join(", "))
-                }
-            };
-            return vec![("kms-providers".to_owned(), Box::new(all))];
+    /// The health check of the key services, if there are any, or may be with another file.
+    pub(crate) fn check(&self, is_reloaded: bool) -> Option<(&'static str, Probe)> {
+        let sealer = &self.configured.as_ref()?.sealer;
+        if !is_reloaded && sealer.key_services().is_empty() {
+            return None;
         }
-        let services = configured.sealer.key_services().into_iter().enumerate();
-        let check = |(index, kms): (usize, Arc<Kms>)| {
-            let probe: Probe = Box::new(move || kms.trouble().map_or(Ok(()), Err));
-            (format!("kms-provider-{index}"), probe)
-        };
-        services.map(check).collect()
+        let sealer = Arc::clone(sealer);
+        let probe: Probe = Box::new(move || {
+            let services = sealer.key_services();
+            let services = services.iter().enumerate();
+            let troubles =
+                services.filter_map(|(index, kms)| Some(format!("kms-provider-{index}: {}", kms.trouble()?)));
+            match troubles.collect::<Vec<_>>().as_slice() {
+                [] => Ok(()),
+                [one] => Err(one.clone()),
+                several => Err(format!("[{}]", several.join(", "))),
+            }
+        });
+        Some((KEY_SERVICES, probe))
     }
 }
 
@@ -225,22 +223,33 @@ fn rules(path: &Path, content: &Content, services: &Services) -> Result<Vec<Rule
         path: path.to_owned(),
         source,
     })?;
+    // A service may be named by several rules: its element lists several resources.
+    let mut started: BTreeMap<String, Arc<Kms>> = BTreeMap::new();
+    let mut provider = |plan: ProviderPlan| {
+        Ok(match plan {
+            ProviderPlan::Identity => Provider::Identity,
+            ProviderPlan::Static(keys) => Provider::Static(keys),
+            ProviderPlan::Kms(options) => {
+                let kms = match started.get(&options.name) {
+                    Some(kms) => Arc::clone(kms),
+                    None => start(options, services)?,
+                };
+                started.insert(kms.name().to_owned(), Arc::clone(&kms));
+                Provider::Kms(kms)
+            }
+        })
+    };
     let rule = |plan: RulePlan| {
-        let providers = plan.providers.into_iter().map(|plan| provider(plan, services));
         Ok(Rule {
             resources: plan.resources,
-            providers: providers.collect::<Result<_, EncryptionError>>()?,
+            providers: plan
+                .providers
+                .into_iter()
+                .map(&mut provider)
+                .collect::<Result<_, EncryptionError>>()?,
         })
     };
     plans.into_iter().map(rule).collect()
-}
-
-fn provider(plan: ProviderPlan, services: &Services) -> Result<Provider, EncryptionError> {
-    Ok(match plan {
-        ProviderPlan::Identity => Provider::Identity,
-        ProviderPlan::Static(keys) => Provider::Static(keys),
-        ProviderPlan::Kms(options) => Provider::Kms(start(options, services)?),
-    })
 }
 
 fn start(options: KmsOptions, services: &Services) -> Result<Arc<Kms>, EncryptionError> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use drydock_storage::seal::{Provider, Rule};
+use drydock_storage::seal::{Rule, key_services};
 use tokio_util::sync::CancellationToken;
 
 use super::{Configured, Content, Encryption, EncryptionError, read, rules};
@@ -31,7 +31,7 @@ impl Encryption {
             }
             let (outcome, now) = tokio::select! {
                 () = stopped.cancelled() => return,
-                outcome = configured.reload(&in_force) => (outcome, configured.services.clock.now_ms()),
+                outcome = configured.reload(&in_force, &stopped) => (outcome, configured.services.clock.now_ms()),
             };
             match outcome {
                 Ok(None) => refused = None,
@@ -74,15 +74,20 @@ fn chain(error: &EncryptionError) -> String {
 
 impl Configured {
     /// Puts the file into force if it differs from what is; returns its digest then.
-    async fn reload(&self, in_force: &[u8]) -> Result<Option<Vec<u8>>, EncryptionError> {
+    pub(super) async fn reload(
+        &self,
+        in_force: &[u8],
+        stopped: &CancellationToken,
+    ) -> Result<Option<Vec<u8>>, EncryptionError> {
         let (path, services, in_force) = (self.path.clone(), self.services.clone(), in_force.to_vec());
+        let stopped = stopped.clone();
         let load = move || -> Result<Option<(Content, Vec<Rule>)>, EncryptionError> {
             let content = read(&path)?;
             if content.digest == in_force {
                 return Ok(None);
             }
             let rules = rules(&path, &content, &services)?;
-            wait_until_well(&rules)?;
+            wait_until_well(&rules, &stopped)?;
             Ok(Some((content, rules)))
         };
         let loaded = tokio::task::spawn_blocking(load).await;
@@ -94,29 +99,24 @@ impl Configured {
     }
 }
 
-/// Waits for the key services. Blocks.
-fn wait_until_well(rules: &[Rule]) -> Result<(), EncryptionError> {
-    let services: Vec<_> = rules
-        .iter()
-        .flat_map(|rule| &rule.providers)
-        .filter_map(|provider| match provider {
-            Provider::Kms(kms) => Some(kms),
-            Provider::Identity | Provider::Static(_) => None,
-        })
-        .collect();
+/// Waits for the key services. Blocks, until `stopped` at most for the calls that are under way.
+fn wait_until_well(rules: &[Rule], stopped: &CancellationToken) -> Result<(), EncryptionError> {
+    let services = key_services(rules);
     let mut left = WELL_WITHIN;
     loop {
         let troubles: Vec<_> = services.iter().filter_map(|kms| kms.trouble()).collect();
         if troubles.is_empty() {
             return Ok(());
         }
-        if left.is_zero() {
+        if left.is_zero() || stopped.is_cancelled() {
             return Err(EncryptionError::Unwell(troubles.join(", ")));
         }
         std::thread::sleep(ASK_EVERY);
         left = left.saturating_sub(ASK_EVERY);
         for kms in services.iter().filter(|kms| kms.trouble().is_some()) {
-            kms.ask();
+            if !stopped.is_cancelled() {
+                kms.ask();
+            }
         }
     }
 }

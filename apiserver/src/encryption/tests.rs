@@ -80,6 +80,14 @@ fn what_the_reference_refuses_is_refused_in_its_words() {
             "resources: Required value: at least one resources is required",
         ),
         (
+            configuration("null"),
+            "resources: Required value: at least one resources is required",
+        ),
+        (
+            configuration("[{resources: null, providers: null}]"),
+            "[resources[0].resources: Required value: at least one resources[0].resources is required, resources[0].providers: Required value: at least one resources[0].providers is required]",
+        ),
+        (
             configuration("[{resources: [], providers: [{identity: {}}]}]"),
             "resources[0].resources: Required value: at least one resources[0].resources is required",
         ),
@@ -89,11 +97,11 @@ fn what_the_reference_refuses_is_refused_in_its_words() {
         ),
         (
             providers("{}"),
-            "resources[0].providers[0]: Invalid value: {}: provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity",
+            "resources[0].providers[0]: Invalid value: {\"AESGCM\":null,\"AESCBC\":null,\"Secretbox\":null,\"Identity\":null,\"KMS\":null}: provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity",
         ),
         (
             providers("{identity: {}, aesgcm: {keys: []}}"),
-            "resources[0].providers[0]: Invalid value: \"REDACTED\": more than one provider specified in a single element, should split into different list elements",
+            "[resources[0].providers[0]: Invalid value: \"REDACTED\": more than one provider specified in a single element, should split into different list elements, resources[0].providers[0].aesgcm.keys: Required value: at least one keys is required]",
         ),
         (
             providers("{aesgcm: {keys: []}}"),
@@ -126,11 +134,24 @@ fn resources_that_overlap_or_do_not_exist_are_refused() {
     for (text, expected) in [
         (
             configuration("[{resources: [a.b, a.b], providers: [{identity: {}}]}]"),
-            "resources[0].resources: Invalid value: [\"a.b\", \"a.b\"]: the same resource cannot be specified multiple times",
+            "resources[0].resources: Invalid value: [\"a.b\",\"a.b\"]: the same resource cannot be specified multiple times",
         ),
         (
             configuration("[{resources: [a.b, '*.b'], providers: [{identity: {}}]}]"),
             "using overlapping resources such as 'secrets' and '*.' in the same resource list is not allowed as they will be masked",
+        ),
+        (
+            configuration("[{resources: [pods, 'pods.'], providers: [{identity: {}}]}]"),
+            "resources[0].resources: Invalid value: [\"pods\",\"pods.\"]: the same resource cannot be specified multiple times",
+        ),
+        // A wildcard that is named twice is both, and so is '*' with anything in the core group.
+        (
+            configuration("[{resources: ['*.b', '*.b'], providers: [{identity: {}}]}]"),
+            "[resources[0].resources: Invalid value: [\"*.b\",\"*.b\"]: the same resource cannot be specified multiple times, resources[0].resources: Invalid value: [\"*.b\",\"*.b\"]: using overlapping",
+        ),
+        (
+            configuration("[{resources: ['*', pods], providers: [{identity: {}}]}]"),
+            "[resources[0].resources: Invalid value: [\"*\",\"pods\"]: using overlapping",
         ),
         (
             configuration("[{resources: [A.b], providers: [{identity: {}}]}]"),
@@ -155,6 +176,24 @@ fn resources_that_overlap_or_do_not_exist_are_refused() {
                 "[{resources: ['*.*'], providers: [{identity: {}}]}, {resources: [a], providers: [{identity: {}}]}]",
             ),
             "resource \"a\" is masked by earlier rule \"*.*\"",
+        ),
+        (
+            configuration(
+                "[{resources: ['*.b'], providers: [{identity: {}}]}, {resources: ['*.b'], providers: [{identity: {}}]}]",
+            ),
+            "resource \"*.b\" is masked by earlier rule \"*.b\"",
+        ),
+        (
+            configuration(
+                "[{resources: ['*.*'], providers: [{identity: {}}]}, {resources: ['*.*'], providers: [{identity: {}}]}]",
+            ),
+            "resource \"*.*\" is masked by earlier rule \"*.*\"",
+        ),
+        (
+            configuration(
+                "[{resources: ['*.'], providers: [{identity: {}}]}, {resources: [pods], providers: [{identity: {}}]}]",
+            ),
+            "resource \"pods\" is masked by earlier rule \"*.\"",
         ),
     ] {
         let found = refused(&text);
@@ -189,7 +228,19 @@ fn a_key_service_needs_a_name_and_a_socket() {
             "apiVersion: v2, name: a, endpoint: 'unix:///a', cachesize: 5",
             "kms.cachesize: Invalid value: 5: cachesize is not supported in v2",
         ),
-        ("name: a, endpoint: 'unix:///a'", "KMS v1 is deprecated"),
+        (
+            "apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: soon",
+            "kms.timeout: time: invalid duration \"soon\"",
+        ),
+        (
+            "apiVersion: v3, name: 'a:b', endpoint: 'tcp://a', timeout: -1s, cachesize: 0",
+            "[resources[0].providers[0].kms.name: Invalid value: \"a:b\": invalid KMS provider name a:b, must not contain ':', \
+             resources[0].providers[0].kms.timeout: Invalid value: \"-1s\": timeout should be a positive value, \
+             resources[0].providers[0].kms.endpoint: Invalid value: \"tcp://a\": unsupported scheme \"tcp\" for KMS provider, only unix is supported, \
+             resources[0].providers[0].kms.cachesize: Invalid value: 0: cachesize is not supported in v2, \
+             resources[0].providers[0].kms.apiVersion: Invalid value: \"v3\": unsupported apiVersion apiVersion for KMS provider, only v1 and v2 are supported]",
+        ),
+        ("name: a, endpoint: 'unix:///a'", "KMSv1 is deprecated"),
         (
             "apiVersion: v3, name: a, endpoint: 'unix:///a'",
             "only v1 and v2 are supported",
@@ -204,6 +255,18 @@ fn a_key_service_needs_a_name_and_a_socket() {
         found.contains("duplicate KMS provider name a, names must be unique"),
         "{found}"
     );
+}
+
+#[test]
+fn secrets_are_decoded_as_go_does() {
+    for secret in [
+        "\"MTIzNDU2Nzg5MDEyMzQ1Ng==\"",
+        "\"MTIzNDU2Nzg5MDEy\\nMzQ1Ng==\\n\"",
+        "\"MTIzNDU2Nzg5MDEyMzQ1Nh==\"",
+    ] {
+        check(providers(&format!("{{aesgcm: {{keys: [{{name: k, secret: {secret}}}]}}}}")).as_bytes())
+            .unwrap();
+    }
 }
 
 #[test]
@@ -259,7 +322,7 @@ async fn a_file_that_everybody_may_write_is_refused() {
 #[tokio::test]
 async fn without_a_configuration_nothing_is_sealed_or_checked() {
     let none = Encryption::load(None).await.unwrap();
-    assert!(none.checks(true).is_empty());
+    assert!(none.check(true).is_none());
     assert!(none.seal().seal(KEY, Vec::new()).unwrap().key_id.is_empty());
 }
 
@@ -327,31 +390,78 @@ async fn key_services_have_health_checks() {
     };
     std::fs::write(&path, providers(&format!("{}, {}", kms("one"), kms("two")))).unwrap();
     let encryption = load(&path).await.unwrap();
-    let names = |is_reloaded| -> Vec<_> {
-        let checks = encryption.checks(is_reloaded).into_iter();
-        checks.map(|(name, probe)| (name, probe())).collect()
-    };
-    assert_eq!(names(true), [("kms-providers".to_owned(), Ok(()))]);
-    assert_eq!(
-        names(false),
-        [
-            ("kms-provider-0".to_owned(), Ok(())),
-            ("kms-provider-1".to_owned(), Ok(()))
-        ]
-    );
+    for is_reloaded in [true, false] {
+        let (name, probe) = encryption.check(is_reloaded).unwrap();
+        assert_eq!((name, probe()), ("kms-providers", Ok(())));
+    }
     plugin.change(|it| it.healthz = "broken".to_owned());
     for kms in encryption.configured.as_ref().unwrap().sealer.key_services() {
         tokio::task::spawn_blocking(move || kms.ask()).await.unwrap();
     }
-    let text = |name: &str| {
-        format!("kmsv2 Provider {name} is not healthy, error: got unexpected healthz status: broken")
+    let text = |number: usize, name: &str| {
+        format!(
+            "kms-provider-{number}: kmsv2 Provider {name} is not healthy, error: got unexpected healthz status: broken"
+        )
     };
+    let (_, probe) = encryption.check(false).unwrap();
+    assert_eq!(probe(), Err(format!("[{}, {}]", text(0, "one"), text(1, "two"))));
+    // Without a service there is a check only where a reload may bring one.
+    std::fs::write(&path, providers("{identity: {}}")).unwrap();
+    let encryption = load(&path).await.unwrap();
+    assert!(encryption.check(false).is_none());
+    assert_eq!(encryption.check(true).unwrap().1(), Ok(()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_service_is_one_whatever_the_number_of_resources() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("encryption.yaml");
+    let plugin = Plugin::start(&folder.path().join("kms.sock"), Behaviour::default()).unwrap();
+    let endpoint = plugin.endpoint();
+    let text = configuration(&format!(
+        "[{{resources: [a.b, c.d, '*.e'], providers: [{{kms: {{apiVersion: v2, name: one, endpoint: '{endpoint}', timeout: 30s}}}}]}}]"
+    ));
+    std::fs::write(&path, text).unwrap();
+    let encryption = load(&path).await.unwrap();
     assert_eq!(
-        names(true),
-        [(
-            "kms-providers".to_owned(),
-            Err(format!("{}, {}", text("one"), text("two")))
-        )]
+        encryption
+            .configured
+            .as_ref()
+            .unwrap()
+            .sealer
+            .key_services()
+            .len(),
+        1
     );
-    assert_eq!(names(false)[1].1, Err(text("two")));
+    assert_eq!(plugin.behaviour().calls, [1, 1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_service_that_does_not_seal_is_not_put_into_force() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("encryption.yaml");
+    let behaviour = Behaviour {
+        fails_to_encrypt: true,
+        ..Behaviour::default()
+    };
+    let plugin = Plugin::start(&folder.path().join("kms.sock"), behaviour).unwrap();
+    std::fs::write(&path, providers(&key("aesgcm", "old", 1, 32))).unwrap();
+    let encryption = load(&path).await.unwrap();
+    let endpoint = plugin.endpoint();
+    let kms = format!("{{kms: {{apiVersion: v2, name: one, endpoint: '{endpoint}', timeout: 30s}}}}");
+    std::fs::write(&path, providers(&kms)).unwrap();
+    let configured = encryption.configured.as_ref().unwrap();
+    let refused = configured
+        .reload(&configured.digest, &CancellationToken::new())
+        .await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("failed to encrypt DEK"), "{refused}");
+    let prefix = || encryption.seal().seal(KEY, Vec::new()).unwrap().key_id;
+    assert_eq!(prefix(), "k8s:enc:aesgcm:v1:old:");
+    plugin.change(|it| it.fails_to_encrypt = false);
+    let reloaded = configured
+        .reload(&configured.digest, &CancellationToken::new())
+        .await;
+    assert!(reloaded.unwrap().is_some());
+    assert_eq!(prefix(), "k8s:enc:kms:v2:one:");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{Backend, commit, create, delete, entry, key, things, update, value};
-use crate::{At, Found, Health, Outcome, Page, Revision, Store, StoreError, Transaction, Value};
+use crate::{At, Found, Health, Outcome, Page, Removable, Revision, Store, StoreError, Transaction, Value};
 
 /// A created value is returned by a get, at its revision.
 pub async fn create_is_read_back<B: Backend>(backend: &B) {
@@ -123,8 +123,10 @@ pub async fn a_readable_value_is_not_removed_as_damaged<B: Backend>(backend: &B)
     let one = key("a", "one");
     let first = create(&store, &one, "first").await;
     for key in [one.clone(), key("a", "none")] {
-        let refused = store.remove_damaged(&key).await;
-        assert!(matches!(refused, Err(StoreError::NotDamaged)), "{refused:?}");
+        for which in [Removable::Damaged, Removable::DamagedOrSealed] {
+            let refused = store.remove_damaged(&key, which).await;
+            assert!(matches!(refused, Err(StoreError::NotDamaged)), "{refused:?}");
+        }
     }
     assert_eq!(
         store.get(&one).await.unwrap().entry,

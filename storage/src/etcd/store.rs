@@ -16,7 +16,8 @@ use super::parts::Shared;
 use super::watch::EtcdEvents;
 use super::{compactor, revision, scan};
 use crate::{
-    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
+    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Removable, Revision, Scan, Store, StoreError,
+    Transaction,
 };
 
 /// How many writes of one call are under way at once.
@@ -104,8 +105,8 @@ impl Store for EtcdStore {
         scan::scan(&self.parts, range, at, &page).await
     }
 
-    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
-        self.parts.remove_damaged(key).await
+    async fn remove_damaged(&self, key: &Key, which: Removable) -> Result<Outcome, StoreError> {
+        self.parts.remove_damaged(key, which).await
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<EtcdEvents, StoreError> {

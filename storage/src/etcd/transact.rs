@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::members::{Connection, Request, revision_of};
 use super::parts::{Parts, number, revision};
 use crate::record::StoredState;
-use crate::{Found, Key, Outcome, Revision, StoreError, Transaction, Value, Write};
+use crate::{Found, Key, Outcome, Removable, Revision, StoreError, Transaction, Value, Write};
 
 /// What etcd accepts in one request by default.
 pub(super) const REQUEST_BYTES: usize = 3 << 19;
@@ -210,14 +210,18 @@ impl Parts {
     }
 
     /// Removes a key whose value cannot be read.
-    pub(super) async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+    pub(super) async fn remove_damaged(&self, key: &Key, which: Removable) -> Result<Outcome, StoreError> {
         self.check_open()?;
         let answer = self.get_stored(key).await?;
         let Some(stored) = answer.kvs().first() else {
             return Err(StoreError::NotDamaged);
         };
-        if self.entry(key, stored).is_ok() {
-            return Err(StoreError::NotDamaged);
+        match self.entry(key, stored) {
+            Ok(_) => return Err(StoreError::NotDamaged),
+            Err(unreadable) if which == Removable::Damaged && !unreadable.error.is_damage() => {
+                return Err(unreadable.error.of_read(key.as_str()));
+            }
+            Err(_) => {}
         }
         let request = Request {
             operation: "delete",

@@ -46,6 +46,11 @@ impl Stop {
         self.changed.notify_all();
     }
 
+    /// Whether to stop.
+    pub(crate) fn is_set(&self) -> bool {
+        *lock(&self.is_set)
+    }
+
     /// Waits for at most `pause`; returns whether to stop.
     pub(crate) fn wait(&self, pause: Duration) -> bool {
         let is_set = lock(&self.is_set);
@@ -149,7 +154,7 @@ impl Housekeeping {
     }
 
     fn reopen(&self) {
-        if let Err(error) = self.parts.reopen() {
+        if let Err(error) = self.parts.reopen(&self.stop) {
             tracing::warn!(%error, "sealed values were not tried again");
         }
     }

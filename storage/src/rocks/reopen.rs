@@ -3,11 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::housekeeping::Stop;
 use super::index::Slot;
 use super::parts::{Parts, Reopening};
 use super::read::engine_failed;
-use crate::record::{RecordError, StoredState};
-use crate::{Entry, Key, StoreError};
+use crate::record::{Place, RecordError, StoredState};
+use crate::{Entry, Key, StoreError, Value};
 
 /// How many values are opened between two updates of the index.
 const AT_ONCE: usize = 256;
@@ -17,8 +18,8 @@ const ROUNDS: u64 = 60;
 
 impl Parts {
     /// Opens what did not open before, if the encryption has changed since, or some time has passed. Blocks
-    /// on the disk, and on a key service.
-    pub(crate) fn reopen(&self) -> Result<(), StoreError> {
+    /// on the disk, and on a key service; ends early once `stop` is set.
+    pub(crate) fn reopen(&self, stop: &Stop) -> Result<(), StoreError> {
         let generation = self.records.seal().generation().wrapping_add(1);
         let sealed: Vec<Key> = {
             let index = self.published.index();
@@ -39,40 +40,20 @@ impl Parts {
             let view = engine.view();
             let mut opened = Vec::new();
             for key in keys {
+                if stop.is_set() {
+                    return Ok(());
+                }
                 let record = view.state_record(key.as_str());
                 let Some(record) = record.map_err(|error| engine_failed(&error))? else {
                     continue;
                 };
-                let decoded = StoredState::decode(key, &record).and_then(|stored| {
-                    let place = stored.place();
-                    Ok((self.records.value(key, stored)?, place))
-                });
-                let slot = match decoded {
-                    Ok((value, place)) => {
-                        opened_values += 1;
-                        Slot::Whole(Entry {
-                            value,
-                            created: place.created,
-                            modified: place.modified,
-                        })
-                    }
-                    Err(error) if error.is_damage() => {
-                        tracing::error!(%key, %error, "a value is damaged and set apart");
-                        self.metrics.checksum_failures.inc();
-                        let Some(place) = self.published.index().slot(key).map(Slot::place) else {
-                            continue;
-                        };
-                        Slot::Damaged(place)
-                    }
-                    // It may not open for another reason now.
-                    Err(RecordError::Seal(error)) => {
-                        let Some(place) = self.published.index().slot(key).map(Slot::place) else {
-                            continue;
-                        };
-                        Slot::Sealed(place, error.reason)
-                    }
-                    Err(_) => continue,
+                let Ok(stored) = StoredState::decode(key, &record) else {
+                    // Of a value that was written meanwhile, or that the weekly check reports.
+                    continue;
                 };
+                let place = stored.place();
+                let slot = self.reopened(key, place, self.records.value(key, stored));
+                opened_values += usize::from(matches!(slot, Slot::Whole(_)));
                 opened.push((key.clone(), slot));
             }
             self.published.reopen(opened);
@@ -86,5 +67,23 @@ impl Parts {
             );
         }
         Ok(())
+    }
+
+    /// What a key holds whose value was read again.
+    fn reopened(&self, key: &Key, place: Place, read: Result<Value, RecordError>) -> Slot {
+        match read {
+            Ok(value) => Slot::Whole(Entry {
+                value,
+                created: place.created,
+                modified: place.modified,
+            }),
+            // It may not open for another reason now.
+            Err(RecordError::Seal(error)) => Slot::Sealed(place, error.reason),
+            Err(error) => {
+                tracing::error!(%key, %error, "a value is damaged and set apart");
+                self.metrics.checksum_failures.inc();
+                Slot::Damaged(place)
+            }
+        }
     }
 }

@@ -12,7 +12,8 @@ use super::read;
 use super::submit::{unknown, weight};
 use super::watch::RocksEvents;
 use crate::{
-    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Store, StoreError, Transaction,
+    At, Floors, Found, Health, Key, KeyRange, Outcome, Page, Removable, Revision, Scan, Store, StoreError,
+    Transaction,
 };
 
 impl Store for RocksStore {
@@ -72,9 +73,10 @@ impl Store for RocksStore {
         read.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
+    async fn remove_damaged(&self, key: &Key, which: Removable) -> Result<Outcome, StoreError> {
         self.parts.lifecycle.check_writable()?;
         let place = match self.parts.published.index().slot(key) {
+            Some(sealed @ Slot::Sealed(..)) if which == Removable::Damaged => return Err(sealed.unread(key)),
             Some(Slot::Damaged(place) | Slot::Sealed(place, _)) => *place,
             _ => return Err(StoreError::NotDamaged),
         };

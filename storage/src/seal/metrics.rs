@@ -51,6 +51,14 @@ struct OfKeyId {
     apiserver_id_hash: String,
 }
 
+/// Labels of the keys that the status of a KMS names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNamedKey {
+    provider_name: String,
+    key_id_hash: String,
+    apiserver_id_hash: String,
+}
+
 /// Label: a KMS provider.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfProvider {
@@ -110,6 +118,7 @@ pub struct SealMetrics {
     kms_calls: Histograms<Called>,
     key_ids: Family<OfKeyId, Counter>,
     key_id_times: Family<OfKeyId, Gauge<f64, AtomicU64>>,
+    named_key_times: Family<OfNamedKey, Gauge<f64, AtomicU64>>,
     bad_key_ids: Family<OfBadKeyId, Counter>,
     cached_seeds: Family<OfProvider, Gauge>,
     reloads: Family<Reloaded, Counter>,
@@ -131,6 +140,7 @@ impl SealMetrics {
             kms_calls: Family::new_with_constructor(calls),
             key_ids: Family::default(),
             key_id_times: Family::default(),
+            named_key_times: Family::default(),
             bad_key_ids: Family::default(),
             cached_seeds: Family::default(),
             reloads: Family::default(),
@@ -190,6 +200,12 @@ impl SealMetrics {
             "The last time in seconds when a keyID was used.",
             Unit::Seconds,
             self.key_id_times.clone(),
+        );
+        envelope.register_with_unit(
+            "key_id_hash_status_last_timestamp",
+            "The last time in seconds when a keyID was returned by the Status RPC call.",
+            Unit::Seconds,
+            self.named_key_times.clone(),
         );
         envelope.register(
             "invalid_key_id_from_status",
@@ -280,6 +296,16 @@ impl SealMetrics {
         };
         self.key_ids.get_or_create(&labels).inc();
         self.key_id_times.get_or_create(&labels).set(seconds(now_ms));
+    }
+
+    /// The status of a plugin named a key.
+    pub(super) fn named_key(&self, provider: &str, key_id_hash: &str, now_ms: u64) {
+        let labels = OfNamedKey {
+            provider_name: provider.to_owned(),
+            key_id_hash: key_id_hash.to_owned(),
+            apiserver_id_hash: self.server.clone(),
+        };
+        self.named_key_times.get_or_create(&labels).set(seconds(now_ms));
     }
 
     /// A plugin told a key ID that is not one.

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 pub use cipher::CipherKind;
 pub use metrics::SealMetrics;
-pub use sealer::{Provider, Rule, Sealer, StaticKey, StaticKeys};
+pub use sealer::{Provider, Rule, Sealer, StaticKey, StaticKeys, key_services};
 pub(crate) use staleness::StoredSeal;
 
 /// What sealed values of every provider begin with.
@@ -56,7 +56,8 @@ pub struct Sealed {
 
 /// Encryption at rest.
 pub trait Seal: Send + Sync + 'static {
-    /// Seals the payload stored under `key`, which is bound to it where the provider can.
+    /// Seals the payload stored under `key`, which is bound to it where the provider can. One that is not sealed is returned as
+    /// it is.
     ///
     /// # Errors
     /// [`SealError`]; nothing is written then.

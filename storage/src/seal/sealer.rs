@@ -134,18 +134,26 @@ impl Sealer {
     /// The key services in force, in the order of the configuration.
     #[must_use]
     pub fn key_services(&self) -> Vec<Arc<Kms>> {
-        let rules = self.rules.load();
-        let providers = rules.iter().flat_map(|rule| &rule.providers);
-        let kms = providers.filter_map(|provider| match provider {
-            Provider::Kms(kms) => Some(Arc::clone(kms)),
-            Provider::Identity | Provider::Static(_) => None,
-        });
-        kms.collect()
+        key_services(&self.rules.load())
     }
 
     fn rules(&self) -> Rules {
         self.rules.load_full()
     }
+}
+
+/// The key services of some rules, each once, in the order of the rules.
+#[must_use]
+pub fn key_services(rules: &[Rule]) -> Vec<Arc<Kms>> {
+    let mut services: Vec<Arc<Kms>> = Vec::new();
+    for provider in rules.iter().flat_map(|rule| &rule.providers) {
+        if let Provider::Kms(kms) = provider
+            && !services.iter().any(|known| Arc::ptr_eq(known, kms))
+        {
+            services.push(Arc::clone(kms));
+        }
+    }
+    services
 }
 
 /// The rule of a resource: the first one that covers it.

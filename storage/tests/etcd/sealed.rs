@@ -7,8 +7,8 @@ use drydock_storage::conformance::{put, thing};
 use drydock_storage::etcd::{EtcdOptions, EtcdStore};
 use drydock_storage::seal::{CipherKind, Provider, Rule, Seal, SealMetrics, Sealer, StaticKey, StaticKeys};
 use drydock_storage::{
-    At, Damaged, Events as _, KeyRange, Outcome, Page, Revision, Signal, Store, StoreError, Transaction,
-    Unread,
+    At, Damaged, Events as _, KeyRange, Outcome, Page, Removable, Revision, Signal, Store, StoreError,
+    Transaction, Unread,
 };
 use zeroize::Zeroizing;
 
@@ -113,7 +113,13 @@ async fn a_value_under_a_missing_key_is_never_absent() {
     assert!(store.get(&thing("one")).await.unwrap().entry.is_some());
     // Or the value is given up.
     seal.replace(rules(&[("new", 2)]));
-    let removed = store.remove_damaged(&thing("one")).await.unwrap();
+    let one = thing("one");
+    let refused = store.remove_damaged(&one, Removable::Damaged).await;
+    assert!(matches!(refused, Err(StoreError::Sealed { .. })), "{refused:?}");
+    let removed = store
+        .remove_damaged(&one, Removable::DamagedOrSealed)
+        .await
+        .unwrap();
     assert!(matches!(removed, Outcome::Committed { .. }));
     assert!(store.get(&thing("one")).await.unwrap().entry.is_none());
 }

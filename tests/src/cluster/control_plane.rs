@@ -61,6 +61,8 @@ pub struct Options {
     pub frequent_cache_checks: bool,
     /// How many of our servers share the control plane's etcd; 0: one with a store of its own.
     pub etcd_servers: usize,
+    /// Further flags of our servers.
+    pub server_flags: Vec<String>,
 }
 
 impl Default for Options {
@@ -78,6 +80,7 @@ impl Default for Options {
             apiserver_flags: Vec::new(),
             frequent_cache_checks: true,
             etcd_servers: 0,
+            server_flags: Vec::new(),
         }
     }
 }

@@ -470,6 +470,7 @@ impl<'a> Drydock<'a> {
             command.arg("--storage-backend=etcd");
             command.args(["--etcd-servers", &self.control_plane.etcd_url()]);
         }
+        command.args(&self.control_plane.options().server_flags);
         command
     }
 

@@ -1,4 +1,4 @@
-//! What the manifests of the controller say about its way to drydock-apiserver.
+//! What the manifests say about the controller's way to drydock-apiserver, and when they restart the server.
 
 use std::fs;
 
@@ -68,4 +68,28 @@ fn the_controller_reaches_the_service_with_files_that_are_mounted() {
         at(&kubeconfig, "/users/0/user/tokenFile"),
         "/var/run/secrets/kubernetes.io/serviceaccount/token"
     );
+}
+
+/// An outage of a key service is no reason to restart a server, which could read nothing then. Readiness may show it.
+#[test]
+fn probes_that_restart_the_server_leave_the_key_services_out() {
+    for manifest in ["deploy/apiserver/statefulset.yaml", "deploy/etcd/apiserver.yaml"] {
+        let text = fs::read_to_string(root().join(manifest)).expect("the manifest");
+        let documents = text
+            .split("\n---\n")
+            .map(|document| serde_saphyr::from_str::<Value>(document).expect("YAML"));
+        let container = "/spec/template/spec/containers/0";
+        let workloads: Vec<Value> = documents
+            .filter(|document| document.pointer(container).is_some())
+            .collect();
+        assert_eq!(workloads.len(), 1, "{manifest}");
+        for (probe, path) in [
+            ("startupProbe", "/livez?exclude=kms-providers"),
+            ("livenessProbe", "/livez?exclude=kms-providers"),
+            ("readinessProbe", "/readyz"),
+        ] {
+            let found = at(&workloads[0], &format!("{container}/{probe}/httpGet/path"));
+            assert_eq!(found, path, "{manifest}, {probe}");
+        }
+    }
 }

@@ -245,6 +245,20 @@ async fn sealed_stores_are_rewritten_verified_exported_and_imported() -> Result<
     let report = storage(&["verify"], &data, None).await?;
     ensure!(report["unopened"].as_u64() >= Some(3), "{report}");
     ensure!(report["damaged"] == serde_json::json!([]), "{report}");
+    // What is sealed is not removed as damaged, with no key and with another one.
+    let sealed = "coordination.k8s.io/evictioninterceptors//sealed-0.example.com";
+    let wrong = Configuration::new(&[OLD])?;
+    for configuration in [None, Some(wrong.path())] {
+        let refused = storage(&["remove-damaged", sealed], &data, configuration.as_deref()).await;
+        let refused = format!("{:#}", refused.unwrap_err());
+        ensure!(
+            refused.contains("is sealed and does not open")
+                && refused.contains("--encryption-provider-config"),
+            "{refused}"
+        );
+    }
+    let report = storage(&["verify"], &data, Some(&file)).await?;
+    ensure!(report["unopened"] == 0, "{report}");
 
     let folder = TempDir::new()?;
     let export = folder.path().join("all.export");
@@ -304,12 +318,12 @@ async fn a_key_service_comes_and_goes() -> Result<()> {
         plugin.endpoint()
     );
     let configuration = Configuration::new(&[&kms, IDENTITY])?;
-    // Without the reload: the check has a number.
+    // Without the reload the check is there as well.
     let flags = configuration.flags();
     let server = Standalone::start_with(&[&flags[0]]).await?;
     let caller = server.caller(Protocol::Http2)?;
     create(&caller, 0).await?;
-    let check = "/readyz/kms-provider-0";
+    let check = "/readyz/kms-providers";
     ensure!(caller.get(check).await?.status == 200);
     ensure!(files_with(&server.data(), MARKER)?.is_empty());
     ensure!(!files_with(&server.data(), "k8s:enc:kms:v2:main:")?.is_empty());

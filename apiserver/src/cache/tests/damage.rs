@@ -7,7 +7,7 @@ use std::time::Duration;
 use drydock_storage::memory::MemoryStore;
 use drydock_storage::rocks::RocksStore;
 use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
-use drydock_storage::{Options, Revision, Store, StoreError};
+use drydock_storage::{Options, Removable, Revision, Store, StoreError};
 
 use super::super::WatchKind::Deleted;
 use super::super::*;
@@ -113,7 +113,11 @@ async fn damage_found_later_fails_only_reads_that_cover_it() {
             assert!(names_the_key(&error), "{error}");
         }
         // The cache still has the object, so watches can be sent its deletion.
-        fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+        fixture
+            .store
+            .remove_damaged(&key("a", "2"), Removable::Damaged)
+            .await
+            .unwrap();
         assert_eq!(
             drain(&mut watcher).await,
             [event(Deleted, &key("a", "2"), 5, thing("a", 2))]
@@ -136,7 +140,11 @@ async fn removal_of_an_object_the_cache_never_read_expires_watches() {
     ] {
         let fixture = Fixture::over(damaged_store().await, limits).await;
         let mut live = fixture.watch(everything(), WatchStart::Now).await;
-        fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+        fixture
+            .store
+            .remove_damaged(&key("a", "2"), Removable::Damaged)
+            .await
+            .unwrap();
         assert_eq!(
             listed(&fixture.cache, everything(), Freshness::MostRecent).await,
             ["1", "1"]
@@ -170,7 +178,11 @@ async fn removal_of_an_object_the_cache_never_read_causes_no_reload() {
     let scans = || fixture.store.faults.scans.load(Ordering::Relaxed);
     let before = scans();
     fixture.put(&key("a", "1"), &thing("a", 8)).await;
-    fixture.store.remove_damaged(&key("a", "2")).await.unwrap();
+    fixture
+        .store
+        .remove_damaged(&key("a", "2"), Removable::Damaged)
+        .await
+        .unwrap();
     fixture.put(&key("b", "1"), &thing("a", 9)).await;
     for freshness in [
         Freshness::MostRecent,
@@ -185,6 +197,22 @@ async fn removal_of_an_object_the_cache_never_read_causes_no_reload() {
     assert_eq!(drain(&mut watcher).await.len(), 1);
 }
 
+/// Reading a sealed value may wait for a key service, which once held up every event.
+#[tokio::test(start_paused = true)]
+async fn events_are_applied_while_sealed_values_are_tried() {
+    let store = FaultyStore {
+        inner: damaged_store().await,
+        ..FaultyStore::default()
+    };
+    store.faults.locks.store(true, Ordering::Relaxed);
+    let fixture = Fixture::over(store, CacheLimits::default()).await;
+    let mut watcher = fixture.watch(everything(), WatchStart::Now).await;
+    // Longer than the pause before sealed values are tried.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    fixture.put(&key("b", "1"), &thing("a", 9)).await;
+    assert_eq!(drain(&mut watcher).await.len(), 1);
+}
+
 /// Damages the next payload that goes to disk while `spoils` is set: the value of an object, not its history.
 #[derive(Default)]
 struct Spoiling {
@@ -194,9 +222,9 @@ struct Spoiling {
 impl Seal for Spoiling {
     fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
         if self.spoils.swap(false, Ordering::Relaxed)
-            && let Some(last) = plain.last_mut()
+            && let Some(first) = plain.first_mut()
         {
-            *last ^= 1;
+            *first ^= 1;
         }
         Unsealed.seal(key, plain)
     }

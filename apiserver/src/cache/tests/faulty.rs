@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use drydock_storage::memory::{MemoryEvents, MemoryStore};
 use drydock_storage::{
-    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Revision, Scan, Signal, Store,
-    StoreError, Transaction,
+    At, Events, Floors, Found, Health, Key, KeyRange, Outcome, Page, Removable, Revision, Scan, Signal,
+    Store, StoreError, Transaction, Unread,
 };
 
 /// The faults of a [`FaultyStore`].
@@ -19,6 +19,8 @@ pub(super) struct Faults {
     pub(super) break_off: AtomicBool,
     /// Watches cannot be started.
     pub(super) deaf: AtomicBool,
+    /// Damaged values show as sealed, and reads of them wait for ever.
+    pub(super) locks: AtomicBool,
     pub(super) watches: AtomicUsize,
     pub(super) scans: AtomicUsize,
 }
@@ -60,16 +62,26 @@ impl Store for FaultyStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Found, StoreError> {
-        self.inner.get(key).await
+        let found = self.inner.get(key).await;
+        if found.is_err() && self.faults.locks.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        found
     }
 
     async fn scan(&self, range: &KeyRange, at: At, page: Page) -> Result<Scan, StoreError> {
         self.faults.scans.fetch_add(1, Ordering::Relaxed);
-        self.inner.scan(range, at, page).await
+        let mut scan = self.inner.scan(range, at, page).await?;
+        if self.faults.locks.load(Ordering::Relaxed) {
+            for (_, unread) in &mut scan.damaged {
+                *unread = Unread::Sealed("no key".into());
+            }
+        }
+        Ok(scan)
     }
 
-    async fn remove_damaged(&self, key: &Key) -> Result<Outcome, StoreError> {
-        self.inner.remove_damaged(key).await
+    async fn remove_damaged(&self, key: &Key, which: Removable) -> Result<Outcome, StoreError> {
+        self.inner.remove_damaged(key, which).await
     }
 
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<FaultyEvents, StoreError> {

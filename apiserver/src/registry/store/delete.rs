@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use drydock_storage::{Entry, Growth, Key, Outcome, Store, StoreError, Transaction};
+use drydock_storage::{Entry, Growth, Key, Outcome, Removable, Store, StoreError, Transaction};
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ impl<S: Store> ResourceStore<S> {
             }
         }
         tracing::warn!(%key, user = caller.user.name, "removing an object that cannot be read");
-        match self.store.remove_damaged(key).await {
+        match self.store.remove_damaged(key, Removable::DamagedOrSealed).await {
             Ok(Outcome::Committed { .. }) => Ok(Deleted::Removed { uid: String::new() }),
             Ok(Outcome::Conflict { .. }) | Err(StoreError::NotDamaged) => {
                 Err(ApiError::conflict(resource, name, "the object has been modified"))

@@ -12,7 +12,7 @@ use super::fixture::{
 use crate::rocks::capacity::Room;
 use crate::rocks::column_families::{HISTORY, STATE, Step};
 use crate::rocks::{MaintenanceError, OpenError, RocksStore, check, restore, verify};
-use crate::{At, Events, KeyRange, Options, Page, Revision, Signal, Store, StoreError};
+use crate::{At, Events, KeyRange, Options, Page, Removable, Revision, Signal, Store, StoreError};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_value_damaged_on_disk_is_reported_and_served_from_memory_until_the_next_start() {
@@ -46,7 +46,10 @@ async fn a_value_damaged_on_disk_is_reported_and_served_from_memory_until_the_ne
         check_values(&store).await.damaged.is_empty(),
         "it was reported when the store was opened"
     );
-    store.remove_damaged(&key("one")).await.unwrap();
+    store
+        .remove_damaged(&key("one"), Removable::Damaged)
+        .await
+        .unwrap();
     put(&store, "one", "anew").await;
     assert_eq!(text_of(&store, "one").await.unwrap(), "anew");
 }

@@ -15,8 +15,8 @@ use crate::rocks::folder::engine_folder;
 use crate::rocks::{MaintenanceError, OpenError, RocksStore, recover, restore, verify, verify_backup};
 use crate::seal::{Seal, SealError, Sealed, Unsealed};
 use crate::{
-    At, Damaged, EventKind, Events, Key, KeyRange, Options, Outcome, Page, Revision, Scan, Signal, Store,
-    StoreError, Transaction,
+    At, Damaged, EventKind, Events, Key, KeyRange, Options, Outcome, Page, Removable, Revision, Scan, Signal,
+    Store, StoreError, Transaction,
 };
 
 /// A page of a scan that sets damaged keys apart.
@@ -90,9 +90,12 @@ async fn a_damaged_value_can_be_removed_and_stays_damaged_in_the_past() {
     let (store, _) = with_damaged_value(&root, &clock).await;
     let everything = KeyRange::all();
     let again = put(&store, "two", "again").await;
-    let refused = store.remove_damaged(&key("two")).await;
+    let refused = store.remove_damaged(&key("two"), Removable::Damaged).await;
     assert!(matches!(refused, Err(StoreError::NotDamaged)), "{refused:?}");
-    let removed = store.remove_damaged(&key("one")).await.unwrap();
+    let removed = store
+        .remove_damaged(&key("one"), Removable::Damaged)
+        .await
+        .unwrap();
     let revision = again.next();
     assert_eq!(removed, Outcome::Committed { revision });
     let scan = store
@@ -194,7 +197,10 @@ async fn a_backup_names_damaged_values_and_a_restore_leaves_them_out() {
         assert!(new.get(&key("one")).await.unwrap().entry.is_none());
     }
     // Once a newer backup has no damage, the older ones are removed.
-    store.remove_damaged(&key("one")).await.unwrap();
+    store
+        .remove_damaged(&key("one"), Removable::Damaged)
+        .await
+        .unwrap();
     let report = store.backup(&backups, 1, &|_| {}).unwrap();
     assert_eq!(report.removed.len(), 2);
 }
@@ -409,10 +415,12 @@ async fn a_damaged_sealed_value_is_set_apart_and_a_missing_key_is_no_damage_and_
         .unwrap();
     assert_eq!(get(&store, "three").await, "third");
     assert_eq!((get(&store, "two").await, store.unopened()), (not_for_it, 1));
-    assert!(matches!(
-        store.remove_damaged(&key("two")).await,
-        Ok(Outcome::Committed { .. })
-    ));
+    let refused = store.remove_damaged(&key("two"), Removable::Damaged).await;
+    assert!(matches!(refused, Err(StoreError::Sealed { .. })), "{refused:?}");
+    let removed = store
+        .remove_damaged(&key("two"), Removable::DamagedOrSealed)
+        .await;
+    assert!(matches!(removed, Ok(Outcome::Committed { .. })), "{removed:?}");
     close(store).await;
 
     vault.0.store(false, Ordering::Relaxed);

@@ -28,7 +28,7 @@ use tonic_prost::ProstCodec;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-use super::{KeyService, KmsOptions, SealMetrics};
+use super::{CallError, KeyService, KmsOptions, SealMetrics};
 use crate::clock::Stopwatch;
 
 /// The wait before a plugin that is not there is tried again.
@@ -61,13 +61,13 @@ impl FromStr for Endpoint {
 
     /// Reads `unix:///path` or `unix:///@name`.
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
-        let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
-        let Some(path) = text.strip_prefix("unix://") else {
-            return Err(if scheme == "unix" {
-                BadEndpoint::Path(text.to_owned())
-            } else {
-                BadEndpoint::Scheme(scheme.to_owned())
-            });
+        let (scheme, rest) = text.split_once(':').unwrap_or_default();
+        let scheme = scheme.to_ascii_lowercase();
+        if scheme != "unix" {
+            return Err(BadEndpoint::Scheme(scheme));
+        }
+        let Some(path) = rest.strip_prefix("//") else {
+            return Err(BadEndpoint::Path(text.to_owned()));
         };
         if let Some(name) = path.strip_prefix("/@").filter(|name| !name.is_empty()) {
             return Ok(Self::Abstract(name.to_owned()));
@@ -138,12 +138,15 @@ impl Client {
     }
 
     /// Calls a method and waits for the answer.
-    fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, String>
+    fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, CallError>
     where
         Q: Message + Clone + Default + 'static,
         A: Message + Default + 'static,
     {
-        let runtime = self.runtime.as_ref().ok_or("the client is closed")?;
+        let runtime = self.runtime.as_ref().ok_or_else(|| CallError {
+            text: "the client is closed".to_owned(),
+            is_outage: false,
+        })?;
         let since = Stopwatch::start();
         let (sender, receiver) = sync_channel(1);
         let (channel, limit) = (self.channel.clone(), self.timeout);
@@ -161,15 +164,17 @@ impl Client {
             .recv_timeout(self.timeout + Duration::from_secs(1))
             .unwrap_or_else(|_| Err(Status::deadline_exceeded("context deadline exceeded")));
         let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        self.metrics.called(
-            &self.name,
-            path,
-            format!("{code:?}"),
-            since.elapsed().as_secs_f64(),
-        );
+        let took = since.elapsed();
+        self.metrics
+            .called(&self.name, path, format!("{code:?}"), took.as_secs_f64());
         answer.map_err(|status| {
             let message: String = status.message().chars().take(1024).collect();
-            format!("rpc error: code = {:?} desc = {message}", status.code())
+            CallError {
+                text: format!("rpc error: code = {:?} desc = {message}", status.code()),
+                // A refusal that takes this long is one of what is behind the plugin: the next one would take as long.
+                is_outage: matches!(code, Code::Unavailable | Code::DeadlineExceeded)
+                    || took >= self.timeout / 2,
+            }
         })
     }
 }
@@ -219,11 +224,11 @@ fn uid() -> String {
 }
 
 impl KeyService for Client {
-    fn status(&self) -> Result<StatusResponse, String> {
+    fn status(&self) -> Result<StatusResponse, CallError> {
         self.call("/v2.KeyManagementService/Status", StatusRequest {})
     }
 
-    fn encrypt(&self, plaintext: &[u8]) -> Result<EncryptResponse, String> {
+    fn encrypt(&self, plaintext: &[u8]) -> Result<EncryptResponse, CallError> {
         let request = EncryptRequest {
             plaintext: plaintext.to_vec(),
             uid: uid(),
@@ -237,7 +242,7 @@ impl KeyService for Client {
         ciphertext: &[u8],
         key_id: &str,
         annotations: &BTreeMap<String, Vec<u8>>,
-    ) -> Result<Zeroizing<Vec<u8>>, String> {
+    ) -> Result<Zeroizing<Vec<u8>>, CallError> {
         let request = DecryptRequest {
             ciphertext: ciphertext.to_vec(),
             uid: uid(),
@@ -259,6 +264,7 @@ mod tests {
         let path = |text: &str| Ok(Endpoint::Path(PathBuf::from(text)));
         for (text, expected) in [
             ("unix:///run/kms.sock", path("/run/kms.sock")),
+            ("UNIX:///run/kms.sock", path("/run/kms.sock")),
             ("unix:///@kms", Ok(Endpoint::Abstract("kms".to_owned()))),
             ("unix:///", Err(BadEndpoint::Path("unix:///".to_owned()))),
             ("unix://run", Err(BadEndpoint::Path("unix://run".to_owned()))),

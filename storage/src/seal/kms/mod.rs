@@ -6,7 +6,11 @@
 //!
 //! A thread asks the service for its status, every 20 s while it is well and every 3 s while it is not. That answers the
 //! health check, notices another key, and extends the permission to seal: it ends 3 minutes after the last good answer, so
-//! that a key which was withdrawn is not used for long. Values under known seeds open all the while.
+//! that a key which was withdrawn is not used for long. Values under known seeds open all the while. A service is well only
+//! once it sealed a seed under the key it names, and opened it again.
+//!
+//! A call that gets no answer begins an *outage*: further seeds are refused at once, instead of each after the timeout of a
+//! call, until the thread finds that the service answers again.
 
 mod client;
 mod envelope;
@@ -32,7 +36,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::sync::lock;
 use client::Client;
 pub use client::{BadEndpoint, Endpoint};
-use seeds::Seeds;
+use seeds::{NoSeed, Seeds};
 
 pub use envelope::decode as decode_envelope;
 
@@ -40,19 +44,33 @@ pub use envelope::decode as decode_envelope;
 const SEAL_FOR: Duration = Duration::from_mins(3);
 /// How often the status is asked for while the service is well, and while it is not.
 const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(3));
+/// What Decrypt returned is not what Encrypt was given.
+const OTHER_SEED: &str = "the service returned another DEK than it was given";
+/// What Decrypt returned is no key.
+const BAD_KEY: &str = "the DEK has an invalid length";
 /// The versions of the protocol.
 const VERSIONS: [&str; 2] = ["v2", "v2beta1"];
 
+/// Why a call of the service failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+struct CallError {
+    /// As Go's gRPC shows it.
+    text: String,
+    /// The service did not answer, or hardly in time. Otherwise it refused this one request.
+    is_outage: bool,
+}
+
 /// What the service does, for the part that does not care how it is reached. All calls block, for a bounded time.
 trait KeyService: Send + Sync {
-    fn status(&self) -> Result<StatusResponse, String>;
-    fn encrypt(&self, plaintext: &[u8]) -> Result<EncryptResponse, String>;
+    fn status(&self) -> Result<StatusResponse, CallError>;
+    fn encrypt(&self, plaintext: &[u8]) -> Result<EncryptResponse, CallError>;
     fn decrypt(
         &self,
         ciphertext: &[u8],
         key_id: &str,
         annotations: &BTreeMap<String, Vec<u8>>,
-    ) -> Result<Zeroizing<Vec<u8>>, String>;
+    ) -> Result<Zeroizing<Vec<u8>>, CallError>;
 }
 
 /// Where a key service is, and how long a call may take.
@@ -78,6 +96,23 @@ struct State {
     until_wall_ms: AtomicU64,
 }
 
+impl State {
+    /// Goes on sealing, for a while from the moment of the question that had a good answer.
+    fn extend(&self, asked: Moment) {
+        let until = asked.uptime.saturating_add(SEAL_FOR);
+        self.until_ms.store(millis(until), Ordering::Release);
+        let wall = asked.wall_ms.saturating_add(millis(SEAL_FOR));
+        self.until_wall_ms.store(wall, Ordering::Release);
+    }
+}
+
+/// A moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    uptime: Duration,
+    wall_ms: u64,
+}
+
 /// What the last question for the status found.
 #[derive(Debug, Clone, Default)]
 struct Health {
@@ -97,13 +132,15 @@ pub struct Kms {
     state: ArcSwapOption<State>,
     seeds: Seeds,
     health: Mutex<Health>,
+    /// Why seeds are not asked for: a call got no answer, and none since did.
+    outage: Mutex<Option<String>>,
     /// One question for the status at a time.
     asking: Mutex<()>,
     clock: Arc<dyn Clock>,
     metrics: SealMetrics,
     generation: Arc<AtomicU64>,
-    /// Dropped with this: ends the thread.
-    stop: Mutex<Option<SyncSender<()>>>,
+    /// Makes the thread ask now; dropped with this, ends it.
+    wake: Mutex<Option<SyncSender<()>>>,
 }
 
 impl fmt::Debug for Kms {
@@ -132,11 +169,14 @@ impl Kms {
         let client = Client::new(options, metrics.clone())?;
         let kms = Arc::new(Self::over(&name, Box::new(client), generation, clock, metrics));
         kms.ask();
-        let (stop, stopped) = sync_channel::<()>(1);
+        let (wake, woken) = sync_channel::<()>(1);
         let weak: Weak<Self> = Arc::downgrade(&kms);
         let run = move || {
             let mut pause = ASK_EVERY.1;
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+            loop {
+                if let Err(RecvTimeoutError::Disconnected) = woken.recv_timeout(pause) {
+                    return;
+                }
                 let Some(kms) = weak.upgrade() else { return };
                 kms.ask();
                 pause = if kms.trouble().is_none() {
@@ -149,7 +189,7 @@ impl Kms {
         std::thread::Builder::new()
             .name("kms-status".to_owned())
             .spawn(run)?;
-        *lock(&kms.stop) = Some(stop);
+        *lock(&kms.wake) = Some(wake);
         Ok(kms)
     }
 
@@ -167,11 +207,12 @@ impl Kms {
             state: ArcSwapOption::empty(),
             seeds: Seeds::default(),
             health: Mutex::default(),
+            outage: Mutex::default(),
             asking: Mutex::default(),
             clock,
             metrics,
             generation,
-            stop: Mutex::default(),
+            wake: Mutex::default(),
         }
     }
 
@@ -196,29 +237,45 @@ impl Kms {
         health.trouble.clone()
     }
 
-    /// Asks for the status now, and follows it. Blocks for at most the timeouts of two calls.
+    /// Asks for the status now, and follows it: seals and opens a seed under another key, and opens the current one again after
+    /// an outage. Blocks for at most the timeouts of three calls.
     pub fn ask(&self) {
         let _one = lock(&self.asking);
+        let asked = Moment {
+            uptime: self.clock.uptime(),
+            wall_ms: self.clock.now_ms(),
+        };
+        // One that begins meanwhile is a matter of the next question.
+        let was_out = lock(&self.outage).is_some();
         let outcome = self.service.status();
         let trouble = match &outcome {
-            Err(error) => Some(format!(
-                "failed to perform status section of the healthz check for KMS Provider {}, error: {error}",
-                self.name
-            )),
-            Ok(status) => self.unwell(status),
+            Err(error) => {
+                if error.is_outage {
+                    self.begin_outage(&error.text);
+                }
+                Some(format!(
+                    "failed to perform status section of the healthz check for KMS Provider {}, error: {error}",
+                    self.name
+                ))
+            }
+            Ok(status) => self
+                .unwell(status)
+                .or_else(|| self.follow(&status.key_id, asked, was_out)),
         };
-        let is_well = trouble.is_none();
         let was_well = {
             let mut health = lock(&self.health);
             let was_well = health.is_asked && health.trouble.is_none();
             if let Ok(status) = &outcome
-                && is_well
+                && trouble.is_none()
             {
                 health.version.get_or_insert_with(|| status.version.clone());
             }
             (health.is_asked, health.trouble) = (true, trouble.clone());
             was_well
         };
+        if trouble.is_none() && was_out {
+            *lock(&self.outage) = None;
+        }
         match trouble {
             Some(trouble) if was_well => {
                 tracing::error!(provider = self.name, trouble, "the KMS is not well");
@@ -226,19 +283,33 @@ impl Kms {
             Some(trouble) => {
                 tracing::debug!(provider = self.name, trouble, "the KMS is not well");
             }
-            None if !was_well => {
-                tracing::info!(provider = self.name, "the KMS is well");
+            None => {
+                if !was_well || was_out {
+                    tracing::info!(provider = self.name, "the KMS is well");
+                    self.generation.fetch_add(1, Ordering::AcqRel);
+                }
             }
-            None => {}
         }
-        if let Ok(status) = outcome
-            && is_well
-        {
-            self.follow(&status.key_id);
-            if !was_well {
-                self.seeds.forget_failures();
-                self.generation.fetch_add(1, Ordering::AcqRel);
-            }
+    }
+
+    /// No seed is asked for until a question for the status finds the service well.
+    fn begin_outage(&self, why: &str) {
+        let mut outage = lock(&self.outage);
+        if outage.is_none() {
+            tracing::warn!(
+                provider = self.name,
+                why,
+                "the KMS does not answer: seeds are not asked for until it does"
+            );
+            *outage = Some(why.to_owned());
+        }
+    }
+
+    /// Asks on the thread now, instead of at its next turn.
+    fn wake(&self) {
+        if let Some(wake) = &*lock(&self.wake) {
+            // Full: it will ask.
+            let _woken = wake.try_send(());
         }
     }
 
@@ -249,43 +320,51 @@ impl Kms {
             errors.push(format!("got unexpected healthz status: {}", status.healthz));
         }
         if !VERSIONS.contains(&status.version.as_str()) {
+            let [expected, _] = VERSIONS;
             let version = &status.version;
-            errors.push(format!(
-                "expected KMSv2 API version {}, got {version}",
-                VERSIONS.join(" or ")
-            ));
+            errors.push(format!("expected KMSv2 API version {expected}, got {version}"));
         } else if let Some(before) = &lock(&self.health).version
             && *before != status.version
         {
             errors.push(format!(
-                "KMSv2 API version should not change after the initial status call, expected {before}, got {}",
+                "KMSv2 API version should not change after the initial status response version {before}, got {}",
                 status.version
             ));
         }
-        if let Err((code, error)) = envelope::check_key_id(&status.key_id) {
-            self.metrics.bad_key_id(&self.name, code);
-            errors.push(format!("invalid KMSv2 KeyID {error}"));
+        match envelope::check_key_id(&status.key_id) {
+            Ok(()) => self
+                .metrics
+                .named_key(&self.name, &hash(&status.key_id), self.clock.now_ms()),
+            Err((code, error)) => {
+                self.metrics.bad_key_id(&self.name, code);
+                errors.push(format!(
+                    "got invalid KMSv2 KeyID hash {:?}: {error}",
+                    hash(&status.key_id)
+                ));
+            }
         }
         match errors.as_slice() {
             [] => None,
-            errors => Some(format!(
-                "kmsv2 Provider {} is not healthy, error: {}",
-                self.name,
-                errors.join(", ")
-            )),
+            [one] => Some(self.not_healthy(one)),
+            several => Some(self.not_healthy(&format!("[{}]", several.join(", ")))),
         }
     }
 
-    /// Goes on sealing under the current key, or begins to seal under another one.
-    fn follow(&self, key_id: &str) {
+    fn not_healthy(&self, error: &str) -> String {
+        format!("kmsv2 Provider {} is not healthy, error: {error}", self.name)
+    }
+
+    /// Goes on sealing under the current key, or begins to seal under another one. Returns why the service is not well, if it
+    /// does not do what it says: then the seed before is used until it expires.
+    fn follow(&self, key_id: &str, asked: Moment, was_out: bool) -> Option<String> {
         if let Some(state) = &*self.state.load()
             && state.key_id == key_id
         {
-            self.extend(state);
-            return;
+            state.extend(asked);
+            return if was_out { self.open_again(state) } else { None };
         }
         let since = Stopwatch::start();
-        match self.new_state(key_id) {
+        match self.new_state(key_id, asked) {
             Ok(state) => {
                 self.metrics.generated(Some(since.elapsed().as_secs_f64()));
                 tracing::info!(
@@ -295,28 +374,39 @@ impl Kms {
                 );
                 self.state.store(Some(Arc::new(state)));
                 self.generation.fetch_add(1, Ordering::AcqRel);
+                None
             }
             Err(error) => {
                 self.metrics.generated(None);
-                tracing::error!(
-                    provider = self.name,
-                    error,
-                    key = hash(key_id),
-                    "the KMS names another key but does not seal with it: the current seed is used until it expires"
-                );
+                let before = self.state.load();
+                let before = before.as_ref().map_or("", |state| &state.key_id_hash);
+                Some(self.not_healthy(&format!(
+                    "failed to rotate DEK: {error}, statusKeyIDHash={:?}, stateKeyIDHash={before:?}",
+                    hash(key_id)
+                )))
             }
         }
     }
 
-    fn extend(&self, state: &State) {
-        let until = self.clock.uptime() + SEAL_FOR;
-        state.until_ms.store(millis(until), Ordering::Release);
-        let wall = self.clock.now_ms().saturating_add(millis(SEAL_FOR));
-        state.until_wall_ms.store(wall, Ordering::Release);
+    /// Has the service open the current seed, after an outage: its status alone does not show that it would open another one.
+    /// Returns why it does not.
+    fn open_again(&self, state: &State) -> Option<String> {
+        let opened = self
+            .service
+            .decrypt(&state.source, &state.key_id, &state.annotations);
+        let error = match opened {
+            Ok(seed) if *seed == *state.seed => return None,
+            Ok(_) => OTHER_SEED.to_owned(),
+            Err(error) => error.text,
+        };
+        Some(format!(
+            "failed to perform decrypt section of the healthz check for KMS Provider {}, error: {error}",
+            self.name
+        ))
     }
 
-    /// A new seed under the service's key.
-    fn new_state(&self, key_id: &str) -> Result<State, String> {
+    /// A new seed under the service's key, which the service has opened again.
+    fn new_state(&self, key_id: &str, asked: Moment) -> Result<State, String> {
         let seed: [u8; derived::LENGTH] = random().ok_or("the system provides no randomness")?;
         let seed = Zeroizing::new(seed.to_vec());
         let answer = self
@@ -339,6 +429,14 @@ impl Kms {
             encrypted_dek_source_type: EncryptedDekSourceType::HkdfSha256XnonceAesGcmSeed.into(),
         };
         envelope::check(&object)?;
+        // What it does not open would be lost with this process.
+        let opened = self
+            .service
+            .decrypt(&object.encrypted_dek_source, &object.key_id, &object.annotations)
+            .map_err(|error| format!("failed to decrypt DEK, error: {error}"))?;
+        if *opened != *seed {
+            return Err(OTHER_SEED.to_owned());
+        }
         self.seeds.put(&object, seed.clone(), self.clock.uptime());
         self.metrics.cached(&self.name, self.seeds.count());
         let state = State {
@@ -350,7 +448,7 @@ impl Kms {
             until_ms: AtomicU64::new(0),
             until_wall_ms: AtomicU64::new(0),
         };
-        self.extend(&state);
+        state.extend(asked);
         Ok(state)
     }
 
@@ -389,24 +487,51 @@ impl Kms {
         let object = envelope::decode(sealed)?;
         // Nothing is asked before the service was found well once: a start would wait for every value.
         self.state()?;
-        let decrypt = || {
-            self.metrics.missed();
-            let seed =
-                self.service
-                    .decrypt(&object.encrypted_dek_source, &object.key_id, &object.annotations);
-            seed.map_err(|error| format!("failed to decrypt DEK, error: {error}"))
+        let bound = key.as_bytes();
+        let attempt = |seed: &[u8]| {
+            let data = object.encrypted_data.clone();
+            if is_seed(&object) {
+                return derived::open(seed, bound, data);
+            }
+            let cipher = Cipher::new(CipherKind::AesGcm, seed).ok_or(BAD_KEY)?;
+            cipher.open(bound, data)
         };
-        let seed = self.seeds.get(&object, self.clock.as_ref(), decrypt)?;
+        let opened = self
+            .seeds
+            .open(&object, self.clock.as_ref(), || self.decrypt(&object), attempt);
         self.metrics.cached(&self.name, self.seeds.count());
         let now = self.clock.now_ms();
         self.metrics
             .used_key(Direction::FromStorage, &self.name, &hash(&object.key_id), now);
-        let bound = key.as_bytes();
-        if is_seed(&object) {
-            return derived::open(&seed, bound, object.encrypted_data);
+        opened
+    }
+
+    /// Has the service open a seed, unless it is known not to answer.
+    fn decrypt(&self, object: &EncryptedObject) -> Result<Zeroizing<Vec<u8>>, NoSeed> {
+        let failed = |error: &str| format!("failed to decrypt DEK, error: {error}");
+        if let Some(why) = &*lock(&self.outage) {
+            return Err(NoSeed::NotAsked(failed(why)));
         }
-        let cipher = Cipher::new(CipherKind::AesGcm, &seed).ok_or("the DEK has an invalid length")?;
-        cipher.open(bound, object.encrypted_data)
+        self.metrics.missed();
+        let opened = self
+            .service
+            .decrypt(&object.encrypted_dek_source, &object.key_id, &object.annotations);
+        let seed = opened.map_err(|error| {
+            if error.is_outage {
+                self.begin_outage(&error.text);
+                self.wake();
+            }
+            NoSeed::Refused(failed(&error.text))
+        })?;
+        let length = seed.len();
+        if is_seed(object) && length < derived::LENGTH {
+            let error = format!("invalid seed length {length} used for key generation");
+            return Err(NoSeed::Refused(error));
+        }
+        if !is_seed(object) && !CipherKind::AesGcm.key_lengths().contains(&length) {
+            return Err(NoSeed::Refused(BAD_KEY.to_owned()));
+        }
+        Ok(seed)
     }
 
     /// Whether a payload of this provider was sealed under another key than the current one, or in the older way.

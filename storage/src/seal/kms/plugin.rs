@@ -45,6 +45,8 @@ pub struct Behaviour {
     pub fails_to_encrypt: bool,
     /// Decrypt fails.
     pub fails_to_decrypt: bool,
+    /// What Decrypt returns, if not what Encrypt was given.
+    pub decrypts_to: Option<Vec<u8>>,
     /// How often each call was made: Status, Encrypt, Decrypt.
     pub calls: [u32; 3],
 }
@@ -60,6 +62,7 @@ impl Default for Behaviour {
             padding: 0,
             fails_to_encrypt: false,
             fails_to_decrypt: false,
+            decrypts_to: None,
             calls: [0; 3],
         }
     }
@@ -204,6 +207,9 @@ impl UnaryService<DecryptRequest> for Method {
         behaviour.calls[2] += 1;
         if behaviour.fails_to_decrypt {
             return ready(Err(Status::internal("told to fail")));
+        }
+        if let Some(plaintext) = behaviour.decrypts_to.clone() {
+            return ready(Ok(Response::new(DecryptResponse { plaintext })));
         }
         let request = request.into_inner();
         let opened = cipher(&request.key_id).and_then(|cipher| {

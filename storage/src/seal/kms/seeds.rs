@@ -14,21 +14,100 @@ use crate::sync::lock;
 
 /// How long a seed is kept after its last use.
 const KEEP: Duration = Duration::from_hours(24);
-/// How long the service is not asked again for a seed that it did not open: all values under it fail at once, not one after
-/// the other, each after the timeout of a call.
-const REMEMBER_FAILURE: Duration = Duration::from_secs(1);
+/// How long the service is not asked again for a seed that it did not open, after its first refusal and at most; each refusal
+/// doubles it. All values under the seed fail at once meanwhile, not one after the other.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The most seeds that are kept. A server adds one at each start and each change of the key.
 const MOST: usize = 10_000;
 
 type Seed = Zeroizing<Vec<u8>>;
 
+/// Why there is no seed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoSeed {
+    /// The service did not return one.
+    Refused(String),
+    /// The service was not asked.
+    NotAsked(String),
+}
+
+/// What the service returned for a seed.
+struct Answer {
+    seed: Seed,
+    /// Until when it is used although no value has opened with it; none once one has.
+    unproven_until: Option<Duration>,
+}
+
+/// A refusal of the service.
+struct Refusal {
+    error: String,
+    /// How long it is not asked again, and until when.
+    pause: Duration,
+    until: Duration,
+}
+
 /// What is known of a seed. Locked while the service is asked for it, so that it is asked once.
 #[derive(Default)]
 struct Known {
-    seed: Option<Seed>,
-    /// Why the service did not open it, and until when it is not asked again.
-    failure: Option<(String, Duration)>,
+    answer: Option<Answer>,
+    refusal: Option<Refusal>,
     used: Duration,
+}
+
+impl Known {
+    /// The seed that may be tried.
+    fn seed(&self, now: Duration) -> Option<Seed> {
+        let answer = self.answer.as_ref()?;
+        let is_usable = answer.unproven_until.is_none_or(|until| now < until);
+        is_usable.then(|| answer.seed.clone())
+    }
+
+    /// The seed, from the service if need be.
+    fn ask(
+        &mut self,
+        clock: &dyn Clock,
+        decrypt: impl FnOnce() -> Result<Seed, NoSeed>,
+    ) -> Result<Seed, String> {
+        if let Some(seed) = self.seed(clock.uptime()) {
+            return Ok(seed);
+        }
+        if let Some(refusal) = &self.refusal
+            && clock.uptime() < refusal.until
+        {
+            return Err(refusal.error.clone());
+        }
+        match decrypt() {
+            Ok(seed) => {
+                self.answer = Some(Answer {
+                    seed: seed.clone(),
+                    unproven_until: Some(clock.uptime() + ASK_AGAIN.0),
+                });
+                Ok(seed)
+            }
+            Err(NoSeed::NotAsked(error)) => Err(error),
+            Err(NoSeed::Refused(error)) => {
+                let pause = self.refusal.as_ref().map_or(ASK_AGAIN.0, |before| {
+                    before.pause.saturating_mul(2).min(ASK_AGAIN.1)
+                });
+                self.refusal = Some(Refusal {
+                    error: error.clone(),
+                    pause,
+                    until: clock.uptime() + pause,
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// A value opened with the seed.
+    fn prove(&mut self, seed: &Seed) {
+        if let Some(answer) = &mut self.answer
+            && answer.seed == *seed
+        {
+            answer.unproven_until = None;
+            self.refusal = None;
+        }
+    }
 }
 
 /// The seeds, by everything that the service needs to open them.
@@ -55,22 +134,15 @@ impl Seeds {
         lock(&self.known).len()
     }
 
-    /// Keeps a seed.
+    /// Keeps a seed that the service is known to open.
     pub(super) fn put(&self, object: &EncryptedObject, seed: Seed, now: Duration) {
         let known = self.entry(object, now);
         let mut known = lock(&known);
-        (known.seed, known.failure) = (Some(seed), None);
-    }
-
-    /// Forgets that seeds did not open: the service is well again.
-    pub(super) fn forget_failures(&self) {
-        let known: Vec<_> = lock(&self.known).values().map(Arc::clone).collect();
-        for one in known {
-            // One that is locked is being asked for.
-            if let Ok(mut one) = one.try_lock() {
-                one.failure = None;
-            }
-        }
+        known.answer = Some(Answer {
+            seed,
+            unproven_until: None,
+        });
+        known.refusal = None;
     }
 
     /// The place of a seed; makes room for a new one.
@@ -99,42 +171,34 @@ impl Seeds {
         known
     }
 
-    /// The seed of an object; `decrypt` asks the service for it.
-    pub(super) fn get(
+    /// Opens an object with its seed; `decrypt` asks the service for it. A seed is kept once a value opened with it, and a
+    /// wrong one for a moment only: the service may know better the next time.
+    pub(super) fn open(
         &self,
         object: &EncryptedObject,
         clock: &dyn Clock,
-        decrypt: impl FnOnce() -> Result<Seed, String>,
-    ) -> Result<Seed, String> {
+        decrypt: impl FnOnce() -> Result<Seed, NoSeed>,
+        attempt: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
+    ) -> Result<Vec<u8>, String> {
         let now = clock.uptime();
-        let known = self.entry(object, now);
-        if let Ok(mut known) = known.try_lock() {
+        let entry = self.entry(object, now);
+        let at_once = entry.try_lock().ok().and_then(|mut known| {
             known.used = now;
-            if let Some(seed) = &known.seed {
-                return Ok(seed.clone());
-            }
+            let is_proven = known
+                .answer
+                .as_ref()
+                .is_some_and(|answer| answer.unproven_until.is_none());
+            known.seed(now).map(|seed| (seed, is_proven))
+        });
+        let (seed, is_proven) = match at_once {
+            Some(known) => known,
+            None => (while_blocking(|| lock(&entry).ask(clock, decrypt))?, false),
+        };
+        let plain = attempt(&seed)?;
+        if !is_proven {
+            lock(&entry).prove(&seed);
         }
-        while_blocking(|| {
-            let mut known = lock(&known);
-            if let Some(seed) = &known.seed {
-                return Ok(seed.clone());
-            }
-            if let Some((error, until)) = &known.failure
-                && clock.uptime() < *until
-            {
-                return Err(error.clone());
-            }
-            match decrypt() {
-                Ok(seed) => {
-                    known.failure = None;
-                    Ok(known.seed.insert(seed).clone())
-                }
-                Err(error) => {
-                    known.failure = Some((error.clone(), clock.uptime() + REMEMBER_FAILURE));
-                    Err(error)
-                }
-            }
-        })
+        Ok(plain)
     }
 }
 

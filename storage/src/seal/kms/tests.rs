@@ -88,7 +88,7 @@ fn one_call_seals_any_number_of_values_and_each_has_a_key_of_its_own() {
         assert!(!kms.is_stale(one));
         assert!(kms.open("g/r/n/b", one).is_err(), "bound to the key");
     }
-    assert_eq!(plugin.behaviour().calls, [1, 1, 0]);
+    assert_eq!(plugin.behaviour().calls, [1, 1, 1]);
 
     // Another process asks once for the seed.
     let other = scene.asked();
@@ -96,14 +96,14 @@ fn one_call_seals_any_number_of_values_and_each_has_a_key_of_its_own() {
         assert_eq!(other.open(KEY, one).unwrap(), b"plain");
         assert!(!other.is_stale(one));
     }
-    assert_eq!(plugin.behaviour().calls, [2, 2, 1]);
+    assert_eq!(plugin.behaviour().calls, [2, 2, 3]);
     // A day after its last use the seed is forgotten, when another one comes.
     scene.clock.advance(KEEP_AND_MORE);
     plugin.change(|it| it.key_id = "key-2".to_owned());
     other.ask();
     assert_eq!(other.seeds.count(), 1);
     assert_eq!(other.open(KEY, &sealed[0]).unwrap(), b"plain");
-    assert_eq!(plugin.behaviour().calls[2], 2);
+    assert_eq!(plugin.behaviour().calls[2], 5);
 }
 
 const KEEP_AND_MORE: Duration = Duration::from_hours(25);
@@ -143,7 +143,7 @@ fn another_key_makes_values_stale_and_what_it_seals_is_fresh() {
     let new = kms.seal(KEY, b"new").unwrap();
     assert!(!kms.is_stale(&new));
     assert!(scene.generation.load(Ordering::Relaxed) > generation);
-    assert_eq!(plugin.behaviour().calls, [2, 2, 0]);
+    assert_eq!(plugin.behaviour().calls, [2, 2, 2]);
 
     // It names a key that it does not seal with, or fails: the seed stays, and is not extended.
     for change in [
@@ -159,6 +159,11 @@ fn another_key_makes_values_stale_and_what_it_seals_is_fresh() {
     ] {
         plugin.change(change);
         kms.ask();
+        let trouble = kms.trouble().unwrap();
+        assert!(
+            trouble.starts_with("kmsv2 Provider main is not healthy, error: failed to rotate DEK: "),
+            "{trouble}"
+        );
         assert!(!kms.is_stale(&new), "{:?}", plugin.behaviour());
         kms.seal(KEY, b"").unwrap();
     }
@@ -226,23 +231,248 @@ fn before_the_first_good_status_nothing_is_sealed_or_opened_and_nothing_waits() 
 }
 
 #[test]
-fn a_seed_that_the_plugin_does_not_open_is_asked_for_once_a_second() {
+fn a_service_that_does_not_seal_or_open_is_not_well() {
+    let right = Behaviour::default;
+    for (behaviour, why) in [
+        (
+            Behaviour {
+                fails_to_encrypt: true,
+                ..right()
+            },
+            "failed to encrypt DEK, error: rpc error: code = Internal desc = told to fail",
+        ),
+        (
+            Behaviour {
+                fails_to_decrypt: true,
+                ..right()
+            },
+            "failed to decrypt DEK, error: rpc error: code = Internal desc = told to fail",
+        ),
+        (
+            Behaviour {
+                decrypts_to: Some(vec![1; 32]),
+                ..right()
+            },
+            "the service returned another DEK than it was given",
+        ),
+    ] {
+        let scene = Scene::new();
+        let plugin = scene.plugin(behaviour);
+        let kms = scene.kms(LONG);
+        kms.ask();
+        let trouble = kms.trouble().unwrap_or_default();
+        assert!(
+            trouble.starts_with(&format!(
+                "kmsv2 Provider main is not healthy, error: failed to rotate DEK: {why}, statusKeyIDHash=\"sha256:"
+            )),
+            "{trouble}"
+        );
+        kms.seal(KEY, b"").unwrap_err();
+        plugin.change(|it| *it = right());
+        kms.ask();
+        assert_eq!(kms.trouble(), None);
+        kms.seal(KEY, b"").unwrap();
+    }
+}
+
+#[test]
+fn a_seed_that_the_plugin_does_not_open_is_asked_for_ever_more_rarely() {
     let scene = Scene::new();
     let plugin = scene.plugin(Behaviour::default());
     let sealed = scene.asked().seal(KEY, b"plain").unwrap();
     let kms = scene.asked();
     plugin.change(|it| it.fails_to_decrypt = true);
-    for _ in 0..10 {
-        assert_eq!(
-            kms.open(KEY, &sealed).unwrap_err(),
-            "failed to decrypt DEK, error: rpc error: code = Internal desc = told to fail"
-        );
+    let refused = || {
+        for _ in 0..10 {
+            assert_eq!(
+                kms.open(KEY, &sealed).unwrap_err(),
+                "failed to decrypt DEK, error: rpc error: code = Internal desc = told to fail"
+            );
+        }
+        // Two of them belong to the starts.
+        plugin.behaviour().calls[2] - 2
+    };
+    for (after, calls) in [(0, 1), (1, 2), (1, 2), (1, 3), (3, 3), (1, 4), (7, 4), (1, 5)] {
+        scene.clock.advance(Duration::from_secs(after));
+        assert_eq!(refused(), calls, "after {after} s");
     }
-    assert_eq!(plugin.behaviour().calls[2], 1);
     plugin.change(|it| it.fails_to_decrypt = false);
-    scene.clock.advance(Duration::from_secs(1));
+    // At most after a minute.
+    scene.clock.advance(Duration::from_mins(1));
     assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
-    assert_eq!(plugin.behaviour().calls[2], 2);
+    assert_eq!(plugin.behaviour().calls[2], 8);
+}
+
+#[test]
+fn a_wrong_seed_is_not_kept() {
+    for wrong in [vec![], vec![1; 31], vec![1; 32]] {
+        let scene = Scene::new();
+        let plugin = scene.plugin(Behaviour::default());
+        let sealed = scene.asked().seal(KEY, b"plain").unwrap();
+        let kms = scene.asked();
+        plugin.change(|it| it.decrypts_to = Some(wrong.clone()));
+        for _ in 0..10 {
+            kms.open(KEY, &sealed).unwrap_err();
+        }
+        assert_eq!(plugin.behaviour().calls[2], 3, "asked for once");
+        plugin.change(|it| it.decrypts_to = None);
+        scene.clock.advance(Duration::from_secs(1));
+        assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain", "{wrong:?}");
+        // From now on it is known.
+        drop(plugin);
+        scene.clock.advance(Duration::from_hours(1));
+        assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+    }
+}
+
+#[test]
+fn a_value_that_was_changed_does_not_spoil_its_seed() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let writer = scene.asked();
+    let good = writer.seal(KEY, b"plain").unwrap();
+    let moved = writer.seal("g/r/n/other", b"plain").unwrap();
+    let kms = scene.asked();
+    kms.open(KEY, &moved).unwrap_err();
+    assert_eq!(kms.open(KEY, &good).unwrap(), b"plain");
+    kms.open(KEY, &moved).unwrap_err();
+    assert_eq!(
+        plugin.behaviour().calls[2],
+        3,
+        "one for each start, one for the seed"
+    );
+}
+
+/// A service without a process: seals by turning bits over.
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[derive(Default)]
+struct Script {
+    /// How calls of Status, Encrypt and Decrypt fail.
+    fails: [Option<CallError>; 3],
+    calls: [u32; 3],
+}
+
+impl Scripted {
+    fn call(&self, method: usize) -> Result<(), CallError> {
+        let mut script = lock(&self.0);
+        script.calls[method] += 1;
+        script.fails[method].clone().map_or(Ok(()), Err)
+    }
+
+    fn decrypt_calls(&self) -> u32 {
+        lock(&self.0).calls[2]
+    }
+
+    /// No call gets an answer.
+    fn cut_off(&self, methods: &[usize]) {
+        for method in methods {
+            lock(&self.0).fails[*method] = Some(CallError {
+                text: "no answer".to_owned(),
+                is_outage: true,
+            });
+        }
+    }
+
+    fn repair(&self) {
+        lock(&self.0).fails = [None, None, None];
+    }
+}
+
+impl KeyService for Scripted {
+    fn status(&self) -> Result<StatusResponse, CallError> {
+        self.call(0)?;
+        Ok(StatusResponse {
+            version: "v2".to_owned(),
+            healthz: "ok".to_owned(),
+            key_id: "key".to_owned(),
+        })
+    }
+
+    fn encrypt(&self, plaintext: &[u8]) -> Result<EncryptResponse, CallError> {
+        self.call(1)?;
+        Ok(EncryptResponse {
+            ciphertext: plaintext.iter().map(|byte| !byte).collect(),
+            key_id: "key".to_owned(),
+            annotations: BTreeMap::new(),
+        })
+    }
+
+    fn decrypt(
+        &self,
+        ciphertext: &[u8],
+        _: &str,
+        _: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<Zeroizing<Vec<u8>>, CallError> {
+        self.call(2)?;
+        Ok(Zeroizing::new(ciphertext.iter().map(|byte| !byte).collect()))
+    }
+}
+
+#[test]
+fn an_outage_is_waited_for_once_whatever_the_number_of_seeds() {
+    let scene = Scene::new();
+    let service = Scripted::default();
+    let asked = || {
+        let clock = Arc::new(scene.clock.clone());
+        let generation = Arc::clone(&scene.generation);
+        let kms = Kms::over(
+            "main",
+            Box::new(service.clone()),
+            generation,
+            clock,
+            SealMetrics::new("here"),
+        );
+        kms.ask();
+        assert_eq!(kms.trouble(), None);
+        kms
+    };
+    let values: Vec<_> = (0..100).map(|_| asked().seal(KEY, b"plain").unwrap()).collect();
+    let opened = |kms: &Kms| values.iter().filter(|value| kms.open(KEY, value).is_ok()).count();
+
+    // Decrypt gets no answer, Status does.
+    let kms = asked();
+    kms.open(KEY, &values[0]).unwrap();
+    service.cut_off(&[2]);
+    let before = service.decrypt_calls();
+    assert_eq!(opened(&kms), 1, "what is known opens");
+    assert_eq!(service.decrypt_calls() - before, 1);
+    assert_eq!(
+        kms.open(KEY, &values[7]).unwrap_err(),
+        "failed to decrypt DEK, error: no answer"
+    );
+    // A good status alone does not end it.
+    for _ in 0..3 {
+        kms.ask();
+        assert_eq!(
+            kms.trouble().as_deref(),
+            Some(
+                "failed to perform decrypt section of the healthz check for KMS Provider main, error: no answer"
+            )
+        );
+        assert_eq!(opened(&kms), 1);
+    }
+    assert_eq!(service.decrypt_calls() - before, 4, "one for each question");
+    kms.seal(KEY, b"").unwrap();
+    service.repair();
+    let generation = scene.generation.load(Ordering::Relaxed);
+    kms.ask();
+    assert_eq!(kms.trouble(), None);
+    assert!(scene.generation.load(Ordering::Relaxed) > generation);
+    scene.clock.advance(Duration::from_secs(1));
+    assert_eq!(opened(&kms), 100);
+
+    // Nothing gets an answer: the question for the status finds out.
+    let kms = asked();
+    service.cut_off(&[0, 1, 2]);
+    kms.ask();
+    let before = service.decrypt_calls();
+    assert_eq!(opened(&kms), 0);
+    assert_eq!(service.decrypt_calls(), before);
+    service.repair();
+    kms.ask();
+    assert_eq!(opened(&kms), 100);
 }
 
 #[test]
@@ -256,7 +486,7 @@ fn many_readers_ask_once() {
             scope.spawn(|| assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain"));
         }
     });
-    assert_eq!(plugin.behaviour().calls[2], 1);
+    assert_eq!(plugin.behaviour().calls[2], 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -281,19 +511,19 @@ fn a_service_that_is_not_well_says_why() {
         ),
         (
             |it| (it.healthz, it.version) = ("ok".to_owned(), "v3".to_owned()),
-            "kmsv2 Provider main is not healthy, error: expected KMSv2 API version v2 or v2beta1, got v3",
+            "kmsv2 Provider main is not healthy, error: expected KMSv2 API version v2, got v3",
         ),
         (
             |it| it.version = "v2beta1".to_owned(),
-            "kmsv2 Provider main is not healthy, error: KMSv2 API version should not change after the initial status call, expected v2, got v2beta1",
+            "kmsv2 Provider main is not healthy, error: KMSv2 API version should not change after the initial status response version v2, got v2beta1",
         ),
         (
             |it| (it.version, it.key_id) = ("v2".to_owned(), String::new()),
-            "kmsv2 Provider main is not healthy, error: invalid KMSv2 KeyID keyID is empty",
+            "kmsv2 Provider main is not healthy, error: got invalid KMSv2 KeyID hash \"\": keyID is empty",
         ),
         (
             |it| it.key_id = "k".repeat(1025),
-            "kmsv2 Provider main is not healthy, error: invalid KMSv2 KeyID keyID is 1025 bytes, which exceeds the max size of 1024",
+            "kmsv2 Provider main is not healthy, error: got invalid KMSv2 KeyID hash \"sha256:011cc8dcade24f43d2d7f95605d8481da1d0b86475def49be02bfc20cee86e65\": keyID is 1025 bytes, which exceeds the max size of 1024",
         ),
     ] {
         plugin.change(change);
@@ -311,7 +541,7 @@ fn an_abstract_socket_is_reached() {
         timeout: SHORT,
     };
     let client = Client::new(options, SealMetrics::new("here")).unwrap();
-    assert!(client.status().unwrap_err().contains("code = Unavailable"));
+    assert!(client.status().unwrap_err().text.contains("code = Unavailable"));
 }
 
 #[test]
