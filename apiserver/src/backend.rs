@@ -191,6 +191,7 @@ async fn open_etcd(config: &EtcdConfig, encryption: &Encryption) -> Result<EtcdS
             revision,
             version,
             silent,
+            without_clock: _,
         },
     ) = opened.map_err(|error| OpenError::Refused(error.into()))?;
     tracing::info!(store = %id, revision, version, prefix = config.prefix, "storage in etcd opened");

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use drydock_storage::clock::{Clock as _, SystemClock};
-use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
+use drydock_storage::etcd::{self, EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
 use drydock_storage::rocks::{self, MaintenanceError, OpenError, Progress, RocksStore};
 use drydock_storage::{At, Key, KeyRange, Options, Outcome, Page, Removable, Store, StoreError, Transaction};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -197,8 +197,7 @@ async fn execute_on_etcd(
             print(&store.export(to, SystemClock.now_ms(), &progress).await?)
         }
         StorageCommand::Import { from, .. } => {
-            let (store, _) = EtcdStore::open(options).await?;
-            print(&store.import(from, SystemClock.now_ms(), &progress).await?)
+            print(&etcd::import(options, from, SystemClock.now_ms(), &progress).await?)
         }
     }
 }
@@ -232,8 +231,8 @@ struct Rewritten {
     rewritten: u64,
 }
 
-/// How many objects are read at once.
-const PAGE: usize = 500;
+/// How many objects are read at once: of the largest objects, 96 MiB.
+const PAGE: usize = 64;
 
 /// Writes every stale object again, as it is. One that is written meanwhile is fresh.
 async fn rewrite<S: Store>(store: &S, bar: &Bar) -> Result<Rewritten, CommandError> {

@@ -186,6 +186,12 @@ impl KeyRange {
         Self { start: prefix, end }
     }
 
+    /// Group and resource of a range of one resource; empty for a range of several.
+    pub(crate) fn group_and_resource(&self) -> (&str, &str) {
+        let mut parts = self.start.split('/');
+        (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+    }
+
     /// Whether the key is in the range.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {

@@ -63,10 +63,7 @@ pub(super) async fn run(parts: &Shared, period: Duration) {
     }
 }
 
-const REQUEST: Request<'_> = Request {
-    operation: "compact",
-    resource: "",
-};
+const REQUEST: Request<'_> = Request::of_store("compact");
 
 async fn is_compacted_by_kube_apiserver(parts: &Shared) -> Result<bool, StoreError> {
     let call = |mut connection: Connection| async move {

@@ -1,12 +1,17 @@
 //! Why a store in etcd cannot be used. Nothing has been written when a start ends with one of these.
 
 use std::io;
+use std::time::Duration;
 
 use thiserror::Error;
 
 /// The oldest supported version of etcd: the first whose progress notifications never overtake events and whose watches
 /// never skip a deletion at the compacted revision.
 const OLDEST: (u64, u64) = (3, 6);
+
+/// How far the clocks of two members may be apart: five times what etcd warns at, and half of what the server grants the
+/// times of its clients.
+pub(super) const CLOCKS_APART: Duration = Duration::from_secs(5);
 
 /// Major and minor number of the version of a member.
 ///
@@ -107,8 +112,39 @@ pub enum EtcdOpenError {
         "etcd refuses requests of 1.5 MiB, which the largest objects need: start it with --max-request-bytes=1572864 or more"
     )]
     RequestLimit,
-    /// An import needs a prefix without objects.
-    #[error("the prefix {prefix} already holds objects")]
+    /// etcd accepts fewer operations in a transaction than this needs.
+    #[error(
+        "etcd refuses transactions of {needed} operations: start it with --max-txn-ops={needed} or more, which its default is"
+    )]
+    OperationLimit {
+        /// How many are needed.
+        needed: usize,
+    },
+    /// An import into the prefix has not ended, or failed.
+    #[error(
+        "the prefix {prefix} holds an import that is not finished: repeat the import, which replaces what it wrote, or remove \
+         it with etcdctl del {prefix} and etcdctl del --prefix {prefix}/"
+    )]
+    ImportUnfinished {
+        /// The prefix.
+        prefix: String,
+    },
+    /// The clocks of two members are apart.
+    #[error(
+        "the clocks of {first} and {second} are at least {} s apart, at most {} s are accepted: synchronise the clocks of the \
+         members of etcd",
+        .apart.as_secs(), CLOCKS_APART.as_secs()
+    )]
+    ClocksApart {
+        /// The endpoint whose clock is ahead.
+        first: String,
+        /// The endpoint whose clock is behind.
+        second: String,
+        /// The least difference that explains their answers.
+        apart: Duration,
+    },
+    /// An import needs a prefix without a store.
+    #[error("the prefix {prefix} already holds a store: import into another one, or remove it first")]
     NotEmpty {
         /// The prefix.
         prefix: String,

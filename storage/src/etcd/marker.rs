@@ -1,7 +1,8 @@
 //! The marker of a prefix: which product wrote it, in which format.
 //!
 //! It is written together with the first object, and every write is conditional on it: a server stops writing when the
-//! prefix was wiped, or taken over by a newer version.
+//! prefix was wiped, or taken over by a newer version. An import writes it first, and until all objects were compared it says
+//! that the import is unfinished: such a prefix does not open as a store.
 
 use std::sync::RwLock;
 
@@ -19,10 +20,14 @@ const FORMAT: u32 = 1;
 
 /// The content of a marker, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Content {
     product: String,
     format: u32,
     store: Uuid,
+    /// The objects are those of an import that has not ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    import_unfinished: bool,
 }
 
 /// The marker of a store.
@@ -40,6 +45,7 @@ impl Marker {
             product: PRODUCT.to_owned(),
             format: FORMAT,
             store: Uuid::new_v4(),
+            import_unfinished: false,
         };
         Self {
             content: RwLock::new(content),
@@ -61,6 +67,9 @@ impl Marker {
                 supported: FORMAT,
             });
         }
+        if content.import_unfinished {
+            return Err(EtcdOpenError::ImportUnfinished { prefix: prefix() });
+        }
         *sync::write(&self.content) = content;
         self.note_written(at);
         Ok(())
@@ -79,6 +88,15 @@ impl Marker {
     /// Its bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(&*sync::read(&self.content)).unwrap_or_default()
+    }
+
+    /// Its bytes until an import has ended.
+    pub(super) fn unfinished_bytes(&self) -> Vec<u8> {
+        let content = Content {
+            import_unfinished: true,
+            ..sync::read(&self.content).clone()
+        };
+        serde_json::to_vec(&content).unwrap_or_default()
     }
 
     /// The identity of the store.
@@ -125,6 +143,11 @@ mod tests {
                     ..
                 })
             ),
+            "{found:?}"
+        );
+        let found = marker.learn(&keys, &other.unfinished_bytes(), Revision(8));
+        assert!(
+            matches!(found, Err(EtcdOpenError::ImportUnfinished { .. })),
             "{found:?}"
         );
         assert_eq!(marker.written(), Some(Revision(7)));

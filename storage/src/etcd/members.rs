@@ -20,10 +20,11 @@ use super::metrics::EtcdMetrics;
 use super::notice::{EtcdMemberChange, Notices};
 use super::options::{EtcdOptions, Pem};
 use crate::clock::Stopwatch;
-use crate::{Revision, StoreError, sync};
+use crate::{Key, Revision, StoreError, sync};
 
-/// The largest answer that is accepted; pages of scans are far smaller.
-const LARGEST_ANSWER: usize = 256 << 20;
+/// The largest answer that is accepted: eight times what a request of a scan should return. A larger one is not read, and the
+/// scan asks for fewer keys.
+const LARGEST_ANSWER: usize = 32 << 20;
 /// How long one attempt of a read may take.
 const ATTEMPT: Duration = Duration::from_millis(2500);
 /// The wait between two attempts.
@@ -93,8 +94,30 @@ impl Answer for CompactionResponse {
 pub(super) struct Request<'a> {
     /// What it does: `get`, `list`, `create`, `update`, `delete`, `compact`, `revision`.
     pub(super) operation: &'static str,
+    /// The group of the resource; empty if it concerns none.
+    pub(super) group: &'a str,
     /// The resource; empty if it concerns none.
     pub(super) resource: &'a str,
+}
+
+impl<'a> Request<'a> {
+    /// A request for a key.
+    pub(super) fn of(operation: &'static str, key: &'a Key) -> Self {
+        Self {
+            operation,
+            group: key.group(),
+            resource: key.resource(),
+        }
+    }
+
+    /// A request that concerns no resource.
+    pub(super) const fn of_store(operation: &'static str) -> Self {
+        Self {
+            operation,
+            group: "",
+            resource: "",
+        }
+    }
 }
 
 /// The revision in an answer.
@@ -391,12 +414,13 @@ impl Members {
             Ok(result) => result.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::Doubtful(format!("no answer within {limit:?}"))),
         };
-        self.metrics.observe(
-            request.operation,
-            request.resource,
-            watch.elapsed(),
-            result.is_ok(),
-        );
+        let Request {
+            operation,
+            group,
+            resource,
+        } = request;
+        self.metrics
+            .observe(operation, group, resource, watch.elapsed(), result.is_ok());
         result
     }
 }

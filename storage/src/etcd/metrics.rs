@@ -10,11 +10,20 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Labels: what a request does, and to which resource.
+/// Labels: what a request does, and to which resource. Hosts before 1.34 have `type`, later ones `group` and `resource`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct OfRequest {
     operation: &'static str,
     r#type: String,
+    group: String,
+    resource: String,
+}
+
+/// Labels: a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct OfResource {
+    pub(super) group: String,
+    pub(super) resource: String,
 }
 
 /// Label: the endpoint of a member.
@@ -37,13 +46,14 @@ fn durations() -> Histogram {
 #[derive(Debug, Clone, Default)]
 pub struct EtcdMetrics {
     request_seconds: RequestSeconds,
-    requests: Family<Operation, Counter>,
-    request_errors: Family<Operation, Counter>,
+    requests: Family<OfRequest, Counter>,
+    request_errors: Family<OfRequest, Counter>,
     sizes: Family<Endpoint, Gauge>,
     up: Family<Endpoint, Gauge>,
     full: Family<Endpoint, Gauge>,
-    pub(super) events: Counter,
-    pub(super) progress: Counter,
+    events: Family<OfResource, Counter>,
+    progress: Family<OfResource, Counter>,
+    progress_gauge: Family<OfResource, Gauge>,
     pub(super) watch_restarts: Counter,
     pub(super) watches: Gauge,
     pub(super) revision: Gauge<i64>,
@@ -56,7 +66,7 @@ pub struct EtcdMetrics {
 
 /// Durations by operation.
 #[derive(Debug, Clone)]
-struct RequestSeconds(Family<Operation, Histogram, fn() -> Histogram>);
+struct RequestSeconds(Family<OfRequest, Histogram, fn() -> Histogram>);
 
 impl Default for RequestSeconds {
     fn default() -> Self {
@@ -89,9 +99,14 @@ impl EtcdMetrics {
             self.events.clone(),
         );
         registry.register(
-            "etcd_bookmark_counts",
+            "etcd_bookmark",
             "Progress notifications received from etcd",
             self.progress.clone(),
+        );
+        registry.register(
+            "etcd_bookmark_counts",
+            "Progress notifications received from etcd, as hosts before 1.36 count them",
+            self.progress_gauge.clone(),
         );
         let own = registry.sub_registry_with_prefix("drydock_storage");
         own.register("etcd_member_up", "1 while a member serves", self.up.clone());
@@ -135,10 +150,19 @@ impl EtcdMetrics {
     }
 
     /// Counts a request.
-    pub(super) fn observe(&self, operation: &'static str, resource: &str, took: Duration, is_ok: bool) {
-        let labels = Operation {
+    pub(super) fn observe(
+        &self,
+        operation: &'static str,
+        group: &str,
+        resource: &str,
+        took: Duration,
+        is_ok: bool,
+    ) {
+        let labels = OfRequest {
             operation,
             r#type: resource.to_owned(),
+            group: group.to_owned(),
+            resource: resource.to_owned(),
         };
         self.request_seconds
             .0
@@ -148,6 +172,17 @@ impl EtcdMetrics {
         if !is_ok {
             self.request_errors.get_or_create(&labels).inc();
         }
+    }
+
+    /// Counts an event.
+    pub(super) fn event(&self, of: &OfResource) {
+        self.events.get_or_create(of).inc();
+    }
+
+    /// Counts a notification of progress.
+    pub(super) fn progress(&self, of: &OfResource) {
+        self.progress.get_or_create(of).inc();
+        self.progress_gauge.get_or_create(of).inc();
     }
 
     /// Sets whether a member serves.
@@ -176,18 +211,25 @@ mod tests {
     fn metrics_have_the_names_that_dashboards_know() {
         let (metrics, mut registry) = (EtcdMetrics::default(), Registry::default());
         metrics.register(&mut registry);
-        metrics.observe("get", "things", Duration::from_millis(3), false);
+        metrics.observe("get", "g", "things", Duration::from_millis(3), false);
+        let things = OfResource {
+            group: "g".to_owned(),
+            resource: "things".to_owned(),
+        };
+        metrics.event(&things);
+        metrics.progress(&things);
         metrics.member_up("http://a", true);
         metrics.member_size("http://a", 7, true);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
-            "etcd_request_duration_seconds_bucket{le=\"0.005\",operation=\"get\",type=\"things\"} 1\n",
-            "etcd_requests_total{operation=\"get\",type=\"things\"} 1\n",
-            "etcd_request_errors_total{operation=\"get\",type=\"things\"} 1\n",
+            "etcd_request_duration_seconds_bucket{le=\"0.005\",operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
+            "etcd_requests_total{operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
+            "etcd_request_errors_total{operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
             "apiserver_storage_size_bytes{endpoint=\"http://a\"} 7\n",
-            "apiserver_storage_events_received_total 0\n",
-            "etcd_bookmark_counts_total 0\n",
+            "apiserver_storage_events_received_total{group=\"g\",resource=\"things\"} 1\n",
+            "etcd_bookmark_total{group=\"g\",resource=\"things\"} 1\n",
+            "etcd_bookmark_counts{group=\"g\",resource=\"things\"} 1\n",
             "drydock_storage_etcd_member_up{endpoint=\"http://a\"} 1\n",
             "drydock_storage_etcd_no_space{endpoint=\"http://a\"} 1\n",
             "drydock_storage_revision 0\n",

@@ -9,10 +9,11 @@
 //! | requests | `members` (connections, failover, deadlines), `probe` (which members answer), `failure` (what an error says), `notice` (what people are told) |
 //! | keys and values | `keyspace`, `marker` (whose prefix it is) |
 //! | read and write | `transact`, `scan`, `revision` (with `waiting`), `watch` |
-//! | start | `options`, `open`, `error` |
+//! | start | `options`, `open`, `clocks` (of members), `error` |
 //! | background | `compactor`, `floors` |
 //! | moving | `transfer` (export and import) |
 
+mod clocks;
 mod compactor;
 mod error;
 mod failure;
@@ -40,5 +41,5 @@ pub use notice::{EtcdMemberChange, EtcdNotice};
 pub use open::EtcdOpened;
 pub use options::{EtcdOptions, EtcdTls};
 pub use store::EtcdStore;
-pub use transfer::{EtcdImportReport, EtcdProgress, EtcdTransferError};
+pub use transfer::{EtcdImportReport, EtcdProgress, EtcdTransferError, import};
 pub use watch::EtcdEvents;

@@ -20,9 +20,9 @@ use super::members::{Connection, Members, Request, revision_of};
 use super::metrics::EtcdMetrics;
 use super::options::{EtcdOptions, Pem};
 use super::parts::{Parts, Shared, revision};
-use super::transact::REQUEST_BYTES;
+use super::transact::{OPERATIONS, REQUEST_BYTES};
 use super::waiting::Waiting;
-use super::{compactor, probe};
+use super::{clocks, compactor, probe};
 use crate::record::Records;
 use crate::{KeyRange, StoreError};
 
@@ -35,6 +35,9 @@ const ASK_FLOORS_EVERY: Duration = Duration::from_mins(1);
 /// What a request needs besides a value.
 const FRAMES: usize = 2 << 10;
 
+/// The most operations of a transaction of an import: what etcd accepts by default.
+pub(super) const IMPORT_OPERATIONS: usize = 128;
+
 /// What was found when a store was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdOpened {
@@ -46,6 +49,27 @@ pub struct EtcdOpened {
     pub version: String,
     /// Endpoints that did not answer.
     pub silent: Vec<String>,
+    /// Endpoints that answered, and whose clock is unknown.
+    pub without_clock: Vec<String>,
+}
+
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Reads and writes of objects.
+    Serve,
+    /// An import, which may replace an unfinished one.
+    Import,
+}
+
+impl Purpose {
+    /// The most operations of a transaction.
+    fn operations(self) -> usize {
+        match self {
+            Self::Serve => OPERATIONS,
+            Self::Import => IMPORT_OPERATIONS,
+        }
+    }
 }
 
 fn check_endpoints(options: &EtcdOptions) -> Result<(), EtcdOpenError> {
@@ -53,10 +77,14 @@ fn check_endpoints(options: &EtcdOptions) -> Result<(), EtcdOpenError> {
     let is_tls = first.starts_with("https://");
     for endpoint in &options.endpoints {
         let rest = endpoint.strip_prefix(if is_tls { "https://" } else { "http://" });
-        if rest.is_none_or(|rest| rest.trim_end_matches('/').is_empty()) {
-            return Err(EtcdOpenError::Endpoint {
-                endpoint: endpoint.clone(),
-            });
+        let rest = rest.map(|rest| rest.trim_end_matches('/'));
+        if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '@', '?', '#'])) {
+            // A password does not belong there, and not into a log.
+            let endpoint = match endpoint.rsplit_once('@') {
+                Some((_, host)) => format!("...@{host}"),
+                None => endpoint.clone(),
+            };
+            return Err(EtcdOpenError::Endpoint { endpoint });
         }
     }
     if options.tls.certificate.is_some() != options.tls.key.is_some() {
@@ -66,7 +94,10 @@ fn check_endpoints(options: &EtcdOptions) -> Result<(), EtcdOpenError> {
 }
 
 /// Opens a store and starts its tasks.
-pub(super) async fn open(options: EtcdOptions) -> Result<(Shared, EtcdOpened), EtcdOpenError> {
+pub(super) async fn open(
+    options: EtcdOptions,
+    purpose: Purpose,
+) -> Result<(Shared, EtcdOpened), EtcdOpenError> {
     check_endpoints(&options)?;
     let keys = Keyspace::new(&options.prefix)?;
     let tls = options.tls.clone();
@@ -78,8 +109,14 @@ pub(super) async fn open(options: EtcdOptions) -> Result<(Shared, EtcdOpened), E
     let metrics = EtcdMetrics::default();
     let members = Members::new(&options, &pem, metrics.clone()).await?;
     let (version, silent) = check_members(&members, options.start_wait).await?;
-    let marker = check_prefix(&members, &keys).await?;
+    let answered = options
+        .endpoints
+        .iter()
+        .filter(|endpoint| !silent.contains(endpoint));
+    let without_clock = clocks::check(answered, &pem).await?;
+    let marker = check_prefix(&members, &keys, purpose).await?;
     check_request_limit(&members, &keys).await?;
+    check_operation_limit(&members, &keys, purpose.operations()).await?;
     let floors = KnownFloors::default();
     floors.ask(&members, &keys).await;
     let parts = Arc::new(Parts {
@@ -102,6 +139,7 @@ pub(super) async fn open(options: EtcdOptions) -> Result<(Shared, EtcdOpened), E
         revision: current.0,
         version,
         silent,
+        without_clock,
     };
     Ok((parts, opened))
 }
@@ -203,19 +241,26 @@ async fn check_members(members: &Members, wait: Duration) -> Result<(String, Vec
     }
 }
 
-const REQUEST: Request<'_> = Request {
-    operation: "get",
-    resource: "",
-};
+const REQUEST: Request<'_> = Request::of_store("get");
 
 /// Whose prefix it is.
-async fn check_prefix(members: &Members, keys: &Keyspace) -> Result<Marker, EtcdOpenError> {
+async fn check_prefix(members: &Members, keys: &Keyspace, purpose: Purpose) -> Result<Marker, EtcdOpenError> {
     let marker = Marker::absent();
     let call = |mut connection: Connection| async move { connection.kv.get(keys.marker(), None).await };
     let answer = read(members.read(REQUEST, call).await)?;
     if let Some(found) = answer.kvs().first() {
-        marker.learn(keys, found.value(), revision(found.mod_revision()))?;
-        return Ok(marker);
+        let at = revision(found.mod_revision());
+        return match (marker.learn(keys, found.value(), at), purpose) {
+            (Ok(()), Purpose::Import) => Err(EtcdOpenError::NotEmpty {
+                prefix: keys.prefix().to_owned(),
+            }),
+            // It is replaced.
+            (Err(EtcdOpenError::ImportUnfinished { .. }), Purpose::Import) => {
+                marker.note_written(at);
+                Ok(marker)
+            }
+            (learnt, _) => learnt.map(|()| marker),
+        };
     }
     let at = revision_of(&answer);
     let range = &keys.range(&KeyRange::all(), "");
@@ -260,6 +305,26 @@ async fn check_request_limit(members: &Members, keys: &Keyspace) -> Result<(), E
     match members.write(REQUEST, call).await.map_err(refused)? {
         Ok(_) => Ok(()),
         Err(Failure::TooLarge) => Err(EtcdOpenError::RequestLimit),
+        Err(failure) => Err(refused(failure.text())),
+    }
+}
+
+/// Whether etcd accepts transactions of so many operations. The condition never holds.
+async fn check_operation_limit(
+    members: &Members,
+    keys: &Keyspace,
+    needed: usize,
+) -> Result<(), EtcdOpenError> {
+    let txn = Txn::new()
+        .when([Compare::version(keys.nothing(), CompareOp::Greater, 0)])
+        .and_then(vec![TxnOp::get(keys.nothing(), None); needed]);
+    let txn = &txn;
+    let call = |mut connection: Connection| async move { connection.kv.txn(txn.clone()).await };
+    match members.read(REQUEST, call).await.map_err(refused)? {
+        Ok(_) => Ok(()),
+        Err(Failure::Refused(reason)) if reason.contains("too many operations") => {
+            Err(EtcdOpenError::OperationLimit { needed })
+        }
         Err(failure) => Err(refused(failure.text())),
     }
 }

@@ -23,9 +23,9 @@ pub struct EtcdTls {
 /// The contents of the PEM files.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Pem {
-    ca: Option<Vec<u8>>,
-    certificate: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
+    pub(super) ca: Option<Vec<u8>>,
+    pub(super) certificate: Option<Vec<u8>>,
+    pub(super) key: Option<Vec<u8>>,
 }
 
 impl EtcdTls {

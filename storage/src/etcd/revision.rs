@@ -3,7 +3,6 @@
 use std::mem;
 use std::sync::Arc;
 
-use etcd_client::GetOptions;
 use tokio::sync::oneshot;
 
 use super::failure::Failure;
@@ -51,18 +50,18 @@ async fn run(parts: Shared) {
     }
 }
 
+/// Asks with the marker, so that reads notice, too, when the prefix was wiped or taken over.
 async fn ask(parts: &Parts) -> Answer {
-    let request = Request {
-        operation: "revision",
-        resource: "",
-    };
+    let request = Request::of_store("revision");
+    // Before the request: what is known now is in its answer.
+    let expected = parts.marker.written();
     let key = parts.keys.marker();
-    let call = |mut connection: super::members::Connection| async move {
-        let options = GetOptions::new().with_count_only();
-        connection.kv.get(key, Some(options)).await
-    };
+    let call = |mut connection: super::members::Connection| async move { connection.kv.get(key, None).await };
     match parts.members.read(request, call).await {
-        Ok(Ok(answer)) => Ok(revision_of(&answer)),
+        Ok(Ok(answer)) => match parts.check_marker(expected, answer.kvs().first()) {
+            Ok(_) => Ok(revision_of(&answer)),
+            Err(error) => Err(Failure::Refused(error.to_string())),
+        },
         Ok(Err(failure)) => Err(failure),
         Err(error) => Err(Failure::Refused(error.to_string())),
     }

@@ -11,11 +11,13 @@ use super::revision;
 use crate::{At, Damaged, Key, KeyRange, Page, Revision, Scan, StoreError, Unread};
 
 /// How many keys the first request asks for. Later ones ask for as many as probably have [`PAGE_BYTES`].
-const FIRST_KEYS: usize = 64;
+pub(super) const FIRST_KEYS: usize = 64;
 /// The most keys of a request.
 const MOST_KEYS: usize = 2_000;
 /// About how many bytes a request should return.
 const PAGE_BYTES: usize = 4 << 20;
+/// How many times more keys than the one before a request asks for at most.
+const GROWTH: usize = 4;
 /// How often a scan of the newest state starts over when its revision is compacted meanwhile.
 const ATTEMPTS: usize = 3;
 
@@ -45,6 +47,12 @@ pub(super) async fn scan(parts: &Shared, range: &KeyRange, at: At, page: &Page) 
     }
 }
 
+/// How many keys the next request asks for, after one that asked for `asked` and returned so many bytes.
+pub(super) fn keys_of_next(bytes: usize, keys: usize, asked: usize) -> usize {
+    let average = (bytes / keys.max(1)).max(1);
+    (PAGE_BYTES / average).clamp(1, MOST_KEYS.min(asked.saturating_mul(GROWTH)))
+}
+
 /// The scan of an empty range.
 async fn empty(parts: &Shared, at: At) -> Result<Scan, StoreError> {
     let current = revision::current(parts).await?;
@@ -63,6 +71,7 @@ async fn empty(parts: &Shared, at: At) -> Result<Scan, StoreError> {
 /// A scan that is being read.
 struct Reading<'a> {
     parts: &'a Shared,
+    group: &'a str,
     resource: &'a str,
     page: &'a Page,
     /// The revision to read at; none until the first answer of a scan of the newest state.
@@ -77,9 +86,11 @@ impl<'a> Reading<'a> {
             At::Latest => None,
             At::Exactly(revision) => Some(revision),
         };
+        let (group, resource) = range.group_and_resource();
         Self {
             parts,
-            resource: range.start.split('/').nth(1).unwrap_or_default(),
+            group,
+            resource,
             page,
             at,
             keys: FIRST_KEYS,
@@ -133,6 +144,7 @@ impl<'a> Reading<'a> {
     ) -> Result<Result<GetResponse, Failure>, StoreError> {
         let request = Request {
             operation: "list",
+            group: self.group,
             resource: self.resource,
         };
         let options = GetOptions::new()
@@ -179,8 +191,7 @@ impl<'a> Reading<'a> {
             }
             self.scan.entries.push((key, entry));
         }
-        let average = (bytes / answer.kvs().len().max(1)).max(1);
-        self.keys = (PAGE_BYTES / average).clamp(1, MOST_KEYS);
+        self.keys = keys_of_next(bytes, answer.kvs().len(), self.keys);
         Ok(false)
     }
 

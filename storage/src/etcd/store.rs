@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use super::error::EtcdOpenError;
 use super::metrics::EtcdMetrics;
 use super::notice::EtcdNotice;
-use super::open::{self, EtcdOpened};
+use super::open::{self, EtcdOpened, Purpose};
 use super::options::EtcdOptions;
 use super::parts::Shared;
 use super::watch::EtcdEvents;
@@ -35,7 +35,7 @@ impl EtcdStore {
     /// # Errors
     /// [`EtcdOpenError`].
     pub async fn open(options: EtcdOptions) -> Result<(Self, EtcdOpened), EtcdOpenError> {
-        let (parts, opened) = open::open(options).await?;
+        let (parts, opened) = open::open(options, Purpose::Serve).await?;
         Ok((Self { parts }, opened))
     }
 
@@ -112,11 +112,7 @@ impl Store for EtcdStore {
     async fn watch(&self, range: &KeyRange, first: Revision) -> Result<EtcdEvents, StoreError> {
         let current = revision::current(&self.parts).await?;
         self.parts.floors.floors().check_watchable(first, current)?;
-        Ok(EtcdEvents::begin(
-            &self.parts,
-            self.parts.keys.range(range, ""),
-            first,
-        ))
+        Ok(EtcdEvents::begin(&self.parts, range, first))
     }
 
     async fn is_stale(&self, key: &Key, at: Revision) -> Result<bool, StoreError> {

@@ -13,6 +13,10 @@ use crate::{Found, Key, Outcome, Removable, Revision, StoreError, Transaction, V
 pub(super) const REQUEST_BYTES: usize = 3 << 19;
 /// What a request needs besides the value: the key twice, the marker, their frames.
 const REQUEST_OVERHEAD: usize = 4 << 10;
+/// The largest body of a record.
+pub(super) const BODY_BYTES: usize = REQUEST_BYTES - REQUEST_OVERHEAD;
+/// The most operations of a transaction.
+pub(super) const OPERATIONS: usize = 2;
 /// A revision that no key has.
 const NEVER: i64 = -1;
 
@@ -52,10 +56,7 @@ impl Parts {
     }
 
     async fn get_stored(&self, key: &Key) -> Result<GetResponse, StoreError> {
-        let request = Request {
-            operation: "get",
-            resource: key.resource(),
-        };
+        let request = Request::of("get", key);
         let raw = &self.keys.object(key);
         let call = |mut connection: Connection| async move { connection.kv.get(raw.as_str(), None).await };
         self.members.read(request, call).await?.map_err(Failure::of_read)
@@ -72,10 +73,7 @@ impl Parts {
             Some(body) => TxnOp::put(raw.as_str(), body.as_slice(), None),
             None => TxnOp::delete(raw.as_str(), None),
         };
-        let request = Request {
-            operation: operation(&write),
-            resource: key.resource(),
-        };
+        let request = Request::of(operation(&write), &key);
         self.write(request, &key, base(&write), effect).await
     }
 
@@ -156,7 +154,11 @@ impl Parts {
     }
 
     /// Whether the marker is as expected; if it was unknown, it is learnt.
-    fn check_marker(&self, expected: Option<Revision>, found: Option<&KeyValue>) -> Result<bool, StoreError> {
+    pub(super) fn check_marker(
+        &self,
+        expected: Option<Revision>,
+        found: Option<&KeyValue>,
+    ) -> Result<bool, StoreError> {
         let at = found.map(|stored| revision(stored.mod_revision()));
         if at == expected {
             return Ok(true);
@@ -176,16 +178,16 @@ impl Parts {
         Err(StoreError::Closed { reason })
     }
 
+    /// The body of a record, which must fit into a request.
     pub(super) fn body(&self, key: &Key, value: &Value) -> Result<Vec<u8>, StoreError> {
         let body = self
             .records
             .state_body(key, value)
             .map_err(|error| error.of_write())?;
-        let limit = REQUEST_BYTES - REQUEST_OVERHEAD;
-        if body.len() > limit {
+        if body.len() > BODY_BYTES {
             return Err(StoreError::TooLarge {
                 found: body.len(),
-                limit,
+                limit: BODY_BYTES,
             });
         }
         Ok(body)
@@ -223,10 +225,7 @@ impl Parts {
             }
             Err(_) => {}
         }
-        let request = Request {
-            operation: "delete",
-            resource: key.resource(),
-        };
+        let request = Request::of("delete", key);
         let effect = TxnOp::delete(self.keys.object(key), None);
         self.write(request, key, stored.mod_revision(), effect).await
     }

@@ -1,13 +1,15 @@
 //! Moving objects: export into a file, and import of a file into a prefix without objects.
 //!
-//! An import writes many objects in one transaction. Revisions must only grow for clients, also when they move here from
-//! another store: an import is refused while etcd is below the revisions that the source can have assigned.
+//! An import writes many objects in one transaction. The marker comes first and says that the import is unfinished, and the
+//! marker of a store replaces it once every object was read back and compared: servers refuse the prefix until then. Revisions
+//! must only grow for clients, also when they move here from another store: an import is refused while etcd is below the
+//! revisions that the source can have assigned.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -17,23 +19,22 @@ use super::compactor;
 use super::error::EtcdOpenError;
 use super::failure::Failure;
 use super::members::{Connection, Request, revision_of};
-use super::parts::Shared;
+use super::open::{self, IMPORT_OPERATIONS, Purpose};
+use super::options::EtcdOptions;
+use super::parts::{Parts, Shared, number};
 use super::store::EtcdStore;
-use super::transact::REQUEST_BYTES;
+use super::transact::BODY_BYTES;
 use super::{revision, scan};
 use crate::export::{self, ExportError, ExportReader, ExportReport, Exported};
-use crate::seal::Seal;
 use crate::{At, Key, KeyRange, Page, Revision, StoreError, Value};
 
-/// The most objects of a transaction: etcd accepts 128 operations, one is for the marker.
-const MOST_OBJECTS: usize = 100;
-/// About how many bytes a transaction may have.
-const BATCH_BYTES: usize = REQUEST_BYTES / 2;
+/// About how many bytes the objects of a transaction may have, unless a single one has more: two thirds of a request.
+const BATCH_BYTES: usize = 1 << 20;
+/// What an object needs in a request besides its key and its body.
+const OPERATION_BYTES: usize = 32;
 /// How many batches are read ahead, and how many are under way.
 const READ_AHEAD: usize = 4;
 const CONCURRENT: usize = 4;
-/// How many objects a page of the comparison has.
-const PAGE: usize = 1_000;
 
 /// Why objects could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +46,25 @@ pub enum EtcdTransferError {
     #[error(transparent)]
     Export(#[from] ExportError),
     /// etcd refused a request.
-    #[error("etcd failed: the import is not complete; remove what it wrote before the next one")]
+    #[error("etcd failed: what was being moved is not complete, repeat it")]
     Store(#[from] StoreError),
+    /// A value cannot be stored in etcd.
+    #[error("the value of {key} cannot be stored in etcd")]
+    Value {
+        /// Whose value.
+        key: String,
+        /// Why.
+        #[source]
+        source: StoreError,
+    },
+    /// Another import into the same prefix began, or a server wrote into it.
+    #[error(
+        "the prefix {prefix} was written by another import or by a server meanwhile: this import is not complete"
+    )]
+    Overtaken {
+        /// The prefix.
+        prefix: String,
+    },
     /// etcd is below the revisions of the source.
     #[error(
         "etcd is at revision {current}, and clients know revisions up to {needed}: raise it with etcdutl snapshot restore \
@@ -91,8 +109,8 @@ pub struct EtcdImportReport {
 /// One step of progress: what is done, and how many objects of how many.
 pub type EtcdProgress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Send + Sync);
 
-/// Objects of one transaction.
-type Batch = Vec<(Key, Value)>;
+/// Keys and bodies of the objects of one transaction.
+type Batch = Vec<(String, Vec<u8>)>;
 
 impl EtcdStore {
     /// Writes the newest state into one file. `now_ms` is wall time.
@@ -118,93 +136,169 @@ impl EtcdStore {
         let report = |done| progress("write", done, total);
         tokio::task::block_in_place(|| Ok(export::write(path, &exported, &report)?))
     }
+}
 
-    /// Writes every object of an export, reads all of them back and compares them. History before them is compacted, so that
-    /// clients must list again.
-    ///
-    /// # Errors
-    /// A prefix with objects, a damaged export, an etcd below the revisions of the source, etcd.
-    pub async fn import(
-        &self,
-        path: &Path,
-        now_ms: u64,
-        progress: EtcdProgress<'_>,
-    ) -> Result<EtcdImportReport, EtcdTransferError> {
-        let parts = self.parts();
-        if parts.marker.written().is_some() {
-            let prefix = parts.keys.prefix().to_owned();
-            return Err(EtcdOpenError::NotEmpty { prefix }.into());
-        }
-        let seal = Arc::clone(&parts.options.seal);
-        check_export(path, &seal).await?;
-        let header = ExportReader::open(path, &seal)?;
-        let current = revision::current(parts).await?;
-        let needed = header.newest_possible(now_ms);
-        if current < needed {
-            return Err(EtcdTransferError::RevisionTooLow { current, needed });
-        }
-        let (sender, mut batches) = mpsc::channel(READ_AHEAD);
-        let file = path.to_owned();
-        let reading = tokio::task::spawn_blocking(move || read(&file, &seal, &sender));
-        let mut objects = 0;
-        // The first one writes the marker that the others are conditional on.
-        if let Some(first) = batches.recv().await {
-            objects += put(parts, first).await?;
-            progress("write", objects, header.count);
-        }
-        let rest = stream::unfold(batches, |mut batches| async move {
-            let batch = batches.recv().await?;
-            Some((batch, batches))
-        });
-        let mut writes = pin!(rest.map(|batch| put(parts, batch)).buffer_unordered(CONCURRENT));
-        while let Some(written) = writes.try_next().await? {
-            objects += written;
-            progress("write", objects, header.count);
-        }
-        reading.await.map_err(|_| EtcdTransferError::Panicked {
-            path: path.to_owned(),
-        })??;
-        compare(parts, path, progress).await?;
-        let revision = revision::current(parts).await?;
-        compactor::compact(parts, revision).await?;
-        Ok(EtcdImportReport {
-            store: parts.marker.store(),
-            source: header.source,
-            source_revision: header.revision.0,
-            revision: revision.0,
-            objects,
+/// Writes every object of an export into a prefix without a store, reads all of them back and compares them. History before
+/// them is compacted, so that clients must list again. What an unfinished import left in the prefix is removed first.
+///
+/// Until everything was compared the prefix does not open as a store: see [`EtcdOpenError::ImportUnfinished`]. `now_ms` is
+/// wall time.
+///
+/// # Errors
+/// A prefix with a store, a damaged export, a value that is too large for etcd, an etcd below the revisions of the source,
+/// etcd.
+pub async fn import(
+    options: EtcdOptions,
+    path: &Path,
+    now_ms: u64,
+    progress: EtcdProgress<'_>,
+) -> Result<EtcdImportReport, EtcdTransferError> {
+    let (parts, _) = open::open(options, Purpose::Import).await?;
+    let _close = parts.closed.clone().drop_guard();
+    check_export(&parts, path).await?;
+    let header = ExportReader::open(path, &parts.options.seal)?;
+    let current = revision::current(&parts).await?;
+    let needed = header.newest_possible(now_ms);
+    if current < needed {
+        return Err(EtcdTransferError::RevisionTooLow { current, needed });
+    }
+    begin(&parts).await?;
+    let objects = write(&parts, path, header.count, progress).await?;
+    compare(&parts, path, progress).await?;
+    let through = revision::current(&parts).await?;
+    compactor::compact(&parts, through).await?;
+    let revision = finish(&parts).await?;
+    Ok(EtcdImportReport {
+        store: parts.marker.store(),
+        source: header.source,
+        source_revision: header.revision.0,
+        revision: revision.0,
+        objects,
+    })
+}
+
+const REQUEST: Request<'_> = Request::of_store("create");
+
+/// Writes the marker of an unfinished import. It replaces that of an earlier one, together with the objects, so that the
+/// earlier one cannot go on: what it writes is conditional on its marker.
+async fn begin(parts: &Shared) -> Result<(), EtcdTransferError> {
+    let marker = parts.marker.unfinished_bytes();
+    let mut effects = vec![TxnOp::put(parts.keys.marker(), marker, None)];
+    let earlier = parts.marker.written();
+    if earlier.is_some()
+        && let Some(objects) = parts.keys.range(&KeyRange::all(), "")
+    {
+        let options = DeleteOptions::new().with_range(objects.end);
+        effects.push(TxnOp::delete(objects.start, Some(options)));
+    }
+    let began = transact(parts, earlier.map_or(0, number), effects).await?;
+    parts.marker.note_written(began);
+    Ok(())
+}
+
+/// Writes the marker of a store.
+async fn finish(parts: &Shared) -> Result<Revision, EtcdTransferError> {
+    let at = parts.marker.written().map_or(0, number);
+    let marker = TxnOp::put(parts.keys.marker(), parts.marker.bytes(), None);
+    let finished = transact(parts, at, vec![marker]).await?;
+    parts.marker.note_written(finished);
+    Ok(finished)
+}
+
+/// A transaction while the marker is as it was written at `at`; 0: absent.
+async fn transact(parts: &Parts, at: i64, effects: Vec<TxnOp>) -> Result<Revision, EtcdTransferError> {
+    let txn = Txn::new()
+        .when([Compare::mod_revision(parts.keys.marker(), CompareOp::Equal, at)])
+        .and_then(effects);
+    let txn = &txn;
+    let call = |mut connection: Connection| async move { connection.kv.txn(txn.clone()).await };
+    let answer = parts.members.write(REQUEST, call).await?;
+    let answer = answer.map_err(Failure::of_write)?;
+    if answer.succeeded() {
+        Ok(revision_of(&answer))
+    } else {
+        Err(EtcdTransferError::Overtaken {
+            prefix: parts.keys.prefix().to_owned(),
         })
     }
 }
 
-/// Reads an export to its end before anything is written.
-async fn check_export(path: &Path, seal: &Arc<dyn Seal>) -> Result<(), EtcdTransferError> {
-    let (file, seal) = (path.to_owned(), Arc::clone(seal));
-    let check = move || -> Result<(), ExportError> {
-        let mut objects = ExportReader::open(&file, &seal)?;
-        while objects.next()?.is_some() {}
+/// Writes every object; returns how many there are.
+async fn write(
+    parts: &Shared,
+    path: &Path,
+    count: u64,
+    progress: EtcdProgress<'_>,
+) -> Result<u64, EtcdTransferError> {
+    let (sender, batches) = mpsc::channel(READ_AHEAD);
+    let (file, shared) = (path.to_owned(), Arc::clone(parts));
+    let reading = tokio::task::spawn_blocking(move || read(&shared, &file, &sender));
+    let at = parts.marker.written().map_or(0, number);
+    let batches = stream::unfold(batches, |mut batches| async move {
+        let batch: Batch = batches.recv().await?;
+        Some((batch, batches))
+    });
+    let put = |batch: Batch| async move {
+        let objects = batch.len() as u64;
+        let effects = batch.into_iter().map(|(key, body)| TxnOp::put(key, body, None));
+        transact(parts, at, effects.collect()).await.map(|_| objects)
+    };
+    let mut writes = pin!(batches.map(put).buffer_unordered(CONCURRENT));
+    let mut objects = 0;
+    while let Some(written) = writes.try_next().await? {
+        objects += written;
+        progress("write", objects, count);
+    }
+    reading.await.map_err(|_| panicked(path))??;
+    Ok(objects)
+}
+
+fn panicked(path: &Path) -> EtcdTransferError {
+    EtcdTransferError::Panicked {
+        path: path.to_owned(),
+    }
+}
+
+/// Reads an export to its end, and checks that etcd can hold its largest values, before anything is written.
+async fn check_export(parts: &Shared, path: &Path) -> Result<(), EtcdTransferError> {
+    let (file, shared) = (path.to_owned(), Arc::clone(parts));
+    let check = move || -> Result<(), EtcdTransferError> {
+        let mut objects = ExportReader::open(&file, &shared.options.seal)?;
+        while let Some((key, value)) = objects.next()? {
+            // Neither compression nor encryption makes a smaller value too large.
+            if value.bytes.len() > BODY_BYTES / 2 {
+                body(&shared, &key, &value)?;
+            }
+        }
         Ok(())
     };
     let checked = tokio::task::spawn_blocking(check).await;
-    Ok(checked.map_err(|_| EtcdTransferError::Panicked {
-        path: path.to_owned(),
-    })??)
+    checked.map_err(|_| panicked(path))?
+}
+
+fn body(parts: &Parts, key: &Key, value: &Value) -> Result<Vec<u8>, EtcdTransferError> {
+    parts.body(key, value).map_err(|source| EtcdTransferError::Value {
+        key: key.to_string(),
+        source,
+    })
 }
 
 /// Reads an export in batches.
-fn read(path: &Path, seal: &Arc<dyn Seal>, batches: &mpsc::Sender<Batch>) -> Result<(), ExportError> {
-    let mut objects = ExportReader::open(path, seal)?;
+fn read(parts: &Parts, path: &Path, batches: &mpsc::Sender<Batch>) -> Result<(), EtcdTransferError> {
+    let mut objects = ExportReader::open(path, &parts.options.seal)?;
     let (mut batch, mut bytes) = (Batch::new(), 0);
     while let Some((key, value)) = objects.next()? {
-        let size = key.as_str().len() + value.bytes.len();
-        if !batch.is_empty() && (batch.len() == MOST_OBJECTS || bytes + size > BATCH_BYTES) {
+        let body = body(parts, &key, &value)?;
+        let key = parts.keys.object(&key);
+        let size = key.len() + body.len() + OPERATION_BYTES;
+        if is_full(batch.len(), bytes, size) {
             bytes = 0;
             if batches.blocking_send(std::mem::take(&mut batch)).is_err() {
                 return Ok(());
             }
         }
         bytes += size;
-        batch.push((key, value));
+        batch.push((key, body));
     }
     if !batch.is_empty() {
         // A writer that is gone has an error of its own.
@@ -213,52 +307,25 @@ fn read(path: &Path, seal: &Arc<dyn Seal>, batches: &mpsc::Sender<Batch>) -> Res
     Ok(())
 }
 
-/// Writes a batch and returns how many objects it had. The first one writes the marker, so that two imports cannot mix.
-async fn put(parts: &Shared, batch: Batch) -> Result<u64, EtcdTransferError> {
-    let marker = parts.marker.written();
-    let at = marker.map_or(0, super::parts::number);
-    let mut effects = Vec::with_capacity(batch.len() + 1);
-    for (key, value) in &batch {
-        effects.push(TxnOp::put(parts.keys.object(key), parts.body(key, value)?, None));
-    }
-    if marker.is_none() {
-        effects.push(TxnOp::put(parts.keys.marker(), parts.marker.bytes(), None));
-    }
-    let txn = Txn::new()
-        .when([Compare::mod_revision(parts.keys.marker(), CompareOp::Equal, at)])
-        .and_then(effects);
-    let txn = &txn;
-    let call = |mut connection: Connection| async move { connection.kv.txn(txn.clone()).await };
-    let request = Request {
-        operation: "create",
-        resource: "",
-    };
-    let answer = parts
-        .members
-        .write(request, call)
-        .await?
-        .map_err(Failure::of_write)?;
-    if !answer.succeeded() {
-        let prefix = parts.keys.prefix().to_owned();
-        return Err(EtcdOpenError::NotEmpty { prefix }.into());
-    }
-    if marker.is_none() {
-        parts.marker.note_written(revision_of(&answer));
-    }
-    Ok(batch.len() as u64)
+/// Whether a batch of so many objects and bytes is written before another object of `size` bytes. The first one fits always.
+fn is_full(objects: usize, bytes: usize, size: usize) -> bool {
+    objects > 0 && (objects == IMPORT_OPERATIONS || bytes + size > BATCH_BYTES)
 }
 
 /// Compares every object with the export.
 async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Result<(), EtcdTransferError> {
     let mut expected = ExportReader::open(path, &parts.options.seal)?;
     let (mut after, mut done) = (String::new(), 0);
+    let mut limit = scan::FIRST_KEYS;
     loop {
         let page = Page {
             after: after.clone(),
-            limit: PAGE,
+            limit,
             ..Page::default()
         };
         let found = scan::scan(parts, &KeyRange::all(), At::Latest, &page).await?;
+        let sizes = found.entries.iter().map(|(_, entry)| entry.value.bytes.len());
+        limit = scan::keys_of_next(sizes.sum(), found.entries.len(), limit);
         for (key, entry) in &found.entries {
             let object = expected.next()?;
             if object.as_ref().map(|(key, value)| (key, value)) != Some((key, &entry.value)) {
@@ -275,5 +342,22 @@ async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Res
     match expected.next()? {
         None => Ok(()),
         Some((key, _)) => Err(EtcdTransferError::Differs { key: key.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_bounded_by_operations_and_by_bytes() {
+        assert!(
+            !is_full(0, 0, 2 * BATCH_BYTES),
+            "a single large object is written alone"
+        );
+        assert!(!is_full(IMPORT_OPERATIONS - 1, 100, 100));
+        assert!(is_full(IMPORT_OPERATIONS, 100, 100));
+        assert!(!is_full(1, BATCH_BYTES - 100, 100));
+        assert!(is_full(1, BATCH_BYTES - 100, 101));
     }
 }

@@ -17,8 +17,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::keyspace::RawRange;
+use super::metrics::OfResource;
 use super::parts::{Parts, Shared, number, revision};
-use crate::{Entry, Event, EventKind, Events, Key, Revision, Signal, Value};
+use crate::{Entry, Event, EventKind, Events, Key, KeyRange, Revision, Signal, Value};
 
 /// How many batches may wait for the reader; etcd sends about 2 MiB in one.
 const QUEUE: usize = 8;
@@ -44,13 +45,14 @@ pub struct EtcdEvents {
 
 impl EtcdEvents {
     /// Watches a range from `first` on.
-    pub(super) fn begin(parts: &Shared, range: Option<RawRange>, first: Revision) -> Self {
+    pub(super) fn begin(parts: &Shared, range: &KeyRange, first: Revision) -> Self {
         let (sender, batches) = mpsc::channel(QUEUE);
         let end = CancellationToken::new();
         let follower = Follower {
             parts: Arc::clone(parts),
             // An empty range has no events; it is followed for its progress.
-            range: range.unwrap_or_else(|| nothing(parts)),
+            range: parts.keys.range(range, "").unwrap_or_else(|| nothing(parts)),
+            labels: labels(range),
             seen: first.previous(),
             is_asked: false,
             last: None,
@@ -66,6 +68,14 @@ impl EtcdEvents {
             has_ended: false,
             _task: end.drop_guard(),
         }
+    }
+}
+
+fn labels(range: &KeyRange) -> OfResource {
+    let (group, resource) = range.group_and_resource();
+    OfResource {
+        group: group.to_owned(),
+        resource: resource.to_owned(),
     }
 }
 
@@ -109,6 +119,7 @@ impl Drop for EtcdEvents {
 struct Follower {
     parts: Shared,
     range: RawRange,
+    labels: OfResource,
     /// Everything up to here has been handed over.
     seen: Revision,
     /// Somebody asked for progress since the last one was handed over.
@@ -263,7 +274,7 @@ impl Follower {
         let mut end = None;
         if response.events().is_empty() {
             let reached = revision(response.header().map_or(0, ResponseHeader::revision));
-            parts.metrics.progress.inc();
+            parts.metrics.progress(&self.labels);
             if reached > self.seen || self.is_asked {
                 self.seen = self.seen.max(reached);
                 self.is_asked = false;
@@ -274,7 +285,7 @@ impl Follower {
             match self.change(event, after) {
                 Ok(None) => {}
                 Ok(Some(event)) => {
-                    parts.metrics.events.inc();
+                    parts.metrics.event(&self.labels);
                     self.seen = self.seen.max(event.revision);
                     batch.push(Signal::Change(event));
                 }

@@ -1,6 +1,7 @@
 //! The conformance suite on etcd, one process for each case, and what only etcd has.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod clocks;
 #[path = "../support/etcd_process.rs"]
 mod etcd_process;
 mod faults;

@@ -1,11 +1,17 @@
 //! Moving between the embedded engine and etcd, both ways.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use drydock_storage::conformance::{commit, put, thing, value};
-use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
+use drydock_storage::etcd::{
+    self, EtcdImportReport, EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError,
+};
 use drydock_storage::rocks::{self, RocksStore};
-use drydock_storage::{At, Key, KeyRange, Options, Page, Store, Transaction, Value};
+use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
+use drydock_storage::{At, Health, Key, KeyRange, Options, Page, Store, StoreError, Transaction, Value};
 
 use crate::etcd_process::EtcdProcess;
 
@@ -16,6 +22,47 @@ fn options(folder: &std::path::Path) -> Options {
         clock: std::sync::Arc::new(|| NOW_MS),
         ..Options::for_tests(folder)
     }
+}
+
+async fn import(options: EtcdOptions, file: &Path) -> Result<EtcdImportReport, EtcdTransferError> {
+    etcd::import(options, file, NOW_MS, &|_, _, _| {}).await
+}
+
+/// Whether nothing was written below the prefix, and no marker.
+fn is_empty(etcd: &EtcdProcess) -> bool {
+    etcd.etcdctl(&["get", "--prefix", "--keys-only", "/registry/drydock"])
+        .trim()
+        .is_empty()
+}
+
+/// An export of these objects, and an etcd that it can be imported into.
+async fn export_of(
+    root: &Path,
+    objects: impl IntoIterator<Item = (String, Value)>,
+) -> (PathBuf, EtcdProcess) {
+    let source = tempfile::tempdir_in(root).unwrap();
+    let (store, _) = RocksStore::open(options(source.path())).unwrap();
+    for (name, value) in objects {
+        commit(&store, Transaction::create(thing(&name), value)).await;
+    }
+    let file = source.keep().join("all.export");
+    store.export(&file, &|_| {}).unwrap();
+    store.close(Duration::from_secs(10)).await.unwrap();
+    let mut etcd = EtcdProcess::start().await;
+    etcd.raise(1_000_000).await;
+    (file, etcd)
+}
+
+fn numbered(count: usize) -> impl Iterator<Item = (String, Value)> {
+    (0..count).map(|number| (format!("n{number}"), value(&format!("value {number}"))))
+}
+
+fn random(bytes: usize) -> Value {
+    let mut random = fastrand::Rng::with_seed(5);
+    let text: String = std::iter::repeat_with(|| random.alphanumeric())
+        .take(bytes)
+        .collect();
+    value(&text)
 }
 
 async fn values<S: Store>(store: &S) -> Vec<(Key, Value)> {
@@ -44,8 +91,7 @@ async fn objects_move_to_etcd_and_back() {
     source.close(Duration::from_secs(10)).await.unwrap();
 
     let etcd = EtcdProcess::start().await;
-    let store = etcd.store().await;
-    let refused = store.import(&file, NOW_MS, &|_, _, _| {}).await;
+    let refused = import(etcd.options(), &file).await;
     assert!(
         matches!(&refused, Err(EtcdTransferError::RevisionTooLow { needed, .. }) if *needed == newest),
         "{refused:?}"
@@ -55,10 +101,13 @@ async fn objects_move_to_etcd_and_back() {
         ..etcd.options()
     };
     let (elsewhere, _) = EtcdStore::open(elsewhere).await.unwrap();
-    while store.current_revision().await.unwrap() < newest {
+    let idle = etcd.store().await;
+    while idle.current_revision().await.unwrap() < newest {
         put(&elsewhere, "one", "raises the revision").await;
     }
-    let report = store.import(&file, NOW_MS, &|_, _, _| {}).await.unwrap();
+    idle.close(Duration::ZERO).await.unwrap();
+    let report = import(etcd.options(), &file).await.unwrap();
+    let store = etcd.store().await;
     assert_eq!((report.objects, report.source_revision), (250, newest.0));
     assert_eq!(values(&store).await, expected);
     let scan = store
@@ -67,7 +116,8 @@ async fn objects_move_to_etcd_and_back() {
         .unwrap();
     assert!(scan.entries.iter().all(|(_, entry)| entry.modified > newest));
     assert!(store.floors().listable_from > newest);
-    let again = etcd.store().await.import(&file, NOW_MS, &|_, _, _| {}).await;
+    assert_eq!(store.current_revision().await.unwrap().0, report.revision);
+    let again = import(etcd.options(), &file).await;
     assert!(
         matches!(
             again,
@@ -115,7 +165,6 @@ async fn many_objects_move_within_two_minutes_each_way() {
     source.export(&file, &|_| {}).unwrap();
     let mut etcd = EtcdProcess::start_with(&[]).await;
     etcd.raise(1_000_000_000).await;
-    let store = etcd.store().await;
     let steps = std::sync::Mutex::new(std::collections::BTreeMap::new());
     let began = tokio::time::Instant::now();
     let progress = |step, done, total| {
@@ -123,9 +172,10 @@ async fn many_objects_move_within_two_minutes_each_way() {
         let before = steps.lock().unwrap().insert(step, done);
         assert!(before.is_none_or(|before| before <= done), "progress only grows");
     };
-    let report = store.import(&file, NOW_MS, &progress).await.unwrap();
-    assert_eq!(report.objects, count);
+    let imported = etcd::import(etcd.options(), &file, NOW_MS, &progress).await;
+    assert_eq!(imported.unwrap().objects, count);
     let to_etcd = began.elapsed();
+    let store = etcd.store().await;
     assert_eq!(
         steps.into_inner().unwrap(),
         [("verify", count), ("write", count)].into()
@@ -154,12 +204,159 @@ async fn a_damaged_export_is_refused_before_anything_is_written() {
     bytes[last] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let other = EtcdProcess::start().await;
-    let target = other.store().await;
     other.etcdctl(&["put", "/elsewhere", "raises the revision"]);
-    let refused = target.import(&file, NOW_MS, &|_, _, _| {}).await;
+    let refused = import(other.options(), &file).await;
     assert!(
         matches!(refused, Err(EtcdTransferError::Export(_))),
         "{refused:?}"
     );
-    assert!(values(&target).await.is_empty());
+    assert!(is_empty(&other));
+}
+
+/// Damages every value on its way to etcd.
+struct Changing;
+
+impl Seal for Changing {
+    fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
+        if let Some(last) = plain.last_mut() {
+            *last ^= 1;
+        }
+        Unsealed.seal(key, plain)
+    }
+
+    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        Unsealed.open(key, key_id, sealed)
+    }
+}
+
+/// What was written was not what was read back. The prefix looked like a store all the same, and a server served it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_with_an_unfinished_import_does_not_open_and_takes_another_import() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, etcd) = export_of(root.path(), numbered(250)).await;
+    // A server that began while the prefix was empty.
+    let server = etcd.store().await;
+    let changing = EtcdOptions {
+        seal: Arc::new(Changing),
+        ..etcd.options()
+    };
+    import(changing, &file).await.unwrap_err();
+    assert!(!is_empty(&etcd));
+    let refused = EtcdStore::open(etcd.options()).await.err();
+    assert!(
+        matches!(refused, Some(EtcdOpenError::ImportUnfinished { .. })),
+        "{refused:?}"
+    );
+    let text = refused.unwrap().to_string();
+    assert!(
+        text.contains("repeat the import") && text.contains("etcdctl del"),
+        "{text}"
+    );
+    server.current_revision().await.unwrap_err();
+    assert!(matches!(server.health(), Health::Failed(_)));
+    let write = server
+        .transact(Transaction::create(thing("late"), value("x")))
+        .await;
+    assert!(matches!(write, Err(StoreError::Closed { .. })), "{write:?}");
+
+    // Nothing is left of it after another import, which may be of another file.
+    let (other, of_other) = export_of(root.path(), numbered(3)).await;
+    let report = import(etcd.options(), &other).await.unwrap();
+    assert_eq!(report.objects, 3);
+    let store = etcd.store().await;
+    let found = values(&store).await;
+    assert_eq!(found.len(), 3);
+    import(of_other.options(), &other).await.unwrap();
+    assert_eq!(found, values(&of_other.store().await).await);
+    put(&store, "n1", "changed").await;
+}
+
+/// The other remedy that the error names.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_import_is_removed_as_its_error_says() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, etcd) = export_of(root.path(), numbered(3)).await;
+    let changing = EtcdOptions {
+        seal: Arc::new(Changing),
+        ..etcd.options()
+    };
+    import(changing, &file).await.unwrap_err();
+    let text = EtcdStore::open(etcd.options()).await.unwrap_err().to_string();
+    let commands: Vec<&str> = text.split("etcdctl ").skip(1).collect();
+    assert_eq!(commands.len(), 2, "{text}");
+    let page = include_str!("../../../docs/etcd.md");
+    for command in commands {
+        let written = command.replace(" and ", "");
+        assert!(page.contains(&format!("\netcdctl {written}\n")), "{written}");
+        let arguments: Vec<&str> = command.split(' ').take_while(|word| *word != "and").collect();
+        etcd.etcdctl(&arguments);
+    }
+    assert!(is_empty(&etcd));
+    put(&etcd.store().await, "one", "x").await;
+}
+
+/// Two operators import at once: one store results, of one file.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_another_one_overtakes_fails() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, etcd) = export_of(root.path(), numbered(1_000)).await;
+    let (other, _) = export_of(root.path(), numbered(5)).await;
+    let has_begun = AtomicBool::new(false);
+    let runtime = tokio::runtime::Handle::current();
+    let meanwhile = |step, _, _| {
+        if step == "write" && !has_begun.swap(true, Ordering::Relaxed) {
+            tokio::task::block_in_place(|| runtime.block_on(import(etcd.options(), &other))).unwrap();
+        }
+    };
+    let overtaken = etcd::import(etcd.options(), &file, NOW_MS, &meanwhile).await;
+    assert!(
+        matches!(overtaken, Err(EtcdTransferError::Overtaken { .. })),
+        "{overtaken:?}"
+    );
+    assert_eq!(values(&etcd.store().await).await.len(), 5);
+}
+
+/// Adds so many bytes to every value, as an envelope with a wrapped key does.
+struct Padding(usize);
+
+impl Seal for Padding {
+    fn seal(&self, _: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
+        plain.resize(plain.len() + self.0, 7);
+        Ok(Sealed {
+            key_id: "padded".to_owned(),
+            bytes: plain,
+        })
+    }
+
+    fn open(&self, _: &str, _: &str, mut sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        sealed.truncate(sealed.len() - self.0);
+        Ok(sealed)
+    }
+}
+
+/// Requests were filled by the bytes of values: 100 values of 4 KiB are few, and as many bodies were too much.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_are_as_large_as_what_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let objects = (0..300).map(|number| (format!("n{number}"), random(4 << 10)));
+    let (file, etcd) = export_of(root.path(), objects).await;
+    let padding = EtcdOptions {
+        seal: Arc::new(Padding(20 << 10)),
+        ..etcd.options()
+    };
+    assert_eq!(import(padding, &file).await.unwrap().objects, 300);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_too_large_for_etcd_is_named_before_anything_is_written() {
+    let root = tempfile::tempdir().unwrap();
+    let largest = random(Value::MAX_BYTES);
+    let objects = numbered(300).chain([("too-large".to_owned(), largest)]);
+    let (file, etcd) = export_of(root.path(), objects).await;
+    let refused = import(etcd.options(), &file).await;
+    assert!(
+        matches!(&refused, Err(EtcdTransferError::Value { key, .. }) if key.ends_with("/too-large")),
+        "{refused:?}"
+    );
+    assert!(is_empty(&etcd));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use drydock_storage::conformance::{commit, thing, value};
-use drydock_storage::etcd::{EtcdOpenError, EtcdOptions, EtcdStore};
+use drydock_storage::etcd::{self, EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError};
 use drydock_storage::{Health, Store as _, StoreError, Transaction};
 
 use crate::etcd_process::EtcdProcess;
@@ -70,6 +70,18 @@ async fn two_clusters_behind_one_list_are_refused() {
     })
     .await;
     assert!(matches!(error, EtcdOpenError::Endpoint { .. }), "{error}");
+    for endpoint in ["https://root:secret@127.0.0.1:1", "http://127.0.0.1:1/path"] {
+        let error = refused(EtcdOptions {
+            endpoints: vec![endpoint.to_owned()],
+            ..one.options()
+        })
+        .await
+        .to_string();
+        assert!(
+            error.contains("127.0.0.1:1") && !error.contains("secret"),
+            "{error}"
+        );
+    }
     assert!(is_untouched(&one, 1) && is_untouched(&two, 1));
 }
 
@@ -108,6 +120,53 @@ async fn an_etcd_that_accepts_only_small_requests_is_refused() {
     let error = refused(etcd.options()).await;
     assert!(matches!(error, EtcdOpenError::RequestLimit), "{error}");
     assert!(is_untouched(&etcd, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_accepts_only_few_operations_is_refused() {
+    let etcd = EtcdProcess::start_with(&["--unsafe-no-fsync", "--max-txn-ops=1"]).await;
+    let error = refused(etcd.options()).await;
+    assert!(
+        matches!(error, EtcdOpenError::OperationLimit { needed: 2 }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("--max-txn-ops=2"), "{error}");
+    let etcd = EtcdProcess::start_with(&["--unsafe-no-fsync", "--max-txn-ops=127"]).await;
+    etcd.store().await;
+    let import = etcd::import(etcd.options(), std::path::Path::new("none"), 0, &|_, _, _| {}).await;
+    assert!(
+        matches!(
+            import,
+            Err(EtcdTransferError::Open(EtcdOpenError::OperationLimit {
+                needed: 128
+            }))
+        ),
+        "{import:?}"
+    );
+    assert!(is_untouched(&etcd, 1));
+}
+
+/// A server that only reads notices it, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_notice_a_prefix_that_was_wiped_or_taken_over() {
+    let etcd = EtcdProcess::start().await;
+    for wipe in [true, false] {
+        let writer = etcd.store().await;
+        let reader = etcd.store().await;
+        let written = commit(&writer, Transaction::create(thing("one"), value("x"))).await;
+        assert_eq!(reader.current_revision().await.unwrap(), written);
+        if wipe {
+            etcd.etcdctl(&["del", "--prefix", "/registry/drydock"]);
+        } else {
+            etcd.etcdctl(&["put", "/registry/drydock", r#"{"product":"drydock","format":9}"#]);
+        }
+        reader.current_revision().await.unwrap_err();
+        assert!(
+            matches!(reader.health(), Health::Failed(_)),
+            "{:?}",
+            reader.health()
+        );
+    }
 }
 
 /// A server whose prefix is wiped, or taken over by a newer version, does not write into it.

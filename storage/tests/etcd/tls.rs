@@ -77,7 +77,8 @@ async fn both_sides_need_certificates() {
         start_wait: Duration::from_millis(200),
         ..etcd.options()
     };
-    let (store, _) = EtcdStore::open(options(files.tls())).await.unwrap();
+    let (store, opened) = EtcdStore::open(options(files.tls())).await.unwrap();
+    assert!(opened.without_clock.is_empty(), "its clock is read over TLS, too");
     let written = put(&store, "one", "secret").await;
     assert_eq!(
         store.get(&thing("one")).await.unwrap().entry.unwrap().modified,

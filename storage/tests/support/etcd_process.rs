@@ -37,7 +37,8 @@ fn binaries() -> &'static PathBuf {
     })
 }
 
-fn free_port() -> SocketAddr {
+/// An address on which nobody listens.
+pub(crate) fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap()
 }

@@ -40,7 +40,14 @@ const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
         "tonic",
         &["storage/src/seal/kms", "apiserver/src/telemetry/spans/tests.rs"],
     ),
-    ("hyper", &["apiserver/src/http", "controller/src"]),
+    (
+        "hyper",
+        &[
+            "apiserver/src/http",
+            "controller/src",
+            "storage/src/etcd/clocks.rs",
+        ],
+    ),
     // The server is generic over its storage backend. The rest are commands on a store, and tests.
     (
         "drydock_storage::etcd",
