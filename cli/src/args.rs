@@ -61,7 +61,10 @@ pub enum Command {
 
   # Every pod that is left on a node, or in a maintenance
   kubectl drydock explain node/node-a
-  kubectl drydock explain drain-node-a")]
+  kubectl drydock explain drain-node-a
+
+  # Until Ctrl-C
+  kubectl drydock explain drain-node-a --watch")]
     Explain(ExplainFlags),
     /// Return the nodes of a maintenance to service, and keep the maintenance as a record.
     #[command(after_help = "Examples:
@@ -97,8 +100,11 @@ pub enum Command {
   kubectl drydock preflight node-a
 
   # Check a pool
-  kubectl drydock preflight -l pool=old -o json")]
-    Preflight(NodesFlags),
+  kubectl drydock preflight -l pool=old -o json
+
+  # Until nothing blocks any more
+  kubectl drydock preflight node-a --watch")]
+    Preflight(PreflightFlags),
 }
 
 /// The format of the output.
@@ -229,14 +235,28 @@ pub struct EvictFlags {
     pub output: Option<Format>,
 }
 
+/// `preflight`.
+#[derive(Debug, Clone, Args)]
+pub struct PreflightFlags {
+    /// Which nodes.
+    #[command(flatten)]
+    pub nodes: NodesFlags,
+    /// Go on until nothing blocks: print again when it changes.
+    #[arg(short, long, conflicts_with = "output")]
+    pub watch: bool,
+}
+
 /// `interceptors`.
 #[derive(Debug, Clone, Args)]
 pub struct PodFlags {
     /// The pod.
     #[arg(value_name = "POD")]
     pub pod: String,
+    /// Go on: print again when it changes.
+    #[arg(short, long)]
+    pub watch: bool,
     /// Print json, yaml, or more columns.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    #[arg(short, long, value_enum, value_name = "FORMAT", conflicts_with = "watch")]
     pub output: Option<Format>,
 }
 
@@ -289,6 +309,8 @@ mod tests {
             "kubectl-drydock drain -l pool=old -o yaml",
             "kubectl-drydock -n shop explain pod/web-1 --as ann --as-group ops",
             "kubectl-drydock status -w",
+            "kubectl-drydock preflight -l pool=old --watch",
+            "kubectl-drydock interceptors web-1 -w",
         ] {
             assert!(parse(good).is_ok(), "{good}");
         }
@@ -297,6 +319,8 @@ mod tests {
             "kubectl-drydock drain a -l pool=old",
             "kubectl-drydock drain a --timeout 5m",
             "kubectl-drydock status -w -o json",
+            "kubectl-drydock preflight node-a -w -o json",
+            "kubectl-drydock interceptors web-1 -w -o json",
             "kubectl-drydock evict web-1 --withdraw --wait",
         ] {
             assert!(parse(bad).is_err(), "{bad}");

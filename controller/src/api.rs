@@ -61,6 +61,23 @@ impl Error {
         self.status().is_some_and(|status| status.code == 409)
     }
 
+    /// Whether an apply named a value for a field that another manager has given another value.
+    #[must_use]
+    pub fn is_field_conflict(&self) -> bool {
+        let details = self.status().and_then(|status| status.details.as_ref());
+        self.is_conflict()
+            && details.is_some_and(|details| {
+                let mut causes = details.causes.iter();
+                causes.any(|cause| cause.reason == "FieldManagerConflict")
+            })
+    }
+
+    /// Whether this program lacks a right.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 403)
+    }
+
     /// Whether the API rejected the content of the object.
     #[must_use]
     pub fn is_invalid(&self) -> bool {

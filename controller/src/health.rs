@@ -1,6 +1,7 @@
 //! Answers `/livez`, `/readyz`, `/healthz` and `/metrics`. [`access`](crate::access) decides who may read what.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -19,18 +20,27 @@ pub struct Health {
     stores: Stores,
     metrics: Metrics,
     access: Arc<Access>,
+    /// How long the watch of a kind may fail before the process counts as not ready.
+    grace: Duration,
     shutdown: CancellationToken,
 }
 
 impl Health {
-    /// The health of a process that is ready while the stores are synced and their watches work, until `shutdown` is
-    /// cancelled.
+    /// The health of a process that is ready while the stores are synced and no watch has failed for longer than `grace`,
+    /// until `shutdown` is cancelled.
     #[must_use]
-    pub fn new(stores: Stores, metrics: Metrics, access: Arc<Access>, shutdown: CancellationToken) -> Self {
+    pub fn new(
+        stores: Stores,
+        metrics: Metrics,
+        access: Arc<Access>,
+        grace: Duration,
+        shutdown: CancellationToken,
+    ) -> Self {
         Self {
             stores,
             metrics,
             access,
+            grace,
             shutdown,
         }
     }
@@ -47,7 +57,7 @@ impl Health {
                 let not_ready = if self.shutdown.is_cancelled() {
                     Some("shutting down".to_owned())
                 } else {
-                    self.stores.not_ready()
+                    self.stores.not_ready(self.grace)
                 };
                 match not_ready {
                     None => (StatusCode::OK, TEXT, "ok".to_owned()),
@@ -88,12 +98,11 @@ impl Health {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::access::tests::host;
     use crate::fixtures::{clock_at, empty_stores};
     use crate::stores::Informers;
+    use crate::watch_health::READY_GRACE;
     use crate::watch_metrics::WatchFailures;
 
     #[tokio::test(start_paused = true)]
@@ -102,7 +111,13 @@ mod tests {
         let access = Arc::new(Access::new(host(), Vec::new(), clock_at(0)));
         let metrics = Metrics::default();
         metrics.register_collector(WatchFailures(stores.clone()));
-        let health = Health::new(stores.clone(), metrics, access, CancellationToken::new());
+        let health = Health::new(
+            stores.clone(),
+            metrics,
+            access,
+            READY_GRACE,
+            CancellationToken::new(),
+        );
         let ready = || health.respond(&Method::GET, "/readyz");
         assert_eq!(ready().0, StatusCode::OK);
         stores
@@ -128,13 +143,35 @@ mod tests {
         assert_eq!(ready().0, StatusCode::OK);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn process_with_the_bridge_stays_ready_longer_than_the_bridge_is_patient() {
+        let stores = empty_stores();
+        let access = Arc::new(Access::new(host(), Vec::new(), clock_at(0)));
+        let grace = crate::bridge::READY_GRACE;
+        let health = Health::new(
+            stores.clone(),
+            Metrics::default(),
+            access,
+            grace,
+            CancellationToken::new(),
+        );
+        stores.requests.health().failed("unavailable (503)".to_owned());
+        tokio::time::advance(Duration::from_secs(70)).await;
+        assert_eq!(health.respond(&Method::GET, "/readyz").0, StatusCode::OK);
+        tokio::time::advance(Duration::from_secs(50)).await;
+        assert_eq!(
+            health.respond(&Method::GET, "/readyz").0,
+            StatusCode::SERVICE_UNAVAILABLE
+        );
+    }
+
     #[tokio::test]
     async fn process_is_ready_from_synced_stores_until_shutdown() {
         let (_informers, stores) = Informers::new();
         let shutdown = CancellationToken::new();
         let clock = clock_at(0);
         let access = Arc::new(Access::new(host(), Vec::new(), clock));
-        let health = Health::new(stores, Metrics::default(), access, shutdown.clone());
+        let health = Health::new(stores, Metrics::default(), access, READY_GRACE, shutdown.clone());
         let get = |path| health.respond(&Method::GET, path);
         assert_eq!(get("/livez").0, StatusCode::OK);
         let (status, _, text) = get("/readyz");

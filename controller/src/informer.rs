@@ -97,14 +97,6 @@ impl<K> Store<K> {
         self.health.failure()
     }
 
-    /// Waits until the initial list is complete. Never returns if the informer ended before.
-    pub async fn wait_until_synced(&self) {
-        let mut synced = self.synced.clone();
-        if synced.wait_for(|synced| *synced).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-
     fn read<T>(&self, read: impl FnOnce(&Objects<K>) -> T) -> T {
         read(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -123,6 +115,12 @@ impl<K: Resource> Store<K> {
             synced: watch::channel(true).1,
             health: Arc::default(),
         }
+    }
+
+    /// Waits until the initial list is complete.
+    pub(crate) async fn wait_until_synced(&self) {
+        let mut synced = self.synced.clone();
+        drop(synced.wait_for(|synced| *synced).await.unwrap());
     }
 
     /// The state of its watch.

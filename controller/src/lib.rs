@@ -48,9 +48,9 @@
 //! # Invariants
 //!
 //! - Pure code has no clock.
-//! - Nothing is decided before every initial list is complete.
+//! - Nothing is decided before every initial list is complete, except that of budgets, which the eviction API knows anyway.
 //! - Every decision is made from stored objects, so a crash between any two steps changes nothing.
-//! - Nothing is written without the Lease, and a process whose watches fail does not keep it.
+//! - Nothing is written without the Lease, except by the bridge, and a process whose watches fail does not keep it.
 //! - No pod is evicted before the intent is written to its request, under the version that was decided on.
 
 pub mod access;

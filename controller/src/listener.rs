@@ -93,8 +93,10 @@ pub enum ListenerError {
 }
 
 /// The client of a connection.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
     /// The common name of its certificate, if it has one that the client authority has signed.
     pub certificate_name: Option<String>,
 }
@@ -160,7 +162,7 @@ impl Listener {
             let (responder, is_trusted) = (Arc::clone(&responder), Arc::<Mutex<bool>>::default());
             let trusted = Arc::clone(&is_trusted);
             let connection = connections.spawn(async move {
-                if let Err(error) = serve_connection(stream, tls, responder, &trusted).await {
+                if let Err(error) = serve_connection(stream, remote.ip(), tls, responder, &trusted).await {
                     tracing::debug!(%error, "a connection failed");
                 }
             });
@@ -203,6 +205,7 @@ fn make_way(open: &mut VecDeque<Open>) {
 
 async fn serve_connection(
     stream: TcpStream,
+    address: IpAddr,
     tls: TlsAcceptor,
     responder: Arc<impl Respond>,
     is_trusted: &Mutex<bool>,
@@ -212,6 +215,7 @@ async fn serve_connection(
     // The handshake has verified it.
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
     let peer = Peer {
+        address,
         certificate_name: certificate.and_then(common_name),
     };
     *lock(is_trusted) = peer.certificate_name.is_some();

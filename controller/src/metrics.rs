@@ -167,6 +167,7 @@ struct NeighbourMetrics {
     bridge_requests: Family<Label, Counter>,
     withdrawals: Family<Label, Counter>,
     evacuations: Family<Label, PlainCounter>,
+    nominations: Family<Label, Counter>,
 }
 
 impl NeighbourMetrics {
@@ -200,6 +201,12 @@ impl NeighbourMetrics {
                 to,
                 "pod_evacuations",
                 "Pods that were requested to leave for programs that move pods, by requester",
+                Family::default(),
+            ),
+            nominations: registered(
+                to,
+                "descheduling_nominations",
+                "Pods that programs have nominated to leave, by outcome",
                 Family::default(),
             ),
         }
@@ -308,6 +315,14 @@ impl Metrics {
         self.neighbours
             .bridge_requests
             .get_or_create(&[("write", write.to_owned())])
+            .inc();
+    }
+
+    /// Counts a nominated pod by its outcome.
+    pub fn count_nomination(&self, outcome: &'static str) {
+        self.neighbours
+            .nominations
+            .get_or_create(&[("outcome", outcome.to_owned())])
             .inc();
     }
 

@@ -22,6 +22,12 @@ const ANNOTATIONS: [(&str, &str); 2] = [
 ];
 /// The field manager of this program, from its user agent.
 pub const MANAGER: &str = "drydock-controller";
+/// That of the requests of the eviction bridge.
+pub const BRIDGE_MANAGER: &str = "drydock-eviction-bridge";
+/// That of the requests of nominated pods.
+pub const NOMINATIONS_MANAGER: &str = "drydock-descheduling-requester";
+/// All that write labels of pods into requests.
+const MANAGERS: [&str; 3] = [MANAGER, BRIDGE_MANAGER, NOMINATIONS_MANAGER];
 
 /// Labels by key; `None` removes one.
 pub type LabelChanges = BTreeMap<String, Option<String>>;
@@ -79,7 +85,10 @@ pub fn set_by_us_alone(managers: &[ManagedFieldsEntry]) -> BTreeSet<String> {
     let keys = |is_ours: bool| -> BTreeSet<String> {
         managers
             .iter()
-            .filter(|entry| (entry.manager.as_deref() == Some(MANAGER)) == is_ours)
+            .filter(|entry| {
+                let manager = entry.manager.as_deref().unwrap_or_default();
+                MANAGERS.contains(&manager) == is_ours
+            })
             .filter_map(|entry| {
                 entry
                     .fields_v1
@@ -144,9 +153,13 @@ mod tests {
         };
         let managers = [
             entry(MANAGER, &["app", "shared"]),
+            entry(BRIDGE_MANAGER, &["app", "tier"]),
             entry("kubectl", &["shared", "own"]),
             typed(json!({"manager": MANAGER, "subresource": "status", "fieldsV1": {"f:status": {}}})),
         ];
-        assert_eq!(set_by_us_alone(&managers), BTreeSet::from(["app".to_owned()]));
+        assert_eq!(
+            set_by_us_alone(&managers),
+            BTreeSet::from(["app".to_owned(), "tier".to_owned()])
+        );
     }
 }

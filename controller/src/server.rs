@@ -23,7 +23,7 @@ use crate::api::Clients;
 use crate::bridge::{self, Bridge};
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
 use crate::context::Context;
-use crate::descheduling::annotations::{self, Annotated};
+use crate::descheduling::annotations;
 use crate::descheduling::nominations::{self, Requester};
 use crate::endpoints::Endpoints;
 use crate::events::{self, EventRecorder};
@@ -31,6 +31,7 @@ use crate::evictioninterceptor::{self, rules::Rules};
 use crate::evictionrequest::broker::Broker;
 use crate::evictionrequest::gone_pods::GonePods;
 use crate::health::Health;
+use crate::informer::ObjectKey;
 use crate::leader::{Election, LeadershipEnd};
 use crate::lease_fence::LeaseFence;
 use crate::listener::{Listener, ListenerError};
@@ -40,7 +41,7 @@ use crate::server_time::ServerClock;
 use crate::stores::{Informers, Stores};
 use crate::temporary_requests::expiry;
 use crate::transport::TransportLayer;
-use crate::watch_health::WatchFailure;
+use crate::watch_health::{READY_GRACE, WatchFailure};
 use crate::watch_metrics::WatchFailures;
 use crate::work_queue::{self, Outcome, WorkQueue};
 use crate::{daemonset, evictionrequest, nodemaintenance};
@@ -59,6 +60,8 @@ const DAEMON_SET_WORKERS: usize = 8;
 const INTERCEPTOR_WORKERS: usize = 2;
 /// How many requests are withdrawn from at a time.
 const EXPIRY_WORKERS: usize = 4;
+/// How long a request of the bridge, or for a nominated pod, lives that does not say until when, while they are off.
+const LIFETIME_WHEN_OFF: Duration = Duration::from_mins(15);
 /// How many pods are annotated at a time.
 const ANNOTATION_WORKERS: usize = 4;
 
@@ -243,7 +246,7 @@ async fn lead(
         () = shutdown.cancelled() => return Ok(()),
         () = stores.wait_until_synced() => {}
     }
-    if !election.acquire(|| stores.not_ready(), shutdown).await {
+    if !election.acquire(|| stores.not_ready(READY_GRACE), shutdown).await {
         return Ok(());
     }
     tracing::info!("became the leader");
@@ -298,26 +301,41 @@ fn endpoints(
         Requester::new(context, access, Arc::clone(fence), options)
     });
     let (stores, metrics) = (context.stores.clone(), context.metrics.clone());
+    // The Service of the bridge leaves out what is not ready.
+    let grace = if bridge.is_some() {
+        bridge::READY_GRACE
+    } else {
+        READY_GRACE
+    };
     Endpoints {
-        health: Health::new(stores, metrics, access, shutdown.clone()),
+        health: Health::new(stores, metrics, access, grace, shutdown.clone()),
         bridge,
         descheduling,
     }
 }
 
-fn new_queue<K>(context: &Context, name: &'static str) -> Arc<WorkQueue<K>>
+/// A queue that is named so in metrics. `is_gone` says of a key whether its object is gone.
+fn new_queue<K>(
+    context: &Context,
+    name: &'static str,
+    is_gone: impl Fn(&Stores, &K) -> bool + Send + Sync + 'static,
+) -> Arc<WorkQueue<K>>
 where
     K: Ord + Hash + Clone + Send + Sync + 'static,
 {
-    let queue = Arc::new(WorkQueue::new(
-        Arc::clone(&context.clock),
-        context.metrics.queue(name),
-    ));
+    let stores = context.stores.clone();
+    let queue = WorkQueue::new(Arc::clone(&context.clock), context.metrics.queue(name));
+    let queue = Arc::new(queue.forgetting(move |key| is_gone(&stores, key)));
     let shown = Arc::clone(&queue);
     context
         .metrics
         .add_unfinished_work(name, move || shown.processing());
     queue
+}
+
+/// Whether there is no request of this key.
+fn has_no_request(stores: &Stores, key: &ObjectKey) -> bool {
+    stores.requests.get(&key.0, &key.1).is_none()
 }
 
 /// The workers of one controller, not yet started.
@@ -350,7 +368,7 @@ impl Controllers {
     fn new(config: &Config, context: &Arc<Context>, rules: Arc<Rules>, informers: &mut Informers) -> Self {
         let stores = &context.stores;
 
-        let queue = new_queue(context, "evictionrequests");
+        let queue = new_queue(context, "evictionrequests", has_no_request);
         let broker = Arc::<Broker>::default();
         let gone_pods = Arc::<GonePods>::default();
         evictionrequest::add_handlers(informers, stores, &queue, &broker, &gone_pods);
@@ -369,7 +387,7 @@ impl Controllers {
             controller.reconcile(key).await
         });
 
-        let queue = new_queue(context, "daemonsets");
+        let queue = new_queue(context, "daemonsets", has_no_request);
         daemonset::add_handlers(informers, stores, &queue);
         let controller = daemonset::Controller::new(Arc::clone(context));
         let daemon_sets = workers(
@@ -379,7 +397,7 @@ impl Controllers {
             |controller, key| async move { controller.reconcile(key).await },
         );
 
-        let queue = new_queue(context, "nodemaintenances");
+        let queue = new_queue(context, "nodemaintenances", |_, ()| false);
         let deleted = Arc::<nodemaintenance::DeletedRequests>::default();
         let index = Arc::<nodemaintenance::ClusterIndex>::default();
         nodemaintenance::add_handlers(informers, stores, &queue, &index, &deleted);
@@ -391,7 +409,11 @@ impl Controllers {
             controller.reconcile().await
         });
 
-        let queue = new_queue(context, "evictioninterceptors");
+        let queue = new_queue(
+            context,
+            "evictioninterceptors",
+            |stores: &Stores, name: &String| stores.interceptors.get("", name).is_none(),
+        );
         evictioninterceptor::add_handlers(informers, &rules, &queue);
         let controller = evictioninterceptor::Controller::new(Arc::clone(context), Arc::clone(&rules));
         let interceptors = workers(
@@ -403,7 +425,7 @@ impl Controllers {
 
         let mut all = vec![requests, daemon_sets, maintenances, interceptors];
         all.extend(expiry_workers(config, context, informers));
-        all.extend(annotation_workers(config, context, rules, informers));
+        all.push(annotation_workers(config, context, rules, informers));
         Self {
             stores: stores.clone(),
             workers: all,
@@ -425,52 +447,50 @@ impl Controllers {
     }
 }
 
-/// What withdraws the parties whose time is over: the bridge and the requester of nominated pods, if they are on.
+/// What withdraws the parties whose time is over: the bridge and the requester of nominated pods, also when they are off now and
+/// were on before.
 fn expiry_workers(config: &Config, context: &Arc<Context>, informers: &mut Informers) -> Vec<Workers> {
-    let bridge = config.bridge.as_ref().map(|bridge| bridge.lifetime);
-    let descheduling = config.descheduling.as_ref().map(|options| options.lifetime);
+    let bridge = config.bridge.as_ref();
+    let bridge = bridge.map_or(LIFETIME_WHEN_OFF, |bridge| bridge.lifetime);
+    let descheduling = config.descheduling.as_ref();
+    let descheduling = descheduling.map_or(LIFETIME_WHEN_OFF, |options| options.lifetime);
     let parties = [
         ("evictionbridge", bridge::PARTY, bridge),
         ("nominations", nominations::PARTY, descheduling),
     ];
     parties
         .into_iter()
-        .filter_map(|(name, party, lifetime)| {
-            let lifetime = lifetime?;
-            let queue = new_queue(context, name);
+        .map(|(name, party, lifetime)| {
+            let queue = new_queue(context, name, has_no_request);
             expiry::add_handlers(informers, &queue, party);
             let controller = expiry::Controller::new(Arc::clone(context), party, lifetime);
-            Some(workers(
-                EXPIRY_WORKERS,
-                queue,
-                controller,
-                |controller, key| async move { controller.reconcile(key).await },
-            ))
+            workers(EXPIRY_WORKERS, queue, controller, |controller, key| async move {
+                controller.reconcile(key).await
+            })
         })
         .collect()
 }
 
-/// What annotates pods for the descheduler, if any are.
+/// What annotates pods for the descheduler, or takes off what an earlier process has put there.
 fn annotation_workers(
     config: &Config,
     context: &Arc<Context>,
     rules: Arc<Rules>,
     informers: &mut Informers,
-) -> Option<Workers> {
+) -> Workers {
     let annotated = config.descheduler_annotations;
-    if annotated == Annotated::None {
-        return None;
-    }
-    let queue = new_queue(context, "descheduling");
+    let queue = new_queue(context, "descheduling", |stores: &Stores, key: &ObjectKey| {
+        stores.pods.get(&key.0, &key.1).is_none()
+    });
     annotations::add_handlers(informers, &context.stores, &queue, annotated);
     let allowed = config.allowed_names.clone();
     let controller = annotations::Controller::new(Arc::clone(context), rules, allowed, annotated);
-    Some(workers(
+    workers(
         ANNOTATION_WORKERS,
         queue,
         controller,
         |controller, key| async move { controller.reconcile(key).await },
-    ))
+    )
 }
 
 /// A unique name of this process.

@@ -17,9 +17,23 @@ use crate::informer::{Informer, Store};
 use crate::pod::Pod;
 use crate::watch_health::{READY_GRACE, WatchFailure};
 
-/// Declares [`Stores`] and [`Informers`]: `field: Type, client that serves it, plural name, trim function`.
+/// How often it is looked whether the initial lists are complete.
+const SYNC_POLL: Duration = Duration::from_millis(50);
+/// How often it is looked whether a watch fails.
+const FAILURE_POLL: Duration = Duration::from_secs(1);
+
+/// Whether the process can act without knowing the objects of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// It cannot.
+    Essential,
+    /// It can: the API says the same when it is asked.
+    Auxiliary,
+}
+
+/// Declares [`Stores`] and [`Informers`]: `field: Type, client that serves it, plural name, need, trim function`.
 macro_rules! watched_kinds {
-    ($($(#[$doc:meta])* $field:ident: $kind:ty, $client:ident, $plural:literal, $trim:expr;)*) => {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty, $client:ident, $plural:literal, $need:ident, $trim:expr;)*) => {
         /// The last known state of every watched kind.
         #[derive(Debug, Clone)]
         pub struct Stores {
@@ -47,10 +61,10 @@ macro_rules! watched_kinds {
         }
 
         impl Stores {
-            /// The kinds whose initial list is not complete yet.
+            /// The kinds whose initial list is not complete yet and without which nothing can be decided.
             #[must_use]
             pub fn unsynced(&self) -> Vec<&'static str> {
-                [$(($plural, self.$field.is_synced()),)*]
+                [$(($plural, self.$field.is_synced() || is_missed(Need::$need, self.$field.failure().as_ref())),)*]
                     .into_iter()
                     .filter_map(|(kind, is_synced)| (!is_synced).then_some(kind))
                     .collect()
@@ -59,47 +73,53 @@ macro_rules! watched_kinds {
             /// The kinds whose watch fails, each with its failure.
             #[must_use]
             pub fn failing_watches(&self) -> Vec<(&'static str, WatchFailure)> {
-                [$(($plural, self.$field.failure()),)*]
+                self.failing(|_| true)
+            }
+
+            /// Those of them that are needed so.
+            fn failing(&self, is_meant: fn(Need) -> bool) -> Vec<(&'static str, WatchFailure)> {
+                [$(($plural, Need::$need, self.$field.failure()),)*]
                     .into_iter()
-                    .filter_map(|(kind, failure)| Some((kind, failure?)))
+                    .filter(|(_, need, _)| is_meant(*need))
+                    .filter_map(|(kind, _, failure)| Some((kind, failure?)))
                     .collect()
             }
 
             /// Every watched kind.
             pub const KINDS: &[&str] = &[$($plural,)*];
-
-            /// Waits until every initial list is complete. No controller decides before that.
-            pub async fn wait_until_synced(&self) {
-                $(self.$field.wait_until_synced().await;)*
-            }
         }
     };
 }
 
 watched_kinds! {
     /// Eviction requests.
-    requests: EvictionRequest, drydock, "evictionrequests", trim_request;
+    requests: EvictionRequest, drydock, "evictionrequests", Essential, trim_request;
     /// Node maintenances.
-    maintenances: NodeMaintenance, drydock, "nodemaintenances", drop_bookkeeping;
+    maintenances: NodeMaintenance, drydock, "nodemaintenances", Essential, drop_bookkeeping;
     /// Eviction interceptors: the rules that register interceptors.
-    interceptors: EvictionInterceptor, drydock, "evictioninterceptors", drop_bookkeeping;
+    interceptors: EvictionInterceptor, drydock, "evictioninterceptors", Essential, drop_bookkeeping;
     /// Pods.
-    pods: Pod, host, "pods", keep;
+    pods: Pod, host, "pods", Essential, keep;
     /// Nodes.
-    nodes: Node, host, "nodes", trim_node;
+    nodes: Node, host, "nodes", Essential, trim_node;
     /// Namespaces.
-    namespaces: Namespace, host, "namespaces", trim_namespace;
-    /// Disruption budgets.
-    budgets: PodDisruptionBudget, host, "poddisruptionbudgets", trim_budget;
+    namespaces: Namespace, host, "namespaces", Essential, trim_namespace;
+    /// Disruption budgets. They say when an eviction may succeed; the eviction API knows it in any case.
+    budgets: PodDisruptionBudget, host, "poddisruptionbudgets", Auxiliary, trim_budget;
+}
+
+/// Whether the process goes on without the list of a kind, whose watch fails so.
+fn is_missed(need: Need, failure: Option<&WatchFailure>) -> bool {
+    need == Need::Auxiliary && failure.is_some_and(|failure| failure.lasting >= READY_GRACE)
 }
 
 impl Stores {
-    /// Why the process cannot act now, for people; `None` when it can.
+    /// Why the process cannot act now, for people; `None` when it can. `grace` is how long the watch of a kind may fail.
     #[must_use]
-    pub fn not_ready(&self) -> Option<String> {
-        let failing = self.failing_watches().into_iter();
+    pub fn not_ready(&self, grace: Duration) -> Option<String> {
+        let failing = self.failing(|need| need == Need::Essential).into_iter();
         let failing: Vec<String> = failing
-            .filter(|(_, failure)| failure.lasting >= READY_GRACE)
+            .filter(|(_, failure)| failure.lasting >= grace)
             .map(|(kind, failure)| {
                 let (seconds, cause) = (failure.lasting.as_secs(), failure.cause);
                 format!("the watch of {kind} has failed for {seconds} s: {cause}")
@@ -112,19 +132,34 @@ impl Stores {
         (!unsynced.is_empty()).then(|| format!("waiting for the initial list of {}", unsynced.join(", ")))
     }
 
-    /// Waits until the watch of a kind has failed for this long. Returns the kind and the failure.
+    /// Waits until nothing is [unsynced](Self::unsynced). No controller decides before that.
+    pub async fn wait_until_synced(&self) {
+        while !self.unsynced().is_empty() {
+            tokio::time::sleep(SYNC_POLL).await;
+        }
+    }
+
+    /// Waits until the watch of a kind that is essential has failed for this long. Returns the kind and the failure.
     pub async fn watch_failed_for(&self, bound: Duration) -> (&'static str, WatchFailure) {
         loop {
-            let failing = self.failing_watches().into_iter();
+            let failing = self.failing(|need| need == Need::Essential).into_iter();
             let longest = failing.max_by_key(|(_, failure)| failure.lasting);
-            let lasting = longest
-                .as_ref()
-                .map_or(Duration::ZERO, |(_, failure)| failure.lasting);
-            match longest {
-                Some(longest) if lasting >= bound => return longest,
-                _ => tokio::time::sleep(bound.saturating_sub(lasting)).await,
-            }
+            let left = match longest {
+                Some((_, ref failure)) if failure.lasting < bound => bound.saturating_sub(failure.lasting),
+                Some(longest) => return longest,
+                None => bound,
+            };
+            // A watch that fails from now on is not to be noticed only when the whole bound has passed once more.
+            tokio::time::sleep(left.min(FAILURE_POLL)).await;
         }
+    }
+
+    /// Why budgets are not known: their watch has failed for some time, and what is stored may be long past.
+    #[must_use]
+    pub fn unwatched_budgets(&self) -> Option<String> {
+        let failure = self.budgets.failure();
+        let failure = failure.filter(|failure| is_missed(Need::Auxiliary, Some(failure)));
+        failure.map(|failure| failure.cause)
     }
 }
 
@@ -214,8 +249,9 @@ fn trim_budget(budget: &mut PodDisruptionBudget) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::typed;
+    use crate::fixtures::{empty_stores, typed};
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     fn request(condition: &str) -> Value {
         json!({
@@ -256,6 +292,54 @@ mod tests {
             assert_eq!(trimmed, typed(kept));
             assert!(trimmed.is_finished());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_noticed_when_their_bound_has_passed() {
+        let stores = empty_stores();
+        let bound = Duration::from_mins(2);
+        let failed = stores.watch_failed_for(bound);
+        tokio::pin!(failed);
+        let began = Instant::now();
+        let early = tokio::time::timeout(Duration::from_secs(3), failed.as_mut());
+        assert!(early.await.is_err());
+        stores.nodes.health().failed("forbidden (403)".to_owned());
+        assert_eq!(failed.await.0, "nodes");
+        let passed = began.elapsed();
+        assert!(
+            passed <= Duration::from_secs(3) + bound + FAILURE_POLL,
+            "{passed:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn budgets_that_cannot_be_watched_stop_nothing() {
+        let stores = empty_stores();
+        stores.budgets.health().failed("forbidden (403)".to_owned());
+        assert_eq!(stores.unwatched_budgets(), None, "a server may be restarting");
+        tokio::time::advance(READY_GRACE).await;
+        assert_eq!(stores.not_ready(READY_GRACE), None);
+        assert_eq!(stores.unwatched_budgets().as_deref(), Some("forbidden (403)"));
+        assert_eq!(stores.failing_watches().len(), 1);
+        let bound = Duration::from_mins(2);
+        let given_up = tokio::time::timeout(bound * 3, stores.watch_failed_for(bound)).await;
+        assert!(given_up.is_err(), "{given_up:?}");
+        stores.budgets.health().delivered();
+        assert_eq!(stores.unwatched_budgets(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_initial_list_of_budgets_is_waited_for_only_while_it_may_come() {
+        let (_informers, unsynced) = Informers::new();
+        let stores = Stores {
+            budgets: unsynced.budgets,
+            ..empty_stores()
+        };
+        assert_eq!(stores.unsynced(), ["poddisruptionbudgets"]);
+        stores.budgets.health().failed("forbidden (403)".to_owned());
+        let began = Instant::now();
+        stores.wait_until_synced().await;
+        assert!(began.elapsed() >= READY_GRACE);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl TokenBucket {
         let gained = now.duration_since(since).as_secs_f64().max(0.0) * self.per_second;
         let left = (left + gained).min(self.at_once);
         let is_enough = left >= 1.0;
-        *state = (if is_enough { left - 1.0 } else { left }, now);
+        *state = (if is_enough { left - 1.0 } else { left }, now.max(since));
         is_enough
     }
 }
@@ -49,5 +49,6 @@ mod tests {
         let taken = |second| (0..10).filter(|_| bucket.take(at(second))).count();
         assert_eq!([taken(0), taken(1), taken(1), taken(100)], [3, 2, 0, 3]);
         assert!(!bucket.take(at(50)), "a clock that goes back gains nothing");
+        assert!(!bucket.take(at(100)), "nor when it has caught up");
     }
 }

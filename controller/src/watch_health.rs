@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use crate::sync::lock;
 
-/// How long a watch may fail before the process counts as not ready. A restart of a server is over sooner.
+/// How long a watch may fail before the process counts as not ready, and is no candidate for the Lease. A restart of a server is
+/// over sooner.
 pub const READY_GRACE: Duration = Duration::from_secs(10);
 /// How long a watch must be open without an error to count as working although nothing was delivered.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -7,7 +7,8 @@
 //!                   └──────────── deadline ───────────────┘
 //! ```
 //!
-//! The queue is bounded by the number of objects, as it contains only their keys. Start at [`run`].
+//! The queue is bounded by the number of objects, as it contains only their keys. While no worker runs, as in a replica that does
+//! not lead, it forgets the keys of objects that are gone. Start at [`run`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -32,6 +33,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest delay after many failures.
 const LONGEST_RETRY: Duration = Duration::from_mins(2);
+/// Up to how many ready keys none is forgotten while no worker runs.
+const FORGET_FROM: usize = 1024;
 
 /// When a key is reconciled again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +46,33 @@ pub enum Outcome {
 }
 
 /// The queue of one controller.
-#[derive(Debug)]
 pub struct WorkQueue<K> {
     state: Mutex<State<K>>,
+    /// Whether the object of a key is gone.
+    is_gone: IsGone<K>,
     ready: Notify,
     timer: Notify,
     clock: Arc<dyn Clock>,
     metrics: QueueMetrics,
 }
 
+/// Says of a key whether its object is gone.
+type IsGone<K> = Box<dyn Fn(&K) -> bool + Send + Sync>;
+
+impl<K: std::fmt::Debug> std::fmt::Debug for WorkQueue<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkQueue")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug)]
 struct State<K> {
+    /// Whether workers take keys.
+    is_run: bool,
+    /// With how many ready keys it is looked next which of them are gone.
+    forget_at: usize,
     /// Keys for the next workers, in order.
     ready: VecDeque<K>,
     /// When the ready keys were added.
@@ -72,7 +91,10 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, metrics: QueueMetrics) -> Self {
         Self {
+            is_gone: Box::new(|_| false),
             state: Mutex::new(State {
+                is_run: false,
+                forget_at: FORGET_FROM,
                 ready: VecDeque::new(),
                 added_at: HashMap::new(),
                 processing: HashMap::new(),
@@ -85,6 +107,13 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             clock,
             metrics,
         }
+    }
+
+    /// The same queue, which forgets keys for which `is_gone` holds while no worker runs. `is_gone` must not use the queue.
+    #[must_use]
+    pub fn forgetting(mut self, is_gone: impl Fn(&K) -> bool + Send + Sync + 'static) -> Self {
+        self.is_gone = Box::new(is_gone);
+        self
     }
 
     /// Queues a key.
@@ -100,9 +129,32 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         } else if !state.added_at.contains_key(&key) {
             state.added_at.insert(key.clone(), now);
             state.ready.push_back(key);
+            if !state.is_run && state.ready.len() >= state.forget_at {
+                self.forget_gone(state);
+            }
             self.metrics.added(state.ready.len());
             self.ready.notify_one();
         }
+    }
+
+    /// Forgets the ready keys whose objects are gone. Objects that exist are looked at again only when there are twice as many.
+    fn forget_gone(&self, state: &mut State<K>) {
+        let State { ready, added_at, .. } = state;
+        ready.retain(|key| {
+            let is_gone = (self.is_gone)(key);
+            if is_gone {
+                added_at.remove(key);
+            }
+            !is_gone
+        });
+        state.forget_at = FORGET_FROM.max(2 * state.ready.len());
+    }
+
+    /// Workers take keys from now on.
+    fn begin(&self) {
+        let mut state = lock(&self.state);
+        state.is_run = true;
+        self.forget_gone(&mut state);
     }
 
     /// How long each key that a worker processes has been processed.
@@ -215,6 +267,7 @@ where
     F: Fn(K) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Outcome> + Send + 'static,
 {
+    queue.begin();
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
         let (queue, cancel, reconcile) = (Arc::clone(&queue), cancel.clone(), reconcile.clone());
@@ -296,6 +349,27 @@ mod tests {
         assert_eq!(queue.next().await, 1);
         queue.done(&1, Outcome::Wait(None));
         assert_eq!(queue.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_objects_that_are_gone_are_forgotten_while_nobody_works() {
+        let present: Arc<Mutex<HashSet<u32>>> = Arc::default();
+        let clock = Arc::new(TokioClock(Instant::now()));
+        let queue = WorkQueue::new(clock, Metrics::default().queue("test")).forgetting({
+            let present = Arc::clone(&present);
+            move |key| !lock(&present).contains(key)
+        });
+        for key in 0..100_000 {
+            lock(&present).insert(key);
+            queue.add(key);
+            // Ten at a time exist.
+            lock(&present).remove(&key.saturating_sub(10));
+        }
+        let waiting = queue.len();
+        assert!(waiting <= FORGET_FROM, "{waiting}");
+        assert_eq!(lock(&queue.state).added_at.len(), waiting);
+        queue.begin();
+        assert_eq!(queue.len(), 10);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,14 @@
 //! `explain`: finds the pods that a name stands for, and explains them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use drydock_proto::kinds::nodemaintenance::NodeMaintenance;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::follow::{Frame, is_transient};
 use super::read::{budgets_of, is_active_on, pods_on, selected_nodes};
+use super::repeat::{Is, repeat};
 use crate::api::{Resource, Session};
 use crate::args::ExplainFlags;
 use crate::error::Error;
@@ -19,8 +18,6 @@ use crate::pods;
 use crate::progress::Held;
 use crate::terminal::{Terminal, cut, note, print, printable};
 
-/// How often a watched explanation is looked at.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// Up to this many pods, their requests are read one by one; above it, all requests of their namespaces.
 const FEW_PODS: usize = 50;
 
@@ -48,7 +45,11 @@ pub(super) async fn run(session: &Session, flags: &ExplainFlags, clock: &dyn Clo
     let subject = resolve(session, &flags.what).await?;
     let limit = if flags.limit == 0 { usize::MAX } else { flags.limit };
     if flags.watch {
-        return watch(session, &subject, limit, clock).await;
+        return repeat(async || {
+            let explained = explain_subject(session, &subject, limit, clock).await?;
+            Ok((render(&explained, clock), Is::GoingOn))
+        })
+        .await;
     }
     let explained = explain_subject(session, &subject, limit, clock).await?;
     if print_as(flags.output, &explained.explanations)? {
@@ -75,34 +76,6 @@ fn render(explained: &Explained, clock: &dyn Clock) -> String {
         parts.push(format!("{} more pods; --limit 0 shows all.\n", explained.hidden));
     }
     parts.join("\n")
-}
-
-async fn watch(session: &Session, subject: &Subject, limit: usize, clock: &dyn Clock) -> Result<(), Error> {
-    let is_live = Terminal::detect().is_live;
-    let mut frame = Frame::default();
-    let mut before = String::new();
-    loop {
-        match explain_subject(session, subject, limit, clock).await {
-            Ok(explained) => {
-                let text = render(&explained, clock);
-                if is_live {
-                    let (_, rows) = Terminal::size();
-                    let lines: Vec<String> = text
-                        .lines()
-                        .take(rows.saturating_sub(1).max(3))
-                        .map(str::to_owned)
-                        .collect();
-                    frame.draw(&lines)?;
-                } else if text != before {
-                    print(&text)?;
-                }
-                before = text;
-            }
-            Err(error) if is_transient(&error) && !before.is_empty() => {}
-            Err(error) => return Err(error),
-        }
-        tokio::time::sleep(INTERVAL).await;
-    }
 }
 
 /// What the name stands for: as it says itself, or the one kind of which there is such an object.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use serde_json::{Value, json};
 
 use super::evict::bare;
+use super::repeat::{Is, repeat};
 use crate::api::{Resource, Session};
 use crate::args::{Format, PodFlags};
 use crate::error::Error;
@@ -18,7 +19,47 @@ use crate::table::table;
 use crate::terminal::{note, print, printable};
 use crate::times::ago;
 
+/// What is found about a pod.
+struct Found {
+    rows: Vec<(Interceptor, Heard)>,
+    /// Declarations that have no effect.
+    skipped: Vec<String>,
+}
+
 pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) -> Result<(), Error> {
+    if flags.watch {
+        return repeat(async || {
+            let found = find(session, flags, clock).await?;
+            let mut text = render(&found.rows, clock.now(), false);
+            for skipped in &found.skipped {
+                text.push_str(&format!("skipped: {}\n", printable(skipped)));
+            }
+            Ok((text, Is::GoingOn))
+        })
+        .await;
+    }
+    let found = find(session, flags, clock).await?;
+    let now = clock.now();
+    let data: Vec<Value> = found
+        .rows
+        .iter()
+        .map(|(interceptor, heard)| {
+            json!({
+                "name": interceptor.name, "priority": interceptor.priority, "source": interceptor.source,
+                "heard": describe(heard, now),
+            })
+        })
+        .collect();
+    if !print_as(flags.output, &data)? {
+        print(&render(&found.rows, now, flags.output == Some(Format::Wide)))?;
+    }
+    for skipped in &found.skipped {
+        note(&format!("skipped: {}", printable(skipped)));
+    }
+    Ok(())
+}
+
+async fn find(session: &Session, flags: &PodFlags, clock: &dyn Clock) -> Result<Found, Error> {
     let namespace = session.namespace();
     let object: Value = session
         .get(Resource::Pods, Some(namespace), bare(&flags.pod))
@@ -46,29 +87,17 @@ pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) 
     });
     let interceptors = as_requested(found.interceptors, own);
     let now = clock.now();
-    let rows: Vec<(Interceptor, Heard)> = interceptors
+    let rows = interceptors
         .into_iter()
         .map(|interceptor| {
             let heard = heard(&interceptor.name, &requests, now);
             (interceptor, heard)
         })
         .collect();
-    let data: Vec<Value> = rows
-        .iter()
-        .map(|(interceptor, heard)| {
-            json!({
-                "name": interceptor.name, "priority": interceptor.priority, "source": interceptor.source,
-                "heard": describe(heard, now),
-            })
-        })
-        .collect();
-    if !print_as(flags.output, &data)? {
-        print(&render(&rows, now, flags.output == Some(Format::Wide)))?;
-    }
-    for skipped in &found.skipped {
-        note(&format!("skipped: {}", printable(skipped)));
-    }
-    Ok(())
+    Ok(Found {
+        rows,
+        skipped: found.skipped,
+    })
 }
 
 /// The order that the request has stored; it does not change afterwards.

@@ -9,6 +9,7 @@ mod interceptors;
 mod preflight;
 mod read;
 mod release;
+mod repeat;
 mod status;
 
 use drydock_machinery::clock::SystemClock;

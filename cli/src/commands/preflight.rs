@@ -9,15 +9,28 @@ use serde_json::Value;
 
 use super::drain::bare;
 use super::read;
+use super::repeat::{Is, repeat};
 use crate::api::{Resource, Session};
-use crate::args::{Format, NodesFlags};
+use crate::args::{Format, NodesFlags, PreflightFlags};
 use crate::error::Error;
 use crate::output::print_as;
 use crate::pods;
-use crate::preflight::{Facts, FoundPod, Severity, findings, text};
+use crate::preflight::{Facts, Finding, FoundPod, Severity, findings, text};
 use crate::terminal::{Terminal, print};
 
-pub(super) async fn run(session: &Session, flags: &NodesFlags, clock: &dyn Clock) -> Result<(), Error> {
+pub(super) async fn run(session: &Session, flags: &PreflightFlags, clock: &dyn Clock) -> Result<(), Error> {
+    if flags.watch {
+        return repeat(async || {
+            let facts = read_facts(session, &flags.nodes).await?;
+            let findings = findings(&facts, clock.now());
+            let terminal = Terminal::detect();
+            let text = text::render(&facts, &findings, Terminal::size().0, terminal.colour);
+            let is = if blocks(&findings) { Is::GoingOn } else { Is::Over };
+            Ok((text, is))
+        })
+        .await;
+    }
+    let flags = &flags.nodes;
     let facts = read_facts(session, flags).await?;
     let findings = findings(&facts, clock.now());
     if !print_as(flags.output, &findings)? {
@@ -33,13 +46,16 @@ pub(super) async fn run(session: &Session, flags: &NodesFlags, clock: &dyn Clock
             Terminal::detect().colour,
         ))?;
     }
-    if findings
-        .iter()
-        .any(|finding| finding.severity == Severity::Blocks)
-    {
+    if blocks(&findings) {
         return Err(Error::Blocked);
     }
     Ok(())
+}
+
+/// Whether something would block the drain.
+fn blocks(findings: &[Finding]) -> bool {
+    let mut findings = findings.iter();
+    findings.any(|finding| finding.severity == Severity::Blocks)
 }
 
 async fn read_facts(session: &Session, flags: &NodesFlags) -> Result<Facts, Error> {

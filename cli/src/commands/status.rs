@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::end::bare;
-use super::follow::{Frame, Goal, follow, is_transient, observe};
+use super::follow::{Goal, follow, observe};
+use super::repeat::{Is, repeat};
 use crate::api::{Resource, Session};
 use crate::args::{Format, StatusFlags};
 use crate::error::Error;
@@ -19,8 +20,6 @@ use crate::table::table;
 use crate::terminal::{Terminal, cut, print};
 use crate::times::{ago, timestamp};
 
-/// How often all maintenances are looked at.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// More lines than any status has.
 const ALL_ROWS: usize = 100_000;
 
@@ -86,30 +85,17 @@ fn decode(objects: Vec<Value>) -> Result<Vec<NodeMaintenance>, Error> {
 
 async fn watch_all(session: &Session, clock: &dyn Clock) -> Result<(), Error> {
     let terminal = Terminal::detect();
-    let mut frame = Frame::default();
-    let mut before = String::new();
-    loop {
-        match session.list(Resource::NodeMaintenances, None, &[]).await {
-            Ok(objects) => {
-                let text = overview(&decode(objects)?, clock.now(), false);
-                if terminal.is_live {
-                    let (columns, rows) = Terminal::size();
-                    let lines: Vec<String> = text
-                        .lines()
-                        .take(rows.saturating_sub(1).max(2))
-                        .map(|line| cut(line, columns))
-                        .collect();
-                    frame.draw(&lines)?;
-                } else if text != before {
-                    print(&text)?;
-                }
-                before = text;
-            }
-            Err(error) if is_transient(&error) && !before.is_empty() => {}
-            Err(error) => return Err(error),
+    repeat(async || {
+        let objects = session.list(Resource::NodeMaintenances, None, &[]).await?;
+        let mut text = overview(&decode(objects)?, clock.now(), false);
+        if terminal.is_live {
+            let columns = Terminal::size().0;
+            let lines: Vec<String> = text.lines().map(|line| cut(line, columns)).collect();
+            text = lines.join("\n") + "\n";
         }
-        tokio::time::sleep(INTERVAL).await;
-    }
+        Ok((text, Is::GoingOn))
+    })
+    .await
 }
 
 /// The table of all maintenances.

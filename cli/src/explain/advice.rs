@@ -91,7 +91,9 @@ fn for_reason(reason: &str, facts: &Facts<'_>, explanation: &Explanation) -> Vec
                 "See the budget:",
                 format!("kubectl get pdb {} -n {namespace} -o yaml", budgets.join(" ")),
             ),
-            says("If it lasts, look at kube-controller-manager: its disruption controller does not follow."),
+            says(
+                "If it lasts, look at kube-controller-manager, whose disruption controller does not follow, or at the rights of drydock-controller, which watches budgets.",
+            ),
         ],
         "BudgetNotComputable" => vec![does(
             "Repair the budget or what it selects: its pods need a controller with a scale:",

@@ -12,9 +12,12 @@
 //! [`temporary_requests`](crate::temporary_requests) withdraws requests for which nobody asks any more.
 
 pub mod decide;
+pub mod outages;
 pub mod review;
+pub mod shares;
 
-use std::sync::{Arc, Mutex};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,12 +27,12 @@ use drydock_proto::kinds::evictionrequest::{
 };
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::Body;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Api;
 use kube::api::PostParams;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
 use crate::api::{Clients, Error, call};
 use crate::context::Context;
@@ -37,34 +40,41 @@ use crate::evictioninterceptor::rules::{Matching, Rules};
 use crate::evictionrequest::interceptors;
 use crate::listener::Peer;
 use crate::pod::Pod;
-use crate::sync::lock;
+use crate::request_labels::BRIDGE_MANAGER;
 use crate::temporary_requests::{Asked, Party, Target};
 use crate::token_bucket::TokenBucket;
 
 use decide::{Declared, Pass, Verdict, Wait, by_declaration, by_request, passes_anyway};
+use outages::Outages;
 use review::{Answer, Review};
+use shares::Shares;
 
 /// Under which names the bridge requests evictions.
 pub const PARTY: Party = Party {
     requester: EVICTION_BRIDGE_REQUESTER,
-    manager: "drydock-eviction-bridge",
+    manager: BRIDGE_MANAGER,
     annotation: EVICTION_BRIDGE_ANNOTATION,
 };
 /// The path that the webhook configuration names.
 pub const PATH: &str = "/admit/evictions";
 /// The deadline of a review: a little less than the two seconds that kube-apiserver waits.
 const DEADLINE: Duration = Duration::from_millis(1800);
-/// The largest review, in bytes. That of an eviction has some thousand.
-const MAX_BODY_BYTES: usize = 256 * 1024;
+/// The largest review, in bytes. That of an eviction has some thousand, and more for a user of very many groups.
+const MAX_BODY_BYTES: usize = 128 * 1024;
+/// How many bodies are received at a time. Others wait for their turn until their deadline.
+const MAX_BODIES: usize = 512;
 /// The deadline of the write of a request: it leaves time to answer that it was not written.
 const WRITE_DEADLINE: Duration = Duration::from_secs(1);
-/// How many reviews are answered at a time; others wait for their turn until their deadline.
-const MAX_REVIEWS: usize = 256;
+/// How many reviews are answered at a time; others wait likewise.
+const MAX_REVIEWS: usize = 512;
 /// Writes of requests a second, and at once. Beyond that clients are told to try again.
 const WRITES_PER_SECOND: f64 = 100.0;
 const WRITES_AT_ONCE: f64 = 1000.0;
-/// How long evictions are refused while requests cannot be written. After that the webhook fails.
+/// How long the evictions of a pod are refused while its request cannot be written. After that the webhook fails.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// How long watches may fail before a process with the bridge counts as not ready, so that the Service leaves it out. Longer
+/// than its patience: who is asked first late in an outage is to find it as well.
+pub const READY_GRACE: Duration = Duration::from_mins(2);
 /// After which a client tries again when it could not be helped now.
 const RETRY_SECONDS: u32 = 1;
 
@@ -89,10 +99,10 @@ pub struct Bridge {
     clients: Clients,
     rules: Arc<Rules>,
     options: Options,
-    places: Semaphore,
+    bodies: Shares,
+    places: Shares,
     writes: TokenBucket,
-    /// While requests cannot be written: when that was first and last found.
-    outage: Mutex<Option<(Timestamp, Timestamp)>>,
+    outages: Outages,
     own_name: OnceCell<String>,
 }
 
@@ -123,6 +133,8 @@ enum Failure {
     Host(#[source] Error),
     #[error("the eviction request could not be written: {0}")]
     Write(#[source] Error),
+    #[error("the eviction request is deleted, and has been held by its finalizers for {} s", PATIENCE.as_secs())]
+    Held,
 }
 
 impl Failure {
@@ -141,7 +153,7 @@ impl Failure {
             Self::Body | Self::Invalid(_) => StatusCode::BAD_REQUEST,
             Self::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             Self::Late => StatusCode::GATEWAY_TIMEOUT,
-            Self::Host(_) | Self::Write(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Host(_) | Self::Write(_) | Self::Held => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }
@@ -156,20 +168,24 @@ impl Bridge {
             clients,
             rules,
             options,
-            places: Semaphore::new(MAX_REVIEWS),
-            outage: Mutex::default(),
+            bodies: Shares::new(MAX_BODIES),
+            places: Shares::new(MAX_REVIEWS),
+            outages: Outages::new(PATIENCE),
             own_name: OnceCell::new(),
         }
     }
 
     /// Answers a request for [`PATH`].
-    pub async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Response<Full<Bytes>> {
+    pub async fn respond<B>(&self, request: Request<B>, peer: &Peer) -> Response<Full<Bytes>>
+    where
+        B: Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
+    {
         if request.method() != Method::POST {
             return response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
         }
         let began = tokio::time::Instant::now();
         let answered = match self.admits(peer) {
-            Ok(()) => tokio::time::timeout(DEADLINE, self.read_and_answer(request.into_body()))
+            Ok(()) => tokio::time::timeout(DEADLINE, self.read_and_answer(request.into_body(), peer.address))
                 .await
                 .unwrap_or(Err(Failure::Late)),
             Err(failure) => Err(failure),
@@ -204,12 +220,17 @@ impl Bridge {
         }
     }
 
-    async fn read_and_answer(&self, body: Incoming) -> Result<(&'static str, String), Failure> {
-        // The semaphore is never closed.
-        let _place = self.places.acquire().await.map_err(|_| Failure::NotReady)?;
+    /// A client that sends slowly takes a place among those that send, and none among those that are answered.
+    async fn read_and_answer<B>(&self, body: B, address: IpAddr) -> Result<(&'static str, String), Failure>
+    where
+        B: Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
+    {
+        let reading = self.bodies.take(address).await;
         let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
         let body = body.map_err(|_| Failure::Body)?.to_bytes();
         let review = review::decode(&body)?;
+        drop((body, reading));
+        let _place = self.places.take(address).await;
         let (outcome, answer) = self.answer(&review).await?;
         Ok((outcome, review::encode(&review.uid, &answer)))
     }
@@ -310,7 +331,12 @@ impl Bridge {
         let name = format!("{}/{}", pod.namespace(), pod.name());
         let lifetime = self.options.lifetime_of(review);
         if needs_write(request, now, lifetime) {
-            if request.is_some_and(|request| request.metadata.deletion_timestamp.is_some()) {
+            let deleted = request.and_then(|request| request.metadata.deletion_timestamp.as_ref());
+            if let Some(deleted) = deleted {
+                // Nobody can create the next one before it is gone, and a finalizer may hold it for ever.
+                if now.duration_since(deleted.0) >= PATIENCE {
+                    return Err(Failure::Held);
+                }
                 let message = format!("the eviction request of pod {name} is being deleted");
                 return Ok(("refused", later(message)));
             }
@@ -320,12 +346,12 @@ impl Bridge {
             }
             let asked = Asked::now(&review.user, now, lifetime);
             let ended = request.filter(|request| request.is_finished());
-            let target = Target::of(pod);
+            let target = Target::of(pod, &self.context.labels);
             let write = PARTY.request(&self.clients.drydock, &target, &asked, ended);
             let written = tokio::time::timeout(WRITE_DEADLINE, write)
                 .await
                 .unwrap_or(Err(Error::Timeout));
-            if let Err(error) = self.note(written, now)? {
+            if let Err(error) = self.note(written, pod.uid(), now)? {
                 let message =
                     format!("the eviction of pod {name} cannot be requested at the moment: {error}");
                 return Ok(("refused", later(message)));
@@ -355,22 +381,18 @@ impl Bridge {
 
     /// Judges a write: done, or refused for now. While writes fail, evictions are refused for a minute, so that a moment
     /// without the server skips no interceptor; after that the webhook fails, so that nothing is held up for ever.
-    fn note(&self, written: Result<(), Error>, now: Timestamp) -> Result<Result<(), Error>, Failure> {
-        let mut outage = lock(&self.outage);
+    fn note(
+        &self,
+        written: Result<(), Error>,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<Result<(), Error>, Failure> {
         let Err(error) = written else {
-            *outage = None;
+            self.outages.over(uid);
             return Ok(Ok(()));
         };
         let is_answer = error.is_conflict() || error.status().is_some_and(|status| status.code == 429);
-        if is_answer {
-            return Ok(Err(error));
-        }
-        let since = match *outage {
-            Some((since, last)) if now.duration_since(last) < PATIENCE => since,
-            _ => now,
-        };
-        *outage = Some((since, now));
-        if now.duration_since(since) < PATIENCE {
+        if is_answer || self.outages.is_bearable(uid, now) {
             return Ok(Err(error));
         }
         Err(Failure::Write(error))

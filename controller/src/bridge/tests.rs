@@ -301,6 +301,94 @@ async fn evictions_are_refused_for_a_minute_without_the_server_and_then_the_webh
     assert_eq!(bridge.answer(&review(&json!({}))).await.unwrap().0, "refused");
 }
 
+#[tokio::test]
+async fn each_pod_is_waited_for_by_itself() {
+    let other = json!({"metadata": {"name": "other", "uid": "uid-2"}});
+    let mut of_other = intercepted();
+    merge(&mut of_other, &other);
+    let mut stores = stores(&intercepted(), None);
+    stores.pods = Store::synced_with(vec![pod(&intercepted()), pod(&of_other)]);
+    let (bridge, _, clock) = bridge(stores, |request| match request.method.as_str() {
+        // A rule of the cluster denies one of the requests, and always will.
+        "PATCH" if request.last_segment() == "uid-2" => failure(422, "Invalid", "denied", json!({})),
+        "PATCH" => failure(503, "ServiceUnavailable", "away", json!({})),
+        _ => answers(request),
+    });
+    let of_other = review(&json!({"request": {"name": "other"}}));
+    assert_eq!(bridge.answer(&of_other).await.unwrap().0, "refused");
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(bridge.answer(&of_other).await.unwrap().0, "refused");
+    clock.advance(Duration::from_secs(1));
+    assert!(bridge.answer(&of_other).await.is_err());
+    assert_eq!(bridge.answer(&review(&json!({}))).await.unwrap().0, "refused");
+}
+
+#[tokio::test]
+async fn a_request_that_is_held_after_its_end_holds_its_pod_for_a_minute() {
+    let deleted = json!({"metadata": {
+        "deletionTimestamp": "1970-01-01T00:00:00Z", "finalizers": ["other.example.com/keep"],
+    }});
+    for state in [finished("Canceled"), json!({})] {
+        let mut patch = deleted.clone();
+        merge(&mut patch, &state);
+        let (bridge, received, clock) = bridge(stores(&intercepted(), Some(request(&patch))), answers);
+        clock.advance(Duration::from_secs(59));
+        assert_eq!(bridge.answer(&review(&json!({}))).await.unwrap().0, "refused");
+        clock.advance(Duration::from_secs(1));
+        let failed = bridge.answer(&review(&json!({}))).await.unwrap_err();
+        assert!(matches!(failed, Failure::Held), "{failed}");
+        assert_eq!(calls(&received), [""; 0]);
+    }
+}
+
+/// A body that never comes to its end.
+struct Endless;
+
+impl Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_posts_of_one_address_take_no_place_of_others() {
+    let (bridge, _, _) = bridge(stores(&json!({}), None), answers);
+    let bridge = Arc::new(bridge);
+    let peer = |last| Peer {
+        address: IpAddr::from([10, 0, 0, last]),
+        certificate_name: None,
+    };
+    for _ in 0..1000 {
+        let (bridge, peer) = (Arc::clone(&bridge), peer(1));
+        tokio::spawn(async move {
+            bridge
+                .respond(Request::post(PATH).body(Endless).unwrap(), &peer)
+                .await
+        });
+    }
+    tokio::task::yield_now().await;
+    let began = tokio::time::Instant::now();
+    let body = Full::<Bytes>::from(review::tests::body(&json!({})));
+    let answered = bridge
+        .respond(Request::post(PATH).body(body).unwrap(), &peer(2))
+        .await;
+    assert_eq!(
+        (answered.status(), began.elapsed()),
+        (StatusCode::OK, Duration::ZERO)
+    );
+    // Those that send too slowly are told so, and many answers at a time are bounded as well.
+    let slow = bridge
+        .respond(Request::post(PATH).body(Endless).unwrap(), &peer(3))
+        .await;
+    assert_eq!(slow.status(), StatusCode::GATEWAY_TIMEOUT);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_write_that_hangs_is_answered_in_time() {
     let clock = clock_at(0);
@@ -337,6 +425,7 @@ async fn nothing_is_answered_before_the_initial_lists() {
 async fn clients_are_authenticated_where_an_authority_is_configured() {
     let (mut bridge, _, _) = bridge(empty_stores(), answers);
     let peer = |name: Option<&str>| Peer {
+        address: IpAddr::from([10, 0, 0, 1]),
         certificate_name: name.map(str::to_owned),
     };
     assert!(bridge.admits(&peer(None)).is_ok());

@@ -90,6 +90,14 @@ pub(super) struct NeighbourFlags {
         value_name = "COUNT"
     )]
     descheduling_max_total: usize,
+    /// How many nominated pods are requested within an hour, however fast they leave.
+    #[arg(
+        long,
+        env = "DRYDOCK_DESCHEDULING_MAX_PER_HOUR",
+        default_value_t = 200,
+        value_name = "COUNT"
+    )]
+    descheduling_max_per_hour: usize,
     /// How long the request of a nominated pod lives; what takes longer is given up.
     #[arg(
         long,
@@ -168,6 +176,7 @@ impl NeighbourFlags {
                 per_node: self.descheduling_max_per_node,
                 per_namespace: self.descheduling_max_per_namespace,
                 total: self.descheduling_max_total,
+                per_hour: self.descheduling_max_per_hour,
                 pause: self.descheduling_pause.0,
             },
             lifetime: self.descheduling_request_lifetime.0,

@@ -33,7 +33,7 @@ const FIELD_MANAGER: &str = "drydock-descheduling";
 /// Which pods are annotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Annotated {
-    /// None.
+    /// None; those that an earlier process has put on pods are taken off.
     None,
     /// Pods whose request takes time, while it lives.
     Requested,
@@ -79,6 +79,14 @@ impl Controller {
         match self.annotate(&key).await {
             Ok(()) => Outcome::Wait(None),
             Err(error) if error.is_not_found() => Outcome::Wait(None),
+            // The right goes with the bridge.
+            Err(error) if self.annotated == Annotated::None && error.is_forbidden() => {
+                tracing::warn!(
+                    namespace = key.0, name = key.1, %error,
+                    "a pod keeps the annotations of evictions in progress: remove them, or grant deploy/bridge/rbac.yaml"
+                );
+                Outcome::Wait(None)
+            }
             Err(error) => {
                 let cause = error.cause();
                 tracing::warn!(namespace = key.0, name = key.1, %error, cause, "annotating a pod failed");
@@ -96,7 +104,10 @@ impl Controller {
             return Ok(());
         }
         let request = stores.requests.get(&key.0, pod.uid());
-        let mut wanted = wanted(&pod, request.as_deref());
+        let mut wanted = match self.annotated {
+            Annotated::None => Marks::default(),
+            _ => wanted(&pod, request.as_deref()),
+        };
         if self.annotated == Annotated::Intercepted && !wanted.evict_only {
             wanted.evict_only = self.is_intercepted(&pod).await?;
         }
@@ -195,8 +206,10 @@ pub fn add_handlers(
     informers.requests.add_handler({
         let queue = Arc::clone(queue);
         move |change: &Change<EvictionRequest>| {
-            let Some(request) = change.latest() else { return };
-            let Some(pod) = &request.spec.target.pod else {
+            let pod = change
+                .latest()
+                .and_then(|request| Some((request, request.spec.target.pod.as_ref()?)));
+            let Some((request, pod)) = pod.filter(|_| annotated != Annotated::None) else {
                 return;
             };
             let namespace = request.metadata.namespace.clone().unwrap_or_default();
@@ -207,8 +220,8 @@ pub fn add_handlers(
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         move |change: &Change<Pod>| {
             let Some(pod) = &change.new else { return };
-            let is_known =
-                ours(pod) != Marks::default() || requests.get(pod.namespace(), pod.uid()).is_some();
+            let is_known = ours(pod) != Marks::default()
+                || (annotated != Annotated::None && requests.get(pod.namespace(), pod.uid()).is_some());
             let is_new_to_rules = annotated == Annotated::Intercepted
                 && change
                     .old
@@ -331,6 +344,22 @@ mod tests {
             &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
         );
         assert_eq!(reconcile(&leaving, None, Annotated::Requested).await, None);
+    }
+
+    #[tokio::test]
+    async fn annotations_of_an_earlier_process_are_taken_off_when_nothing_is_annotated() {
+        let ours = annotated(Some(VALUE), Some(VALUE));
+        let intercepted = || Some(request(&["a.example.com", IMPERATIVE_EVICTION], "Blocked"));
+        let written = reconcile(&ours, intercepted(), Annotated::None).await;
+        assert_eq!(written, Some(Vec::new()));
+        let foreign = annotated(Some("true"), Some("true"));
+        for pod in [foreign, json!({})] {
+            assert_eq!(
+                reconcile(&pod, intercepted(), Annotated::None).await,
+                None,
+                "{pod}"
+            );
+        }
     }
 
     #[tokio::test]

@@ -27,13 +27,14 @@ use crate::access::{Access, Refusal};
 use crate::context::Context;
 use crate::lease_fence::LeaseFence;
 use crate::pod::Pod;
+use crate::request_labels::NOMINATIONS_MANAGER;
 use crate::sync::lock;
 use crate::temporary_requests::{Asked, Party, Target};
 
 /// Under which names pods are requested.
 pub const PARTY: Party = Party {
     requester: "descheduler.k8s.io",
-    manager: "drydock-descheduling-requester",
+    manager: NOMINATIONS_MANAGER,
     annotation: "evictionrequest.coordination.k8s.io/descheduling",
 };
 /// The path.
@@ -46,6 +47,8 @@ const MAX_NOMINATIONS: usize = 100;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long a request that was written counts without being seen in the watch.
 const UNSEEN: Duration = Duration::from_mins(1);
+/// How long a request that was written counts against the limit of an hour.
+const HOUR: Duration = Duration::from_hours(1);
 
 /// What the requester is configured with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +68,17 @@ pub struct Requester {
     options: Options,
     /// One call at a time: each counts what the one before has requested.
     turn: Semaphore,
-    /// Requests that were written and that the watch may not have delivered yet, by the UID of their pod.
-    unseen: Mutex<HashMap<String, (Place, Timestamp)>>,
+    memory: Mutex<Memory>,
+}
+
+/// What this process has requested. The stored requests say the same, except for what the watch has not delivered yet, or what
+/// was deleted meanwhile.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Requests that the watch may not have delivered yet, by the UID of their pod.
+    unseen: HashMap<String, (Place, Timestamp)>,
+    /// When pods were requested within the last hour, by UID.
+    recent: HashMap<String, Timestamp>,
 }
 
 /// The body of a call.
@@ -103,7 +115,7 @@ impl Requester {
             fence,
             options,
             turn: Semaphore::new(1),
-            unseen: Mutex::default(),
+            memory: Mutex::default(),
         }
     }
 
@@ -186,7 +198,9 @@ impl Requester {
             .filter(|(nomination, _)| is_allowed(nomination))
             .filter_map(|(_, pod)| Some(self.candidate(pod.as_deref()?)))
             .collect();
-        let mut planned = plan(&candidates, &self.in_flight(now), &self.options.limits, now).into_iter();
+        let limits = &self.options.limits;
+        let planned = plan(&candidates, &self.in_flight(now), self.recent(now), limits, now);
+        let mut planned = planned.into_iter();
         let mut outcomes = Vec::with_capacity(nominations.len());
         for (nomination, pod) in nominations.iter().zip(&found) {
             let outcome = match pod {
@@ -197,6 +211,7 @@ impl Requester {
                     outcome => outcome,
                 },
             };
+            self.context.metrics.count_nomination(outcome.name());
             outcomes.push(outcome);
         }
         Ok(outcomes)
@@ -231,19 +246,20 @@ impl Requester {
     /// The pods whose eviction is in flight, whoever requested it.
     fn in_flight(&self, now: Timestamp) -> InFlight {
         let stores = &self.context.stores;
-        let mut unseen = lock(&self.unseen);
-        unseen.retain(|uid, (place, written)| {
+        let mut memory = lock(&self.memory);
+        memory.unseen.retain(|uid, (place, written)| {
             let is_seen = stores
                 .requests
                 .get(&place.namespace, uid)
                 .is_some_and(|request| !request.is_finished());
             !is_seen && now.duration_since(*written).as_secs_f64() < UNSEEN.as_secs_f64()
         });
-        let mut in_flight: InFlight = unseen
+        let mut in_flight: InFlight = memory
+            .unseen
             .iter()
             .map(|(uid, (place, _))| (uid.clone(), place.clone()))
             .collect();
-        drop(unseen);
+        drop(memory);
         for request in stores.requests.all() {
             let Some(target) = &request.spec.target.pod else {
                 continue;
@@ -260,6 +276,23 @@ impl Requester {
         in_flight
     }
 
+    /// How many pods were requested within the last hour, also before this process was started.
+    fn recent(&self, now: Timestamp) -> usize {
+        let is_recent = |at: Timestamp| now.duration_since(at).as_secs_f64() < HOUR.as_secs_f64();
+        let mut memory = lock(&self.memory);
+        memory.recent.retain(|_, at| is_recent(*at));
+        let requests = self.context.stores.requests.all();
+        let stored = requests.iter().filter(|request| {
+            let created = request.metadata.creation_timestamp.as_ref();
+            PARTY.is_requester(request)
+                && created.is_some_and(|created| is_recent(created.0))
+                && !memory
+                    .recent
+                    .contains_key(request.metadata.name.as_deref().unwrap_or_default())
+        });
+        memory.recent.len() + stored.count()
+    }
+
     async fn request(&self, user: &UserInfo, pod: &Pod, now: Timestamp) -> Outcome {
         let request = self.context.stores.requests.get(pod.namespace(), pod.uid());
         let ended = request.as_deref().filter(|request| request.is_finished());
@@ -269,9 +302,13 @@ impl Requester {
             self.options.lifetime,
         );
         let drydock = &self.context.clients.drydock;
-        match PARTY.request(drydock, &Target::of(pod), &asked, ended).await {
+        let target = Target::of(pod, &self.context.labels);
+        match PARTY.request(drydock, &target, &asked, ended).await {
             Ok(()) => {
-                lock(&self.unseen).insert(pod.uid().to_owned(), (place_of(pod), now));
+                let mut memory = lock(&self.memory);
+                memory.unseen.insert(pod.uid().to_owned(), (place_of(pod), now));
+                memory.recent.insert(pod.uid().to_owned(), now);
+                drop(memory);
                 self.context.metrics.count_evacuation(PARTY.requester);
                 Outcome::Requested
             }
@@ -349,6 +386,7 @@ mod tests {
                 per_node: 2,
                 per_namespace: 9,
                 total: 9,
+                per_hour: 9,
                 pause: Duration::from_mins(5),
             },
             lifetime: Duration::from_hours(1),
@@ -387,6 +425,39 @@ mod tests {
             .as_str()
             .unwrap();
         assert!(asked.contains("1970-01-01T03:46:40Z"), "{asked}");
+    }
+
+    #[tokio::test]
+    async fn a_loop_of_nominations_is_limited_also_across_restarts() {
+        use Outcome::{HourlyLimit, Requested};
+        let ended = |created: &'static str| {
+            let ended = json!({
+                "metadata": {"creationTimestamp": created},
+                "spec": {"requesters": [{"name": PARTY.requester}]},
+                "status": {"conditions": [{
+                    "type": "Evicted", "status": "True", "reason": "X", "message": "", "lastTransitionTime": created,
+                }]},
+            });
+            (0..7).map(move |number| request(&format!("gone-{created}-{number}"), &ended))
+        };
+        let mut stores = empty_stores();
+        stores.pods = Store::synced_with(pods(&["a", "b", "c"]));
+        // Those of the last hour count, although their pods are long gone.
+        let requests = ended("1970-01-01T01:46:41Z").chain(ended("1970-01-01T01:46:40Z"));
+        stores.requests = Store::synced_with(requests.collect());
+        let in_store = stores.clone();
+        let (requester, _) = requester(stores, LeaseFence::open());
+        let mut outcomes = Vec::new();
+        for name in ["a", "b", "c"] {
+            outcomes.extend(requester.nominate(&user(), &nominations(&[name])).await.unwrap());
+            // It leaves at once, and so frees its places.
+            in_store.pods.delete("shop", name);
+            lock(&requester.memory).unseen.clear();
+        }
+        assert_eq!(outcomes, [Requested, Requested, HourlyLimit]);
+        let metrics = requester.context.metrics.render();
+        let line = "descheduling_nominations_total{outcome=\"HourlyLimit\"} 1";
+        assert!(metrics.lines().any(|found| found == line), "{metrics}");
     }
 
     #[tokio::test]

@@ -15,6 +15,8 @@ pub struct Limits {
     pub per_namespace: usize,
     /// In all.
     pub total: usize,
+    /// How many nominated pods are requested within an hour, however fast they leave.
+    pub per_hour: usize,
     /// How long a pod is left alone after it was created, and after a request for it ended without it.
     pub pause: Duration,
 }
@@ -57,6 +59,8 @@ pub enum Outcome {
     NamespaceLimit,
     /// Too many evictions are in flight.
     TotalLimit,
+    /// Too many nominated pods were requested within the last hour.
+    HourlyLimit,
     /// It was created, or a request for it ended, a short time ago.
     Pausing,
     /// There is no such pod, or it leaves anyway.
@@ -67,11 +71,36 @@ pub enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// Its name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requested => "Requested",
+            Self::InProgress => "InProgress",
+            Self::NodeLimit => "NodeLimit",
+            Self::NamespaceLimit => "NamespaceLimit",
+            Self::TotalLimit => "TotalLimit",
+            Self::HourlyLimit => "HourlyLimit",
+            Self::Pausing => "Pausing",
+            Self::NotApplicable => "NotApplicable",
+            Self::Forbidden => "Forbidden",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
 /// What becomes of each candidate, in their order. Those that are in flight take no place; the others take what is left, the
-/// first first.
+/// first first. `recent` is how many nominated pods were requested within the last hour.
 #[must_use]
-pub fn plan(candidates: &[Candidate], in_flight: &InFlight, limits: &Limits, now: Timestamp) -> Vec<Outcome> {
-    let mut used = Used::of(in_flight);
+pub fn plan(
+    candidates: &[Candidate],
+    in_flight: &InFlight,
+    recent: usize,
+    limits: &Limits,
+    now: Timestamp,
+) -> Vec<Outcome> {
+    let mut used = Used::of(in_flight, recent);
     let mut taken: HashSet<&str> = HashSet::new();
     let is_recent = |at: Option<Timestamp>| {
         at.is_some_and(|at| now.duration_since(at).as_secs_f64() < limits.pause.as_secs_f64())
@@ -101,14 +130,16 @@ struct Used {
     nodes: BTreeMap<String, usize>,
     namespaces: BTreeMap<String, usize>,
     total: usize,
+    within_the_hour: usize,
 }
 
 impl Used {
-    fn of(in_flight: &InFlight) -> Self {
+    fn of(in_flight: &InFlight, recent: usize) -> Self {
         let mut used = Self::default();
         for place in in_flight.values() {
             used.add(place);
         }
+        used.within_the_hour = recent;
         used
     }
 
@@ -118,6 +149,7 @@ impl Used {
         }
         *self.namespaces.entry(place.namespace.clone()).or_default() += 1;
         self.total += 1;
+        self.within_the_hour += 1;
     }
 
     /// The limit that another eviction at this place would exceed.
@@ -129,6 +161,8 @@ impl Used {
             Some(Outcome::NodeLimit)
         } else if count(&self.namespaces, &place.namespace) >= limits.per_namespace {
             Some(Outcome::NamespaceLimit)
+        } else if self.within_the_hour >= limits.per_hour {
+            Some(Outcome::HourlyLimit)
         } else {
             None
         }
@@ -166,6 +200,7 @@ mod tests {
             per_node,
             per_namespace,
             total,
+            per_hour: 1000,
             pause: Duration::from_mins(5),
         }
     }
@@ -187,7 +222,7 @@ mod tests {
             candidate("f", "three", "bank"),
             candidate("g", "", "shop"),
         ];
-        let planned = |limits: &Limits| plan(&candidates, &in_flight, limits, at(1000));
+        let planned = |limits: &Limits| plan(&candidates, &in_flight, 0, limits, at(1000));
         assert_eq!(
             planned(&limits(2, 9, 9)),
             [
@@ -225,9 +260,25 @@ mod tests {
             ..candidate("b", "one", "shop")
         };
         let candidates = [young, asked];
-        let planned = |second| plan(&candidates, &InFlight::new(), &limits(9, 9, 9), at(second));
+        let planned = |second| plan(&candidates, &InFlight::new(), 0, &limits(9, 9, 9), at(second));
         assert_eq!(planned(1000), [Outcome::Pausing; 2]);
         assert_eq!(planned(1001), [Outcome::Requested; 2]);
+    }
+
+    #[test]
+    fn pods_that_leave_fast_are_limited_as_well() {
+        let candidates = ["a", "b", "c"].map(|uid| candidate(uid, uid, "shop"));
+        let limits = Limits {
+            per_hour: 10,
+            ..limits(9, 9, 9)
+        };
+        let planned = |recent| plan(&candidates, &InFlight::new(), recent, &limits, at(1000));
+        assert_eq!(planned(7), [Outcome::Requested; 3]);
+        assert_eq!(
+            planned(9),
+            [Outcome::Requested, Outcome::HourlyLimit, Outcome::HourlyLimit]
+        );
+        assert_eq!(planned(10), [Outcome::HourlyLimit; 3]);
     }
 
     proptest! {
@@ -246,14 +297,14 @@ mod tests {
                 .iter()
                 .map(|(uid, node, namespace)| candidate(&format!("c{uid}"), &node.to_string(), &namespace.to_string()))
                 .collect();
-            let before = Used::of(&flying);
-            let outcomes = plan(&candidates, &flying, &limits(per_node, per_namespace, total), at(1000));
+            let before = Used::of(&flying, 0);
+            let outcomes = plan(&candidates, &flying, 0, &limits(per_node, per_namespace, total), at(1000));
             for (candidate, outcome) in candidates.iter().zip(outcomes) {
                 if outcome == Outcome::Requested {
                     flying.insert(candidate.uid.clone(), candidate.place.clone());
                 }
             }
-            let after = Used::of(&flying);
+            let after = Used::of(&flying, 0);
             prop_assert!(after.total <= total.max(before.total));
             for (node, count) in &after.nodes {
                 prop_assert!(*count <= per_node.max(before.nodes.get(node).copied().unwrap_or_default()));

@@ -67,7 +67,7 @@ pub fn next_attempt(snapshot: &Snapshot<'_>, pod: &TargetPod) -> NextAttempt {
         .blocked
         .as_ref()
         .is_some_and(|blocked| Reason::is_by_budget(&blocked.reason));
-    if !was_by_budget {
+    if !was_by_budget || pod.unwatched_budgets.is_some() {
         return due(next, now, None);
     }
     // As long as the budgets stay as they were at the last attempt, so does its result.

@@ -201,16 +201,20 @@ impl Supervision {
 #[must_use]
 pub fn decide(snapshot: &Snapshot<'_>, default_ttl: Duration) -> Decision {
     let request = snapshot.request;
-    if request.is_deleting {
-        return Decision::wait_until(None);
-    }
     if let Some(finished_at) = request.finished_at {
+        if request.is_deleting {
+            return Decision::wait_until(None);
+        }
         return decide_deletion(request, finished_at, snapshot.now, default_ttl);
     }
     let pod = match check_target(snapshot) {
         Ok(pod) => pod,
         Err((reason, message)) => return Decision::now(Step::Finish { reason, message }),
     };
+    if request.is_deleting {
+        // A finalizer holds it. It ends with its pod, for whom nothing is done any more.
+        return Decision::wait_until(None);
+    }
     if !request.has_requesters && !request.is_cancellation_forbidden {
         return Decision::now(Step::Finish {
             reason: FinishReason::NoRequesters,

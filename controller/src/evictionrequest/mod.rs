@@ -221,7 +221,7 @@ impl Controller {
         } else {
             self.wake(self.broker.forget(key));
         }
-        if observed.request.finished_at.is_some() || observed.request.is_deleting {
+        if observed.request.finished_at.is_some() {
             lock(&self.memory).attempts.remove(key);
             return Outcome::Wait(decision.next);
         }
@@ -283,7 +283,7 @@ impl Controller {
             }
         };
         self.remember(key, request, &written);
-        let outcome = self.writer.evict(&written, pod, &target.budgets).await;
+        let outcome = self.writer.evict(&written, pod, target).await;
         let mut attempt = Attempt {
             budgets: target.budgets.clone(),
             unwritten: None,

@@ -84,7 +84,7 @@ impl Observer {
                 pod: None,
             })
         };
-        if model.finished_at.is_some() || model.is_deleting {
+        if model.finished_at.is_some() {
             return without_pod(model, Target::Absent { name: reference.name });
         }
         let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
@@ -104,6 +104,11 @@ impl Observer {
         };
         if pod.uid() != reference.uid {
             return without_pod(model, Target::Replaced { name });
+        }
+        if model.is_deleting {
+            // Only the end of its pod matters any more.
+            let target = Target::Present(self.target_pod(&pod));
+            return without_pod(model, target);
         }
         let order = if model.interceptors.is_empty() && !pod.is_grouped() {
             Some(self.order(&pod).await?)
@@ -171,6 +176,7 @@ impl Observer {
     }
 
     fn target_pod(&self, pod: &Pod) -> TargetPod {
+        let unwatched_budgets = self.context.stores.unwatched_budgets();
         TargetPod {
             name: pod.name().to_owned(),
             labels: self.context.labels.of_pod(pod.labels()),
@@ -187,7 +193,12 @@ impl Observer {
                         EvictionExemption::DaemonSetPod
                     })
             },
-            budgets: self.budgets(pod),
+            budgets: if unwatched_budgets.is_none() {
+                self.budgets(pod)
+            } else {
+                Vec::new()
+            },
+            unwatched_budgets,
         }
     }
 

@@ -40,6 +40,26 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 16] = [
+        Self::Budget,
+        Self::MultipleBudgets,
+        Self::BudgetNotObserved,
+        Self::BudgetNotComputable,
+        Self::Webhook,
+        Self::Throttled,
+        Self::NamespaceTerminating,
+        Self::Finalizers,
+        Self::NotDeleting,
+        Self::NodeUnreachable,
+        Self::InterceptorSilent,
+        Self::StaticPod,
+        Self::DaemonSetPod,
+        Self::ClockSkew,
+        Self::InterceptorRule,
+        Self::EvictionFailed,
+    ];
+
     /// The reason as it is written.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -74,5 +94,38 @@ impl Reason {
         ]
         .into_iter()
         .any(|reason| reason.as_str() == stored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The names in the first cells of the table below this head.
+    fn first_cells(page: &str, head: &str) -> BTreeSet<String> {
+        let (_, table) = page.split_once(head).unwrap();
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        rows.flat_map(|row| {
+            let cell = row.split('|').nth(1).unwrap().to_owned();
+            let names = cell.split('`').skip(1).step_by(2).map(str::to_owned);
+            names.collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_pages_have_every_reason_and_no_other() {
+        let written: BTreeSet<String> = Reason::ALL
+            .iter()
+            .map(|reason| reason.as_str().to_owned())
+            .collect();
+        assert_eq!(written.len(), Reason::ALL.len());
+        let page = include_str!("../../../docs/kinds/evictionrequest.md");
+        let head = "| reason of `Blocked` | what holds the pod | what you can do |";
+        assert_eq!(first_cells(page, head), written);
+        let readme = include_str!("../../../README.md");
+        assert_eq!(first_cells(readme, "| reason | what holds the pod |"), written);
     }
 }

@@ -137,6 +137,8 @@ pub struct TargetPod {
     pub exemption: Option<EvictionExemption>,
     /// The budgets that select it.
     pub budgets: Vec<Budget>,
+    /// Why budgets are not known, so that none is listed.
+    pub unwatched_budgets: Option<String>,
 }
 
 /// A deletion in progress.

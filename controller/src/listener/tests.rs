@@ -101,9 +101,9 @@ async fn get(
     let address = listener.local_addr()?;
     let tls = TlsAcceptor::from(Arc::clone(&certificates.config));
     let serving = tokio::spawn(async move {
-        let (stream, _) = listener.accept().await?;
+        let (stream, remote) = listener.accept().await?;
         let is_trusted = Mutex::new(false);
-        serve_connection(stream, tls, Arc::new(Names), &is_trusted).await
+        serve_connection(stream, remote.ip(), tls, Arc::new(Names), &is_trusted).await
     });
     let builder = ClientConfig::builder().with_root_certificates(trusts.roots());
     let mut config = match identity {

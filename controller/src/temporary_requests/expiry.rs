@@ -1,5 +1,6 @@
 //! Withdraws parties whose time is over. Acts in the leader.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,10 +45,15 @@ impl Controller {
             return Outcome::Wait(Some(until));
         }
         let pod = request.spec.target.pod.clone().unwrap_or_default();
-        let target = Target {
-            namespace: key.0.clone(),
-            name: pod.name,
-            uid: pod.uid,
+        let known = self.context.stores.pods.get(&key.0, &pod.name);
+        let target = match known.filter(|known| known.uid() == pod.uid) {
+            Some(known) => Target::of(&known, &self.context.labels),
+            None => Target {
+                namespace: key.0.clone(),
+                name: pod.name,
+                uid: pod.uid,
+                labels: BTreeMap::new(),
+            },
         };
         match self
             .party
@@ -165,7 +171,7 @@ mod tests {
             if let Some(written) = written {
                 assert_eq!(written["spec"].get("requesters"), None);
                 assert_eq!(written["metadata"]["uid"], "request-1");
-                assert_eq!(written["metadata"].get("annotations"), None);
+                assert_eq!(written["metadata"]["annotations"].get(PARTY.annotation), None);
             }
         }
     }

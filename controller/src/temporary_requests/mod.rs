@@ -5,6 +5,7 @@
 
 pub mod expiry;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
@@ -12,10 +13,11 @@ use jiff::Timestamp;
 use kube::api::Preconditions;
 use kube::{Api, Client, Resource};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::api::{self, Error};
 use crate::pod::Pod;
+use crate::request_labels::{self, RequestLabels};
 
 /// The longest name of a user that is recorded, in bytes.
 const MAX_USER_BYTES: usize = 253;
@@ -40,13 +42,16 @@ pub struct Target {
     pub name: String,
     /// Its UID, which is the name of the request.
     pub uid: String,
+    /// Its labels, as far as its request has them.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Target {
     /// A pod.
     #[must_use]
-    pub fn of(pod: &Pod) -> Self {
+    pub fn of(pod: &Pod, rules: &RequestLabels) -> Self {
         Self {
+            labels: rules.of_pod(pod.labels()),
             namespace: pod.namespace().to_owned(),
             name: pod.name().to_owned(),
             uid: pod.uid().to_owned(),
@@ -133,18 +138,9 @@ impl Party {
                 deleted => deleted?,
             }
         }
-        let config = json!({
-            "apiVersion": EvictionRequest::api_version(&()),
-            "kind": EvictionRequest::kind(&()),
-            "metadata": {
-                "name": target.uid,
-                "namespace": target.namespace,
-                "annotations": { self.annotation: json!(asked).to_string() },
-            },
-            "spec": { "target": target.reference(), "requesters": [{ "name": self.requester }] },
-        });
-        api::apply(&requests, &target.uid, self.manager, &config).await?;
-        Ok(())
+        let who = (self.annotation.to_owned(), json!(asked).to_string());
+        let spec = json!({ "target": target.reference(), "requesters": [{ "name": self.requester }] });
+        self.apply(&requests, target, Map::new(), Some(who), &spec).await
     }
 
     /// Withdraws from the request of a pod.
@@ -161,18 +157,50 @@ impl Party {
         let requests: Api<EvictionRequest> = Api::namespaced(drydock.clone(), &target.namespace);
         // An apply removes what this manager owned and leaves out. The UID keeps it from creating the request, the version
         // from withdrawing one that was renewed a moment ago.
-        let config = json!({
-            "apiVersion": EvictionRequest::api_version(&()),
-            "kind": EvictionRequest::kind(&()),
-            "metadata": {
-                "name": target.uid,
-                "namespace": target.namespace,
-                "uid": request.metadata.uid,
-                "resourceVersion": request.metadata.resource_version,
-            },
-            "spec": { "target": target.reference() },
+        let preconditions = json!({
+            "uid": request.metadata.uid,
+            "resourceVersion": request.metadata.resource_version,
         });
-        api::apply(&requests, &target.uid, self.manager, &config).await?;
+        let preconditions = preconditions.as_object().cloned().unwrap_or_default();
+        let spec = json!({ "target": target.reference() });
+        self.apply(&requests, target, preconditions, None, &spec).await
+    }
+
+    /// Applies a request with this spec. It has the labels of its pod from the beginning, which saves a write, unless somebody else
+    /// has given them other values.
+    async fn apply(
+        self,
+        requests: &Api<EvictionRequest>,
+        target: &Target,
+        mut metadata: Map<String, Value>,
+        who: Option<(String, String)>,
+        spec: &Value,
+    ) -> Result<(), Error> {
+        metadata.insert("name".to_owned(), json!(target.uid));
+        metadata.insert("namespace".to_owned(), json!(target.namespace));
+        let config = |metadata: &Map<String, Value>| {
+            json!({
+                "apiVersion": EvictionRequest::api_version(&()),
+                "kind": EvictionRequest::kind(&()),
+                "metadata": metadata,
+                "spec": spec,
+            })
+        };
+        let mut described = metadata.clone();
+        let mut annotations = request_labels::annotations();
+        annotations.extend(who.clone());
+        described.insert("annotations".to_owned(), json!(annotations));
+        if !target.labels.is_empty() {
+            described.insert("labels".to_owned(), json!(target.labels));
+        }
+        match api::apply(requests, &target.uid, self.manager, &config(&described)).await {
+            Err(error) if error.is_field_conflict() => {}
+            applied => return applied.map(drop),
+        }
+        if let Some((annotation, who)) = who {
+            metadata.insert("annotations".to_owned(), json!({ annotation: who }));
+        }
+        api::apply(requests, &target.uid, self.manager, &config(&metadata)).await?;
         Ok(())
     }
 }

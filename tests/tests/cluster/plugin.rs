@@ -111,7 +111,7 @@ fn words(line: &str) -> Vec<String> {
 
 /// A node of a name with a web application of two pods and a database whose budget never allows a disruption. The name
 /// is also that of the namespace and of the pool.
-async fn scene(stage: &Stage, name: &str) -> Result<String> {
+pub(crate) async fn scene(stage: &Stage, name: &str) -> Result<String> {
     let namespace = stage.namespace(name).await?;
     stage.control_plane().add_node(name, &[("pool", name)]).await?;
     application(stage, &namespace, name).await?;

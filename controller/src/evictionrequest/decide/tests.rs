@@ -483,7 +483,40 @@ fn request_being_deleted_is_not_changed() {
         is_deleting: true,
         ..request(Some(0))
     };
-    check(&request, &absent(), &Step::Wait, None);
+    check(&request, &present(), &Step::Wait, None);
+    let without_requesters = Request {
+        has_requesters: false,
+        ..request
+    };
+    check(&without_requesters, &present(), &Step::Wait, None);
+}
+
+#[test]
+fn request_being_deleted_ends_with_its_pod() {
+    let request = Request {
+        is_deleting: true,
+        ..request(Some(0))
+    };
+    let gone = Step::Finish {
+        reason: FinishReason::PodDeleted,
+        message: "Pod web was deleted.".to_owned(),
+    };
+    check(&request, &absent(), &gone, None);
+    let ended = Target::Present(TargetPod {
+        is_terminal: true,
+        ..pod()
+    });
+    let ended_step = Step::Finish {
+        reason: FinishReason::PodTerminal,
+        message: "Pod web has ended.".to_owned(),
+    };
+    check(&request, &ended, &ended_step, None);
+    let finished = Request {
+        finished_at: Some(ago(1000)),
+        ttl: Some(Duration::ZERO),
+        ..request
+    };
+    check(&finished, &absent(), &Step::Wait, None);
 }
 
 #[test]

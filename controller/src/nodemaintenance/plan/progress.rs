@@ -65,6 +65,8 @@ pub(super) struct NodeProgress<'a> {
     pub(super) requested: i32,
     /// Static pods that do not count.
     pub(super) static_pods: usize,
+    /// Pods that a plan leaves alone. They do not count.
+    pub(super) spared: usize,
     /// DaemonSet pods that tolerate the drain taint, by namespace and name of the DaemonSet. They do not count.
     pub(super) tolerant_daemon_sets: BTreeMap<(&'a str, &'a str), usize>,
     /// The controllers whose pods have come back since the drain began.
@@ -270,8 +272,12 @@ impl<'a> DrainProgress<'a> {
             let is_spared = from.is_none() && self.is_spared(pod);
             if let Some(node) = self.nodes.get_mut(pod.node)
                 && !pod.is_terminal
-                && !is_spared
             {
+                if is_spared {
+                    node.spared += 1;
+                    self.targeted_from.push(from);
+                    continue;
+                }
                 node.count_pod(state, pod, from.as_ref());
                 let controller = pod.controller.as_ref().filter(|_| is_successor && from.is_some());
                 if let Some(returning) = controller.and_then(|one| node.returning.get_mut(one.uid.as_str())) {
@@ -288,7 +294,7 @@ impl<'a> DrainProgress<'a> {
         drainers
             .filter_map(|drainer| self.maintenance(*drainer))
             .flat_map(|maintenance| maintenance.entries.iter())
-            .any(|entry| entry.spares(&pod.labels))
+            .any(|entry| entry.spares(pod.pod_type, pod.priority, &pod.labels))
     }
 
     fn find_targeted_from(&self, pod: &PodFacts) -> Option<TargetedFrom> {

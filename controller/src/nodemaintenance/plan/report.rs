@@ -12,6 +12,7 @@ use super::blockers::{self, BlockersByNode};
 use super::progress::{DrainProgress, NodeProgress};
 use super::returning::drain_start;
 use crate::conditions::{set_condition, whole_seconds};
+use crate::nodemaintenance::drain_plan::{DRAIN_LABEL, SKIP};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, MaintenanceEvent};
 
 /// How many bytes of a status may be node statuses. It keeps objects well below the size limit of the server.
@@ -88,8 +89,12 @@ pub(super) fn report_drain(
     if let Some(description) = comes_back {
         message = format!("{message} {description}.");
     }
-    if let Some(description) = left_alone {
-        message = format!("{message} Left alone: {description}.");
+    let spared: usize = nodes.iter().map(|(_, node)| node.spared).sum();
+    let spared =
+        (spared > 0).then(|| format!("{spared} pods that the plan leaves out by {DRAIN_LABEL}={SKIP}"));
+    let left_alone: Vec<String> = left_alone.into_iter().chain(spared).collect();
+    if !left_alone.is_empty() {
+        message = format!("{message} Left alone: {}.", left_alone.join("; "));
     }
     let condition = Condition {
         type_: DRAINED.to_owned(),

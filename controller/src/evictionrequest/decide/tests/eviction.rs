@@ -49,6 +49,26 @@ fn first_attempt_is_made_at_once() {
 }
 
 #[test]
+fn pods_whose_budgets_are_not_watched_are_tried_at_their_own_pace() {
+    let unwatched = Target::Present(TargetPod {
+        unwatched_budgets: Some("forbidden (403)".to_owned()),
+        ..pod()
+    });
+    check(&active(), &unwatched, &evict(None), None);
+    let mut refused = active();
+    refused.last_attempt_at = Some(ago(10));
+    refused.next_attempt_at = in_seconds(5);
+    refused.blocked = Some(StoredBlock {
+        reason: "Budget".to_owned(),
+        ..StoredBlock::default()
+    });
+    // Without the watch no change of the budget wakes it, and what was known of it says nothing.
+    check(&refused, &unwatched, &Step::Wait, in_seconds(5));
+    refused.next_attempt_at = Some(ago(0));
+    check(&refused, &unwatched, &evict(None), None);
+}
+
+#[test]
 fn deleted_and_exempt_pods_are_never_evicted() {
     check(&active(), &Target::Present(deleted(&[])), &Step::Wait, None);
     for exemption in [

@@ -88,7 +88,15 @@ fn pods_that_a_plan_leaves_alone_stay_and_do_not_count() {
     assert_eq!(requested, ["uid-2"]);
     cluster.state.pods.remove(1);
     cluster.settle();
-    assert_eq!(cluster.status(maintenance).conditions[0].status, "True");
+    let drained = &cluster.status(maintenance).conditions[0];
+    assert_eq!(drained.status, "True");
+    assert!(
+        drained
+            .message
+            .ends_with("Left alone: 1 pods that the plan leaves out by cluster.x-k8s.io/drain=skip."),
+        "{}",
+        drained.message
+    );
 }
 
 #[test]
