@@ -1,10 +1,11 @@
 //! Failures while a store runs: no write of unknown outcome is shown, nothing waits forever, every failure is visible.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use drydock_storage::conformance::{thing as key, value};
-use drydock_storage::rocks::RocksStore;
+use drydock_storage::rocks::{self, RocksStore};
 use drydock_storage::{Durability, Health, Options, Outcome, Revision, Store, StoreError, Transaction};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
@@ -206,4 +207,33 @@ async fn a_panic_of_housekeeping_poisons_the_store() {
     };
     let store = RocksStore::open(options).unwrap().0;
     until(|| matches!(store.health(), Health::Failed(_))).await;
+}
+
+/// A server that starts, and a restore or an import, have nobody who would try again.
+#[tokio::test(flavor = "multi_thread")]
+async fn opening_restoring_and_importing_wait_for_a_stalled_engine() {
+    const FOR_A_WHILE: &str = "3*return(stalled)->off";
+    let _faults = Faults::exclusively().await;
+    let root = TempDir::new().unwrap();
+    let (data, backups) = (root.path().join("data"), root.path().join("backups"));
+    let at = |folder: &Path| Options {
+        path: folder.to_owned(),
+        ..options(&root)
+    };
+    inject("engine-write", FOR_A_WHILE);
+    let (store, _) = RocksStore::open(at(&data)).unwrap();
+    send(&store, create("one")).await.unwrap().unwrap();
+    let export = root.path().join("export");
+    store.export(&export, &|_| {}).unwrap();
+    let backup = store.backup(&backups, 0, &|_| {}).unwrap().path;
+    drop(store);
+    for stalled in [FOR_A_WHILE, "1*off->3*return(stalled)->off"] {
+        inject("engine-write", stalled);
+        let folder = root.path().join(format!("imported {stalled}"));
+        let imported = rocks::import(&export, &at(&folder), &|_| {}).unwrap();
+        assert_eq!(imported.objects, 1);
+        inject("engine-write", stalled);
+        let folder = root.path().join(format!("restored {stalled}"));
+        rocks::restore(&backup, &at(&folder), &|_| {}).unwrap();
+    }
 }

@@ -12,6 +12,7 @@
 use std::io;
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::time::Duration;
 
 use rocksdb::{
     BlockBasedOptions, Cache, ChecksumType, ColumnFamily, DB, DBRawIterator, DBRecoveryMode, Options,
@@ -75,6 +76,8 @@ impl Meta {
 }
 
 const STORE_UUID: &str = "store";
+/// How often a write that a stalled engine did not accept is tried again.
+pub(crate) const STALL_PAUSE: Duration = Duration::from_millis(5);
 
 /// One step of an atomic batch.
 #[derive(Debug, Clone)]
@@ -168,7 +171,8 @@ impl Engine {
         self.db.cf_handle(name).ok_or(EngineError::MissingFamily(name))
     }
 
-    /// Writes all steps or none, to the log and to memory; durably if `sync`. Returns the size of the batch.
+    /// Writes all steps or none, to the log and to memory; durably if `sync`. Returns the size of the batch. An engine that cannot
+    /// keep up writes nothing ([`EngineError::Stalled`]).
     pub(crate) fn write(&self, steps: &[Step], sync: bool) -> Result<usize, EngineError> {
         fail::fail_point!("engine-write", |reason| {
             Err(match reason.as_deref() {
@@ -201,6 +205,23 @@ impl Engine {
         self.db.write_opt(batch, &options)?;
         fail::fail_point!("engine-written", |_| Err(injected()));
         Ok(size)
+    }
+
+    /// As [`Self::write`], and waits while the engine is stalled. Only for threads on which nobody waits for another reason.
+    pub(crate) fn write_or_wait(&self, steps: &[Step], sync: bool) -> Result<usize, EngineError> {
+        let mut has_stalled = false;
+        loop {
+            match self.write(steps, sync) {
+                Err(EngineError::Stalled) => {
+                    if !has_stalled {
+                        has_stalled = true;
+                        tracing::warn!("the engine is stalled: a write waits");
+                    }
+                    std::thread::sleep(STALL_PAUSE);
+                }
+                ended => return ended,
+            }
+        }
     }
 
     /// Makes everything written so far durable.

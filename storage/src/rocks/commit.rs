@@ -16,13 +16,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 use thiserror::Error;
 
 use super::batch::Batch;
-use super::column_families::{Engine, Meta, Step};
+use super::column_families::{Engine, Meta, STALL_PAUSE, Step};
 use super::error::EngineError;
 use super::message::{Message, Reply};
 use super::parts::Parts;
@@ -31,8 +30,6 @@ use crate::metrics::{Metrics, Stage};
 use crate::options::Durability;
 use crate::{Revision, StoreError};
 
-/// How often a stalled batch is tried again.
-const STALL_PAUSE: Duration = Duration::from_millis(5);
 /// How many revisions relaxed mode may assign between two durable ceilings.
 pub(crate) const CEILING_STEP: u64 = 1_000_000;
 

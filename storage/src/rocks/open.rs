@@ -221,7 +221,7 @@ fn start(
     let ceiling = match (is_strict, position.ceiling) {
         // Left over from relaxed mode.
         (true, Some(_)) => {
-            engine.write(&[Step::PutMeta(Meta::Ceiling, 0)], true)?;
+            engine.write_or_wait(&[Step::PutMeta(Meta::Ceiling, 0)], true)?;
             Revision::default()
         }
         (true, None) => Revision::default(),
@@ -337,7 +337,7 @@ fn create(folder: &Path, options: &Options, origin: Revision) -> Result<Uuid, Op
     sync_folder(folder).map_err(io_error(folder))?;
     fail::fail_point!("create-before-engine");
     let engine = create_engine(folder)?;
-    engine.write(
+    engine.write_or_wait(
         &[
             Step::PutMeta(Meta::Format, u64::from(CURRENT)),
             Step::PutMeta(Meta::FeatureLevel, u64::from(CURRENT)),

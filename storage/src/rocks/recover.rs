@@ -358,7 +358,7 @@ pub(crate) fn resume_at_ceiling(
         ceiling: None,
         ..*position
     };
-    engine.write(
+    engine.write_or_wait(
         &[
             Step::PutMeta(Meta::Revision, ceiling.0),
             Step::PutMeta(Meta::ListableFrom, ceiling.0),

@@ -124,7 +124,7 @@ impl Importer {
 
     fn flush(&mut self) -> Result<(), MaintenanceError> {
         fail::fail_point!("restore-batch");
-        self.engine.write(&self.steps, false)?;
+        self.engine.write_or_wait(&self.steps, false)?;
         self.steps.clear();
         self.bytes = 0;
         Ok(())
@@ -177,7 +177,7 @@ impl Importer {
             Step::PutMeta(Meta::Origin, last.0),
             Step::PutMeta(Meta::Ceiling, 0),
         ]);
-        self.engine.write(&self.steps, true)?;
+        self.engine.write_or_wait(&self.steps, true)?;
         self.engine.flush()?;
         drop(self.engine);
         fail::fail_point!("restore-before-mark");
