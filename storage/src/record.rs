@@ -197,6 +197,7 @@ impl StoredState {
     /// By what its value is sealed.
     pub(crate) fn seal(self) -> StoredSeal {
         StoredSeal {
+            shows_checksum: !self.record.seal_key_id.is_empty() && !self.record.has_sealed_content_crc,
             key_id: self.record.seal_key_id,
             payload: self.record.payload,
         }
@@ -852,6 +853,12 @@ mod tests {
         };
         let bytes = finish_state(body, &key(), place);
         assert_eq!(records.entry(&key(), &bytes).unwrap().value, new);
+        // It is worth a write, which is what hides the checksum.
+        let is_stale = |bytes: &[u8]| {
+            let stored = StoredState::decode(&key(), bytes).unwrap();
+            stored.seal().is_stale(&Shift, &key())
+        };
+        assert!(is_stale(&bytes) && !is_stale(&state(&records, &new)));
         let sealed = seal(b"firstsecond");
         let body = enveloped(&HistoryRecord {
             key: key().to_string(),
