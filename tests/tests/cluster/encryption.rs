@@ -1,6 +1,6 @@
 //! The runbook of `docs/encryption.md`, step by step, on a cluster of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
@@ -46,6 +46,59 @@ async fn run(script: &str, folder: &Path, kubeconfig: &Path, kubectl: &Path) -> 
         .context("in time")??)
 }
 
+/// The file of the flag, which the steps of the page replace at once.
+struct File(TempDir);
+
+impl File {
+    fn path(&self) -> PathBuf {
+        self.0.path().join("encryption.yaml")
+    }
+
+    fn put(&self, step: &str) -> Result<()> {
+        let next = self.0.path().join("next");
+        std::fs::write(&next, block(step)?)?;
+        std::fs::rename(next, self.path())?;
+        Ok(())
+    }
+}
+
+fn interceptors() -> String {
+    format!("{ROOT}/evictioninterceptors")
+}
+
+async fn all_are_read(host: &Caller) -> Result<()> {
+    let list = host.get(&interceptors()).await?.expect(200)?;
+    let items = list["items"].as_array().context("items")?;
+    ensure!(items.len() == 3, "{list}");
+    for item in items {
+        ensure!(
+            item["metadata"]["annotations"]["example.com/note"] == MARKER,
+            "{item}"
+        );
+        let name = item["metadata"]["name"].as_str().context("a name")?;
+        host.get(&format!("{}/{name}", interceptors()))
+            .await?
+            .expect(200)?;
+    }
+    Ok(())
+}
+
+/// Waits until the server has put another file into force for the nth time.
+async fn in_force(server: &Caller, times: u64) -> Result<()> {
+    eventually("another file in force", PATIENCE, async || {
+        let page = server.get("/metrics").await?;
+        let page = page.text();
+        let success = page.lines().find(|line| {
+            line.starts_with(
+                "apiserver_encryption_config_controller_automatic_reloads_total{status=\"success\"",
+            )
+        });
+        let count = success.and_then(|line| line.rsplit(' ').next()).unwrap_or("0");
+        Ok((count.parse::<u64>()? == times).then_some(()))
+    })
+    .await
+}
+
 /// Behind the aggregator: what clients of kube-apiserver write is sealed, and stays readable for them while the key is replaced
 /// and after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,19 +106,12 @@ async fn the_runbook_replaces_a_key() -> Result<()> {
     if shared().await?.is_none() {
         return Ok(());
     }
-    let folder = TempDir::new()?;
-    let file = folder.path().join("encryption.yaml");
-    let put = |step: &str| -> Result<()> {
-        let next = folder.path().join("next");
-        std::fs::write(&next, block(step)?)?;
-        std::fs::rename(next, &file)?;
-        Ok(())
-    };
-    put("# step 1")?;
+    let file = File(TempDir::new()?);
+    file.put("# step 1")?;
     // A control plane of its own, since the values of this one need the key from now on.
     let options = Options {
         server_flags: vec![
-            format!("--encryption-provider-config={}", file.display()),
+            format!("--encryption-provider-config={}", file.path().display()),
             "--encryption-provider-config-automatic-reload".to_owned(),
         ],
         ..Options::default()
@@ -75,54 +121,21 @@ async fn the_runbook_replaces_a_key() -> Result<()> {
     let admin = &control_plane.pki().admin;
     let host = Caller::new(control_plane.raw_client(Some(admin))?);
     let direct = Caller::new(drydock.raw_client(Some(admin), Protocol::Http2)?);
-    let interceptors = format!("{ROOT}/evictioninterceptors");
     for number in 0..3 {
         let mut object = interceptor(&format!("runbook-{number}.example.com"), "runbook");
         object["metadata"]["annotations"] = json!({ "example.com/note": MARKER });
-        host.post(&interceptors, &object).await?.expect(201)?;
+        host.post(&interceptors(), &object).await?.expect(201)?;
     }
-    let all_are_read = async || {
-        let list = host.get(&interceptors).await?.expect(200)?;
-        let items = list["items"].as_array().context("items")?;
-        ensure!(items.len() == 3, "{list}");
-        for item in items {
-            ensure!(
-                item["metadata"]["annotations"]["example.com/note"] == MARKER,
-                "{item}"
-            );
-            let name = item["metadata"]["name"].as_str().context("a name")?;
-            host.get(&format!("{interceptors}/{name}")).await?.expect(200)?;
-        }
-        Ok(())
-    };
     let data = drydock.data_dir();
-    let nothing_is_in_clear = || -> Result<()> {
-        ensure!(files_with(&data, MARKER)?.is_empty(), "in clear");
-        Ok(())
-    };
     let sealed_with = |key: &str| files_with(&data, &format!("k8s:enc:secretbox:v1:{key}:"));
-    all_are_read().await?;
-    nothing_is_in_clear()?;
+    all_are_read(&host).await?;
+    ensure!(files_with(&data, MARKER)?.is_empty(), "in clear");
     ensure!(!sealed_with("old")?.is_empty() && sealed_with("new")?.is_empty());
-    let reloads = async || {
-        let page = direct.get("/metrics").await?;
-        let page = page.text();
-        let success = page.lines().find(|line| {
-            line.starts_with(
-                "apiserver_encryption_config_controller_automatic_reloads_total{status=\"success\"",
-            )
-        });
-        let count = success.and_then(|line| line.rsplit(' ').next()).unwrap_or("0");
-        Ok::<u64, anyhow::Error>(count.parse()?)
-    };
-    put("# step 2")?;
-    eventually("step 2 in force", PATIENCE, async || {
-        Ok((reloads().await? == 1).then_some(()))
-    })
-    .await?;
+    file.put("# step 2")?;
+    in_force(&direct, 1).await?;
     let output = run(
         &block("# rewrite: while the servers run")?,
-        folder.path(),
+        file.0.path(),
         &control_plane.admin_kubeconfig(),
         &control_plane.admin().binary,
     )
@@ -130,16 +143,13 @@ async fn the_runbook_replaces_a_key() -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{text}");
     ensure!(!sealed_with("new")?.is_empty());
-    put("# step 4")?;
-    eventually("step 4 in force", PATIENCE, async || {
-        Ok((reloads().await? == 2).then_some(()))
-    })
-    .await?;
+    file.put("# step 4")?;
+    in_force(&direct, 2).await?;
     drydock.stop_part(Part::ApiServer).await?;
     drydock.start_part(Part::ApiServer).await?;
     drydock.available().await?;
-    all_are_read().await?;
-    nothing_is_in_clear()?;
+    all_are_read(&host).await?;
+    ensure!(files_with(&data, MARKER)?.is_empty(), "in clear");
     // The probes of the manifests pass, and the check that they leave out is there.
     for path in ["/livez?exclude=kms-providers", "/readyz", "/readyz/kms-providers"] {
         ensure!(direct.get(path).await?.status == 200, "{path}");

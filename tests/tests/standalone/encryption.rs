@@ -342,6 +342,9 @@ async fn a_key_service_comes_and_goes() -> Result<()> {
     .await?;
     caller.get(&path(0)).await?.expect(200)?;
     create(&caller, 1).await?;
+    // Nothing restarts the server for that, if the probe is as in the manifests.
+    ensure!(caller.get("/livez").await?.status == 500);
+    ensure!(caller.get("/livez?exclude=kms-providers").await?.status == 200);
     // And comes back.
     let behaviour = Behaviour {
         key_id: "key-2".to_owned(),

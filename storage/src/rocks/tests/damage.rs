@@ -1,8 +1,8 @@
 //! Damage found by a start: refused if it is structural, else set apart.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tempfile::TempDir;
 
@@ -12,6 +12,7 @@ use super::fixture::{
 use crate::record::{Committed, Place, Records, finish_change, finish_state};
 use crate::rocks::column_families::{Access, Engine, Meta, Recovery, Step};
 use crate::rocks::folder::engine_folder;
+use crate::rocks::housekeeping::Stop;
 use crate::rocks::{MaintenanceError, OpenError, RocksStore, recover, restore, verify, verify_backup};
 use crate::seal::{Seal, SealError, Sealed, Unsealed};
 use crate::{
@@ -317,6 +318,52 @@ impl Seal for Vault {
     fn generation(&self) -> u64 {
         self.0.load(Ordering::Relaxed).into()
     }
+}
+
+/// An encryption that opens nothing, counts attempts, and closes the store in the middle of one.
+#[derive(Default)]
+struct Closing {
+    stop: OnceLock<Arc<Stop>>,
+    attempts: AtomicU64,
+}
+
+impl Seal for Closing {
+    fn seal(&self, _: &str, bytes: Vec<u8>) -> Result<Sealed, SealError> {
+        let key_id = "k".to_owned();
+        Ok(Sealed { key_id, bytes })
+    }
+
+    fn open(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, SealError> {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        if let Some(stop) = self.stop.get() {
+            stop.set();
+        }
+        Err(SealError::new("the key service does not answer"))
+    }
+}
+
+/// Each attempt may wait for a key service, and a store that closes waits for housekeeping.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_not_opened_again_once_the_store_closes() {
+    let (root, clock) = (TempDir::new().unwrap(), TestClock::default());
+    let seal = Arc::new(Closing::default());
+    let options = || Options {
+        seal: Arc::clone(&seal) as Arc<dyn Seal>,
+        ..options(root.path(), &clock)
+    };
+    let store = RocksStore::open(options()).unwrap().0;
+    for name in ["one", "two", "three"] {
+        put(&store, name, "text").await;
+    }
+    close(store).await;
+    let store = RocksStore::open(options()).unwrap().0;
+    assert_eq!(store.unopened(), 3);
+    let stop = Arc::new(Stop::default());
+    assert!(seal.stop.set(Arc::clone(&stop)).is_ok());
+    let before = seal.attempts.load(Ordering::Relaxed);
+    store.parts.reopen(&stop).unwrap();
+    assert_eq!(seal.attempts.load(Ordering::Relaxed) - before, 1);
+    close(store).await;
 }
 
 /// The value of a key, or why it cannot be read.

@@ -500,9 +500,11 @@ impl Kms {
             .seeds
             .open(&object, self.clock.as_ref(), || self.decrypt(&object), attempt);
         self.metrics.cached(&self.name, self.seeds.count());
-        let now = self.clock.now_ms();
-        self.metrics
-            .used_key(Direction::FromStorage, &self.name, &hash(&object.key_id), now);
+        if opened.is_ok() {
+            let now = self.clock.now_ms();
+            self.metrics
+                .used_key(Direction::FromStorage, &self.name, &hash(&object.key_id), now);
+        }
         opened
     }
 

@@ -6,14 +6,18 @@
 //! the one that reads it. The checksum of a sealed value is sealed with it; that of what is stored is not, so that damage is
 //! told from a missing or wrong key.
 
+mod checksum;
+
 use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
-use crc32fast::Hasher;
 use drydock_proto::storage::v1::{ChangeKind, Codec, HistoryRecord, Side, StateRecord};
 use prost::Message;
 use thiserror::Error;
 
+use self::checksum::{
+    content_crc, place_crc_of_change, place_crc_of_state, sealed_crc, sealed_sides, split_crcs,
+};
 use crate::seal::{Seal, SealError, Sealed, StoredSeal};
 use crate::{Entry, Event, EventKind, Key, KeyError, Revision, StoreError, Value, sync};
 
@@ -197,6 +201,7 @@ impl StoredState {
     /// By what its value is sealed.
     pub(crate) fn seal(self) -> StoredSeal {
         StoredSeal {
+            shows_checksum: !self.record.seal_key_id.is_empty() && !self.record.has_sealed_content_crc,
             key_id: self.record.seal_key_id,
             payload: self.record.payload,
         }
@@ -310,7 +315,7 @@ impl Records {
         let mut opened = self.open(key, &record.seal_key_id, record.sealed_crc, record.payload)?;
         let checked = || {
             let crc = if record.has_sealed_content_crc {
-                let [crc] = split_crcs(&mut opened)?;
+                let [crc] = split_crcs(&mut opened).ok_or(RecordError::Length)?;
                 crc
             } else {
                 record.content_crc
@@ -367,7 +372,7 @@ impl Records {
         let checked = || {
             let sides = (record.old, record.new);
             let (old, new) = if record.has_sealed_content_crc {
-                sealed_sides(sides, &mut opened)?
+                sealed_sides(sides, &mut opened).ok_or(RecordError::Length)?
             } else {
                 sides
             };
@@ -545,41 +550,6 @@ fn decompress(codec: Codec, bytes: Vec<u8>, expected: usize) -> Result<Vec<u8>, 
     Ok(plain)
 }
 
-/// Takes the checksums off the end of an opened payload.
-fn split_crcs<const N: usize>(opened: &mut Vec<u8>) -> Result<[u32; N], RecordError> {
-    let at = opened.len().checked_sub(N * size_of::<u32>());
-    let bytes = opened.split_off(at.ok_or(RecordError::Length)?);
-    let mut crcs = bytes
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|crc| u32::from_le_bytes(*crc));
-    Ok(std::array::from_fn(|_| crcs.next().unwrap_or_default()))
-}
-
-/// The sides of a change with their checksums, which are taken off the end of the opened payload.
-fn sealed_sides(
-    sides: (Option<Side>, Option<Side>),
-    opened: &mut Vec<u8>,
-) -> Result<(Option<Side>, Option<Side>), RecordError> {
-    let with = |side: Side, content_crc| Some(Side { content_crc, ..side });
-    Ok(match sides {
-        (Some(old), Some(new)) => {
-            let [old_crc, new_crc] = split_crcs(opened)?;
-            (with(old, old_crc), with(new, new_crc))
-        }
-        (Some(old), None) => {
-            let [crc] = split_crcs(opened)?;
-            (with(old, crc), None)
-        }
-        (None, Some(new)) => {
-            let [crc] = split_crcs(opened)?;
-            (None, with(new, crc))
-        }
-        (None, None) => (None, None),
-    })
-}
-
 /// What was read of an opened payload. One that was sealed is intact as it is stored: if what it opens to is not what was
 /// written, the key is another one. Not every cipher notices that itself.
 fn of_opened<T>(is_sealed: bool, read: Result<T, RecordError>) -> Result<T, RecordError> {
@@ -587,54 +557,6 @@ fn of_opened<T>(is_sealed: bool, read: Result<T, RecordError>) -> Result<T, Reco
         Err(error) if is_sealed => Err(SealError::new(format!("the key is another one: {error}")).into()),
         read => read,
     }
-}
-
-/// The checksum of a sealed payload; one that is not sealed is covered by the checksum of its content.
-fn sealed_crc(sealed: &Sealed) -> Option<u32> {
-    (!sealed.key_id.is_empty()).then(|| crc32fast::hash(&sealed.bytes))
-}
-
-fn content_crc(key: &Key, value: &Value) -> u32 {
-    let mut hasher = Hasher::new();
-    hasher.update(key.as_str().as_bytes());
-    hasher.update(&[0]);
-    hasher.update(value.form.as_bytes());
-    hasher.update(&[0]);
-    hasher.update(&value.splice_offset.to_le_bytes());
-    hasher.update(&value.bytes);
-    hasher.finalize()
-}
-
-fn place_crc_of_state(key: &Key, place: Place) -> u32 {
-    let mut hasher = Hasher::new();
-    hasher.update(key.as_str().as_bytes());
-    hasher.update(&place.created.0.to_le_bytes());
-    hasher.update(&place.modified.0.to_le_bytes());
-    hasher.finalize()
-}
-
-fn place_crc_of_change(
-    key: &Key,
-    kind: EventKind,
-    created: Revision,
-    previous: u64,
-    committed: Committed,
-) -> u32 {
-    let kind = match kind {
-        EventKind::Created => 1,
-        EventKind::Updated => 2,
-        EventKind::Deleted => 3,
-    };
-    let mut hasher = Hasher::new();
-    hasher.update(key.as_str().as_bytes());
-    hasher.update(&[0, kind]);
-    hasher.update(&created.0.to_le_bytes());
-    hasher.update(&previous.to_le_bytes());
-    hasher.update(&committed.revision.0.to_le_bytes());
-    // The index that format 1 reserves, see `column_families`.
-    hasher.update(&[0, 0]);
-    hasher.update(&committed.at_ms.to_le_bytes());
-    hasher.finalize()
 }
 
 #[cfg(test)]
@@ -852,6 +774,12 @@ mod tests {
         };
         let bytes = finish_state(body, &key(), place);
         assert_eq!(records.entry(&key(), &bytes).unwrap().value, new);
+        // It is worth a write, which is what hides the checksum.
+        let is_stale = |bytes: &[u8]| {
+            let stored = StoredState::decode(&key(), bytes).unwrap();
+            stored.seal().is_stale(&Shift, &key())
+        };
+        assert!(is_stale(&bytes) && !is_stale(&state(&records, &new)));
         let sealed = seal(b"firstsecond");
         let body = enveloped(&HistoryRecord {
             key: key().to_string(),
