@@ -121,6 +121,44 @@ mod tests {
     }
 
     #[test]
+    fn every_change_is_an_event_of_its_own_that_names_the_member() {
+        let took = Duration::from_millis(1530);
+        for (change, reason, warning, note) in [
+            (
+                EtcdMemberChange::Slow { took },
+                "EtcdMemberSlow",
+                true,
+                "is slow: a probe took 1.5s",
+            ),
+            (
+                EtcdMemberChange::Serves,
+                "EtcdMemberServes",
+                false,
+                "serves again",
+            ),
+            (
+                EtcdMemberChange::Full,
+                "EtcdFull",
+                true,
+                "raised the NOSPACE alarm: only deletes are accepted",
+            ),
+            (
+                EtcdMemberChange::HasSpace,
+                "EtcdHasSpace",
+                false,
+                "has space again",
+            ),
+        ] {
+            let found = event(&EtcdNotice {
+                endpoint: "https://a:2379".to_owned(),
+                change,
+            });
+            assert_eq!((found.reason.as_str(), found.warning), (reason, warning));
+            assert_eq!(found.note, format!("the member of etcd at https://a:2379 {note}"));
+        }
+    }
+
+    #[test]
     fn a_member_that_comes_and_goes_is_reported_once_a_minute() {
         let (mut reported, began) = (Reported::default(), Instant::now());
         let mut is_due =

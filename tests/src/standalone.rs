@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 use crate::calls::Caller;
 use crate::clients::{Protocol, RawClient};
 use crate::cluster::pki::Credential;
-use crate::cluster::{Folder, Lifetime, Part, Ports, Process, Processes, own_binaries};
+use crate::cluster::{Folder, Lifetime, Part, Ports, Process, Processes, client_of, own_binaries};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 const STOP_GRACE: Duration = Duration::from_mins(1);
@@ -214,6 +214,14 @@ impl Standalone {
     /// The kubeconfig cannot be read.
     pub fn caller(&self, protocol: Protocol) -> Result<Caller> {
         Ok(Caller::new(self.raw_client(protocol)?))
+    }
+
+    /// A client of kube-rs with the admin's rights.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be read.
+    pub async fn client(&self) -> Result<kube::Client> {
+        client_of(&self.kubeconfig()).await
     }
 
     /// A raw client with the admin's rights.

@@ -59,6 +59,14 @@ pub enum WatchEnd {
         /// The oldest event that a watch can start with.
         oldest: Revision,
     },
+    /// The store has not assigned the revision that the watch began after: 410, so that the client lists again.
+    #[error("the resource version {requested} is not of this storage, which is at {current}: list again")]
+    NeverReached {
+        /// The requested revision.
+        requested: Revision,
+        /// The store's revision.
+        current: Revision,
+    },
     /// The revision required of initial events was not reached within 3 s: 504.
     #[error("Too large resource version: {requested}, current: {current}")]
     TooLargeResourceVersion {

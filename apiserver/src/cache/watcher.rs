@@ -4,7 +4,7 @@
 //! and later only in the store. So a slow client holds up neither the feeder nor other watches.
 //!
 //! ```text
-//! Await ──► Live ◄──► Replay          Await: the start lies in the future
+//! Await ──► Live ◄──► Replay          Await: the start lies in the future; expired if the store never had it
 //! Initial ──► │          │            Initial: objects of a state, then Live from its position
 //!             ▼          ▼            Live: events in memory
 //!            end      expired         Replay: the store's history, until memory has the next event
@@ -35,6 +35,8 @@ use super::selection::Selection;
 use super::snapshot::Objects;
 use crate::request::freshness::{Freshness, WatchStart};
 
+/// How often a watch that waits for a revision asks the store whether it has it: ten times as long as reads wait for one.
+const ASK_EVERY: Duration = Duration::from_secs(30);
 /// How long a watch that ends with the server may still send pending events.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
@@ -71,8 +73,8 @@ pub struct Watcher<S: Store> {
 }
 
 enum State<S: Store> {
-    /// Nothing is sent until the cache has reached this revision.
-    Await(Revision, watch::Receiver<Revision>),
+    /// Nothing is sent until the cache has reached this revision. At this time the store is asked for its own.
+    Await(Revision, watch::Receiver<Revision>, Instant),
     /// Sends the objects of a state, at its revision.
     Initial(Objects, Revision),
     Live,
@@ -190,7 +192,7 @@ impl<S: Store> Watcher<S> {
         // reached it.
         let mut applied = self.parts.published.subscribe();
         if seen > *applied.borrow_and_update() {
-            self.state = State::Await(seen, applied);
+            self.state = State::Await(seen, applied, Instant::now() + ASK_EVERY);
             return true;
         }
         let Some(position) = self.parts.logs.history().position_after(seen) else {
@@ -259,14 +261,17 @@ impl<S: Store> Watcher<S> {
                 State::Initial(..) => self.send_initial(encoder),
                 State::Live => self.send_live(encoder),
                 State::Replay(_) => self.replay(encoder).await,
-                State::Await(revision, applied) => {
-                    if *applied.borrow() < *revision {
-                        Step::Wait
-                    } else {
+                State::Await(revision, applied, ask_at) => {
+                    let revision = *revision;
+                    if *applied.borrow() >= revision {
                         if self.is_outdated() || !self.join_memory() {
                             self.leave_memory();
                         }
                         Step::Again
+                    } else if *ask_at <= Instant::now() {
+                        self.ask_store(revision).await
+                    } else {
+                        Step::Wait
                     }
                 }
                 State::Failing(end, at) => match end.take_if(|_| *at <= Instant::now()) {
@@ -286,6 +291,23 @@ impl<S: Store> Watcher<S> {
                     return Some(Err(end));
                 }
             }
+        }
+    }
+
+    /// Ends the watch if the store itself has not reached the revision: it is from another life of the store, and events
+    /// would not come before the store has counted up to it. Cancel safe: the store is asked again.
+    async fn ask_store(&mut self, requested: Revision) -> Step {
+        let current = self.parts.source.store.current_revision().await;
+        if let State::Await(_, _, ask_at) = &mut self.state {
+            *ask_at = Instant::now() + ASK_EVERY;
+        }
+        match current {
+            Ok(current) if current < requested => {
+                self.parts.metrics.expired.inc();
+                Step::Failed(WatchEnd::NeverReached { requested, current })
+            }
+            // The cache is behind, or nobody knows.
+            Ok(_) | Err(_) => Step::Wait,
         }
     }
 
@@ -323,7 +345,7 @@ impl<S: Store> Watcher<S> {
         self.set_timer();
         let revision = async {
             match &mut self.state {
-                State::Await(revision, applied) => {
+                State::Await(revision, applied, _) => {
                     let revision = *revision;
                     // The sender lives as long as the cache.
                     let _closed = applied.wait_for(|applied| *applied >= revision).await.is_err();
@@ -343,7 +365,7 @@ impl<S: Store> Watcher<S> {
     fn set_timer(&mut self) {
         let own = match (&self.state, &self.bookmarks) {
             (State::Live, Some(bookmarks)) => Some(bookmarks.next_at()),
-            (State::Failing(_, at), _) => Some(*at),
+            (State::Failing(_, at) | State::Await(_, _, at), _) => Some(*at),
             _ => None,
         };
         let shutdown = self.parts.termination.shutdown_at(self.stagger);

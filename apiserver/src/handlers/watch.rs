@@ -122,7 +122,9 @@ fn frames<S: Store>(
 
 fn end_error(end: WatchEnd) -> ApiError {
     match end {
-        WatchEnd::Expired { .. } => ApiError::expired(end.to_string(), String::new()),
+        WatchEnd::Expired { .. } | WatchEnd::NeverReached { .. } => {
+            ApiError::expired(end.to_string(), String::new())
+        }
         WatchEnd::TooLargeResourceVersion { requested, current } => {
             ApiError::future_resource_version(requested.0, current.0)
         }

@@ -91,6 +91,14 @@ pub enum EtcdOpenError {
         /// One of the keys.
         key: String,
     },
+    /// The prefix is inside of that of another store.
+    #[error("the prefix {prefix} is below {outer}, which is the prefix of another store: choose another one")]
+    Nested {
+        /// The prefix.
+        prefix: String,
+        /// The prefix of the other store.
+        outer: String,
+    },
     /// The marker is not ours.
     #[error("the key {prefix} was not written by this product: choose another prefix")]
     OtherProduct {

@@ -49,6 +49,16 @@ impl Keyspace {
         &self.prefix
     }
 
+    /// The prefixes that this one is below, the longest first.
+    pub(super) fn outer(&self) -> impl Iterator<Item = &str> {
+        let slashes = self
+            .prefix
+            .match_indices('/')
+            .map(|(at, _)| at)
+            .filter(|at| *at > 0);
+        slashes.rev().filter_map(|at| self.prefix.get(..at))
+    }
+
     /// The key on which compactors agree.
     pub(super) fn compactor(&self) -> String {
         format!("{}.compact", self.prefix)
@@ -128,6 +138,16 @@ mod tests {
         let key = Key::new("g", "r", "", "x").unwrap();
         assert_eq!(keys.key(keys.object(&key).as_bytes()).unwrap(), key);
         assert!(keys.key(b"/registry/drydock/else").is_err());
+    }
+
+    #[test]
+    fn a_prefix_may_be_below_others() {
+        let outer = |prefix| -> Vec<String> {
+            let keys = Keyspace::new(prefix).unwrap();
+            keys.outer().map(str::to_owned).collect()
+        };
+        assert_eq!(outer("/registry/drydock/a/"), ["/registry/drydock", "/registry"]);
+        assert!(outer("/registry").is_empty());
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl Marker {
         }
     }
 
+    /// Whether this is the marker of a store of this product, in any format.
+    pub(super) fn is_of_product(bytes: &[u8]) -> bool {
+        serde_json::from_slice::<Content>(bytes).is_ok_and(|content| content.product == PRODUCT)
+    }
+
     /// Reads the marker that was found.
     pub(super) fn learn(&self, keys: &Keyspace, bytes: &[u8], at: Revision) -> Result<(), EtcdOpenError> {
         let prefix = || keys.prefix().to_owned();

@@ -32,6 +32,13 @@ struct Endpoint {
     endpoint: String,
 }
 
+/// Labels of the size of a member's database; kube-apiserver has the first one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Database {
+    storage_cluster_id: &'static str,
+    endpoint: String,
+}
+
 /// The buckets of kube-apiserver.
 const BUCKETS: [f64; 20] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
@@ -48,7 +55,7 @@ pub struct EtcdMetrics {
     request_seconds: RequestSeconds,
     requests: Family<OfRequest, Counter>,
     request_errors: Family<OfRequest, Counter>,
-    sizes: Family<Endpoint, Gauge>,
+    sizes: Family<Database, Gauge>,
     up: Family<Endpoint, Gauge>,
     full: Family<Endpoint, Gauge>,
     events: Family<OfResource, Counter>,
@@ -198,7 +205,11 @@ impl EtcdMetrics {
         let labels = Endpoint {
             endpoint: endpoint.to_owned(),
         };
-        self.sizes.get_or_create(&labels).set(bytes);
+        let database = Database {
+            storage_cluster_id: "etcd-0",
+            endpoint: endpoint.to_owned(),
+        };
+        self.sizes.get_or_create(&database).set(bytes);
         self.full.get_or_create(&labels).set(i64::from(is_full));
     }
 }
@@ -226,7 +237,7 @@ mod tests {
             "etcd_request_duration_seconds_bucket{le=\"0.005\",operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
             "etcd_requests_total{operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
             "etcd_request_errors_total{operation=\"get\",type=\"things\",group=\"g\",resource=\"things\"} 1\n",
-            "apiserver_storage_size_bytes{endpoint=\"http://a\"} 7\n",
+            "apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\",endpoint=\"http://a\"} 7\n",
             "apiserver_storage_events_received_total{group=\"g\",resource=\"things\"} 1\n",
             "etcd_bookmark_total{group=\"g\",resource=\"things\"} 1\n",
             "etcd_bookmark_counts{group=\"g\",resource=\"things\"} 1\n",

@@ -32,6 +32,8 @@ const STATUS: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(250);
 /// How often the compacted revision is asked for: other servers compact, too.
 const ASK_FLOORS_EVERY: Duration = Duration::from_mins(1);
+/// A server that does nothing looks at the marker once for so many probes of a member.
+const LOOK_EVERY: u32 = 5;
 /// What a request needs besides a value.
 const FRAMES: usize = 2 << 10;
 
@@ -166,8 +168,16 @@ fn start_tasks(parts: &Shared, pem: Pem) {
                 parts.floors.ask(&parts.members, &parts.keys).await;
             }
         };
+        let looks = async {
+            loop {
+                sleep(parts.options.probe_period * LOOK_EVERY).await;
+                // What it says about the marker is noted; that etcd does not answer is for probes to tell.
+                drop(super::revision::current(parts).await);
+            }
+        };
         let work = Box::pin(async {
             tokio::select! {
+                () = looks => {}
                 () = compactor::run(parts, parts.options.compaction_interval) => {}
                 () = probe::follow_files(&parts.members, &parts.options, pem) => {}
                 () = floors => {}
@@ -263,6 +273,20 @@ async fn check_prefix(members: &Members, keys: &Keyspace, purpose: Purpose) -> R
         };
     }
     let at = revision_of(&answer);
+    for outer in keys.outer() {
+        let call = |mut connection: Connection| async move { connection.kv.get(outer, None).await };
+        let answer = read(members.read(REQUEST, call).await)?;
+        if answer
+            .kvs()
+            .iter()
+            .any(|found| Marker::is_of_product(found.value()))
+        {
+            return Err(EtcdOpenError::Nested {
+                prefix: keys.prefix().to_owned(),
+                outer: outer.to_owned(),
+            });
+        }
+    }
     let range = &keys.range(&KeyRange::all(), "");
     let call = |mut connection: Connection| async move {
         let (start, end) = range

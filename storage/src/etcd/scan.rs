@@ -12,12 +12,10 @@ use crate::{At, Damaged, Key, KeyRange, Page, Revision, Scan, StoreError, Unread
 
 /// How many keys the first request asks for. Later ones ask for as many as probably have [`PAGE_BYTES`].
 pub(super) const FIRST_KEYS: usize = 64;
-/// The most keys of a request.
-const MOST_KEYS: usize = 2_000;
+/// The most keys of a request: more are not faster, see decision 0018, and the objects after small ones may be large.
+const MOST_KEYS: usize = 500;
 /// About how many bytes a request should return.
 const PAGE_BYTES: usize = 4 << 20;
-/// How many times more keys than the one before a request asks for at most.
-const GROWTH: usize = 4;
 /// How often a scan of the newest state starts over when its revision is compacted meanwhile.
 const ATTEMPTS: usize = 3;
 
@@ -47,10 +45,10 @@ pub(super) async fn scan(parts: &Shared, range: &KeyRange, at: At, page: &Page) 
     }
 }
 
-/// How many keys the next request asks for, after one that asked for `asked` and returned so many bytes.
-pub(super) fn keys_of_next(bytes: usize, keys: usize, asked: usize) -> usize {
+/// How many keys the next request asks for, after one that returned so many bytes of so many keys.
+pub(super) fn keys_of_next(bytes: usize, keys: usize) -> usize {
     let average = (bytes / keys.max(1)).max(1);
-    (PAGE_BYTES / average).clamp(1, MOST_KEYS.min(asked.saturating_mul(GROWTH)))
+    (PAGE_BYTES / average).clamp(1, MOST_KEYS)
 }
 
 /// The scan of an empty range.
@@ -191,7 +189,7 @@ impl<'a> Reading<'a> {
             }
             self.scan.entries.push((key, entry));
         }
-        self.keys = keys_of_next(bytes, answer.kvs().len(), self.keys);
+        self.keys = keys_of_next(bytes, answer.kvs().len());
         Ok(false)
     }
 
@@ -228,5 +226,19 @@ impl<'a> Reading<'a> {
             },
             failure => failure.of_read(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_bounded_by_keys_and_by_bytes() {
+        assert_eq!(keys_of_next(0, 0), MOST_KEYS);
+        assert_eq!(keys_of_next(64 * 300, 64), MOST_KEYS);
+        assert_eq!(keys_of_next(64 * (64 << 10), 64), 64);
+        assert_eq!(keys_of_next(3 << 20, 2), 2);
+        assert_eq!(keys_of_next(2 * PAGE_BYTES, 1), 1);
     }
 }

@@ -325,7 +325,7 @@ async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Res
         };
         let found = scan::scan(parts, &KeyRange::all(), At::Latest, &page).await?;
         let sizes = found.entries.iter().map(|(_, entry)| entry.value.bytes.len());
-        limit = scan::keys_of_next(sizes.sum(), found.entries.len(), limit);
+        limit = scan::keys_of_next(sizes.sum(), found.entries.len());
         for (key, entry) in &found.entries {
             let object = expected.next()?;
             if object.as_ref().map(|(key, value)| (key, value)) != Some((key, &entry.value)) {

@@ -6,6 +6,7 @@ mod clocks;
 mod etcd_process;
 mod faults;
 mod moving;
+mod scans;
 mod sealed;
 mod starts;
 mod tls;

@@ -52,6 +52,28 @@ async fn a_prefix_of_somebody_else_is_refused() {
     assert!(is_untouched(&etcd, 4));
 }
 
+/// The outer store would take the keys of the inner one for damaged keys of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_inside_of_that_of_another_store_is_refused() {
+    let etcd = EtcdProcess::start().await;
+    let other = |prefix: &str| EtcdOptions {
+        prefix: prefix.to_owned(),
+        ..etcd.options()
+    };
+    commit(&etcd.store().await, Transaction::create(thing("one"), value("x"))).await;
+    for prefix in ["/registry/drydock/b", "/registry/drydock/b/c"] {
+        let error = refused(other(prefix)).await;
+        assert!(
+            matches!(&error, EtcdOpenError::Nested { outer, .. } if outer == "/registry/drydock"),
+            "{error}"
+        );
+    }
+    let error = refused(other("/registry")).await;
+    assert!(matches!(error, EtcdOpenError::Foreign { .. }), "{error}");
+    EtcdStore::open(other("/registry/drydock2")).await.unwrap();
+    assert!(is_untouched(&etcd, 2));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_clusters_behind_one_list_are_refused() {
     let (one, two) = (EtcdProcess::start().await, EtcdProcess::start().await);
@@ -166,6 +188,15 @@ async fn reads_notice_a_prefix_that_was_wiped_or_taken_over() {
             "{:?}",
             reader.health()
         );
+        // The other one does nothing, and looks from time to time.
+        let notices = async {
+            while !matches!(writer.health(), Health::Failed(_)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), notices)
+            .await
+            .unwrap();
     }
 }
 

@@ -576,7 +576,7 @@ pub(super) fn flag(name: &str, value: impl std::fmt::Display) -> String {
 }
 
 /// A client for the owner of a kubeconfig.
-pub(super) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     // Somebody else may have installed it before: all of this workspace installs the same one.
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()

@@ -29,6 +29,7 @@ pub use self::balancer::balance;
 pub use self::binaries::{
     Binaries, DEFAULT_KUBERNETES_VERSION, descheduler, kubectl, own as own_binaries, prometheus,
 };
+pub(crate) use self::control_plane::client as client_of;
 pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part, Road, SERVER_NAME};

@@ -8,10 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use tokio::time::{Instant, sleep};
 
-use super::shared::{Phase, Shared};
+use super::shared::Shared;
 use super::{PATIENCE, Settings};
 use crate::clients::{Protocol, eventually};
 use crate::cluster::EtcdMembers;
+use crate::ledger::run::Phase;
 
 /// How long a killed process stays away, and a link down.
 const AWAY: Duration = Duration::from_secs(2);
@@ -249,7 +250,7 @@ impl Injection {
             sleep(Duration::from_millis(20)).await;
         }
         let lag = writes() - before;
-        let through = self.shared.ledger().acknowledged_to().to_string();
+        let through = self.shared.run.ledger().acknowledged_to().to_string();
         let compacted = self.members.etcdctl(&["compact", &through], &[]).await;
         server.resume()?;
         self.shared.is_hurried.store(false, Ordering::Relaxed);
@@ -290,7 +291,7 @@ impl Injection {
             .await?;
         let etcdctl = async |arguments: &[&str]| self.members.etcdctl(arguments, &[]).await;
         etcdctl(&["del", "--prefix", FILLING_PREFIX]).await?;
-        let through = self.shared.ledger().acknowledged_to().to_string();
+        let through = self.shared.run.ledger().acknowledged_to().to_string();
         etcdctl(&["compact", "--physical", &through]).await?;
         etcdctl(&["defrag"]).await?;
         etcdctl(&["alarm", "disarm"]).await?;
@@ -300,7 +301,7 @@ impl Injection {
     /// Waits until a counter is above a value.
     async fn exceeds(&self, counter: &AtomicU64, before: u64, what: &str) -> Result<()> {
         eventually(what, PATIENCE, async || {
-            let is_more = counter.load(Ordering::Relaxed) > before || self.shared.phase() == Phase::Over;
+            let is_more = counter.load(Ordering::Relaxed) > before || self.shared.run.phase() == Phase::Over;
             Ok(is_more.then_some(()))
         })
         .await
@@ -320,10 +321,10 @@ impl Injection {
         let written = shared.counters.writes.load(Ordering::Relaxed);
         self.exceeds(&shared.counters.writes, written, "a write after a fault")
             .await?;
-        let target = shared.ledger().acknowledged_to();
+        let target = shared.run.ledger().acknowledged_to();
         let is_behind = |watched: &AtomicU64| watched.load(Ordering::SeqCst) < target;
         eventually("every watch to be up to date", PATIENCE, async || {
-            let all = !shared.watched.iter().any(is_behind) || shared.phase() == Phase::Over;
+            let all = !shared.watched.iter().any(is_behind) || shared.run.phase() == Phase::Over;
             Ok(all.then_some(()))
         })
         .await

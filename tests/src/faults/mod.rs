@@ -32,10 +32,11 @@ use tokio::task::JoinSet;
 
 use self::client::Client;
 use self::injection::{Injection, deck};
-use self::shared::{Phase, Shared};
+use self::shared::Shared;
 use self::watchers::Watcher;
 use crate::clients::{Protocol, eventually};
 use crate::cluster::EtcdMembers;
+use crate::ledger::run::Phase;
 use crate::ledger::wire::Place;
 use crate::ledger::{Group, Ledger, Selection};
 use crate::standalone::Standalone;
@@ -131,7 +132,7 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
         let line = format!("round {}: {line}", number / FAULTS_OF_A_ROUND + 1);
         say(&line);
         lines.push(line);
-        if shared.phase() == Phase::Over {
+        if shared.run.phase() == Phase::Over {
             break;
         }
     }
@@ -140,7 +141,7 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
     Ok(Summary {
         counts: shared.counts(),
         lines,
-        violations: shared.violations(),
+        violations: shared.run.faults(),
     })
 }
 
@@ -189,7 +190,7 @@ struct Load {
 impl Load {
     fn start(shared: &Arc<Shared>, seed: u64) -> Self {
         let (mut writers, mut watchers) = (JoinSet::new(), JoinSet::new());
-        let classes: Vec<_> = shared.ledger().classes().collect();
+        let classes: Vec<_> = shared.run.ledger().classes().collect();
         let observer = tokio::spawn(watchers::observe(Arc::clone(shared)));
         for lane in 0..LANES {
             let random = Rng::with_seed(seed.wrapping_add(u64::from(lane)));
@@ -210,19 +211,19 @@ impl Load {
 
     /// Lets everything that was written arrive everywhere.
     async fn end(mut self, shared: &Arc<Shared>) -> Result<()> {
-        shared.enter(Phase::Drain);
+        shared.run.enter(Phase::Drain);
         while let Some(ended) = self.writers.join_next().await {
             ended.context("a writer or reader ended early")?;
         }
         let settled = async || {
-            let is_settled = shared.ledger().unsettled() == 0 || shared.phase() == Phase::Over;
+            let is_settled = shared.run.ledger().unsettled() == 0 || shared.run.phase() == Phase::Over;
             Ok(is_settled.then_some(()))
         };
         // The ledger says what is missing.
         eventually("the last events", PATIENCE, settled).await.ok();
         self.observer.abort();
         self.observer.await.ok();
-        if let Err(violation) = shared.close() {
+        if let Err(violation) = shared.run.close() {
             shared.violation("the watch of everything", &violation.into());
         }
         while let Some(ended) = self.watchers.join_next().await {
@@ -230,7 +231,7 @@ impl Load {
         }
         for home in 0..SERVERS {
             let mut client = Client::new(Arc::clone(shared), home);
-            let classes: Vec<_> = shared.ledger().classes().collect();
+            let classes: Vec<_> = shared.run.ledger().classes().collect();
             for (class, selection) in classes {
                 if let Err(violation) = readers::list(shared, &mut client, class, selection).await {
                     shared.violation(&format!("the last list of {selection:?}"), &violation);

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use super::PATIENCE;
 use super::client::{Answer, Client};
-use super::shared::{Phase, Shared, count};
+use super::shared::{Shared, count};
 use super::writers::unexpected;
+use crate::ledger::run::Phase;
 use crate::ledger::wire::page;
 use crate::ledger::{ClassId, Digest, Rule, Selection, Violation};
 use crate::load::Call;
@@ -23,13 +24,13 @@ pub(super) async fn run(shared: Arc<Shared>, home: usize, classes: Vec<(ClassId,
     let mut client = Client::new(Arc::clone(&shared), home);
     for (class, selection) in classes.into_iter().cycle() {
         sleep(PAUSE).await;
-        if shared.phase() > Phase::Load {
+        if shared.run.phase() > Phase::Load {
             return;
         }
         client.return_home();
         let stop = async || {
             // The sender is never dropped before.
-            drop(shared.phases().wait_for(|phase| *phase > Phase::Load).await);
+            drop(shared.run.phases().wait_for(|phase| *phase > Phase::Load).await);
         };
         tokio::select! {
             listed = list(&shared, &mut client, class, selection) => {
@@ -71,7 +72,7 @@ pub(super) async fn list(
     }
     shared.note_revision(revision);
     shared.known_to(revision).await?;
-    shared.ledger().check_list(class, revision, items)?;
+    shared.run.ledger().check_list(class, revision, items)?;
     count(&shared.counters.lists);
     Ok(())
 }

@@ -11,8 +11,9 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, interval, timeout};
 
 use super::client::Client;
-use super::shared::{Phase, Shared, count};
+use super::shared::{Shared, count};
 use super::{PATIENCE, SERVERS};
+use crate::ledger::run::Phase;
 use crate::ledger::wire::frame;
 use crate::ledger::{Checker, ClassId, Frame, Selection};
 use crate::lines::Lines;
@@ -62,7 +63,7 @@ pub(super) async fn observe(shared: Arc<Shared>) {
         let mut client = Client::new(Arc::clone(&shared), 0);
         let mut expired = 0;
         loop {
-            let from = format!("&resourceVersion={}", shared.ledger().known_to());
+            let from = format!("&resourceVersion={}", shared.run.ledger().known_to());
             let mut lines = match open(&shared, &mut client, Selection::default(), &from).await? {
                 Opened::Lines(lines) => lines,
                 Opened::Refused => continue,
@@ -78,7 +79,7 @@ pub(super) async fn observe(shared: Arc<Shared>) {
             while let Ok(Some(line)) = lines.next().await {
                 match frame(&line)?.0 {
                     Frame::Error { .. } => break,
-                    frame => shared.observe(frame)?,
+                    frame => shared.run.observe(frame)?,
                 }
                 expired = 0;
             }
@@ -89,7 +90,7 @@ pub(super) async fn observe(shared: Arc<Shared>) {
     if let Err(violation) = observed {
         shared.violation("the watch of everything", &violation);
         // No other watch can be checked without it.
-        shared.enter(Phase::Over);
+        shared.run.enter(Phase::Over);
     }
 }
 
@@ -139,7 +140,7 @@ impl Watcher {
     /// Watches until everything was delivered.
     pub(super) async fn run(mut self) {
         let mut start = Start::InitialEvents;
-        while self.shared.phase() < Phase::Over {
+        while self.shared.run.phase() < Phase::Over {
             start = match self.watch(start).await {
                 Ok(End::Continue(start)) => start,
                 Ok(End::Done) => return,
@@ -169,13 +170,13 @@ impl Watcher {
             match open(&shared, &mut self.client, self.selection, &from).await? {
                 Opened::Lines(lines) => break lines,
                 Opened::Expired => return Ok(self.expired()),
-                Opened::Refused if shared.phase() == Phase::Over => return Ok(End::Done),
+                Opened::Refused if shared.run.phase() == Phase::Over => return Ok(End::Done),
                 Opened::Refused if began.elapsed() > PATIENCE => bail!("no server accepts a watch"),
                 Opened::Refused => {}
             }
         };
         let mut ticks = interval(SAY_EVERY);
-        let mut known = shared.known();
+        let mut known = shared.run.known();
         let mut is_closed = false;
         loop {
             // Nothing is awaited in the branches: they hold what is not sent between threads.
@@ -212,13 +213,13 @@ impl Watcher {
                     checker.take(frame)?;
                 }
             }
-            checker.settle(&shared.ledger())?;
+            checker.settle(&shared.run.ledger())?;
         }
     }
 
     /// Says how far the watch is; returns whether it has everything and the ledger is closed.
     fn say(&self, checker: &mut Checker) -> Result<bool> {
-        let ledger = self.shared.ledger();
+        let ledger = self.shared.run.ledger();
         checker.settle(&ledger)?;
         let known = ledger.known_to();
         let has_all = checker.has_all_to(known, &ledger)?;
@@ -226,7 +227,7 @@ impl Watcher {
         if has_all && let Some(watched) = self.shared.watched.get(self.number) {
             watched.store(known, Ordering::SeqCst);
         }
-        Ok((has_all && known == u64::MAX) || self.shared.phase() == Phase::Over)
+        Ok((has_all && known == u64::MAX) || self.shared.run.phase() == Phase::Over)
     }
 
     fn expired(&self) -> End {
@@ -254,7 +255,7 @@ impl Watcher {
             .known_to(seen)
             .await
             .context("an event that nobody else saw")?;
-        checker.settle(&self.shared.ledger())?;
+        checker.settle(&self.shared.run.ledger())?;
         Ok(End::Continue(Start::After(seen)))
     }
 }

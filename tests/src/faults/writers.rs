@@ -10,8 +10,9 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Answer, Client};
-use super::shared::{Phase, Shared, count};
+use super::shared::{Shared, count};
 use super::{GROUPS, LANES, OBJECTS, PATIENCE, SERVERS};
+use crate::ledger::run::Phase;
 use crate::ledger::wire::{stored, written};
 use crate::ledger::{Event, Kind, Rule, Version, Violation};
 use crate::load::{Call, Response};
@@ -65,7 +66,7 @@ pub(super) async fn run(shared: Arc<Shared>, number: u32, random: Rng) {
     };
     loop {
         for own in &mut objects {
-            if lane.shared.phase() > Phase::Load {
+            if lane.shared.run.phase() > Phase::Load {
                 return;
             }
             if !lane.shared.is_hurried.load(Ordering::Relaxed) {
@@ -144,7 +145,7 @@ impl Lane {
             },
         };
         let call = self.call(own, kind, next);
-        let beyond = self.shared.ledger().acknowledged_to();
+        let beyond = self.shared.run.ledger().acknowledged_to();
         let (began, mut in_doubt) = (Instant::now(), false);
         loop {
             ensure!(began.elapsed() < PATIENCE, "no server answers a write");
@@ -184,11 +185,11 @@ impl Lane {
     fn call(&self, own: &Own, kind: Kind, next: Version) -> Call {
         let place = &self.shared.place;
         match kind {
-            Kind::Added => place.create(own.object, next, self.shared.now()),
+            Kind::Added => place.create(own.object, next, self.shared.run.now()),
             Kind::Modified => {
                 let is_hurried = self.shared.is_hurried.load(Ordering::Relaxed);
                 let bytes = if is_hurried { LARGE_BYTES } else { SMALL_BYTES };
-                place.change_at(own.object, next, self.shared.now(), own.revision, bytes)
+                place.change_at(own.object, next, self.shared.run.now(), own.revision, bytes)
             }
             Kind::Deleted => place.remove_at(own.object, own.revision),
         }
@@ -221,7 +222,7 @@ impl Lane {
             own.is_there = false;
             own.doubted_during = None;
             count(&shared.counters.removals);
-            shared.ledger().acknowledge_removal(own.object, beyond)?;
+            shared.run.ledger().acknowledge_removal(own.object, beyond)?;
             return Ok(true);
         }
         if revision <= own.revision {
@@ -229,7 +230,7 @@ impl Lane {
         }
         (own.version, own.revision, own.is_there) = (next, revision, true);
         shared.note_revision(revision);
-        shared.ledger().acknowledge(Event {
+        shared.run.ledger().acknowledge(Event {
             revision,
             kind,
             key: own.object,

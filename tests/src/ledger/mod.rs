@@ -13,12 +13,13 @@
 //! changes and removals as objects begin and cease to match. Memory is bounded: the ledger drops events older than it
 //! is asked to keep, and a checker holds only frames that the ledger cannot judge yet.
 //!
-//! Start at [`Ledger`], then [`Checker`]; [`wire`] is the JSON form of objects and events.
+//! Start at [`Ledger`], then [`Checker`]; `run` is what the tasks of a run share, [`wire`] is the JSON form of objects and events.
 
 mod checker;
 mod event;
 #[expect(clippy::module_inception, reason = "the type that the module is named after")]
 mod ledger;
+pub(crate) mod run;
 pub mod wire;
 
 pub use drydock_storage::conformance::watch_checker::{Digest, Kind, Rule, Violation};

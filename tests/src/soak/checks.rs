@@ -10,8 +10,9 @@ use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-use super::shared::{Phase, Shared};
+use super::shared::Shared;
 use super::watchers::open;
+use crate::ledger::run::Phase;
 use crate::ledger::wire::{frame, page};
 use crate::ledger::{Checker, ClassId, Digest, Frame, Rule, Selection, Violation};
 use crate::load::{Call, Sender};
@@ -50,7 +51,7 @@ pub(super) async fn list(
     }
     let revision = revision.context("a list has a page")?;
     shared.known_to(revision).await?;
-    shared.ledger().check_list(class, revision, items)?;
+    shared.run.ledger().check_list(class, revision, items)?;
     shared.counters.lists.fetch_add(1, Ordering::Relaxed);
     shared.counters.listed.fetch_add(items.objects, Ordering::Relaxed);
     Ok(revision)
@@ -71,7 +72,7 @@ pub(super) async fn lists(shared: Arc<Shared>, mut sender: Sender, classes: Vec<
             class
         };
         if let Err(fault) = list(&shared, &mut sender, *class, "").await {
-            shared.fault(&format!("a list of {:?}", class.1), &fault);
+            shared.run.fault(&format!("a list of {:?}", class.1), &fault);
         }
     }
 }
@@ -87,7 +88,7 @@ pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<C
         if let Some(revision) = shared.revision_before(window * 4 / 5)
             && let Err(fault) = replay(&shared, &mut sender, *class, revision).await
         {
-            shared.fault(
+            shared.run.fault(
                 &format!("{:?} from {revision}, within the window", class.1),
                 &fault,
             );
@@ -95,7 +96,7 @@ pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<C
         if let Some(revision) = shared.revision_before(2 * window + COMPACTION)
             && let Err(fault) = expired(&shared, &mut sender, class.1, revision).await
         {
-            shared.fault(
+            shared.run.fault(
                 &format!("{:?} from {revision}, before the window", class.1),
                 &fault,
             );
@@ -105,7 +106,7 @@ pub(super) async fn past(shared: Arc<Shared>, mut sender: Sender, classes: Vec<C
 
 /// Watches and lists at a revision of the past.
 async fn replay(shared: &Shared, sender: &mut Sender, class: Class, revision: u64) -> Result<()> {
-    let known = shared.ledger().known_to();
+    let known = shared.run.ledger().known_to();
     let parameters = format!("&allowWatchBookmarks=true&resourceVersion={revision}");
     let mut checker = Checker::after(class.0, revision, true);
     let Some(mut lines) = open(shared, sender, class.1, &parameters).await? else {
@@ -114,8 +115,8 @@ async fn replay(shared: &Shared, sender: &mut Sender, class: Class, revision: u6
     };
     let replayed = async {
         loop {
-            checker.settle(&shared.ledger())?;
-            if checker.has_all_to(known, &shared.ledger())? {
+            checker.settle(&shared.run.ledger())?;
+            if checker.has_all_to(known, &shared.run.ledger())? {
                 return Ok::<_, anyhow::Error>(());
             }
             let line = lines.next().await?.context("the watch ended")?;
@@ -164,8 +165,10 @@ pub(super) async fn backups(shared: Arc<Shared>, mut sender: Sender) {
             Ok(response) if response.status == StatusCode::CREATED => {
                 shared.counters.backups.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(response) => shared.fault("a backup", &anyhow::anyhow!("acknowledged {}", response.status)),
-            Err(fault) => shared.fault("a backup", &fault),
+            Ok(response) => shared
+                .run
+                .fault("a backup", &anyhow::anyhow!("acknowledged {}", response.status)),
+            Err(fault) => shared.run.fault("a backup", &fault),
         }
     }
 }
@@ -182,7 +185,7 @@ impl Beats {
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             interval,
-            phases: shared.phases(),
+            phases: shared.run.phases(),
         }
     }
 

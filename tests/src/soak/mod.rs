@@ -32,10 +32,11 @@ use tokio::time::{Instant, interval, timeout};
 
 use self::memory::{Memory, Trend};
 pub use self::settings::Settings;
-use self::shared::{Counters, Phase, Shared};
+use self::shared::{Counters, Shared};
 use self::watchers::{Watcher, selection};
 use self::writers::Writers;
 use crate::clients::{Protocol, RawClient};
+use crate::ledger::run::Phase;
 use crate::ledger::wire::Place;
 use crate::ledger::{ClassId, Ledger, Selection};
 use crate::load::{Call, Pool, resident_bytes};
@@ -153,7 +154,7 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     let writing = tokio::spawn(writers.run(Arc::clone(&shared)));
     let memory = supervise(&shared, process, &watchers.reconnects, &say).await;
 
-    shared.enter(Phase::Drain);
+    shared.run.enter(Phase::Drain);
     writing.await.context("the writers ended early")??;
     drain(&shared, observing).await;
     watchers.end().await?;
@@ -162,13 +163,13 @@ pub async fn run(server: &Standalone, settings: &Settings, say: impl Fn(&str)) -
     }
     let trend = memory.trend();
     if let Err(fault) = trend.check(settings.growth_per_hour) {
-        shared.fault("the server", &fault);
+        shared.run.fault("the server", &fault);
     }
     Ok(Summary {
         counts: all(&shared.counters, started.elapsed()),
         memory: trend,
-        faults: shared.faults(),
-        fault_count: shared.fault_count(),
+        faults: shared.run.faults(),
+        fault_count: shared.run.fault_count(),
     })
 }
 
@@ -243,7 +244,7 @@ impl Watching {
 /// Waits until every write is acknowledged and observed, then closes the ledger.
 async fn drain(shared: &Shared, observing: JoinHandle<()>) {
     let settled = async {
-        while shared.ledger().unsettled() > 0 && shared.phase() < Phase::Over {
+        while shared.run.ledger().unsettled() > 0 && shared.run.phase() < Phase::Over {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -251,8 +252,8 @@ async fn drain(shared: &Shared, observing: JoinHandle<()>) {
     observing.abort();
     // The error of an aborted task is expected.
     observing.await.ok();
-    if let Err(fault) = shared.close() {
-        shared.fault("the watch of everything", &fault.into());
+    if let Err(fault) = shared.run.close() {
+        shared.run.fault("the watch of everything", &fault.into());
     }
 }
 
@@ -293,7 +294,7 @@ async fn supervise(shared: &Shared, process: u32, reconnects: &[Arc<Notify>], sa
     shared.take_times();
     let (started, mut reported) = (Instant::now(), Instant::now());
     let mut beats = interval(Duration::from_secs(1));
-    let mut phases = shared.phases();
+    let mut phases = shared.run.phases();
     let mut next = reconnects.iter().cycle();
     let mut due = 0;
     loop {
@@ -312,8 +313,8 @@ async fn supervise(shared: &Shared, process: u32, reconnects: &[Arc<Notify>], sa
         let resident = match resident_bytes(process) {
             Ok(resident) => resident,
             Err(gone) => {
-                shared.fault("the server", &gone);
-                shared.enter(Phase::Over);
+                shared.run.fault("the server", &gone);
+                shared.run.enter(Phase::Over);
                 return memory;
             }
         };
@@ -377,7 +378,7 @@ fn line(shared: &Shared, counts: &Counts, at: Duration, over: Duration, resident
         counts.resumed,
         counts.lists,
         resident >> 20,
-        shared.fault_count()
+        shared.run.fault_count()
     )
 }
 

@@ -13,7 +13,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use super::checks::list;
 use super::scatter;
 use super::settings::Settings;
-use super::shared::{Phase, Shared};
+use super::shared::Shared;
+use crate::ledger::run::Phase;
 use crate::ledger::wire::frame;
 use crate::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Rule, Selection, Violation};
 use crate::lines::Lines;
@@ -85,7 +86,7 @@ pub(super) async fn open(
 pub(super) async fn observe(shared: Arc<Shared>, mut sender: Sender) {
     let observed = async {
         loop {
-            let from = shared.ledger().known_to();
+            let from = shared.run.ledger().known_to();
             let parameters = format!("&allowWatchBookmarks=true&timeoutSeconds=1800&resourceVersion={from}");
             let lines = open(&shared, &mut sender, Selection::default(), &parameters).await?;
             let Some(mut lines) = lines else {
@@ -93,15 +94,15 @@ pub(super) async fn observe(shared: Arc<Shared>, mut sender: Sender) {
                 continue;
             };
             while let Some(line) = lines.next().await? {
-                shared.observe(frame(&line)?.0)?;
+                shared.run.observe(frame(&line)?.0)?;
             }
         }
     };
     let observed: Result<()> = observed.await;
     if let Err(fault) = observed {
-        shared.fault("the watch of everything", &fault);
+        shared.run.fault("the watch of everything", &fault);
         // No other watch can be checked without it.
-        shared.enter(Phase::Over);
+        shared.run.enter(Phase::Over);
     }
 }
 
@@ -154,7 +155,7 @@ impl Watcher {
         let mut turn = self.number as u64;
         let mut start = Start::new(turn);
         loop {
-            if self.shared.phase() == Phase::Over {
+            if self.shared.run.phase() == Phase::Over {
                 return;
             }
             turn = turn.wrapping_add(1);
@@ -172,8 +173,8 @@ impl Watcher {
                 Ok(End::Done) => return,
                 Err(fault) => {
                     let whose = format!("watch {} of {:?} from {start:?}", self.number, self.selection);
-                    self.shared.fault(&whose, &fault);
-                    if self.shared.phase() > Phase::Load {
+                    self.shared.run.fault(&whose, &fault);
+                    if self.shared.run.phase() > Phase::Load {
                         return;
                     }
                     Start::InitialEvents
@@ -213,15 +214,15 @@ impl Watcher {
             }
         };
         shared.counters.watches.fetch_add(1, Ordering::Relaxed);
-        self.live_since = shared.now();
+        self.live_since = shared.run.now();
         if checker.seen_to().is_some() {
             permit = None;
         }
         let mut overdue_checks = interval(OVERDUE_CHECK);
         overdue_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut phases = shared.phases();
+        let mut phases = shared.run.phases();
         let (mut pauses, mut burst) = (PAUSES, 0);
-        while shared.phase() == Phase::Load {
+        while shared.run.phase() == Phase::Load {
             let line = tokio::select! {
                 line = lines.next() => line?,
                 () = self.reconnect.notified() => return self.leave(checker).await,
@@ -245,19 +246,19 @@ impl Watcher {
                 burst += line.len();
                 self.take(&mut checker, &line)?;
             }
-            checker.settle(&shared.ledger())?;
+            checker.settle(&shared.run.ledger())?;
             if checker.seen_to().is_none() {
                 continue;
             }
             if permit.take().is_some() {
-                self.live_since = shared.now();
+                self.live_since = shared.run.now();
             }
             if self.is_slow {
                 self.pace(&mut pauses, &mut burst, &checker).await?;
             }
         }
         drop(permit);
-        if shared.phase() == Phase::Over {
+        if shared.run.phase() == Phase::Over {
             return Ok(End::Done);
         }
         self.drain(checker, lines).await
@@ -268,7 +269,7 @@ impl Watcher {
         if *pauses > 0 && *burst >= BURST_BYTES {
             (*pauses, *burst) = (*pauses - 1, 0);
             sleep(self.shared.settings.pause).await;
-        } else if *pauses == 0 && checker.due(&self.shared.ledger())?.is_none() {
+        } else if *pauses == 0 && checker.due(&self.shared.run.ledger())?.is_none() {
             (*pauses, *burst) = (PAUSES, 0);
         }
         Ok(())
@@ -302,13 +303,13 @@ impl Watcher {
             return Ok(End::Restart);
         };
         self.shared.known_to(seen).await?;
-        checker.settle(&self.shared.ledger())?;
+        checker.settle(&self.shared.run.ledger())?;
         Ok(End::Resume(seen))
     }
 
     /// Checks that no event is overdue.
     fn check_overdue(&self, checker: &mut Checker) -> Result<(), Violation> {
-        let ledger = self.shared.ledger();
+        let ledger = self.shared.run.ledger();
         checker.settle(&ledger)?;
         let due = checker.due(&ledger)?;
         drop(ledger);
@@ -329,11 +330,11 @@ impl Watcher {
     async fn drain(&self, mut checker: Checker, mut lines: Lines) -> Result<End> {
         let shared = &self.shared;
         let rest = async {
-            let mut known = shared.known();
+            let mut known = shared.run.known();
             loop {
                 let is_closed = *known.borrow_and_update() == u64::MAX;
-                checker.settle(&shared.ledger())?;
-                if is_closed && checker.has_all_to(u64::MAX, &shared.ledger())? {
+                checker.settle(&shared.run.ledger())?;
+                if is_closed && checker.has_all_to(u64::MAX, &shared.run.ledger())? {
                     return Ok::<_, anyhow::Error>(true);
                 }
                 let line = tokio::select! {
@@ -353,7 +354,7 @@ impl Watcher {
         {
             return self.leave(checker).await;
         }
-        checker.finish(u64::MAX, &shared.ledger())?;
+        checker.finish(u64::MAX, &shared.run.ledger())?;
         Ok(End::Done)
     }
 }

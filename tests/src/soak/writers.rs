@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::scatter;
-use super::shared::{Phase, Shared};
+use super::shared::Shared;
+use crate::ledger::run::Phase;
 use crate::ledger::wire::written;
 use crate::ledger::{Event, Kind, Version};
 use crate::load::{Pool, Sender};
@@ -64,7 +65,7 @@ impl Writers {
             filling.spawn(async move {
                 let Lane { sender, objects } = &mut lane;
                 for own in objects {
-                    if shared.phase() > Phase::Load {
+                    if shared.run.phase() > Phase::Load {
                         break;
                     }
                     create(&shared, sender, own).await?;
@@ -100,7 +101,7 @@ async fn write(shared: Arc<Shared>, mut lane: Lane, first: Instant, beat: Durati
     let mut beats = interval_at(first, beat);
     // Late ticks are made up for, so that the rate holds over the whole time.
     beats.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut phases = shared.phases();
+    let mut phases = shared.run.phases();
     let Lane { sender, objects } = &mut lane;
     loop {
         for own in &mut *objects {
@@ -109,7 +110,7 @@ async fn write(shared: Arc<Shared>, mut lane: Lane, first: Instant, beat: Durati
                 _ = phases.wait_for(|phase| *phase > Phase::Load) => return,
             }
             if let Err(fault) = next(&shared, sender, own).await {
-                shared.fault("a writer", &fault);
+                shared.run.fault("a writer", &fault);
                 // The outcome is unknown, so the ledger could not judge later writes of the object.
                 return;
             }
@@ -134,7 +135,7 @@ async fn next(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()>
         own.version.group
     };
     own.version = Version { serial, group };
-    let call = shared.place.change(own.object, own.version, shared.now());
+    let call = shared.place.change(own.object, own.version, shared.run.now());
     let asked = Instant::now();
     let response = shared.send(sender, &call).await?;
     shared.record_write(asked.elapsed());
@@ -142,7 +143,7 @@ async fn next(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()>
 }
 
 async fn create(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()> {
-    let call = shared.place.create(own.object, own.version, shared.now());
+    let call = shared.place.create(own.object, own.version, shared.run.now());
     let asked = Instant::now();
     let response = shared.send(sender, &call).await?;
     shared.record_write(asked.elapsed());
@@ -151,12 +152,12 @@ async fn create(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<(
 }
 
 async fn remove(shared: &Shared, sender: &mut Sender, own: &mut Own) -> Result<()> {
-    let beyond = shared.ledger().acknowledged_to();
+    let beyond = shared.run.ledger().acknowledged_to();
     let asked = Instant::now();
     shared.send(sender, &shared.place.remove(own.object)).await?;
     shared.record_write(asked.elapsed());
     own.is_there = false;
-    Ok(shared.ledger().acknowledge_removal(own.object, beyond)?)
+    Ok(shared.run.ledger().acknowledge_removal(own.object, beyond)?)
 }
 
 fn acknowledge(shared: &Shared, own: &Own, kind: Kind, response: &[u8]) -> Result<()> {
@@ -166,7 +167,7 @@ fn acknowledge(shared: &Shared, own: &Own, kind: Kind, response: &[u8]) -> Resul
         key: own.object,
         value: own.version,
     };
-    Ok(shared.ledger().acknowledge(event)?)
+    Ok(shared.run.ledger().acknowledge(event)?)
 }
 
 fn group(object: u32, serial: u32, groups: u16) -> u16 {

@@ -264,15 +264,17 @@ async fn alerts_fire_for_their_causes_and_the_scrape_jobs_are_valid() -> Result<
         return Ok(());
     }
     let promtool = prometheus().await?.join("promtool");
-    let (rules, jobs, cases) = (
-        deployed("alerts.yaml"),
-        deployed("scrape.yaml"),
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/prometheus/alerts_test.yaml"),
-    );
+    let cases = |name| {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("cluster/prometheus")
+            .join(name)
+    };
     for (arguments, file) in [
-        (["check", "rules", "--lint=all"], rules),
-        (["check", "config", "--syntax-only"], jobs),
-        (["test", "rules", "--diff"], cases),
+        (["check", "rules", "--lint=all"], deployed("alerts.yaml")),
+        (["check", "rules", "--lint=all"], deployed("alerts-etcd.yaml")),
+        (["check", "config", "--syntax-only"], deployed("scrape.yaml")),
+        (["test", "rules", "--diff"], cases("alerts_test.yaml")),
+        (["test", "rules", "--diff"], cases("alerts_etcd_test.yaml")),
     ] {
         let command = Command::new(&promtool).args(arguments).arg(&file).output();
         let output = tokio::time::timeout(Duration::from_mins(1), command).await??;

@@ -78,6 +78,28 @@ async fn a_watch_after_a_future_revision_waits_for_it() {
     assert_eq!(revisions, [4, 5]);
 }
 
+/// As after a restore without raised revisions, or in front of an emptied store: without an end, an informer would show the
+/// objects of another life until the store has counted up to its revision.
+#[tokio::test(start_paused = true)]
+async fn a_watch_after_a_revision_that_the_store_never_had_expires() {
+    let fixture = Fixture::new().await;
+    let start = Instant::now();
+    let mut never = fixture
+        .watch(everything(), WatchStart::After(Revision(900)))
+        .await;
+    let mut soon = fixture.watch(everything(), WatchStart::After(Revision(2))).await;
+    fixture.put(&key("n", "1"), &thing("a", 1)).await;
+    fixture.put(&key("n", "1"), &thing("a", 2)).await;
+    let end = never.next_buffer(&Lines::default()).await.unwrap().unwrap_err();
+    assert_eq!(
+        end.to_string(),
+        "the resource version 900 is not of this storage, which is at 3: list again"
+    );
+    assert_eq!(start.elapsed().as_secs(), 30);
+    assert!(never.next_buffer(&Lines::default()).await.is_none());
+    assert_eq!(drain(&mut soon).await.len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn initial_events_end_with_a_bookmark_even_if_there_are_none() {
     let fixture = Fixture::new().await;

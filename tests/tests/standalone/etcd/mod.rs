@@ -4,6 +4,7 @@ mod conformance;
 mod faults;
 mod replicas;
 mod runbooks;
+mod starts;
 
 use anyhow::Result;
 use drydock_tests::cluster::Etcd;

@@ -189,6 +189,14 @@ async fn metrics_and_refusals_name_etcd() -> Result<()> {
     ] {
         ensure!(metrics.contains(name), "{name} is missing");
     }
+    let alerts = include_str!("../../../../deploy/monitoring/alerts-etcd.yaml");
+    for (before, _) in alerts.match_indices("{job=").map(|(at, _)| alerts.split_at(at)) {
+        let name = before.rsplit(['(', ' ']).next().unwrap_or_default();
+        ensure!(
+            metrics.contains(&format!("\n{name}")),
+            "{name} of the alerts is missing"
+        );
+    }
     let refused = caller.post("/storage/backups", &json!({})).await?;
     let status = refused.expect(400)?;
     ensure!(says(&status, "etcdctl snapshot save"), "{status}");
