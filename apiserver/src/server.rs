@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::cluster_policy::ClusterPolicy;
 use crate::admission::policy::PolicyContext;
-use crate::admission::{self, EnabledPlugins, PluginName};
+use crate::admission::{self, AdmissionSettings, PluginName};
 use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
@@ -202,8 +202,8 @@ pub struct ServerParts<S: Store> {
     pub certificate: CertificateSource,
     /// Everything that is served.
     pub resources: Vec<Arc<Resource>>,
-    /// The admission plugins that run.
-    pub plugins: EnabledPlugins,
+    /// The admission plugins that run, and their configuration.
+    pub plugins: AdmissionSettings,
     /// Called once the listener is bound.
     pub extend: Extend<S>,
 }
@@ -402,7 +402,7 @@ impl Base {
     fn access(
         &mut self,
         host: &Arc<dyn Host>,
-        plugins: &EnabledPlugins,
+        plugins: &AdmissionSettings,
         config: &ServerConfig,
     ) -> Result<Access, RunError> {
         let reviews = Reviews::new(Arc::clone(host), config.review_ttls)
@@ -416,8 +416,12 @@ impl Base {
         let policies = PolicyContext::new(Arc::clone(host), Arc::clone(&authorizer), &mut self.registry);
         let own_node = std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty());
         let admission = admission::Chain::new(Arc::clone(host), Arc::clone(&authorizer), own_node)
-            .checking_namespaces(plugins.has(PluginName::NamespaceLifecycle))
-            .enforcing_owner_references(plugins.has(PluginName::OwnerReferencesPermissionEnforcement))
+            .checking_namespaces(plugins.enabled.has(PluginName::NamespaceLifecycle))
+            .enforcing_owner_references(
+                plugins
+                    .enabled
+                    .has(PluginName::OwnerReferencesPermissionEnforcement),
+            )
             .with_policy(ClusterPolicy::of_host(
                 host,
                 Arc::clone(&self.clock),

@@ -23,7 +23,7 @@ use cel::objects::Key;
 use cel::{Context, Env, Program};
 use serde_json::Value;
 
-use large_stack::on_large_stack;
+use large_stack::Pool;
 
 /// The variables of conditions: the pod and its namespace.
 const VARIABLES: [&str; 2] = ["pod", "namespace"];
@@ -108,6 +108,9 @@ pub struct Expression {
     max_items: usize,
 }
 
+/// The threads of conditions: they share none with policies of the cluster, whose cost others decide.
+static THREADS: Pool = Pool::new("cel", 2);
+
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 impl Expression {
@@ -128,7 +131,7 @@ impl Expression {
             let program = Arc::new(program);
             Ok(Self { program, max_items })
         };
-        on_large_stack(compile).unwrap_or(Err(CompileError::Failed))
+        THREADS.run(compile).unwrap_or(Err(CompileError::Failed))
     }
 
     /// Evaluates the condition. Blocks until it is done, which includes waiting for other evaluations: call it where
@@ -158,7 +161,7 @@ impl Expression {
                 Err(error) => Err(EvaluateError::Execution(one_line(&error.to_string()))),
             }
         };
-        on_large_stack(evaluate).unwrap_or(Err(EvaluateError::Failed))
+        THREADS.run(evaluate).unwrap_or(Err(EvaluateError::Failed))
     }
 }
 

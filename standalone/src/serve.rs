@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use drydock_apiserver::admission::EnabledPlugins;
+use drydock_apiserver::admission::AdmissionSettings;
 use drydock_apiserver::backend;
 use drydock_apiserver::encryption::Encryption;
 use drydock_apiserver::host::trust::{TrustBundle, TrustError};
@@ -114,7 +114,7 @@ pub async fn serve(mut config: StandaloneConfig) -> Result<(), RunError> {
         certificate,
         resources,
         // There is no cluster whose policy could apply.
-        plugins: EnabledPlugins::default(),
+        plugins: AdmissionSettings::default(),
         extend,
     };
     Ok(base.serve(config.server, store, parts).await?)

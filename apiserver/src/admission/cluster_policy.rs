@@ -12,15 +12,15 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::attributes::{Attributes, Phase, forbidden};
-use super::conditions::ConditionCompiler;
-use super::enabled::{EnabledPlugins, PluginName};
+use super::configuration::AdmissionSettings;
+use super::enabled::PluginName;
 use super::matching::operation;
 use super::plugin::{MutatingPlugin, Mutation, Plugin, ValidatingPlugin};
 use super::policy::PolicyContext;
 use super::policy::conditions::PolicyConditions;
 use super::policy::mutating::MutatingPolicies;
 use super::policy::validating::ValidatingPolicies;
-use super::webhook::{self, MutatingWebhooks, ValidatingWebhooks};
+use super::webhook::{self, MutatingWebhooks, ValidatingWebhooks, WebhookContext};
 use crate::error::ApiError;
 use crate::host::Host;
 use crate::http::client::{Client, SystemResolver};
@@ -64,12 +64,17 @@ impl ClusterPolicy {
         host: &Arc<dyn Host>,
         clock: Arc<dyn Clock>,
         metrics: AdmissionMetrics,
-        plugins: &EnabledPlugins,
+        settings: &AdmissionSettings,
         policies: &Arc<PolicyContext>,
     ) -> Self {
+        let plugins = &settings.enabled;
         let follow = |name, kind| plugins.has(name).then(|| host.follow(kind)).flatten();
-        let client = Arc::new(Client::new(SystemResolver));
-        let conditions: Arc<dyn ConditionCompiler> = Arc::new(PolicyConditions::new(Arc::clone(policies)));
+        let webhooks = WebhookContext {
+            client: Arc::new(Client::new(SystemResolver)),
+            metrics: metrics.clone(),
+            conditions: Arc::new(PolicyConditions::new(Arc::clone(policies))),
+            credentials: Arc::clone(&settings.mutating_webhooks),
+        };
         let mut mutating: Vec<Box<dyn MutatingPlugin>> = Vec::new();
         if plugins.has(PluginName::MutatingAdmissionPolicy)
             && let Some(plugin) = MutatingPolicies::new(policies)
@@ -77,12 +82,7 @@ impl ClusterPolicy {
             mutating.push(Box::new(plugin));
         }
         if let Some(followed) = follow(PluginName::MutatingAdmissionWebhook, webhook::MUTATING) {
-            mutating.push(Box::new(MutatingWebhooks::new(
-                followed,
-                Arc::clone(&client),
-                metrics.clone(),
-                Arc::clone(&conditions),
-            )));
+            mutating.push(Box::new(MutatingWebhooks::new(followed, webhooks.clone())));
         }
         let mut validating: Vec<Box<dyn ValidatingPlugin>> = Vec::new();
         if plugins.has(PluginName::ValidatingAdmissionPolicy)
@@ -93,17 +93,18 @@ impl ClusterPolicy {
         if let Some(followed) = follow(PluginName::ValidatingAdmissionWebhook, webhook::VALIDATING) {
             validating.push(Box::new(ValidatingWebhooks::new(
                 followed,
-                client,
-                metrics.clone(),
-                conditions,
+                WebhookContext {
+                    credentials: Arc::clone(&settings.validating_webhooks),
+                    ..webhooks
+                },
             )));
         }
         Self::new(Arc::clone(host), clock, metrics, mutating, validating)
     }
 
     fn plugins(&self) -> impl Iterator<Item = &dyn Plugin> {
-        let mutating = self.mutating.iter().map(|plugin| -> &dyn Plugin { &**plugin });
-        let validating = self.validating.iter().map(|plugin| -> &dyn Plugin { &**plugin });
+        let mutating = self.mutating.iter().map(|plugin| plugin.plugin());
+        let validating = self.validating.iter().map(|plugin| plugin.plugin());
         mutating.chain(validating)
     }
 
@@ -120,7 +121,9 @@ impl ClusterPolicy {
     /// Whether the mutating phase has something to do for such a write.
     #[must_use]
     pub fn mutates(&self, write: &WriteAttributes<'_>) -> bool {
-        self.mutating.iter().any(|plugin| is_concerned(&**plugin, write))
+        self.mutating
+            .iter()
+            .any(|plugin| is_concerned(plugin.plugin(), write))
     }
 
     /// Runs the mutating phase. Returns the changed object.
@@ -141,10 +144,10 @@ impl ClusterPolicy {
         let mut mutation = Mutation::new(attributes);
         loop {
             for plugin in &self.mutating {
-                wait_until_loaded(&**plugin, write).await?;
-                if plugin.concerns(write) {
+                wait_until_loaded(plugin.plugin(), write).await?;
+                if plugin.plugin().concerns(write) {
                     let run = plugin.admit(&mut mutation);
-                    self.timed("admit", &**plugin, write, run).await?;
+                    self.timed("admit", plugin.plugin(), write, run).await?;
                 }
             }
             if !mutation.starts_again() {
@@ -161,7 +164,7 @@ impl ClusterPolicy {
         if !self
             .validating
             .iter()
-            .any(|plugin| is_concerned(&**plugin, write))
+            .any(|plugin| is_concerned(plugin.plugin(), write))
         {
             return Ok(());
         }
@@ -176,10 +179,10 @@ impl ClusterPolicy {
     async fn run_validating(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
         let attributes = Attributes::new(*write, Phase::Validating, &self.host, self.clock.now());
         for plugin in &self.validating {
-            wait_until_loaded(&**plugin, write).await?;
-            if plugin.concerns(write) {
+            wait_until_loaded(plugin.plugin(), write).await?;
+            if plugin.plugin().concerns(write) {
                 let run = plugin.validate(&attributes);
-                self.timed("validate", &**plugin, write, run).await?;
+                self.timed("validate", plugin.plugin(), write, run).await?;
             }
         }
         Ok(())
@@ -220,4 +223,69 @@ async fn wait_until_loaded(plugin: &dyn Plugin, write: &WriteAttributes<'_>) -> 
     timeout(SYNC_WAIT, loaded)
         .await
         .map_err(|_| forbidden(write, "not yet ready to handle request"))
+}
+
+#[cfg(test)]
+mod tests {
+    use drydock_machinery::clock::ManualClock;
+    use futures_util::FutureExt as _;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::fixtures::{FakeHost, noon};
+    use crate::host::{AuthenticationConfig, Followed, FollowedKind};
+    use crate::metrics::Metrics;
+
+    /// A plugin that is configured by one kind.
+    struct Configured(Arc<Followed>);
+
+    impl Plugin for Configured {
+        fn name(&self) -> &'static str {
+            "Configured"
+        }
+
+        fn sources(&self) -> Vec<&Arc<Followed>> {
+            vec![&self.0]
+        }
+
+        fn concerns(&self, _: &WriteAttributes<'_>) -> bool {
+            true
+        }
+    }
+
+    impl ValidatingPlugin for Configured {
+        fn plugin(&self) -> &dyn Plugin {
+            self
+        }
+
+        fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
+            std::future::ready(Ok(())).boxed()
+        }
+    }
+
+    /// Checklist 62: what the readiness check says.
+    #[test]
+    fn what_is_not_loaded_is_named_with_the_reason() {
+        let followed = Arc::new(Followed::new(FollowedKind::of_admission(
+            "things",
+            "Thing",
+            &["v1"],
+        )));
+        let policy = ClusterPolicy::new(
+            FakeHost::new(AuthenticationConfig::default()),
+            Arc::new(ManualClock::new(noon())),
+            Metrics::register(&mut Registry::default(), [])
+                .admission()
+                .clone(),
+            Vec::new(),
+            vec![Box::new(Configured(Arc::clone(&followed)))],
+        );
+        followed.set_problem("no right to list".to_owned());
+        assert_eq!(
+            policy.not_loaded(),
+            ["things.admissionregistration.k8s.io: no right to list"]
+        );
+        followed.replace(Vec::new());
+        assert!(policy.not_loaded().is_empty());
+    }
 }

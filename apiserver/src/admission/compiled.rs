@@ -22,6 +22,14 @@ pub struct Items<T> {
     pub items: Vec<Arc<Item<T>>>,
 }
 
+impl<T> Items<T> {
+    /// Grows with every change.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// Compiles an object.
 type Compile<T> = dyn Fn(&Arc<Value>) -> T + Send + Sync;
 

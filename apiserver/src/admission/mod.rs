@@ -25,6 +25,9 @@ pub mod attributes;
 pub mod cluster_policy;
 pub mod compiled;
 pub mod conditions;
+mod configuration;
+#[cfg(test)]
+mod creation;
 mod enabled;
 pub mod matching;
 mod namespace_lifecycle;
@@ -45,6 +48,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use self::cluster_policy::ClusterPolicy;
+pub use self::configuration::{AdmissionFileError, AdmissionSettings};
 pub use self::enabled::{EnabledPlugins, PluginName};
 use self::rule::{Access, Rule};
 use crate::authorization::{Authorizer, Decision, denial};

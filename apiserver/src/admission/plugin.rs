@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::host::Followed;
 use crate::registry::admission::WriteAttributes;
 
-/// What both kinds of plugin have.
+/// What a plugin of either phase is configured by.
 pub trait Plugin: Send + Sync {
     /// The name, as in `--disable-admission-plugins` and in metrics.
     fn name(&self) -> &'static str;
@@ -24,7 +24,10 @@ pub trait Plugin: Send + Sync {
 }
 
 /// A plugin of the mutating phase.
-pub trait MutatingPlugin: Plugin {
+pub trait MutatingPlugin: Send + Sync {
+    /// Its name and configuration.
+    fn plugin(&self) -> &dyn Plugin;
+
     /// Changes the object through [`Attributes::change`], or rejects the write.
     ///
     /// # Errors
@@ -33,7 +36,10 @@ pub trait MutatingPlugin: Plugin {
 }
 
 /// A plugin of the validating phase.
-pub trait ValidatingPlugin: Plugin {
+pub trait ValidatingPlugin: Send + Sync {
+    /// Its name and configuration.
+    fn plugin(&self) -> &dyn Plugin;
+
     /// Allows or rejects the write.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! the final object. Texts and codes are those of the Go library, since people and programs know them. Start at
 //! [`MutatingWebhooks`] and [`ValidatingWebhooks`]; [`review`] has the question and the rules for answers.
 
+mod credentials;
 mod hook;
 pub mod review;
 
@@ -13,9 +14,11 @@ use bytes::Bytes;
 use drydock_machinery::patch::{self, PatchError};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+pub use self::credentials::{KubeconfigProblem, UserProblem, WebhookCredentials};
 use self::hook::{Hook, HookCompiler};
 use self::review::{Answer, AnswerError, ReviewVersion, denial, question};
 use super::attributes::Attributes;
@@ -31,6 +34,7 @@ use crate::metrics::admission::{AdmissionMetrics, Call, RejectedBy};
 use crate::registry::admission::WriteAttributes;
 use crate::registry::endpoint::Endpoint;
 use crate::request::AuditLevel;
+use crate::telemetry::spans;
 
 /// The configurations of mutating webhooks.
 pub const MUTATING: FollowedKind = FollowedKind::of_admission(
@@ -51,6 +55,7 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// The webhooks of one kind.
 struct Webhooks {
+    name: PluginName,
     step: &'static str,
     configurations: Compiled<Vec<Hook>>,
     client: Arc<Client>,
@@ -79,53 +84,47 @@ impl Failure {
     }
 }
 
+/// What webhooks of both kinds need.
+#[derive(Clone)]
+pub struct WebhookContext {
+    /// Calls them.
+    pub client: Arc<Client>,
+    /// Counts the calls.
+    pub metrics: AdmissionMetrics,
+    /// Compiles their `matchConditions`.
+    pub conditions: Arc<dyn ConditionCompiler>,
+    /// What they are shown.
+    pub credentials: Arc<WebhookCredentials>,
+}
+
 impl MutatingWebhooks {
     /// The webhooks of these configurations.
     #[must_use]
-    pub fn new(
-        followed: Arc<Followed>,
-        client: Arc<Client>,
-        metrics: AdmissionMetrics,
-        conditions: Arc<dyn ConditionCompiler>,
-    ) -> Self {
-        Self(Webhooks::new("admit", followed, client, metrics, conditions))
+    pub fn new(followed: Arc<Followed>, context: WebhookContext) -> Self {
+        let name = PluginName::MutatingAdmissionWebhook;
+        Self(Webhooks::new(name, "admit", followed, context))
     }
 }
 
 impl ValidatingWebhooks {
     /// The webhooks of these configurations.
     #[must_use]
-    pub fn new(
-        followed: Arc<Followed>,
-        client: Arc<Client>,
-        metrics: AdmissionMetrics,
-        conditions: Arc<dyn ConditionCompiler>,
-    ) -> Self {
-        Self(Webhooks::new("validating", followed, client, metrics, conditions))
+    pub fn new(followed: Arc<Followed>, context: WebhookContext) -> Self {
+        let name = PluginName::ValidatingAdmissionWebhook;
+        Self(Webhooks::new(name, "validating", followed, context))
     }
 }
 
 impl Webhooks {
-    fn new(
-        step: &'static str,
-        followed: Arc<Followed>,
-        client: Arc<Client>,
-        metrics: AdmissionMetrics,
-        conditions: Arc<dyn ConditionCompiler>,
-    ) -> Self {
-        let compiler = HookCompiler::new(conditions);
+    fn new(name: PluginName, step: &'static str, followed: Arc<Followed>, context: WebhookContext) -> Self {
+        let compiler = HookCompiler::new(context.conditions, context.credentials);
         Self {
+            name,
             step,
             configurations: Compiled::new(followed, move |object| compiler.compile(object)),
-            client,
-            metrics,
+            client: context.client,
+            metrics: context.metrics,
         }
-    }
-
-    fn concerns(&self, write: &WriteAttributes<'_>) -> bool {
-        let configurations = self.configurations.items();
-        let mut hooks = configurations.items.iter().flat_map(|item| &item.compiled);
-        hooks.any(|hook| hook.matcher.may_match(write))
     }
 
     fn call_of<'a>(&self, hook: &'a Hook, attributes: &Attributes<'_>) -> Call<'a> {
@@ -181,7 +180,13 @@ impl Webhooks {
         })?;
         let uid = uuid::Uuid::new_v4().to_string();
         let body = question(attributes, endpoint, version, &uid).map_err(Failure::Internal)?;
-        let answer = self.exchange(hook, body, version, &uid, is_mutating).await;
+        let name = if is_mutating {
+            "Call mutating webhook"
+        } else {
+            "Call validating webhook"
+        };
+        let exchange = self.exchange(hook, body, version, &uid, is_mutating);
+        let answer = spans::within(name, exchange).await;
         let answer = answer.map_err(|error| Failure::Call(error.to_string()))?;
         for (key, value) in &answer.audit_annotations {
             attributes
@@ -212,16 +217,12 @@ impl Webhooks {
             .map_err(|problem| AnswerError::Call(format!("could not get REST client: {problem}")))?;
         let deadline = Instant::now() + hook.timeout;
         let path = address.path(hook.timeout);
+        let mut headers = HeaderMap::new();
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        spans::propagate(&mut headers);
         let response = self
             .client
-            .post(
-                &address.target,
-                &path,
-                USER_AGENT,
-                body,
-                MAX_ANSWER_BYTES,
-                deadline,
-            )
+            .post(&address.target, &path, &headers, body, MAX_ANSWER_BYTES, deadline)
             .await
             .map_err(|error| AnswerError::Call(format!("Post \"{}\": {error}", address.url(hook.timeout))))?;
         review::read(
@@ -332,21 +333,27 @@ impl Webhooks {
     }
 }
 
-impl Plugin for MutatingWebhooks {
+impl Plugin for Webhooks {
     fn name(&self) -> &'static str {
-        PluginName::MutatingAdmissionWebhook.as_str()
+        self.name.as_str()
     }
 
     fn sources(&self) -> Vec<&Arc<Followed>> {
-        vec![self.0.configurations.followed()]
+        vec![self.configurations.followed()]
     }
 
     fn concerns(&self, write: &WriteAttributes<'_>) -> bool {
-        self.0.concerns(write)
+        let configurations = self.configurations.items();
+        let mut hooks = configurations.items.iter().flat_map(|item| &item.compiled);
+        hooks.any(|hook| hook.matcher.may_match(write))
     }
 }
 
 impl MutatingPlugin for MutatingWebhooks {
+    fn plugin(&self) -> &dyn Plugin {
+        &self.0
+    }
+
     fn admit<'a>(&'a self, mutation: &'a mut Mutation<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let configurations = self.0.configurations.items();
@@ -388,21 +395,11 @@ fn annotate_mutation(hook: &Hook, attributes: &Attributes<'_>, suffix: &str, cha
     );
 }
 
-impl Plugin for ValidatingWebhooks {
-    fn name(&self) -> &'static str {
-        PluginName::ValidatingAdmissionWebhook.as_str()
-    }
-
-    fn sources(&self) -> Vec<&Arc<Followed>> {
-        vec![self.0.configurations.followed()]
-    }
-
-    fn concerns(&self, write: &WriteAttributes<'_>) -> bool {
-        self.0.concerns(write)
-    }
-}
-
 impl ValidatingPlugin for ValidatingWebhooks {
+    fn plugin(&self) -> &dyn Plugin {
+        &self.0
+    }
+
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let configurations = self.0.configurations.items();
@@ -436,3 +433,6 @@ impl ValidatingWebhooks {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

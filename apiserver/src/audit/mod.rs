@@ -198,6 +198,13 @@ impl Auditor {
         Some(Encodings(encodings))
     }
 
+    /// Counts an event as lost for every destination.
+    fn lose(&self, why: &str) {
+        for sink in &self.sinks {
+            sink.lost(why);
+        }
+    }
+
     async fn store(&self, Encodings(events): &Encodings) -> Result<(), NotStored> {
         let stores = self
             .sinks

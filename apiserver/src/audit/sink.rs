@@ -157,7 +157,8 @@ impl Sink {
         }
     }
 
-    fn lost(&self, why: &str) {
+    /// Counts an event that is lost.
+    pub(super) fn lost(&self, why: &str) {
         lost(&self.metrics, self.name, 1, why);
     }
 

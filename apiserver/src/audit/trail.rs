@@ -142,25 +142,48 @@ impl Trail {
         self.impersonated.set(Arc::clone(user)).ok();
     }
 
-    /// Writes the event of a stage, and waits as the modes of the destinations say.
+    /// Writes the event of a stage, and waits as the modes of the destinations say. The event is written even if the caller
+    /// stops waiting, as when its client disconnects.
     ///
     /// # Errors
     /// A destination in mode `blocking-strict` has not stored it.
     pub async fn write(self: &Arc<Self>, stage: Stage, outcome: Option<Outcome>) -> Result<(), StoreFailed> {
-        let Some(encoded) = self.encode(stage, outcome).await else {
+        if !self.starts(stage) {
             return Ok(());
+        }
+        if !self.has_bodies(stage) {
+            let Some(encoded) = self.encode_now(stage, outcome.as_ref()) else {
+                return Ok(());
+            };
+            let stored = self.auditor.store(&encoded).await;
+            return stored.map_err(|NotStored| StoreFailed);
+        }
+        let trail = Arc::clone(self);
+        let write = async move {
+            match trail.encode_beside(stage, outcome).await {
+                Some(encoded) => trail.auditor.store(&encoded).await,
+                None => Ok(()),
+            }
         };
-        self.auditor
-            .store(&encoded)
-            .await
-            .map_err(|NotStored| StoreFailed)
+        match self.auditor.late.spawn(write).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(NotStored)) | Err(_) => Err(StoreFailed),
+        }
     }
 
     /// Writes the event of a stage without waiting for it.
     pub fn write_later(self: &Arc<Self>, stage: Stage, outcome: Outcome) {
+        if !self.starts(stage) {
+            return;
+        }
         let trail = Arc::clone(self);
         let write = async move {
-            if let Some(encoded) = trail.encode(stage, Some(outcome)).await {
+            let encoded = if trail.has_bodies(stage) {
+                trail.encode_beside(stage, Some(outcome)).await
+            } else {
+                trail.encode_now(stage, Some(&outcome))
+            };
+            if let Some(encoded) = encoded {
                 trail.auditor.offer(&encoded);
             }
         };
@@ -170,22 +193,28 @@ impl Trail {
         }
     }
 
-    /// The event of a stage, unless the policy omits the stage.
-    async fn encode(self: &Arc<Self>, stage: Stage, outcome: Option<Outcome>) -> Option<Encodings> {
+    /// Notes that the event of a stage is written from now on. False if the policy omits the stage.
+    fn starts(&self, stage: Stage) -> bool {
         if matches!(stage, Stage::ResponseComplete | Stage::Panic) || !self.is_authenticated() {
             self.is_complete.store(true, Ordering::Relaxed);
         }
-        if self.decision.omit_stages.contains(&stage) {
-            return None;
-        }
-        let has_bodies = stage != Stage::RequestReceived && self.record.includes(AuditLevel::Request);
-        if !has_bodies {
-            return self.encode_now(stage, outcome.as_ref());
-        }
-        // Bodies may be large: they are encoded beside the threads that serve requests.
+        !self.decision.omit_stages.contains(&stage)
+    }
+
+    /// Whether the event of a stage may have bodies, which may be large.
+    fn has_bodies(&self, stage: Stage) -> bool {
+        stage != Stage::RequestReceived && self.record.includes(AuditLevel::Request)
+    }
+
+    /// The event of a stage, encoded beside the threads that serve requests.
+    async fn encode_beside(self: &Arc<Self>, stage: Stage, outcome: Option<Outcome>) -> Option<Encodings> {
         let trail = Arc::clone(self);
         let encode = move || trail.encode_now(stage, outcome.as_ref());
-        tokio::task::spawn_blocking(encode).await.ok().flatten()
+        let encoded = tokio::task::spawn_blocking(encode).await;
+        encoded.unwrap_or_else(|_| {
+            self.auditor.lose("an event could not be encoded");
+            None
+        })
     }
 
     fn encode_now(&self, stage: Stage, outcome: Option<&Outcome>) -> Option<Encodings> {
@@ -384,7 +413,61 @@ fn addresses(headers: &HeaderMap, remote: IpAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use drydock_machinery::clock::ManualClock;
+    use futures_util::FutureExt as _;
+    use http::Method;
+    use prometheus_client::registry::Registry;
+
     use super::*;
+    use crate::audit::{Mode, memory};
+    use crate::fixtures::noon;
+    use crate::metrics::Metrics;
+    use crate::request::query::Query;
+
+    /// The client of a request disconnects while its last event, which has bodies, is encoded.
+    #[tokio::test]
+    async fn an_event_is_written_although_nobody_waits_for_it() {
+        let metrics = Metrics::register(&mut Registry::default(), []);
+        let clock = Arc::new(ManualClock::new(noon()));
+        let rules = "rules: [{level: RequestResponse}]";
+        let (auditor, memory) = memory::auditor(rules, Mode::Blocking, None, clock, metrics.audit());
+        let path = "/apis/g/v/namespaces/ns/rs";
+        let info = RequestInfo::parse(&Method::GET, path, &Query::default()).unwrap();
+        let trail = auditor.begin(&Arrival {
+            audit_id: &HeaderValue::from_static("mine"),
+            info: &info,
+            user: Some(&Arc::default()),
+            uri: &Uri::from_static(path),
+            headers: &HeaderMap::new(),
+            remote: ([127, 0, 0, 1], 1).into(),
+            received: Instant::now(),
+        });
+        let trail = trail.unwrap();
+        let outcome = Outcome {
+            code: 200,
+            body: Some(ResponseContents {
+                media_type: "application/json".to_owned(),
+                chunks: vec![Bytes::from_static(b"{}")],
+                message: None,
+            }),
+            ..Outcome::default()
+        };
+        let write = trail.write(Stage::ResponseComplete, Some(outcome)).now_or_never();
+        assert!(write.is_none(), "the event is encoded on another thread");
+        drop(trail);
+        auditor.close().await;
+        let events = memory.take();
+        assert_eq!(events.len(), 1, "{events:?}");
+        let event = &events[0];
+        assert_eq!(
+            (
+                &event["stage"],
+                &event["responseStatus"]["code"],
+                &event["responseObject"]
+            ),
+            (&"ResponseComplete".into(), &200.into(), &serde_json::json!({}))
+        );
+    }
 
     #[test]
     fn addresses_are_those_of_the_headers_and_the_peer() {

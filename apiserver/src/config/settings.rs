@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::values::Durability;
 use crate::{
-    admission::EnabledPlugins,
+    admission::AdmissionSettings,
     audit::AuditSettings,
     filters::InFlightLimits,
     host::{
@@ -22,8 +22,8 @@ pub struct ServeConfig {
     pub host: HostConfig,
     /// Authentication settings that replace those of the host.
     pub authentication: AuthenticationOverrides,
-    /// The admission plugins that run.
-    pub plugins: EnabledPlugins,
+    /// The admission plugins that run, and their configuration.
+    pub plugins: AdmissionSettings,
     /// Settings common to `serve` and `standalone`.
     pub server: ServerConfig,
 }

@@ -26,6 +26,7 @@ use crate::registry::endpoint::Endpoint;
 use crate::request::negotiate::{MediaType, Representation, ResponseKind, Transform};
 use crate::request::options::{ListOptions, ListStart};
 use crate::request::projection::IncludeObject;
+use crate::telemetry::spans::{self, OpenSpan};
 
 /// The size of an encoded buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -62,7 +63,8 @@ pub(super) async fn page<S: Store>(call: &Call<'_, S>) -> Result<Page, ApiError>
         start: start.as_ref().map(|token| token.start.clone()),
         limit: options.limit,
     };
-    let page = match (call.store.cache.list(&query, state).await, start) {
+    let read = spans::within("cacher.GetList", call.store.cache.list(&query, state));
+    let page = match (read.await, start) {
         (Err(ReadError::Expired { .. }), Some(token)) => {
             return Err(ApiError::expired(EXPIRED_WITH_TOKEN, token.at_latest().encode()));
         }
@@ -275,6 +277,7 @@ fn stream_page<E: PageEncoder>(
         objects: Some(objects),
         buffer: start,
         first: true,
+        _span: spans::open(response::SERIALIZE),
     };
     // A page that fits into one buffer is sent with a Content-Length. Only larger ones are streamed.
     let first = state.fill()?;
@@ -314,6 +317,8 @@ struct PageStream<E> {
     objects: Option<Objects>,
     buffer: BytesMut,
     first: bool,
+    /// Until the last object has been encoded, or the client is gone.
+    _span: Option<OpenSpan>,
 }
 
 impl<E: PageEncoder> PageStream<E> {

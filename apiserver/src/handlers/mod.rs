@@ -118,12 +118,13 @@ impl<S: Store> Api<S> {
             return extension.handle(context, parts.headers, body).await;
         }
         let (call, verb) = self.route(resource, context, parts.headers)?;
+        let is_heavy = body.max_bytes() >= HEAVY_BYTES || call.store.resource.strategy.is_heavy();
         let handled = pin!(async {
             match verb {
                 Verb::Get => get::get(&call).await,
                 Verb::List => list::list(&call).await,
                 Verb::Watch => watch::watch(&call).await,
-                _ if body.max_bytes() >= HEAVY_BYTES => Heavy::new(write(&call, verb, body)).await,
+                _ if is_heavy => Heavy::new(write(&call, verb, body)).await,
                 _ => write(&call, verb, body).await,
             }
         });

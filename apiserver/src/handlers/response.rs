@@ -20,6 +20,7 @@ use crate::registry::store::Written;
 use crate::request::audit::ResponseMessage;
 use crate::request::negotiate::{MediaType, MetaVersion, Representation, Transform};
 use crate::request::projection::IncludeObject;
+use crate::telemetry::spans;
 
 /// The format of a response with one object.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +148,7 @@ impl Format<'_> {
         code: StatusCode,
         written: &Written,
     ) -> Result<Response<ResponseBody>, ApiError> {
+        let _span = spans::open(SERIALIZE);
         let mut message = None;
         let body = if self.representation == Representation::JSON {
             let mut out = BytesMut::new();
@@ -173,6 +175,9 @@ impl Format<'_> {
         Ok(response)
     }
 }
+
+/// The span in which a response is encoded.
+pub(super) const SERIALIZE: &str = "SerializeObject";
 
 /// Encodes a value, in protobuf as this message.
 ///

@@ -88,7 +88,7 @@ async fn stored_name<S: Store>(call: &Call<'_, S>, name: &str) -> Result<String,
     let Ok(key) = call.endpoint.key(&call.namespace, name) else {
         return Ok(stored.to_owned());
     };
-    let found = call.store.cache.get(&key, Freshness::MostRecent).await?;
+    let found = call.store.read(&key, Freshness::MostRecent).await?;
     let is_other = found.is_some_and(|object| call.endpoint.check_name(object.value(), name).is_err());
     Ok(if is_other { NO_NAME } else { stored }.to_owned())
 }

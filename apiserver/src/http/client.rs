@@ -3,6 +3,8 @@
 //! Redirects are not followed, bodies are limited, and every call ends at its deadline. Errors read as those of the Go
 //! client, since they are part of what users see.
 
+mod credential;
+mod lookups;
 mod trust;
 
 use std::collections::HashMap;
@@ -12,18 +14,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
+pub use self::credential::{Authorization, ClientCertificate, CredentialProblem};
+use self::lookups::Lookups;
+pub use self::lookups::{LookupError, Resolver, SystemResolver};
 pub use self::trust::{Trust, TrustProblem};
 
 /// How long an unused connection is kept.
@@ -33,22 +36,6 @@ const IDLE_CONNECTIONS: usize = 16;
 /// How many calls to a target are in flight; others wait.
 const CALLS_IN_FLIGHT: usize = 128;
 
-/// Finds the addresses of a host.
-pub trait Resolver: Send + Sync {
-    /// The addresses of a host name or an IP address.
-    fn resolve<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
-}
-
-/// The resolver of the system: in a cluster, its DNS, which knows Services.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemResolver;
-
-impl Resolver for SystemResolver {
-    fn resolve<'a>(&'a self, host: &'a str, port: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        async move { Ok(lookup_host((host, port)).await?.collect()) }.boxed()
-    }
-}
-
 /// Where a call goes, and whom it trusts. Targets with the same members share connections.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -56,8 +43,10 @@ pub struct Target {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// The authorities of the certificate.
+    /// The authorities of the certificate, and what the client shows of itself.
     pub trust: Arc<Trust>,
+    /// The header `Authorization`, if any. It is not part of what is compared: connections have no credentials.
+    pub authorization: Option<Arc<Authorization>>,
 }
 
 type Key = (String, u16, u64);
@@ -95,14 +84,14 @@ pub enum CallError {
     /// The deadline has passed.
     #[error("context deadline exceeded")]
     Deadline,
-    /// The host has no address.
-    #[error("dial tcp: lookup {host}: no such host")]
+    /// The host has no address that is known.
+    #[error("dial tcp: lookup {host}: {source}")]
     Resolve {
         /// The host.
         host: String,
         /// Why.
         #[source]
-        source: io::Error,
+        source: LookupError,
     },
     /// There is no connection.
     #[error("dial tcp {address}: connect: {}", connect_text(.source))]
@@ -136,6 +125,28 @@ fn connect_text(error: &io::Error) -> String {
     }
 }
 
+/// Why an exchange on a connection failed.
+enum Failed {
+    /// Before anything of an answer arrived.
+    Unanswered(hyper::Error),
+    Other(CallError),
+}
+
+impl From<CallError> for Failed {
+    fn from(error: CallError) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<Failed> for CallError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unanswered(error) => Self::Broken(error),
+            Failed::Other(error) => error,
+        }
+    }
+}
+
 type Sender = SendRequest<Full<Bytes>>;
 
 struct Pool {
@@ -145,7 +156,7 @@ struct Pool {
 
 /// A client. Connections belong to it and end with it.
 pub struct Client {
-    resolver: Box<dyn Resolver>,
+    lookups: Lookups,
     pools: Mutex<HashMap<Key, Pool>>,
 }
 
@@ -154,12 +165,12 @@ impl Client {
     #[must_use]
     pub fn new(resolver: impl Resolver + 'static) -> Self {
         Self {
-            resolver: Box::new(resolver),
+            lookups: Lookups::new(resolver),
             pools: Mutex::default(),
         }
     }
 
-    /// Posts JSON. `path` has the query.
+    /// Posts JSON, with these headers beside those that every call has. `path` has the query.
     ///
     /// # Errors
     /// [`CallError`].
@@ -167,7 +178,7 @@ impl Client {
         &self,
         target: &Target,
         path: &str,
-        user_agent: &str,
+        headers: &HeaderMap,
         body: Bytes,
         max_bytes: usize,
         deadline: Instant,
@@ -177,23 +188,31 @@ impl Client {
             // The semaphore is never closed.
             let _place = calls.acquire_owned().await.ok();
             let request = || {
-                Request::post(path)
+                let mut request = Request::post(path);
+                if let Some(own) = request.headers_mut() {
+                    own.extend(headers.clone());
+                }
+                if let Some(authorization) = &target.authorization {
+                    request = request.header(header::AUTHORIZATION, authorization.value());
+                }
+                request
                     .header(header::HOST, target.authority())
-                    .header(header::USER_AGENT, user_agent)
                     .header(header::CONTENT_TYPE, "application/json")
                     .header(header::ACCEPT, "application/json, */*")
                     .body(Full::new(body.clone()))
                     .map_err(CallError::Request)
             };
-            // A connection that the other side closed while it was unused is no failure of the call.
             if let Some(sender) = self.take_idle(target) {
                 match self.exchange(target, sender, request()?, max_bytes).await {
-                    Err(CallError::Broken(_)) => {}
-                    result => return result,
+                    // The other side may have closed the connection while it was unused. The webhook may also have got the
+                    // request and failed: webhooks have to bear being called again for the same write.
+                    Err(Failed::Unanswered(_)) => {}
+                    result => return result.map_err(Failed::into),
                 }
             }
             let sender = self.connect(target).await?;
-            self.exchange(target, sender, request()?, max_bytes).await
+            let result = self.exchange(target, sender, request()?, max_bytes).await;
+            result.map_err(Failed::into)
         };
         timeout_at(deadline, call)
             .await
@@ -206,9 +225,9 @@ impl Client {
         mut sender: Sender,
         request: Request<Full<Bytes>>,
         max_bytes: usize,
-    ) -> Result<Answer, CallError> {
-        sender.ready().await.map_err(CallError::Broken)?;
-        let response = sender.send_request(request).await.map_err(CallError::Broken)?;
+    ) -> Result<Answer, Failed> {
+        sender.ready().await.map_err(Failed::Unanswered)?;
+        let response = sender.send_request(request).await.map_err(Failed::Unanswered)?;
         let (head, mut body) = response.into_parts();
         let mut read = BytesMut::new();
         while let Some(frame) = body.frame().await {
@@ -216,7 +235,7 @@ impl Client {
                 continue;
             };
             if read.len() + data.len() > max_bytes {
-                return Err(CallError::TooLarge(max_bytes));
+                return Err(CallError::TooLarge(max_bytes).into());
             }
             read.extend_from_slice(&data);
         }
@@ -265,19 +284,16 @@ impl Client {
             host: target.host.clone(),
             source,
         };
-        let addresses = self
-            .resolver
-            .resolve(&target.host, target.port)
-            .await
-            .map_err(resolve)?;
+        let addresses = self.lookups.find(&target.host, target.port).await;
+        let addresses = addresses.map_err(resolve)?;
         let mut failed = None;
-        for address in addresses {
+        for &address in &*addresses {
             match TcpStream::connect(address).await {
                 Ok(stream) => return secure(target, stream).await,
                 Err(source) => failed = failed.or(Some(CallError::Connect { address, source })),
             }
         }
-        Err(failed.unwrap_or_else(|| resolve(io::ErrorKind::NotFound.into())))
+        Err(failed.unwrap_or_else(|| resolve(LookupError::NotFound)))
     }
 }
 

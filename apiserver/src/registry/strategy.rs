@@ -31,6 +31,12 @@ pub struct WriteContext {
 
 /// The rules of one kind. Every object passed in is a hub that fits the schema, with defaults applied.
 pub trait Strategy: Send + Sync + 'static {
+    /// Whether the hooks may take many milliseconds for a small object: writes are processed beside the workers then, as those
+    /// of large objects are.
+    fn is_heavy(&self) -> bool {
+        false
+    }
+
     /// Normalizes a new object. Runs before managed fields are recorded and before validation; status has been dropped
     /// and the system metadata set. May change everything but system metadata.
     fn prepare_for_create(&self, _object: &mut Value, _context: &WriteContext) {}

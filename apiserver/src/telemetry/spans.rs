@@ -1,7 +1,8 @@
 //! Spans of requests, sent over OTLP to a collector.
 //!
-//! A request that is sampled has a span of the name that the reference gives it, and spans inside for its handler and for each
-//! transaction of the store; calls to the host carry the trace on. Users of `system:masters` and `system:monitoring` continue
+//! A request that is sampled has a span of the name that the reference gives it, and spans inside for its handler, reads from the
+//! cache, calls of webhooks, transactions of the store and the encoding of the response; calls to the host and of webhooks carry
+//! the trace on. Users of `system:masters` and `system:monitoring` continue
 //! the trace that they send; for all others it is a link, so that strangers cannot force sampling. At most 2048 spans wait for
 //! the collector; without room, they are dropped, and no request ever waits.
 
@@ -166,15 +167,30 @@ impl Drop for RequestSpan {
 
 /// Runs a future in a span of its own, inside that of the request. Without a request that is sampled it costs nothing.
 pub async fn within<F: Future>(name: &'static str, future: F) -> F::Output {
-    let current = Context::current();
-    let Some(Current(tracer)) = current.get::<Current>().filter(|_| current.span().is_recording()) else {
+    let Some(span) = open(name) else {
         return future.await;
     };
+    future.with_context(span.0.clone()).await
+}
+
+/// A span inside that of a request. It ends when dropped.
+#[must_use]
+pub struct OpenSpan(Context);
+
+impl Drop for OpenSpan {
+    fn drop(&mut self) {
+        self.0.span().end();
+    }
+}
+
+/// Begins a span inside that of the request; none without a request that is sampled.
+pub fn open(name: &'static str) -> Option<OpenSpan> {
+    let current = Context::current();
+    let Current(tracer) = current
+        .get::<Current>()
+        .filter(|_| current.span().is_recording())?;
     let span = tracer.start_with_context(name, &current);
-    let inside = current.with_span(span);
-    let result = future.with_context(inside.clone()).await;
-    inside.span().end();
-    result
+    Some(OpenSpan(current.with_span(span)))
 }
 
 /// A future that belongs to the request that is being handled, also in a task of its own.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use cel::IdedExpr;
 
-use crate::expression::large_stack::on_large_stack;
+use crate::expression::large_stack::Pool;
 use crate::expression::{ScanLimits, scan};
 
 pub use self::functions::authorizer::{AccessCheck, Check, Decision, Decisions, ResourceSubject, Subject};
@@ -40,6 +40,10 @@ pub use self::value::{Key, Map, Struct, Value};
 pub const POLICY_BUDGET: u64 = 10_000_000;
 /// The budget of the match conditions of a policy or webhook.
 pub const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
+
+/// How many expressions of policies are compiled or evaluated at a time. More callers of [`evaluating`] block.
+pub const THREADS: usize = 4;
+static POOL: Pool = Pool::new("cel-policy", THREADS);
 
 /// What may not be exceeded before parsing: a stack of 64 MiB takes several times as much.
 const SCAN: ScanLimits = ScanLimits {
@@ -124,7 +128,7 @@ impl Program {
                 CompileError::Syntax(words.join(" ").chars().take(512).collect())
             })
         };
-        let tree = on_large_stack(parse).unwrap_or(Err(CompileError::Failed))?;
+        let tree = POOL.run(parse).unwrap_or(Err(CompileError::Failed))?;
         let (variables, composed) = (owned(declarations.variables), owned(declarations.composed));
         let patch_types = declarations.patch_types;
         let checked = Arc::clone(&tree);
@@ -138,7 +142,7 @@ impl Program {
             };
             check::check(&checked, &declarations)
         };
-        on_large_stack(check).unwrap_or(Err(CompileError::Failed))?;
+        POOL.run(check).unwrap_or(Err(CompileError::Failed))?;
         Ok(Self { source: text, tree })
     }
 
@@ -161,7 +165,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 /// Runs the evaluation of expressions on a thread with a large stack and waits for it: call it where blocking is allowed.
 /// `None` if it panicked, or no thread was left.
 pub fn evaluating<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    on_large_stack(work)
+    POOL.run(work)
 }
 
 /// Fuzz target: compiles any text and evaluates it over an object.

@@ -24,8 +24,8 @@ fn functions(file: &Path, source: &str) -> Vec<String> {
         .collect()
 }
 
-/// How many rows of all checklists nothing shows yet. It never grows.
-const OPEN: usize = 12;
+/// How many rows of all checklists nothing shows yet.
+const OPEN: usize = 0;
 
 /// What a row begins with that has no test.
 const WITHOUT_TEST: [&str; 2] = ["deviation: ", "open: "];

@@ -4,6 +4,7 @@
 //! All webhooks stand in two configurations, and each is for objects with its own label in the namespaces of this file.
 
 mod hooks;
+mod phases;
 mod reviewer;
 
 use std::time::Duration;

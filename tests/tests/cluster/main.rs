@@ -35,6 +35,7 @@ mod kubectl;
 mod leases;
 mod least_privilege;
 mod manifests;
+mod metrics;
 mod monitoring;
 mod oracle;
 mod plugin;

@@ -9,6 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::MatchCondition;
 
 use super::definition::webhook_conditions;
 use super::evaluation::{self, Conditions as Outcome};
+use super::lane::Lane;
 use super::{PolicyContext, input};
 use crate::admission::attributes::Attributes;
 use crate::admission::conditions::{ConditionCompiler, Conditions, Verdict};
@@ -31,6 +32,7 @@ impl ConditionCompiler for PolicyConditions {
     fn compile(&self, conditions: &[MatchCondition]) -> Box<dyn Conditions> {
         Box::new(WebhookConditions {
             context: Arc::clone(&self.context),
+            lane: Lane::of_one(),
             programs: Arc::new(Lazy {
                 source: conditions.to_vec(),
                 programs: OnceLock::new(),
@@ -42,6 +44,7 @@ impl ConditionCompiler for PolicyConditions {
 /// The conditions of a webhook, compiled when they are first evaluated.
 struct WebhookConditions {
     context: Arc<PolicyContext>,
+    lane: Lane,
     programs: Arc<Lazy>,
 }
 
@@ -71,7 +74,7 @@ impl Conditions for WebhookConditions {
             };
             let mut decisions = Arc::default();
             let user = attributes.write().caller.user;
-            match evaluation::run(&self.context, user, &mut decisions, work).await {
+            match evaluation::run(&self.context, &self.lane, user, &mut decisions, work).await {
                 Ok(Outcome::Met) => Verdict::Met,
                 Ok(Outcome::NotMet) => Verdict::NotMet,
                 Ok(Outcome::Failed(error)) => Verdict::Failed(error),

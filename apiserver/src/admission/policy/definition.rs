@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use drydock_machinery::policy_expression::{Composed, Declarations, Program};
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MutatingAdmissionPolicyBindingSpec, MutatingAdmissionPolicySpec, ParamKind, ParamRef,
-    ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Variable,
+    MatchCondition, MatchResources, MutatingAdmissionPolicyBindingSpec, MutatingAdmissionPolicySpec,
+    ParamKind, ParamRef, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec, Variable,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::PolicyName;
+use super::Identity;
+use super::lane::Lane;
+use super::metrics::Action;
 use crate::admission::matching::Matcher;
 use crate::admission::plugin::Reinvocation;
 use crate::registry::resource::metadata_text;
@@ -29,6 +31,8 @@ pub(super) struct Definition<P> {
     /// Whether an expression may use `namespaceObject`, which has to be looked up.
     pub(super) sees_namespace: bool,
     spec: Result<Arc<dyn Fn() -> Result<P, String> + Send + Sync>, String>,
+    /// Where its expressions are compiled and evaluated.
+    pub(super) lane: Lane,
     /// Compiled when the policy first matches, since compiling takes milliseconds.
     programs: OnceLock<Result<Arc<P>, String>>,
 }
@@ -39,12 +43,16 @@ impl<P> Definition<P> {
         metadata_text(&self.object, "name")
     }
 
-    pub(super) fn identity(&self) -> PolicyName<'_> {
-        PolicyName {
-            kind: self.kind,
-            name: self.name(),
-            uid: metadata_text(&self.object, "uid"),
-            version: metadata_text(&self.object, "resourceVersion"),
+    pub(super) fn identity(&self) -> Identity<'_> {
+        Identity::of(self.kind, &self.object)
+    }
+
+    /// What happens to a write that the policy cannot be applied to.
+    pub(super) const fn action_of_failure(&self) -> Action {
+        if self.ignores_failures {
+            Action::Allow
+        } else {
+            Action::Deny
         }
     }
 
@@ -172,6 +180,7 @@ pub(super) fn validating(object: &Arc<Value>) -> Definition<ValidatingPrograms> 
         sees_namespace: sees_namespace(object),
         spec: spec
             .map(|spec| -> Arc<dyn Fn() -> _ + Send + Sync> { Arc::new(move || validating_programs(&spec)) }),
+        lane: Lane::of_one(),
         programs: OnceLock::new(),
     }
 }
@@ -227,6 +236,7 @@ pub(super) fn mutating(object: &Arc<Value>) -> Definition<MutatingPrograms> {
         sees_namespace: sees_namespace(object),
         spec: spec
             .map(|spec| -> Arc<dyn Fn() -> _ + Send + Sync> { Arc::new(move || mutating_programs(&spec)) }),
+        lane: Lane::of_one(),
         programs: OnceLock::new(),
     }
 }
@@ -273,34 +283,74 @@ pub(super) fn webhook_conditions(conditions: &[MatchCondition]) -> Result<Vec<Pr
 
 /// A binding of a policy.
 pub(super) struct Binding {
-    pub(super) name: String,
+    kind: &'static str,
+    object: Arc<Value>,
+    /// The name of the policy. Read apart from the rest, so that a binding that cannot be read is known to be one of it.
     pub(super) policy: String,
+    /// Why it cannot be read: the failure policy of its policy decides then.
+    pub(super) unreadable: Option<String>,
     pub(super) matcher: Matcher,
     pub(super) param_ref: Option<ParamRef>,
     /// `Deny`, `Warn`, `Audit`; of validating policies.
     pub(super) actions: Vec<String>,
 }
 
-/// Reads a `ValidatingAdmissionPolicyBinding`; `None` if it cannot be read, so that it binds nothing.
-pub(super) fn validating_binding(object: &Arc<Value>) -> Option<Binding> {
-    let spec: ValidatingAdmissionPolicyBindingSpec = spec(object).ok()?;
-    Some(Binding {
-        name: metadata_text(object, "name").to_owned(),
-        policy: spec.policy_name,
-        matcher: Matcher::of_policy(spec.match_resources.as_ref()),
-        param_ref: spec.param_ref,
-        actions: spec.validation_actions,
-    })
+/// The parts of a binding's spec.
+#[derive(Default)]
+struct BindingParts {
+    match_resources: Option<MatchResources>,
+    param_ref: Option<ParamRef>,
+    actions: Vec<String>,
 }
 
-/// Reads a `MutatingAdmissionPolicyBinding`; `None` if it cannot be read, so that it binds nothing.
-pub(super) fn mutating_binding(object: &Arc<Value>) -> Option<Binding> {
-    let spec: MutatingAdmissionPolicyBindingSpec = spec(object).ok()?;
-    Some(Binding {
-        name: metadata_text(object, "name").to_owned(),
-        policy: spec.policy_name.unwrap_or_default(),
-        matcher: Matcher::of_policy(spec.match_resources.as_ref()),
+impl Binding {
+    fn new<S: DeserializeOwned>(
+        kind: &'static str,
+        object: &Arc<Value>,
+        parts: impl FnOnce(S) -> BindingParts,
+    ) -> Self {
+        let policy = object.pointer("/spec/policyName").and_then(Value::as_str);
+        let (parts, unreadable) = match spec(object) {
+            Ok(spec) => (parts(spec), None),
+            Err(error) => (BindingParts::default(), Some(error)),
+        };
+        Self {
+            kind,
+            object: Arc::clone(object),
+            policy: policy.unwrap_or_default().to_owned(),
+            unreadable,
+            matcher: Matcher::of_policy(parts.match_resources.as_ref()),
+            param_ref: parts.param_ref,
+            actions: parts.actions,
+        }
+    }
+
+    /// The name of the binding.
+    pub(super) fn name(&self) -> &str {
+        metadata_text(&self.object, "name")
+    }
+
+    pub(super) fn identity(&self) -> Identity<'_> {
+        Identity::of(self.kind, &self.object)
+    }
+}
+
+/// Reads a `ValidatingAdmissionPolicyBinding`.
+pub(super) fn validating_binding(object: &Arc<Value>) -> Binding {
+    let parts = |spec: ValidatingAdmissionPolicyBindingSpec| BindingParts {
+        match_resources: spec.match_resources,
+        param_ref: spec.param_ref,
+        actions: spec.validation_actions,
+    };
+    Binding::new("ValidatingAdmissionPolicyBinding", object, parts)
+}
+
+/// Reads a `MutatingAdmissionPolicyBinding`.
+pub(super) fn mutating_binding(object: &Arc<Value>) -> Binding {
+    let parts = |spec: MutatingAdmissionPolicyBindingSpec| BindingParts {
+        match_resources: spec.match_resources,
         param_ref: spec.param_ref,
         actions: Vec::new(),
-    })
+    };
+    Binding::new("MutatingAdmissionPolicyBinding", object, parts)
 }

@@ -9,6 +9,7 @@ use drydock_machinery::policy_expression::{
 
 use super::PolicyContext;
 use super::definition::ValidatingPrograms;
+use super::lane::Lane;
 use crate::authorization::{Decision as Authorization, field_requirements, label_requirements};
 use crate::error::ApiError;
 use crate::host::{AccessReview, Attributes as ReviewAttributes, ResourceAttributes};
@@ -44,9 +45,11 @@ pub(super) enum Finding {
     Failed(String),
 }
 
-/// Runs blocking work until it needs no more answers to authorization checks. `decisions` keeps the answers.
+/// Runs blocking work, which belongs to the policy with this lane, until it needs no more answers to authorization checks.
+/// `decisions` keeps the answers. Waits without a thread until there is a place.
 pub(super) async fn run<T: Send + 'static>(
     context: &PolicyContext,
+    lane: &Lane,
     user: &Arc<UserInfo>,
     decisions: &mut Arc<Decisions>,
     work: impl Fn(&Decisions) -> Result<T, Box<AccessCheck>> + Send + Sync + 'static,
@@ -54,7 +57,14 @@ pub(super) async fn run<T: Send + 'static>(
     let work = Arc::new(work);
     loop {
         let (job, known) = (Arc::clone(&work), Arc::clone(decisions));
-        let outcome = tokio::task::spawn_blocking(move || evaluating(move || job(&known))).await;
+        // In this order: what waits for its own lane takes no place of others.
+        let places = [lane.place().await, context.evaluations.place().await];
+        let evaluation = move || {
+            // Until the work ends: it goes on if the request is given up meanwhile.
+            let _places = places;
+            evaluating(move || job(&known))
+        };
+        let outcome = tokio::task::spawn_blocking(evaluation).await;
         let Ok(Some(outcome)) = outcome else {
             return Err(ApiError::internal("a policy could not be evaluated"));
         };

@@ -12,21 +12,16 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::PolicyContext;
-use super::definition::{self, Binding, Definition, MutatingPrograms};
+use super::bound::{self, BoundPolicies, Fault};
+use super::definition::{self, Definition, MutatingPrograms};
 use super::evaluation::{self, Conditions};
 use super::metrics::Action;
-use super::params::Resolved;
-use super::{input, prepared};
+use super::{PolicyContext, Problem, input, prepared};
 use crate::admission::PluginName;
 use crate::admission::attributes::Attributes;
-use crate::admission::compiled::{Compiled, Item};
 use crate::admission::plugin::{MutatingPlugin, Mutation, Plugin};
 use crate::error::{ApiError, PolicyReason};
-use crate::host::{Followed, FollowedKind};
-use crate::registry::admission::WriteAttributes;
-use crate::registry::endpoint::Endpoint;
-use crate::registry::resource::metadata_text;
+use crate::host::FollowedKind;
 
 /// The versions in the order of preference; hosts before 1.36 have only the older ones.
 const VERSIONS: &[&str] = &["v1", "v1beta1", "v1alpha1"];
@@ -39,71 +34,22 @@ const BINDINGS: FollowedKind = FollowedKind::of_admission(
 );
 
 /// The policies of the host.
-pub struct MutatingPolicies {
-    context: Arc<PolicyContext>,
-    policies: Compiled<Definition<MutatingPrograms>>,
-    bindings: Compiled<Option<Binding>>,
-}
+pub struct MutatingPolicies(BoundPolicies<MutatingPrograms>);
 
 impl MutatingPolicies {
     /// Follows the policies of the host; `None` for a host without policies.
     #[must_use]
     pub fn new(context: &Arc<PolicyContext>) -> Option<Self> {
-        let policies = context.host.follow(POLICIES)?;
-        let bindings = context.host.follow(BINDINGS)?;
-        Some(Self {
-            context: Arc::clone(context),
-            policies: Compiled::new(policies, definition::mutating),
-            bindings: Compiled::new(bindings, definition::mutating_binding),
-        })
+        let (policies, bindings) = (
+            (POLICIES, definition::mutating as fn(&_) -> _),
+            (BINDINGS, definition::mutating_binding as fn(&_) -> _),
+        );
+        BoundPolicies::new(context, PluginName::MutatingAdmissionPolicy, policies, bindings).map(Self)
     }
 }
 
-impl Plugin for MutatingPolicies {
-    fn name(&self) -> &'static str {
-        PluginName::MutatingAdmissionPolicy.as_str()
-    }
-
-    fn sources(&self) -> Vec<&Arc<Followed>> {
-        vec![self.policies.followed(), self.bindings.followed()]
-    }
-
-    fn concerns(&self, write: &WriteAttributes<'_>) -> bool {
-        let policies = self.policies.items();
-        policies
-            .items
-            .iter()
-            .any(|policy| policy.compiled.matcher.may_match(write))
-    }
-}
-
-type Policy = Item<Definition<MutatingPrograms>>;
-
-/// A policy with one binding and one parameter object.
-struct Invocation {
-    policy: Arc<Policy>,
-    binding: Arc<Item<Option<Binding>>>,
-    endpoint: Endpoint,
-    params: Option<Arc<Value>>,
-}
-
-impl Invocation {
-    fn binding(&self) -> &str {
-        metadata_text(&self.binding.source, "name")
-    }
-
-    /// Tells the invocation from all others in a pass.
-    fn id(&self) -> String {
-        let params = self.params.as_deref();
-        let params = params.map(|object| (metadata_text(object, "namespace"), metadata_text(object, "name")));
-        let (namespace, name) = params.unwrap_or_default();
-        format!(
-            "policy/{}/{}/{namespace}/{name}",
-            self.policy.compiled.name(),
-            self.binding()
-        )
-    }
-}
+type Policy = bound::Policy<MutatingPrograms>;
+type Invocation = bound::Invocation<MutatingPrograms>;
 
 /// The errors of policies that the failure policy lets reject the write.
 #[derive(Default)]
@@ -132,14 +78,24 @@ impl Errors {
 }
 
 impl MutatingPlugin for MutatingPolicies {
+    fn plugin(&self) -> &dyn Plugin {
+        &self.0
+    }
+
     fn admit<'a>(&'a self, mutation: &'a mut Mutation<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let mut errors = Errors::default();
-            let invocations = self.invocations(&mutation.attributes, &mut errors).await;
+            let mut invocations = Vec::new();
+            for found in self.0.of_write(&mutation.attributes).await {
+                match found {
+                    Ok(invocation) => invocations.push(invocation),
+                    Err(fault) => self.misconfigured(&fault, &mutation.attributes, &mut errors),
+                }
+            }
             if !invocations.is_empty() {
                 let sees = |invocation: &Invocation| invocation.policy.compiled.sees_namespace;
                 let namespace = if invocations.iter().any(sees) {
-                    prepared::namespace(&self.context, &mutation.attributes).await?
+                    prepared::namespace(&self.0.context, &mutation.attributes).await?
                 } else {
                     Cel::Null
                 };
@@ -169,78 +125,21 @@ impl MutatingPlugin for MutatingPolicies {
 }
 
 impl MutatingPolicies {
-    /// The policies that match, with their bindings and parameter objects.
-    async fn invocations(&self, attributes: &Attributes<'_>, errors: &mut Errors) -> Vec<Invocation> {
-        let (policies, bindings) = (self.policies.items(), self.bindings.items());
-        let mut invocations = Vec::new();
-        for policy in &policies.items {
-            let definition = &policy.compiled;
-            let is_bound = |item: &&Arc<Item<Option<Binding>>>| {
-                let binding = item.compiled.as_ref();
-                binding.is_some_and(|binding| binding.policy == definition.name())
-            };
-            let bound: Vec<Arc<Item<Option<Binding>>>> =
-                bindings.items.iter().filter(is_bound).map(Arc::clone).collect();
-            if bound.is_empty() {
-                continue;
-            }
-            let (endpoint, param_kind) = match self.applicable(definition, attributes).await {
-                Ok(Some(found)) => found,
-                Ok(None) => continue,
-                Err(error) => {
-                    let error = format!("failed to configure policy: {error}");
-                    errors.add(definition, None, &error, None);
-                    continue;
-                }
-            };
-            for item in bound {
-                let Some(binding) = &item.compiled else { continue };
-                match self.params(param_kind.as_ref(), binding, attributes).await {
-                    Ok(params) => invocations.extend(params.into_iter().map(|params| Invocation {
-                        policy: Arc::clone(policy),
-                        binding: Arc::clone(&item),
-                        endpoint: endpoint.clone(),
-                        params,
-                    })),
-                    Err(error) => {
-                        let error = format!("failed to configure binding: {error}");
-                        errors.add(definition, Some(&binding.name), &error, None);
-                    }
-                }
-            }
-        }
-        invocations
-    }
-
-    /// The version in which a policy matches, and the kind of its parameters; `None` if it does not match. An unknown kind is
-    /// a fault of the policy, also for writes that no binding selects.
-    async fn applicable<'a>(
+    fn misconfigured(
         &self,
-        definition: &'a Definition<MutatingPrograms>,
+        fault: &Fault<MutatingPrograms>,
         attributes: &Attributes<'_>,
-    ) -> Result<Option<(Endpoint, Option<Resolved<'a>>)>, String> {
-        let found = definition.matcher.find(attributes).await;
-        let Some(endpoint) = found.map_err(|error| error.to_string())? else {
-            return Ok(None);
-        };
-        let param_kind = definition.param_kind.as_ref();
-        Ok(Some((endpoint, self.context.params.resolve(param_kind).await?)))
-    }
-
-    /// The parameter objects of a binding that matches; none if it does not match.
-    async fn params(
-        &self,
-        param_kind: Option<&Resolved<'_>>,
-        binding: &Binding,
-        attributes: &Attributes<'_>,
-    ) -> Result<Vec<Option<Arc<Value>>>, String> {
-        let found = binding.matcher.find(attributes).await;
-        if found.map_err(|error| error.to_string())?.is_none() {
-            return Ok(Vec::new());
+        errors: &mut Errors,
+    ) {
+        let policy = &fault.policy.compiled;
+        let binding = fault.binding();
+        let action = policy.action_of_failure();
+        let metrics = &self.0.context.metrics;
+        metrics.mutated(policy.name(), binding.unwrap_or_default(), action, true);
+        match action {
+            Action::Deny => errors.add(policy, binding, &fault.text(), None),
+            _ => fault.annotate(attributes),
         }
-        let namespace = attributes.write().namespace;
-        let params = &self.context.params;
-        params.of(param_kind, binding.param_ref.as_ref(), namespace).await
     }
 
     async fn invoke(
@@ -272,23 +171,22 @@ impl MutatingPolicies {
             runs: mutation.runs(&id, definition.reinvocation),
         };
         let user = Arc::clone(mutation.attributes.write().caller.user);
-        let outcome = evaluation::run(&self.context, &user, decisions, move |decisions| {
-            job.run(decisions)
-        })
-        .await?;
-        let (name, binding) = (definition.name(), invocation.binding());
+        let context = &self.0.context;
+        let work = move |decisions: &Decisions| job.run(decisions);
+        let outcome = evaluation::run(context, &definition.lane, &user, decisions, work).await?;
+        let (name, binding) = (definition.name(), invocation.binding().name());
         let mutated = |failed: bool| {
-            let action = if failed && !definition.ignores_failures {
-                Action::Deny
+            let action = if failed {
+                definition.action_of_failure()
             } else {
                 Action::Allow
             };
-            self.context.metrics.mutated(name, binding, action, failed);
+            context.metrics.mutated(name, binding, action, failed);
         };
         let outcome = match outcome {
             Outcome::Skipped => return Ok(()),
             Outcome::NotCompiled(error) => {
-                self.context.report(definition.identity(), &error);
+                context.report(definition.identity(), Problem::NotCompiled, &error);
                 mutated(true);
                 errors.add(definition, Some(binding), &error, Some(PolicyReason::Invalid));
                 return Ok(());
@@ -497,6 +395,7 @@ fn patched(object: &Value, value: &Cel) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::compiled::Item;
 
     /// Runs mutations over an object with a list of numbers and a map of labels.
     fn run(mutations: &Value) -> Ran {

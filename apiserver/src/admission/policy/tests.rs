@@ -1,3 +1,7 @@
+mod applied;
+mod audited;
+mod bindings;
+mod lanes;
 mod param_kinds;
 
 use std::sync::Arc;

@@ -8,18 +8,17 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use super::PolicyContext;
+use super::bound::{self, BoundPolicies, Fault, Invocation};
 use super::definition::{self, Binding, Definition, ValidatingPrograms};
 use super::evaluation::{self, Conditions, Finding, Findings};
 use super::metrics::Action;
 use super::prepared::Prepared;
+use super::{PolicyContext, Problem};
 use crate::admission::PluginName;
 use crate::admission::attributes::Attributes;
-use crate::admission::compiled::{Compiled, Item};
 use crate::admission::plugin::{Plugin, ValidatingPlugin};
 use crate::error::{ApiError, PolicyReason};
-use crate::host::{Followed, FollowedKind};
-use crate::registry::admission::WriteAttributes;
+use crate::host::FollowedKind;
 
 const POLICIES: FollowedKind = FollowedKind::of_admission(
     "validatingadmissionpolicies",
@@ -37,67 +36,41 @@ const MAX_AUDITED: usize = 50;
 const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
 /// The policies of the host.
-pub struct ValidatingPolicies {
-    context: Arc<PolicyContext>,
-    policies: Compiled<Definition<ValidatingPrograms>>,
-    bindings: Compiled<Option<Binding>>,
-}
+pub struct ValidatingPolicies(BoundPolicies<ValidatingPrograms>);
 
 impl ValidatingPolicies {
     /// Follows the policies of the host; `None` for a host without policies.
     #[must_use]
     pub fn new(context: &Arc<PolicyContext>) -> Option<Self> {
-        let policies = context.host.follow(POLICIES)?;
-        let bindings = context.host.follow(BINDINGS)?;
-        Some(Self {
-            context: Arc::clone(context),
-            policies: Compiled::new(policies, definition::validating),
-            bindings: Compiled::new(bindings, definition::validating_binding),
-        })
-    }
-}
-
-impl Plugin for ValidatingPolicies {
-    fn name(&self) -> &'static str {
-        PluginName::ValidatingAdmissionPolicy.as_str()
-    }
-
-    fn sources(&self) -> Vec<&Arc<Followed>> {
-        vec![self.policies.followed(), self.bindings.followed()]
-    }
-
-    fn concerns(&self, write: &WriteAttributes<'_>) -> bool {
-        let policies = self.policies.items();
-        policies
-            .items
-            .iter()
-            .any(|policy| policy.compiled.matcher.may_match(write))
+        let (policies, bindings) = (
+            (POLICIES, definition::validating as fn(&_) -> _),
+            (BINDINGS, definition::validating_binding as fn(&_) -> _),
+        );
+        BoundPolicies::new(context, PluginName::ValidatingAdmissionPolicy, policies, bindings).map(Self)
     }
 }
 
 impl ValidatingPlugin for ValidatingPolicies {
+    fn plugin(&self) -> &dyn Plugin {
+        &self.0
+    }
+
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
-            let policies = self.policies.items();
-            let bindings = self.bindings.items();
+            let context = &*self.0.context;
             let mut dispatch = Dispatch {
-                context: &self.context,
+                context,
                 attributes,
-                prepared: Prepared::new(&self.context, attributes),
+                prepared: Prepared::new(context, attributes),
                 decisions: Arc::default(),
                 denied: None,
+                annotations: BTreeMap::new(),
                 audited: Vec::new(),
             };
-            for policy in &policies.items {
-                let bound: Vec<&Binding> = bindings
-                    .items
-                    .iter()
-                    .filter_map(|item| item.compiled.as_ref())
-                    .filter(|binding| binding.policy == policy.compiled.name())
-                    .collect();
-                // A policy without bindings does nothing.
-                if !bound.is_empty() {
-                    dispatch.policy(policy, &bound).await?;
+            for found in self.0.of_write(attributes).await {
+                match found {
+                    Ok(invocation) => dispatch.invoke(&invocation).await?,
+                    Err(fault) => dispatch.misconfigured(&fault),
                 }
             }
             dispatch.finish()
@@ -114,6 +87,8 @@ struct Dispatch<'a> {
     decisions: Arc<Decisions>,
     /// The first rejection.
     denied: Option<ApiError>,
+    /// The values of audit annotations, by key.
+    annotations: BTreeMap<String, Vec<String>>,
     audited: Vec<AuditedFailure>,
 }
 
@@ -128,57 +103,17 @@ struct AuditedFailure {
     validation_actions: Vec<String>,
 }
 
-type Policy = Item<Definition<ValidatingPrograms>>;
+type Policy = bound::Policy<ValidatingPrograms>;
 
 impl Dispatch<'_> {
-    async fn policy(&mut self, policy: &Arc<Policy>, bindings: &[&Binding]) -> Result<(), ApiError> {
-        let definition = &policy.compiled;
-        let endpoint = match definition.matcher.find(self.attributes).await {
-            Ok(Some(endpoint)) => endpoint,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                self.misconfigured(definition, None, &error.to_string());
-                return Ok(());
-            }
-        };
-        // An unknown kind is a fault of the policy, also for writes that no binding selects.
-        let param_kind = match self.context.params.resolve(definition.param_kind.as_ref()).await {
-            Ok(kind) => kind,
-            Err(error) => {
-                self.misconfigured(definition, None, &error);
-                return Ok(());
-            }
-        };
-        let mut annotations = BTreeMap::<String, Vec<String>>::new();
-        for binding in bindings.iter().copied() {
-            match binding.matcher.find(self.attributes).await {
-                Ok(Some(_)) => {}
-                Ok(None) => continue,
-                Err(error) => {
-                    self.misconfigured(definition, Some(binding), &error.to_string());
-                    continue;
-                }
-            }
-            let namespace = self.attributes.write().namespace;
-            let (known, reference) = (&self.context.params, binding.param_ref.as_ref());
-            let params = match known.of(param_kind.as_ref(), reference, namespace).await {
-                Ok(params) => params,
-                Err(error) => {
-                    self.misconfigured(definition, Some(binding), &error);
-                    continue;
-                }
-            };
-            for params in params {
-                let mut input = self.prepared.input(&endpoint, definition.sees_namespace).await?;
-                input.set("params", params.as_deref().map_or(Cel::Null, Cel::from_json));
-                let findings = self.evaluate(policy, input).await?;
-                self.take(definition, binding, findings, &mut annotations);
-            }
-        }
-        for (key, values) in annotations {
-            let key = format!("{}/{key}", definition.name());
-            self.attributes.audit().annotate(key, values.join(", "));
-        }
+    async fn invoke(&mut self, invocation: &Invocation<ValidatingPrograms>) -> Result<(), ApiError> {
+        let policy = &invocation.policy;
+        let sees_namespace = policy.compiled.sees_namespace;
+        let mut input = self.prepared.input(&invocation.endpoint, sees_namespace).await?;
+        let params = invocation.params.as_deref();
+        input.set("params", params.map_or(Cel::Null, Cel::from_json));
+        let findings = self.evaluate(policy, input).await?;
+        self.take(&policy.compiled, invocation.binding(), findings);
         Ok(())
     }
 
@@ -192,11 +127,13 @@ impl Dispatch<'_> {
         let work =
             move |decisions: &Decisions| evaluate(&own.compiled, &input, &without_namespace, decisions);
         let user = self.attributes.write().caller.user;
-        let outcome = evaluation::run(self.context, user, &mut self.decisions, work).await?;
+        let lane = &policy.compiled.lane;
+        let outcome = evaluation::run(self.context, lane, user, &mut self.decisions, work).await?;
         Ok(match outcome {
             Ok(findings) => findings,
             Err(error) => {
-                self.context.report(policy.compiled.identity(), &error);
+                let identity = policy.compiled.identity();
+                self.context.report(identity, Problem::NotCompiled, &error);
                 Findings {
                     validations: vec![Finding::Failed(error)],
                     annotations: Vec::new(),
@@ -206,14 +143,8 @@ impl Dispatch<'_> {
     }
 
     /// Does what the actions of a binding say.
-    fn take(
-        &mut self,
-        policy: &Definition<ValidatingPrograms>,
-        binding: &Binding,
-        findings: Findings,
-        annotations: &mut BTreeMap<String, Vec<String>>,
-    ) {
-        let (name, bound) = (policy.name(), binding.name.as_str());
+    fn take(&mut self, policy: &Definition<ValidatingPrograms>, binding: &Binding, findings: Findings) {
+        let (name, bound) = (policy.name(), binding.name());
         for (index, finding) in findings.validations.into_iter().enumerate() {
             let (message, reason, failed) = match finding {
                 Finding::Passed => {
@@ -230,7 +161,7 @@ impl Dispatch<'_> {
             for action in &binding.actions {
                 let action = match action.as_str() {
                     "Deny" => {
-                        self.deny(policy, Some(binding), &message, reason.as_deref());
+                        self.deny(policy, Some(bound), &message, reason.as_deref());
                         Action::Deny
                     }
                     "Warn" => {
@@ -259,40 +190,34 @@ impl Dispatch<'_> {
                 Ok(mut value) => {
                     let end = value.floor_char_boundary(MAX_ANNOTATION_BYTES.min(value.len()));
                     value.truncate(end);
-                    let values = annotations.entry(key).or_default();
+                    let values = self.annotations.entry(format!("{name}/{key}")).or_default();
                     if !values.contains(&value) {
                         values.push(value);
                     }
                 }
                 Err(_) if policy.ignores_failures => {}
-                Err(error) => self.deny(policy, Some(binding), &error, None),
+                Err(error) => self.deny(policy, Some(bound), &error, None),
             }
         }
     }
 
-    fn misconfigured(
-        &mut self,
-        policy: &Definition<ValidatingPrograms>,
-        binding: Option<&Binding>,
-        error: &str,
-    ) {
-        if policy.ignores_failures {
-            return;
+    fn misconfigured(&mut self, fault: &Fault<ValidatingPrograms>) {
+        let policy = &fault.policy.compiled;
+        let binding = fault.binding();
+        let action = policy.action_of_failure();
+        let metrics = &self.context.metrics;
+        metrics.validated(policy.name(), binding.unwrap_or_default(), action, true);
+        match action {
+            Action::Deny => self.deny(policy, binding, &fault.text(), None),
+            _ => fault.annotate(self.attributes),
         }
-        let what = if binding.is_some() { "binding" } else { "policy" };
-        self.deny(
-            policy,
-            binding,
-            &format!("failed to configure {what}: {error}"),
-            None,
-        );
     }
 
     /// Rejects the write, unless it is rejected already: the client gets the first rejection.
     fn deny(
         &mut self,
         policy: &Definition<ValidatingPrograms>,
-        binding: Option<&Binding>,
+        binding: Option<&str>,
         message: &str,
         reason: Option<&str>,
     ) {
@@ -301,10 +226,11 @@ impl Dispatch<'_> {
         }
         let name = policy.name();
         let message = match binding {
-            Some(binding) => format!(
-                "ValidatingAdmissionPolicy '{name}' with binding '{}' denied request: {message}",
-                binding.name
-            ),
+            Some(binding) => {
+                format!(
+                    "ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}"
+                )
+            }
             None => format!("ValidatingAdmissionPolicy '{name}' denied request: {message}"),
         };
         let reason = PolicyReason::of(reason);
@@ -316,6 +242,9 @@ impl Dispatch<'_> {
     }
 
     fn finish(mut self) -> Result<(), ApiError> {
+        for (key, values) in self.annotations {
+            self.attributes.audit().annotate(key, values.join(", "));
+        }
         if !self.audited.is_empty() {
             self.audited.truncate(MAX_AUDITED);
             let text = serde_json::to_string(&self.audited).map_err(ApiError::internal)?;

@@ -8,11 +8,12 @@ use http::Uri;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
 use serde_json::Value;
 
+use super::credentials::WebhookCredentials;
 use super::review::ReviewVersion;
 use crate::admission::conditions::{ConditionCompiler, Conditions};
 use crate::admission::matching::Matcher;
 use crate::admission::plugin::Reinvocation;
-use crate::http::client::{Target, Trust, TrustProblem};
+use crate::http::client::{ClientCertificate, Target, Trust, TrustProblem};
 
 /// `timeoutSeconds` of a webhook that has none: the default of the host.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,14 +66,16 @@ pub(super) struct Hook {
 /// Compiles configurations.
 pub(super) struct HookCompiler {
     conditions: Arc<dyn ConditionCompiler>,
-    /// By bundle, so that webhooks with the same bundle and address share connections.
-    trusts: Mutex<HashMap<Vec<u8>, Weak<Trust>>>,
+    credentials: Arc<WebhookCredentials>,
+    /// By bundle and client certificate, so that webhooks with the same ones and the same address share connections.
+    trusts: Mutex<HashMap<(Vec<u8>, Option<u64>), Weak<Trust>>>,
 }
 
 impl HookCompiler {
-    pub(super) fn new(conditions: Arc<dyn ConditionCompiler>) -> Self {
+    pub(super) fn new(conditions: Arc<dyn ConditionCompiler>, credentials: Arc<WebhookCredentials>) -> Self {
         Self {
             conditions,
+            credentials,
             trusts: Mutex::default(),
         }
     }
@@ -147,22 +150,34 @@ impl HookCompiler {
             (None, None) => return Err("it has neither a service nor a url".to_owned()),
         };
         let slash = if path.starts_with('/') { "" } else { "/" };
-        let trust = self.trust(bundle).map_err(|problem| problem.to_string())?;
+        let credential = self.credentials.of(&authority);
+        let certificate = credential.and_then(|credential| credential.certificate.as_ref());
+        let trust = self.trust(bundle, certificate);
         Ok(Address {
-            target: Target { host, port, trust },
+            target: Target {
+                host,
+                port,
+                trust: trust.map_err(|problem| problem.to_string())?,
+                authorization: credential.and_then(|credential| credential.authorization.clone()),
+            },
             authority,
             path: format!("{slash}{path}"),
         })
     }
 
-    fn trust(&self, bundle: &[u8]) -> Result<Arc<Trust>, TrustProblem> {
+    fn trust(
+        &self,
+        bundle: &[u8],
+        certificate: Option<&ClientCertificate>,
+    ) -> Result<Arc<Trust>, TrustProblem> {
         let mut trusts = self.trusts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(trust) = trusts.get(bundle).and_then(Weak::upgrade) {
+        let key = (bundle.to_owned(), certificate.map(ClientCertificate::id));
+        if let Some(trust) = trusts.get(&key).and_then(Weak::upgrade) {
             return Ok(trust);
         }
         trusts.retain(|_, trust| trust.strong_count() > 0);
-        let trust = Arc::new(Trust::new(bundle)?);
-        trusts.insert(bundle.to_owned(), Arc::downgrade(&trust));
+        let trust = Arc::new(Trust::new(bundle, certificate)?);
+        trusts.insert(key, Arc::downgrade(&trust));
         Ok(trust)
     }
 }

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use k8s_openapi::api::admissionregistration::v1::MatchResources;
 
 use super::faces::{V1, V1ALPHA1};
+use super::versions::{EVACUATIONS, evacuation};
 use super::*;
 use crate::admission::attributes::Attributes;
 use crate::admission::matching::{Matcher, operation};
@@ -73,6 +74,10 @@ impl Plugin for Scripted {
 }
 
 impl MutatingPlugin for Scripted {
+    fn plugin(&self) -> &dyn Plugin {
+        self
+    }
+
     fn admit<'a>(&'a self, mutation: &'a mut Mutation<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             if !mutation.runs(self.name, self.reinvocation) {
@@ -95,6 +100,10 @@ impl MutatingPlugin for Scripted {
 }
 
 impl ValidatingPlugin for Scripted {
+    fn plugin(&self) -> &dyn Plugin {
+        self
+    }
+
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             if let Some(endpoint) = self.matcher.find(attributes).await? {
@@ -537,4 +546,39 @@ async fn a_change_of_the_target_or_the_name_does_not_pass_the_rules_of_the_kind(
         let list = served.get(REQUESTS.path).await.json(200).await;
         assert_eq!(names(&list).len(), usize::from(code == 201));
     }
+}
+
+/// Rules that only a version has hold for what policy makes of the objects of that version.
+#[tokio::test]
+async fn a_change_does_not_pass_the_rules_of_the_version() {
+    let served = requests_under(|object| {
+        if object["kind"] == "Evacuation" {
+            object["spec"]["progressDeadlineSeconds"] = json!(40_000);
+        } else {
+            object["spec"]["heartbeatDeadlineSeconds"] = json!(40_000);
+        }
+    })
+    .await;
+    for n in [1, 2] {
+        let pod = json!({"metadata": {"name": format!("web-{n}"), "uid": (REQUESTS.name)(n)}});
+        served.host.pods.lock().unwrap().insert(format!("web-{n}"), pod);
+    }
+    let refused = served.send(&format!("POST {EVACUATIONS}"), &evacuation(1)).await;
+    let refused = refused.json(422).await;
+    assert_eq!(
+        refused["details"]["causes"][0]["field"], "spec.progressDeadlineSeconds",
+        "{refused}"
+    );
+    // The other versions have no such rule.
+    served.create(&REQUESTS, 2).await;
+    let item = format!(
+        "{EVACUATIONS}/{}",
+        evacuation(2)["metadata"]["name"].as_str().unwrap()
+    );
+    let change = json!({"metadata": {"labels": {"l": "x"}}});
+    served
+        .send(&format!("PATCH {item}"), &change)
+        .await
+        .json(200)
+        .await;
 }

@@ -8,6 +8,7 @@ mod faces;
 mod lists;
 mod objects;
 mod sealed;
+mod spans;
 mod versions;
 mod webhooks;
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::host::{AccessVerdict, HostError};
 
 const V1ALPHA1: &str = "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/evictionrequests";
-const EVACUATIONS: &str = "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/evacuations";
+pub(super) const EVACUATIONS: &str = "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/evacuations";
 const INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_a.example.com";
 
 /// A server with the pods `web-0` to `web-9`, whose uids are the names of the sample requests.
@@ -34,7 +34,7 @@ fn request(n: usize) -> Value {
         "spec": {"target": {"podRef": {"name": format!("web-{n}"), "uid": uid(n)}}, "requesters": [{"name": "a.example.com"}]}})
 }
 
-fn evacuation(n: usize) -> Value {
+pub(super) fn evacuation(n: usize) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1alpha1", "kind": "Evacuation",
         "metadata": {"name": name(n), "finalizers": [INSTIGATOR]},
         "spec": {"podRef": {"name": format!("web-{n}"), "uid": uid(n)}}})

@@ -7,7 +7,7 @@ use super::*;
 use crate::admission::attributes::Attributes;
 use crate::admission::conditions::Unevaluated;
 use crate::admission::plugin::{MutatingPlugin, Plugin, ValidatingPlugin};
-use crate::admission::webhook::{MUTATING, MutatingWebhooks, VALIDATING, ValidatingWebhooks};
+use crate::admission::webhook::{MUTATING, MutatingWebhooks, VALIDATING, ValidatingWebhooks, WebhookContext};
 use crate::host::Followed;
 use crate::http::client::{Client, SystemResolver};
 use crate::registry::admission::{Operation, WriteAttributes};
@@ -27,31 +27,25 @@ fn configuration(members: &Value) -> Value {
 }
 
 /// The test's kind under one webhook, mutating or validating.
-async fn under(members: &Value, is_mutating: bool) -> Served {
+pub(super) async fn under(members: &Value, is_mutating: bool) -> Served {
     let followed = Followed::new(if is_mutating { MUTATING } else { VALIDATING });
     followed.replace(vec![Arc::new(configuration(members))]);
     let followed = Arc::new(followed);
     let served = Served::with_policy(&[V1], MemoryStore::new(), |host, clock, metrics| {
-        let client = Arc::new(Client::new(SystemResolver));
-        let conditions = Arc::new(Unevaluated);
+        let context = WebhookContext {
+            client: Arc::new(Client::new(SystemResolver)),
+            metrics: metrics.clone(),
+            conditions: Arc::new(Unevaluated),
+            credentials: Arc::default(),
+        };
         let (mut mutating, mut validating) = (
             Vec::<Box<dyn MutatingPlugin>>::new(),
             Vec::<Box<dyn ValidatingPlugin>>::new(),
         );
         if is_mutating {
-            mutating.push(Box::new(MutatingWebhooks::new(
-                followed,
-                client,
-                metrics.clone(),
-                conditions,
-            )));
+            mutating.push(Box::new(MutatingWebhooks::new(followed, context)));
         } else {
-            validating.push(Box::new(ValidatingWebhooks::new(
-                followed,
-                client,
-                metrics.clone(),
-                conditions,
-            )));
+            validating.push(Box::new(ValidatingWebhooks::new(followed, context)));
         }
         ClusterPolicy::new(host, clock, metrics, mutating, validating)
     });
@@ -186,6 +180,10 @@ impl Plugin for Arc<Meeting> {
 }
 
 impl ValidatingPlugin for Arc<Meeting> {
+    fn plugin(&self) -> &dyn Plugin {
+        self
+    }
+
     fn validate<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), ApiError>> {
         Box::pin(async move {
             let number = {

@@ -1,11 +1,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::Response;
-use hyper::body::Incoming;
+use http_body_util::StreamBody;
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
-use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -16,7 +22,7 @@ use crate::fixtures::{Authority, Identity, Subject};
 struct Loopback(SocketAddr);
 
 impl Resolver for Loopback {
-    fn resolve<'a>(&'a self, host: &'a str, _: u16) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+    fn resolve(&self, host: &str, _: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
         let found = if host == "missing" {
             Err(io::ErrorKind::NotFound.into())
         } else {
@@ -28,11 +34,19 @@ impl Resolver for Loopback {
 
 /// A server that answers with the body, or as the path says. Counts connections.
 async fn serve(identity: &Identity) -> (SocketAddr, Arc<AtomicUsize>) {
+    serve_to(identity, WebPkiClientVerifier::no_client_auth()).await
+}
+
+/// Such a server that verifies its clients.
+async fn serve_to(
+    identity: &Identity,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> (SocketAddr, Arc<AtomicUsize>) {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_no_client_auth()
+        .with_client_cert_verifier(clients)
         .with_single_cert(
             vec![CertificateDer::from_pem_slice(identity.certificate_pem.as_bytes()).unwrap()],
             PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).unwrap(),
@@ -43,36 +57,63 @@ async fn serve(identity: &Identity) -> (SocketAddr, Arc<AtomicUsize>) {
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
+    let dropped = Arc::<AtomicUsize>::default();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::SeqCst);
             let Ok(stream) = acceptor.accept(stream).await else {
                 continue;
             };
-            let connection = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service_fn(respond));
+            let dropped = Arc::clone(&dropped);
+            let service = service_fn(move |request| respond(request, Arc::clone(&dropped)));
+            let connection =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             tokio::spawn(async move { drop(connection.await) });
         }
     });
     (address, connections)
 }
 
-async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+async fn respond(
+    request: Request<Incoming>,
+    dropped: Arc<AtomicUsize>,
+) -> io::Result<Response<BoxBody<Bytes, io::Error>>> {
     let path = request.uri().path().to_owned();
+    let authorization = request.headers().get(header::AUTHORIZATION).cloned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
+    let full = |bytes: Bytes| Full::new(bytes).map_err(|never| match never {}).boxed();
     Ok(match path.as_str() {
         "/hangs" => std::future::pending().await,
+        "/drops-once" if dropped.fetch_add(1, Ordering::SeqCst) == 0 => {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        "/drops" => return Err(io::ErrorKind::ConnectionReset.into()),
+        "/breaks" => {
+            let begins = std::future::ready(Ok(Frame::data(Bytes::from_static(b"{"))));
+            let breaks = async {
+                // What was written so far is sent.
+                tokio::task::yield_now().await;
+                Err(io::ErrorKind::ConnectionReset.into())
+            };
+            let pieces = begins.into_stream().chain(breaks.into_stream());
+            Response::new(http_body_util::BodyExt::boxed(StreamBody::new(pieces)))
+        }
         "/moved" => Response::builder()
             .status(307)
             .header("location", "/")
-            .body(Full::default())
+            .body(full(Bytes::new()))
             .unwrap(),
-        "/large" => Response::new(Full::from(vec![b'x'; 2000])),
+        "/who" => {
+            let shown =
+                authorization.map_or_else(Bytes::new, |value| Bytes::copy_from_slice(value.as_bytes()));
+            Response::new(full(shown))
+        }
+        "/large" => Response::new(full(vec![b'x'; 2000].into())),
         "/closes" => Response::builder()
             .header("connection", "close")
-            .body(Full::new(body))
+            .body(full(body))
             .unwrap(),
-        _ => Response::new(Full::new(body)),
+        _ => Response::new(full(body)),
     })
 }
 
@@ -84,7 +125,7 @@ async fn post(client: &Client, target: &Target, path: &str) -> Result<(u16, Byte
         .post(
             target,
             path,
-            "test",
+            &HeaderMap::new(),
             Bytes::from_static(b"{}"),
             MAX_BYTES,
             deadline,
@@ -99,7 +140,8 @@ fn target(host: &str, pem: &str) -> Target {
     Target {
         host: host.to_owned(),
         port: 443,
-        trust: Arc::new(Trust::new(pem.as_bytes()).unwrap()),
+        trust: Arc::new(Trust::new(pem.as_bytes(), None).unwrap()),
+        authorization: None,
     }
 }
 
@@ -118,6 +160,33 @@ async fn connections_are_kept_and_replaced_when_the_server_closes_them() {
         post(&client, &target, "/large").await.unwrap_err(),
         "the response has more than 1000 bytes"
     );
+}
+
+#[tokio::test]
+async fn a_call_is_repeated_once_if_a_kept_connection_gave_no_answer() {
+    let authority = Authority::new("webhooks");
+    let (address, connections) = serve(&authority.issue(&Subject::server())).await;
+    let client = Client::new(Loopback(address));
+    let target = target("drydock.test", &authority.pem());
+    let made = || connections.load(Ordering::SeqCst);
+    // A new connection is not replaced.
+    assert_eq!(post(&client, &target, "/drops").await.unwrap_err(), "EOF");
+    assert_eq!(made(), 1);
+    for (path, expected, connections) in [
+        ("/", Ok(200), 2),
+        ("/drops-once", Ok(200), 3),
+        ("/drops", Err("EOF".to_owned()), 4),
+        ("/", Ok(200), 5),
+        // The webhook has begun to answer.
+        ("/breaks", Err("EOF".to_owned()), 5),
+    ] {
+        let answer = post(&client, &target, path).await;
+        assert_eq!(
+            (answer.map(|(code, _)| code), made()),
+            (expected, connections),
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -145,7 +214,7 @@ async fn a_server_is_trusted_by_the_bundle_alone_and_needs_the_name() {
             .unwrap_err(),
         "dial tcp: lookup missing: no such host"
     );
-    assert!(Trust::new(b"no PEM").is_err());
+    assert!(Trust::new(b"no PEM", None).is_err());
 }
 
 #[tokio::test]
@@ -176,7 +245,42 @@ async fn a_call_ends_at_its_deadline() {
     let target = target("drydock.test", &authority.pem());
     let deadline = Instant::now() + Duration::from_millis(50);
     let late = client
-        .post(&target, "/hangs", "test", Bytes::new(), MAX_BYTES, deadline)
+        .post(
+            &target,
+            "/hangs",
+            &HeaderMap::new(),
+            Bytes::new(),
+            MAX_BYTES,
+            deadline,
+        )
         .await;
     assert_eq!(late.unwrap_err().to_string(), "context deadline exceeded");
+}
+
+#[tokio::test]
+async fn credentials_are_shown_to_the_server() {
+    let authority = Authority::new("webhooks");
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap();
+    roots.add(root).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let server = authority.issue(&Subject::server());
+    let (address, _) = serve_to(&server, clients.build().unwrap()).await;
+    let client = Client::new(Loopback(address));
+    let stranger = target("drydock.test", &authority.pem());
+    post(&client, &stranger, "/who").await.unwrap_err();
+    let own = authority.issue(&Subject::client("drydock"));
+    let certificate = ClientCertificate::from_pem(own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
+    let known = Target {
+        trust: Arc::new(Trust::new(authority.pem().as_bytes(), Some(&certificate.unwrap())).unwrap()),
+        ..stranger
+    };
+    assert_eq!(post(&client, &known, "/who").await.unwrap(), (200, Bytes::new()));
+    let with_token = Target {
+        authorization: Some(Arc::new(Authorization::bearer("a-token").unwrap())),
+        ..known
+    };
+    let (_, shown) = post(&client, &with_token, "/who").await.unwrap();
+    assert_eq!(shown, "Bearer a-token");
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::credential::ClientCertificate;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
@@ -31,11 +32,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// The authorities of a PEM bundle; an empty one stands for the authorities of the system.
+    /// The authorities of a PEM bundle; an empty one stands for the authorities of the system. A certificate is shown to
+    /// servers that ask for one.
     ///
     /// # Errors
     /// [`TrustProblem`].
-    pub fn new(pem: &[u8]) -> Result<Self, TrustProblem> {
+    pub fn new(pem: &[u8], certificate: Option<&ClientCertificate>) -> Result<Self, TrustProblem> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let bundle: Vec<CertificateDer<'static>> = if pem.is_empty() {
             rustls_native_certs::load_native_certs().certs
@@ -60,8 +62,13 @@ impl Trust {
             .with_safe_default_protocol_versions()
             .map_err(|error| setup(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier { verifier, pinned }))
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(Arc::new(Verifier { verifier, pinned }));
+        let config = match certificate {
+            None => config.with_no_client_auth(),
+            Some(certificate) => config
+                .with_client_auth_cert(certificate.chain.clone(), certificate.key())
+                .map_err(|error| setup(&error))?,
+        };
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             config: Arc::new(config),

@@ -35,6 +35,11 @@ impl EvictionInterceptorStrategy {
 }
 
 impl Strategy for EvictionInterceptorStrategy {
+    /// Expressions are compiled.
+    fn is_heavy(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Value, _: &WriteContext) -> ErrorList {
         self.create_errors(object).unwrap_or_else(|errors| errors)
     }

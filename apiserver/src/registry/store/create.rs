@@ -131,6 +131,7 @@ impl<S: Store> ResourceStore<S> {
             ..self.attributes(&request, Operation::Create, namespace, object)
         };
         if let Some(mutated) = self.mutate(request, &attributes).await? {
+            self.reject_invalid_mutation(request, &mutated, None)?;
             *object = mutated;
         }
         Ok(true)
@@ -159,7 +160,7 @@ impl<S: Store> ResourceStore<S> {
             let key = key.map_err(|error| request.endpoint.not_found(name).because(error))?;
             let value = self.resource.encode(&object)?;
             let existing = if request.options.dry_run {
-                match self.cache.get(&key, Freshness::MostRecent).await? {
+                match self.read(&key, Freshness::MostRecent).await? {
                     None => {
                         return Ok(Written {
                             value,

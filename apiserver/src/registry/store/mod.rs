@@ -37,7 +37,7 @@ use super::endpoint::{Endpoint, OwnerVersions};
 use super::metadata::{self, metadata_mut, time_text};
 use super::part::Part;
 use super::resource::{Resource, metadata_text};
-use crate::cache::{CachedObject, Freshness, WatchCache};
+use crate::cache::{CachedObject, Freshness, ReadError, WatchCache};
 use crate::error::ApiError;
 use crate::request::options::WriteOptions;
 use crate::telemetry::spans;
@@ -156,10 +156,22 @@ impl<S: Store> ResourceStore<S> {
         freshness: Freshness,
     ) -> Result<(Key, Arc<CachedObject>), ApiError> {
         let key = endpoint.key(namespace, name)?;
-        let found = self.cache.get(&key, freshness).await?;
+        let found = self.read(&key, freshness).await?;
         let object = found.ok_or_else(|| endpoint.not_found(name))?;
         endpoint.check_name(object.value(), name)?;
         Ok((key, object))
+    }
+
+    /// The object with a key in the cache.
+    ///
+    /// # Errors
+    /// Those of the cache.
+    pub async fn read(
+        &self,
+        key: &Key,
+        freshness: Freshness,
+    ) -> Result<Option<Arc<CachedObject>>, ReadError> {
+        spans::within("cacher.Get", self.cache.get(key, freshness)).await
     }
 
     /// Checks that the object has the name and namespace of the URL, and sets its namespace.

@@ -177,6 +177,7 @@ impl<S: Store> ResourceStore<S> {
             ..self.attributes(&request, Operation::Update, key.namespace(), new)
         };
         if let Some(mutated) = self.mutate(request, &attributes).await? {
+            self.reject_invalid_mutation(request, &mutated, Some(old))?;
             *new = mutated;
         }
         Ok(true)
@@ -327,6 +328,22 @@ impl<S: Store> ResourceStore<S> {
         }
         let name = metadata_text(new, "name");
         Err(ApiError::invalid_fields(endpoint.group_kind(), name, &errors))
+    }
+
+    /// Checks the rules of the request's version again for what the mutating phase made. Both objects are hubs.
+    pub(super) fn reject_invalid_mutation(
+        &self,
+        request: WriteRequest<'_>,
+        mutated: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        let endpoint = request.endpoint;
+        if endpoint.face().is_hub() {
+            return Ok(());
+        }
+        let mutated = endpoint.from_hub(mutated.clone())?;
+        let old = old.map(|old| endpoint.from_hub(old.clone())).transpose()?;
+        self.reject_invalid_in_face(request, &mutated, old.as_ref())
     }
 
     fn check_revision(

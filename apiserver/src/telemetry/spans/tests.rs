@@ -1,61 +1,9 @@
-use std::sync::Mutex;
-
 use http::Method;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
-use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::net::TcpListener;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response};
 
 use super::*;
+use crate::fixtures::collector::Collector;
 use crate::request::Query;
-
-/// A collector of spans.
-#[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, tonic::Status> {
-        self.0.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
-impl Collector {
-    async fn start() -> (Self, String) {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let collector = Self::default();
-        let service = TraceServiceServer::new(collector.clone());
-        tokio::spawn(Server::builder().serve_with_incoming(service, TcpIncoming::from(listener)));
-        (collector, address)
-    }
-
-    fn spans(&self) -> Vec<Span> {
-        let requests = self.0.lock().unwrap();
-        let scopes = requests
-            .iter()
-            .flat_map(|request| &request.resource_spans)
-            .flat_map(|of| &of.scope_spans);
-        scopes.flat_map(|scope| scope.spans.clone()).collect()
-    }
-
-    fn span(&self, name: &str) -> Span {
-        let spans = self.spans();
-        let found = spans.iter().find(|span| span.name == name);
-        found.unwrap_or_else(|| panic!("no {name} in {spans:?}")).clone()
-    }
-}
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";

@@ -258,6 +258,19 @@ fn patching(path: &str) -> fn(&mut Value, &Value) {
                 );
             }
         },
+        "target" => |answer, _| {
+            patch(
+                answer,
+                &json!([{ "op": "replace", "path": "/spec/target/pod/name", "value": "other" }]),
+            );
+        },
+        "rename-creates" => |answer, _| {
+            let name = "0ad31500-0000-4000-8000-00000000beef";
+            patch(
+                answer,
+                &json!([{ "op": "replace", "path": "/metadata/name", "value": name }]),
+            );
+        },
         "move" => |answer, request| {
             if request["object"].is_object() {
                 patch(

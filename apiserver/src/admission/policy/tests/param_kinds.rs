@@ -1,81 +1,7 @@
 //! A policy whose `paramKind` the host does not serve.
 
-use prometheus_client::registry::Registry;
-
+use super::applied::{applied, outcomes};
 use super::*;
-use crate::admission::attributes::{Attributes, Phase};
-use crate::admission::plugin::{MutatingPlugin as _, Mutation, ValidatingPlugin as _};
-use crate::admission::policy::PolicyContext;
-use crate::admission::policy::mutating::MutatingPolicies;
-use crate::admission::policy::validating::ValidatingPolicies;
-use crate::authorization::Authorizer;
-use crate::error::ApiError;
-use crate::fixtures::{FakeHost, noon};
-use crate::host::reviews::{ReviewTtls, Reviews};
-use crate::host::{AuthenticationConfig, Host};
-use crate::metrics::Metrics;
-use crate::registry::admission::{Operation, Options, WriteAttributes};
-use crate::registry::caller::Caller;
-use crate::registry::endpoint::Endpoint;
-use crate::registry::evictionrequest;
-use crate::registry::part::Part;
-use crate::request::options::WriteOptions;
-use crate::request::{AuditRecord, UserInfo, Warnings};
-
-/// The errors of a create of an object with the label `app: web` under a policy of either kind: the validating one, and the
-/// mutating one.
-async fn outcomes(policy: Value, binding: Option<Value>) -> [Result<(), String>; 2] {
-    let fake = FakeHost::new(AuthenticationConfig::default());
-    let bindings: Vec<Arc<Value>> = binding.into_iter().map(Arc::new).collect();
-    let policies = vec![Arc::new(policy)];
-    *fake.followed.lock().unwrap() = [
-        ("validatingadmissionpolicies", policies.clone()),
-        ("validatingadmissionpolicybindings", bindings.clone()),
-        ("mutatingadmissionpolicies", policies),
-        ("mutatingadmissionpolicybindings", bindings),
-    ]
-    .into();
-    let host: Arc<dyn Host> = fake;
-    let metrics = Metrics::register(&mut Registry::default(), []);
-    let reviews = Arc::new(Reviews::new(Arc::clone(&host), ReviewTtls::default()).unwrap());
-    let authorizer = Arc::new(Authorizer::new(reviews, Vec::new(), metrics));
-    let context = PolicyContext::new(Arc::clone(&host), authorizer, &mut Registry::default());
-    let resource = Arc::new(evictionrequest::REGISTRATION.resource(&Arc::default()).unwrap());
-    let endpoint = Endpoint::stored(&resource);
-    let user = Arc::new(UserInfo::default());
-    let (warnings, audit) = (Warnings::default(), AuditRecord::default());
-    let options = WriteOptions::default();
-    let object = json!({"metadata": {"name": "x", "labels": {"app": "web"}}});
-    let write = WriteAttributes {
-        operation: Operation::Create,
-        resource: &resource,
-        endpoint: &endpoint,
-        caller: Caller {
-            user: &user,
-            user_agent: "",
-            warnings: &warnings,
-            audit: &audit,
-        },
-        part: Part::Main,
-        namespace: "shop",
-        name: "x",
-        object: Some(&object),
-        old: None,
-        revision: None,
-        options: Options::Write(&options),
-        of_collection: false,
-        dry_run: false,
-    };
-    let text = |error: ApiError| serde_json::to_string(error.status()).unwrap();
-    let attributes = |phase| Attributes::new(write, phase, &host, noon());
-    let validated = ValidatingPolicies::new(&context).unwrap();
-    let validated = validated.validate(&attributes(Phase::Validating)).await;
-    let mutated = MutatingPolicies::new(&context).unwrap();
-    let mutated = mutated
-        .admit(&mut Mutation::new(attributes(Phase::Mutating)))
-        .await;
-    [validated.map_err(text), mutated.map_err(text)]
-}
 
 fn with_unknown_kind(failure_policy: &str, app: &str) -> Value {
     json!({"metadata": {"name": "p"}, "spec": {
@@ -120,5 +46,26 @@ async fn it_rejects_nothing_else() {
     ] {
         let text = policy.to_string();
         assert_eq!(outcomes(policy, binding).await, [Ok(()), Ok(())], "{text}");
+    }
+}
+
+/// The failure policy lets the write go on: this is counted, and stands in the audit log.
+#[tokio::test]
+async fn what_it_passes_over_is_counted_and_recorded() {
+    let found = applied(with_unknown_kind("Ignore", "web"), Some(of_others())).await;
+    let text = "failed to configure policy: failed to find resource referenced by paramKind: \
+                'absent.example.com/v1, Kind=Nothing'";
+    let annotations = [("failed-open.policy.drydock.dev/p".to_owned(), text.to_owned())];
+    assert_eq!(found.annotations, annotations.into());
+    for kind in ["validating", "mutating"] {
+        let line = format!(
+            "apiserver_{kind}_admission_policy_check_total{{policy=\"p\",policy_binding=\"\",enforcement_action=\"allow\",\
+             error_type=\"invalid_error\"}} 1"
+        );
+        assert!(
+            found.metrics.contains(&line),
+            "{line} is not in {}",
+            found.metrics
+        );
     }
 }
