@@ -108,12 +108,27 @@ abuse: build ## Runs 10 min of abuse by 20 users beside an honest client; option
 	@$(CARGO) build --locked --release -p drydock-tests --bin drydock-abuse
 	@DRYDOCK_BIN_DIR="$(CURDIR)/bin" "$(CARGO_TARGET_DIR)"/release/drydock-abuse
 
-NIGHTLY := crash histories moving faults drains soak abuse fuzz
+.PHONY: oracle
+oracle: export DRYDOCK_ORACLE_STEPS ?= 10000
+oracle: export DRYDOCK_ORACLE_SEED ?= $(shell date +%s)
+oracle: tools cluster-binaries ## Compares 10,000 random writes with those of a custom resource of the same schema
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked -p drydock-tests --test cluster -- oracle::sequences --nocapture
+
+.PHONY: refusals
+refusals: export DRYDOCK_REFUSALS ?= 100000
+refusals: tools cluster-binaries ## Sends 100,000 requests that are refused beside another user's watch
+	@$(CARGO) build --locked --workspace --lib --bins --tests
+	@DRYDOCK_BIN_DIR="$(CARGO_TARGET_DIR)/debug" DRYDOCK_KUBERNETES_VERSION=$(KUBERNETES_VERSION) \
+		$(CARGO) test --locked -p drydock-tests --test cluster -- abuse::refusals --nocapture
+
+NIGHTLY := crash histories moving faults drains oracle refusals soak abuse fuzz
 
 .PHONY: nightly
 nightly: export DRYDOCK_SOAK_SECONDS ?= 600
 nightly: export DRYDOCK_SOAK_ABUSERS ?= 20
-nightly: ## Runs crash, histories, moving, faults, drains, 10 min of soak, abuse and fuzz; continues after a failure
+nightly: ## Runs crash, histories, moving, faults, drains, oracle, refusals, 10 min of soak, abuse and fuzz; continues after a failure
 	@failed=; for job in $(NIGHTLY); do \
 		echo "nightly: $$job" >&2; $(MAKE) --no-print-directory "$$job" || failed+=" $$job"; \
 	done; [ -z "$$failed" ] || { echo "nightly: failed:$$failed" >&2; exit 1; }

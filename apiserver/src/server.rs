@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::cluster_policy::ClusterPolicy;
 use crate::admission::policy::PolicyContext;
-use crate::admission::{self, AdmissionSettings, PluginName};
+use crate::admission::{self, AdmissionSettings, PluginName, StoredRules};
 use crate::audit::{AuditError, Auditor};
 use crate::authorization::Authorizer;
 use crate::backend::{self, Backend, ServerStore};
@@ -176,9 +176,14 @@ async fn refuse_claimed(host: &dyn Host) -> Result<(), RunError> {
 /// # Errors
 /// A schema that cannot be read.
 pub fn own_resources(config: &ServerConfig) -> Result<Vec<Arc<Resource>>, UnusableSchema> {
+    kinds::resources(&Arc::new(allowed_names(config)))
+}
+
+/// The reserved names that requesters and interceptors may have.
+fn allowed_names(config: &ServerConfig) -> AllowedNames {
     let mut names = AllowedNames::default();
     names.extend(config.allowed_reserved_names.iter().cloned());
-    kinds::resources(&Arc::new(names))
+    names
 }
 
 /// What every mode of serving begins with.
@@ -314,6 +319,9 @@ impl Base {
         let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
+        if let Some(rules) = StoredRules::of(&stores, allowed_names(&config)) {
+            access.admission.read_interceptors(Arc::new(rules));
+        }
         let listener = Listener::bind(config.address)
             .await
             .map_err(|source| RunError::Bind {

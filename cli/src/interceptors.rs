@@ -10,7 +10,7 @@ pub use drydock_machinery::interceptors::Interceptor;
 use drydock_machinery::interceptors::{RuleSource, Sources, order};
 use drydock_machinery::names::AllowedNames;
 use drydock_machinery::selector::Selector;
-use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor, InterceptorRole};
+use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor};
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, IMPERATIVE_EVICTION};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -45,14 +45,7 @@ pub fn declared(
         eviction_interceptors: names_in(object, "/spec/evictionInterceptors"),
         eviction_responders: names_in(object, "/spec/evictionResponders"),
         annotations: pod.metadata.annotations.as_ref().unwrap_or(&none),
-        rules: matching
-            .iter()
-            .map(|rule| RuleSource {
-                name: &rule.spec.interceptor_name,
-                priority: rule.spec.effective_priority(),
-                is_controller: rule.spec.role == Some(InterceptorRole::Controller),
-            })
-            .collect(),
+        rules: matching.into_iter().map(RuleSource::from).collect(),
         has_daemon_set: pods::is_daemon_set_pod(pod) && !pods::is_static(pod),
     };
     let order = order(&sources, &AllowedNames::default());

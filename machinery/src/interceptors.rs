@@ -15,10 +15,14 @@
 //! DaemonSet interceptor is part of the controller and does not count among the 15 that a pod may declare; imperative
 //! eviction, which never evicts pods of DaemonSets, is left out where both do not fit.
 
+pub mod rule;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use drydock_proto::kinds::evictioninterceptor::{CONTROLLER_PRIORITY, PRIORITIES};
+use drydock_proto::kinds::evictioninterceptor::{
+    CONTROLLER_PRIORITY, EvictionInterceptor, InterceptorRole, PRIORITIES,
+};
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, IMPERATIVE_EVICTION, MAX_INTERCEPTORS};
 
 use crate::field_error::FieldPath;
@@ -64,6 +68,16 @@ pub struct RuleSource<'a> {
     pub priority: i32,
     /// Whether it has the role `controller`.
     pub is_controller: bool,
+}
+
+impl<'a> From<&'a EvictionInterceptor> for RuleSource<'a> {
+    fn from(object: &'a EvictionInterceptor) -> Self {
+        Self {
+            name: &object.spec.interceptor_name,
+            priority: object.spec.effective_priority(),
+            is_controller: object.spec.role == Some(InterceptorRole::Controller),
+        }
+    }
 }
 
 /// An interceptor of a pod.

@@ -31,11 +31,12 @@ const TARGET_BYTES: usize = 100_000;
 const TERMS: usize = 5000;
 
 /// How often an abuser does what it does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Volume {
     /// Requests that are cancelled before their response.
     pub cancelled: usize,
-    /// POSTs with a body of a media type that is not served.
+    /// Requests that are refused: bodies of a media type that is not served, bodies that are no object, objects that are
+    /// missing, and methods that are not allowed.
     pub refused: usize,
     /// Watches that are opened together and dropped.
     pub watches: usize,
@@ -71,11 +72,7 @@ impl Abuser {
     /// The server takes no connection, or it answers 5xx: then a connection behind it was lost.
     pub async fn abuse(&self, volume: Volume) -> Result<()> {
         self.cancel(volume.cancelled).await?;
-        let refused = Call {
-            content_type: Some("text/plain"),
-            ..Call::post(self.collection.clone(), Bytes::from(vec![b'x'; REFUSED_BYTES]))
-        };
-        self.send(volume.refused, &refused).await?;
+        self.send_each(volume.refused, &self.refused(), refused).await?;
         for _ in 0..volume.drops {
             self.watch(volume.watches).await?;
         }
@@ -110,15 +107,44 @@ impl Abuser {
         Ok(())
     }
 
+    /// One request of each kind that is refused. Where a body is refused, the server has not read it before.
+    fn refused(&self) -> Vec<Call> {
+        let body = Bytes::from(vec![b'x'; REFUSED_BYTES]);
+        let item = format!("{}/refused.example.com", self.collection);
+        let post = |path: &str| Call::post(path.to_owned(), body.clone());
+        vec![
+            Call {
+                content_type: Some("text/plain"),
+                ..post(&self.collection)
+            },
+            post(&self.collection),
+            post(&item),
+            Call {
+                method: Method::PUT,
+                ..post(&self.collection)
+            },
+            Call::merge_patch(item.clone(), body.clone()),
+            Call::get(item),
+        ]
+    }
+
     async fn send(&self, count: usize, call: &Call) -> Result<()> {
+        self.send_each(count, std::slice::from_ref(call), served).await
+    }
+
+    /// Sends `count` requests, of each call in turn, and checks their status codes.
+    async fn send_each(&self, count: usize, calls: &[Call], check: fn(u16) -> Result<()>) -> Result<()> {
         let pool = Pool::open(&self.client, 1).await?;
         for start in (0..count).step_by(AT_ONCE) {
-            let batch = (start..count.min(start + AT_ONCE)).map(async |_| {
-                let response = pool.sender(0)?.send(call.clone()).await?;
-                served(response.status.as_u16())
+            let numbers = start..count.min(start + AT_ONCE);
+            let batch = numbers.zip(calls.iter().cycle().skip(start % calls.len().max(1)));
+            let batch = batch.map(async |(_, call)| {
+                let what = || format!("{} {:.80}", call.method, call.path);
+                let sent = pool.sender(0)?.send(call.clone()).await;
+                let response = sent.with_context(what)?;
+                check(response.status.as_u16()).with_context(what)
             });
-            let what = || format!("{} {:.80}", call.method, call.path);
-            try_join_all(batch).await.with_context(what)?;
+            try_join_all(batch).await?;
         }
         Ok(())
     }
@@ -160,6 +186,12 @@ impl Abuser {
 /// Checks that a server served or refused a request, and did not fail.
 fn served(status: u16) -> Result<()> {
     ensure!(status < 500, "the server failed with {status}");
+    Ok(())
+}
+
+/// Checks that a server refused a request.
+fn refused(status: u16) -> Result<()> {
+    ensure!((400..500).contains(&status), "refused with {status}");
     Ok(())
 }
 

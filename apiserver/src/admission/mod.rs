@@ -16,10 +16,11 @@
 //!
 //! - [`namespace_lifecycle`]: no new objects in a namespace that is missing or being deleted;
 //! - [`target_access`]: writing an EvictionRequest requires permission to delete its pod;
-//! - [`target_lookup`]: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod;
 //! - [`status_access`]: writing its status requires the right to act as an interceptor, or to coordinate;
 //! - [`owner_references`], if it is switched on: owners that the user may not block or have the object deleted by;
-//! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes.
+//! - [`node_access`]: changing the spec of a NodeMaintenance requires permission to maintain nodes;
+//! - [`target_lookup`], last: an EvictionRequest or Evacuation that is created in `v1alpha1` names an existing pod, and gets
+//!   its interceptors ([`pod_interceptors`], from [`stored_rules`]).
 
 pub mod attributes;
 pub mod cluster_policy;
@@ -34,14 +35,16 @@ mod namespace_lifecycle;
 mod node_access;
 mod owner_references;
 pub mod plugin;
+mod pod_interceptors;
 pub mod policy;
 mod rule;
 mod status_access;
+mod stored_rules;
 mod target_access;
 mod target_lookup;
 pub mod webhook;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -50,7 +53,9 @@ use serde_json::Value;
 use self::cluster_policy::ClusterPolicy;
 pub use self::configuration::{AdmissionFileError, AdmissionSettings};
 pub use self::enabled::{EnabledPlugins, PluginName};
+pub use self::pod_interceptors::InterceptorRules;
 use self::rule::{Access, Rule};
+pub use self::stored_rules::StoredRules;
 use crate::authorization::{Authorizer, Decision, denial};
 use crate::error::ApiError;
 use crate::host::{AccessReview, Attributes, Host, Namespace, ResourceAttributes};
@@ -65,6 +70,7 @@ const UNSAFE_DELETE_VERB: &str = "unsafe-delete-ignore-read-errors";
 pub struct Chain {
     host: Arc<dyn Host>,
     rules: Vec<Box<dyn Rule>>,
+    lookup: target_lookup::TargetLookup,
     authorizer: Arc<Authorizer>,
     checks_namespaces: bool,
     policy: Option<ClusterPolicy>,
@@ -80,9 +86,6 @@ impl Chain {
             Box::new(target_access::TargetAccess {
                 access: access.clone(),
             }),
-            Box::new(target_lookup::TargetLookup {
-                host: Arc::clone(&host),
-            }),
             Box::new(status_access::StatusAccess {
                 access: access.clone(),
             }),
@@ -93,6 +96,10 @@ impl Chain {
             }),
         ];
         Self {
+            lookup: target_lookup::TargetLookup {
+                host: Arc::clone(&host),
+                rules: OnceLock::new(),
+            },
             host,
             rules,
             authorizer,
@@ -117,6 +124,12 @@ impl Chain {
             checks_namespaces,
             ..self
         }
+    }
+
+    /// Where the rules that register interceptors are read. Without them, the controller alone determines the interceptors of
+    /// requests. Only the first call counts.
+    pub fn read_interceptors(&self, rules: Arc<dyn InterceptorRules>) {
+        self.lookup.rules.get_or_init(|| rules);
     }
 
     /// The objects of the host that configure the policy of the cluster and are not loaded yet.
@@ -194,11 +207,18 @@ impl Admission for Chain {
         .boxed()
     }
 
-    fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
         async move {
             for rule in &self.rules {
                 rule.admit(write).await?;
             }
+            self.lookup.complete(write).await
+        }
+        .boxed()
+    }
+
+    fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
             match &self.policy {
                 Some(policy) => policy.validate(write).await,
                 None => Ok(()),

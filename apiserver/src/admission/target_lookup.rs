@@ -1,16 +1,16 @@
-//! The older versions promise that the pod of a new request exists: creating an object in them looks the pod up.
+//! The older versions promise that the pod of a new request exists, and that the request has the interceptors of the pod from
+//! its creation on: creating an object in them looks the pod up.
 //!
-//! The rule runs after [`super::target_access`], so the response reveals nothing to a user who may not delete the pod.
+//! This runs after the rules, [`super::target_access`] among them, so the response reveals nothing to a user who may not
+//! delete the pod.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use drydock_machinery::field_error::{ErrorList, FieldError, FieldPath, quoted};
 use drydock_proto::kinds::{GROUP, evictionrequest};
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::rule::Rule;
+use super::pod_interceptors::{self, InterceptorRules};
 use crate::error::{ApiError, GroupResource};
 use crate::host::Host;
 use crate::registry::admission::{Operation, WriteAttributes};
@@ -23,17 +23,44 @@ const PODS: GroupResource<'static> = GroupResource {
 
 pub(super) struct TargetLookup {
     pub(super) host: Arc<dyn Host>,
+    /// Set once the server has its stores.
+    pub(super) rules: OnceLock<Arc<dyn InterceptorRules>>,
 }
 
 impl TargetLookup {
-    async fn check(&self, write: &WriteAttributes<'_>) -> Result<(), ApiError> {
+    /// The new object with the interceptors of its pod; `None` if this is no such write, or the controller has to decide.
+    ///
+    /// # Errors
+    /// 404 if there is no such pod, 422 if it has another UID, 500 if the host cannot be asked.
+    pub(super) async fn complete(&self, write: &WriteAttributes<'_>) -> Result<Option<Value>, ApiError> {
         let applies = write.operation == Operation::Create
             && write.resource.group == GROUP
             && write.resource.plural == evictionrequest::KIND.plural
             && !write.endpoint.face().is_hub();
         let Some(object) = write.object.filter(|_| applies) else {
-            return Ok(());
+            return Ok(None);
         };
+        let pod = self.target(write, object).await?;
+        let Some(rules) = self.rules.get() else {
+            return Ok(None);
+        };
+        let order = pod_interceptors::order(&*self.host, &**rules, write.namespace, &pod).await?;
+        let Some(order) = order else {
+            return Ok(None);
+        };
+        if !write.dry_run {
+            for skipped in order.skipped {
+                self.host
+                    .record_event(pod_interceptors::skipped_event(&pod, &skipped));
+            }
+        }
+        let mut completed = object.clone();
+        evictionrequest::declare_interceptors(&mut completed, &order.names);
+        Ok(Some(completed))
+    }
+
+    /// The pod that the request names.
+    async fn target(&self, write: &WriteAttributes<'_>, object: &Value) -> Result<Value, ApiError> {
         let string = |pointer: &str| {
             object
                 .pointer(pointer)
@@ -49,7 +76,7 @@ impl TargetLookup {
             .and_then(Value::as_str)
             .unwrap_or_default();
         if found == uid {
-            return Ok(());
+            return Ok(pod);
         }
         let path = FieldPath::new("spec").child("target").child("pod").child("uid");
         let detail = format!("must be the UID of pod {}: {}", quoted(name), quoted(found));
@@ -59,11 +86,5 @@ impl TargetLookup {
             &write.shown_name(),
             &write.endpoint.shown_errors(errors),
         ))
-    }
-}
-
-impl Rule for TargetLookup {
-    fn admit<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>> {
-        self.check(write).boxed()
     }
 }

@@ -194,6 +194,7 @@ impl Write {
             if self.operation == Operation::Create {
                 chain.check_namespace(&write).await?;
             }
+            chain.check(&write).await?;
             chain.validate(&write).await
         };
         let outcome = outcome.await.map(|()| warnings.texts());

@@ -133,10 +133,17 @@ pub trait Admission: Send + Sync {
     /// 403 and 404 for the namespace, 500 if the host cannot be reached.
     fn check_namespace<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// The validating phase: checks a write after the validation of the kind, on the final object.
+    /// The rules of this server: checks a write after the validation of the kind. Returns a new object with what the server
+    /// determines for it from other objects, or `None` if that is nothing.
     ///
     /// # Errors
-    /// 403, 500 if the host cannot be reached, and those of the cluster's policy, with any code.
+    /// 403, 404 and 422 for what the object refers to, and 500 if the host cannot be reached.
+    fn check<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<Option<Value>, ApiError>>;
+
+    /// The validating phase: the policy of the cluster checks the final object.
+    ///
+    /// # Errors
+    /// Those of the cluster's policy, with any code.
     fn validate<'a>(&'a self, write: &'a WriteAttributes<'a>) -> BoxFuture<'a, Result<(), ApiError>>;
 
     /// Whether the caller may create an object: an apply that creates one was authorized as a patch only.

@@ -135,6 +135,14 @@ fn initialize(status: &mut EvictionRequestStatus, names: &[String], now: Time) -
             ..InterceptorStatus::default()
         })
         .collect();
+    activate(status, 0, now)
+}
+
+fn activate(status: &mut EvictionRequestStatus, index: usize, now: Time) -> Option<()> {
+    let name = status.target_interceptors.get(index)?.name.clone();
+    let previous = std::mem::replace(&mut status.active_interceptors, vec![name.clone()]);
+    status.processed_interceptors.extend(previous);
+    // The first activation begins the condition, also where the server has set the interceptors.
     if !status
         .conditions
         .iter()
@@ -143,13 +151,6 @@ fn initialize(status: &mut EvictionRequestStatus, names: &[String], now: Time) -
         let progressing = progressing(status, &now);
         status.conditions.push(progressing);
     }
-    activate(status, 0, now)
-}
-
-fn activate(status: &mut EvictionRequestStatus, index: usize, now: Time) -> Option<()> {
-    let name = status.target_interceptors.get(index)?.name.clone();
-    let previous = std::mem::replace(&mut status.active_interceptors, vec![name.clone()]);
-    status.processed_interceptors.extend(previous);
     set_hold(status, &Hold::Nothing, &now);
     entry(status, &name)?.activation_time = Some(now);
     Some(())

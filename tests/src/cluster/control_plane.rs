@@ -33,11 +33,11 @@ const AUDIT_RULES: &str = r#"
     {"level":"None"}"#;
 /// A group of users whose requests are logged at every level, to compare logs.
 pub const AUDITED_GROUP: &str = "audited";
-/// The rules for that group.
+/// The rules for that group. Hosts before 1.36 take no `*` for a group.
 pub const AUDITED_RULES: &str = r#"
     {"level":"None","userGroups":["audited"],"nonResourceURLs":["*"]},
     {"level":"Metadata","userGroups":["audited"],"verbs":["list"],"omitStages":["RequestReceived"]},
-    {"level":"Request","userGroups":["audited"],"resources":[{"group":"*","resources":["*/status"]}]},
+    {"level":"Request","userGroups":["audited"],"resources":[{"group":"coordination.k8s.io","resources":["*/status"]},{"group":"oracle.drydock.test","resources":["*/status"]}]},
     {"level":"RequestResponse","userGroups":["audited"],"omitManagedFields":true},"#;
 /// A component starts in seconds; on a busy machine with cold binaries it may take this long.
 const START_DEADLINE: Duration = Duration::from_mins(3);
@@ -82,6 +82,17 @@ impl Default for Options {
             etcd_servers: 0,
             server_flags: Vec::new(),
         }
+    }
+}
+
+impl Options {
+    /// The release without its patch, such as `1.37`.
+    #[must_use]
+    pub fn minor_release(&self) -> &str {
+        let version = &self.kubernetes_version;
+        version
+            .rsplit_once('.')
+            .map_or(version, |(release, _patch)| release)
     }
 }
 

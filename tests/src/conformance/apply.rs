@@ -1,6 +1,7 @@
 //! Rules of server-side apply.
 
 use anyhow::{Result, ensure};
+use futures_util::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -201,6 +202,96 @@ pub async fn apply_merges_lists_by_their_keys(api: &Endpoint) -> Result<()> {
         .await?
         .expect(200)?;
     assert_eq!(types(&fewer), ["B", "C"]);
+
+    // What else a configuration has is neither written nor owned.
+    let more = json!({ "metadata": { "labels": { "more": "1" } }, "spec": { "reason": "disk" } });
+    let ignored = apply(api, &path, "fieldManager=one", &with(&of(&["B"]), &more))
+        .await?
+        .expect(200)?;
+    assert_eq!(ignored, fewer);
+    Ok(())
+}
+
+/// Managers that apply items of one list at once all succeed, each without the version that it has seen.
+pub async fn applies_of_different_items_at_once_all_succeed(api: &Endpoint) -> Result<()> {
+    const MANAGERS: usize = 12;
+    const ROUNDS: usize = 5;
+    api.create("a").await?;
+    let path = format!("{}/status", api.path("a"));
+    let write = async |manager: usize| {
+        for round in 0..ROUNDS {
+            let condition = json!({ "type": format!("example.com/{manager}"), "status": "True",
+                "reason": format!("R{round}"), "message": "", "lastTransitionTime": "2026-06-01T12:00:00Z" });
+            let config = config(api, "a", &json!({ "status": { "conditions": [condition] } }));
+            let query = format!("fieldManager=manager-{manager}");
+            apply(api, &path, &query, &config).await?.expect(200)?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    try_join_all((0..MANAGERS).map(write)).await?;
+    let object = api.read("a").await?;
+    let conditions = object["status"]["conditions"].as_array();
+    let mut found: Vec<String> = conditions
+        .into_iter()
+        .flatten()
+        .map(|condition| format!("{} {}", condition["type"], condition["reason"]))
+        .collect();
+    found.sort();
+    let mut expected: Vec<String> = (0..MANAGERS)
+        .map(|manager| format!("\"example.com/{manager}\" \"R{}\"", ROUNDS - 1))
+        .collect();
+    expected.sort();
+    assert_eq!(found, expected);
+    let appliers = owners(&object)
+        .into_iter()
+        .filter(|(_, operation, _)| operation == "Apply");
+    assert_eq!(appliers.count(), MANAGERS);
+    Ok(())
+}
+
+/// A client may write the list of managers through the object, and not through its status. A list that cannot be read is
+/// ignored; one with an empty entry ends the tracking until the next apply.
+pub async fn clients_may_write_the_list_of_managers(api: &Endpoint) -> Result<()> {
+    let path = api.path("a");
+    let created = apply(api, &path, "fieldManager=one", &config(api, "a", &spec()))
+        .await?
+        .expect(201)?;
+    let of = |managers: &Value| json!({ "metadata": { "managedFields": managers } });
+    let send = async |path: &str, managers: Value| {
+        let path = format!("{path}?fieldManager=editor");
+        api.caller
+            .patch(&path, MERGE_PATCH, &of(&managers))
+            .await?
+            .expect(200)
+    };
+    let mut renamed = created["metadata"]["managedFields"].clone();
+    renamed[0]["manager"] = json!("two");
+    let through_status = send(&format!("{path}/status"), renamed.clone()).await?;
+    assert_eq!(owners(&through_status), [owner("one", "Apply", "")]);
+    let mut unreadable = renamed.clone();
+    unreadable[0]["operation"] = json!("Other");
+    assert_eq!(
+        owners(&send(&path, unreadable).await?),
+        [owner("one", "Apply", "")]
+    );
+    assert_eq!(owners(&send(&path, renamed).await?), [owner("two", "Apply", "")]);
+    assert_eq!(owners(&send(&path, json!([{}])).await?), []);
+    let untracked = json!({ "spec": { "reason": "disk" } });
+    let patched = api
+        .caller
+        .patch(&path, MERGE_PATCH, &untracked)
+        .await?
+        .expect(200)?;
+    assert_eq!(owners(&patched), []);
+    let again = apply(api, &path, "fieldManager=one", &config(api, "a", &spec())).await?;
+    let found = owners(&again.expect(200)?);
+    assert_eq!(
+        found,
+        [
+            owner("before-first-apply", "Update", ""),
+            owner("one", "Apply", "")
+        ]
+    );
     Ok(())
 }
 

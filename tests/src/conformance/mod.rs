@@ -85,6 +85,8 @@ macro_rules! conformance_suite {
             apply::apply_creates_updates_and_writes_nothing,
             apply::apply_conflicts_are_reported_and_forced,
             apply::apply_merges_lists_by_their_keys,
+            apply::applies_of_different_items_at_once_all_succeed,
+            apply::clients_may_write_the_list_of_managers,
             apply::invalid_applies_are_rejected,
             apply::applies_name_their_object,
             apply::apply_bodies_are_decoded_strictly_on_request,

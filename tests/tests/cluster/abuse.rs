@@ -1,4 +1,6 @@
 //! Behind kube-apiserver all users share a connection: what one of them does must not reach the others.
+//!
+//! `DRYDOCK_REFUSALS` sets how many requests are refused beside a watch; `make refusals` sends 100,000.
 
 use std::time::Duration;
 
@@ -7,6 +9,7 @@ use drydock_tests::abuse::{Abuser, Honest, Volume};
 use drydock_tests::calls::Caller;
 use drydock_tests::clients::Protocol;
 use drydock_tests::cluster::pki::Validity;
+use drydock_tests::environment::number;
 use http::Method;
 use serde_json::json;
 
@@ -39,23 +42,30 @@ async fn grant(stage: &Stage, name: &str, users: &[&str]) -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
-    let Some(stage) = together().await? else {
-        return Ok(());
-    };
-    grant(&stage, "abuse", &["abuse-alice", "abuse-mallory"]).await?;
+/// A user who works, and one who abuses, both with all rights on our kinds and through kube-apiserver.
+async fn users(stage: &Stage, name: &'static str) -> Result<(Honest, Abuser)> {
+    let users = ["alice", "mallory"].map(|user| format!("{name}-{user}"));
+    let [alice, mallory] = &users;
+    grant(stage, name, &[alice, mallory]).await?;
     let client = |name: &str| {
         let authority = &stage.control_plane().pki().cluster;
         let credential = authority.client(name, None, Validity::Current)?;
         stage.control_plane().raw_client(Some(&credential))
     };
     let collection = format!("{ROOT}/evictioninterceptors");
-    let alice = Caller::new(client("abuse-alice")?);
-    let honest = Honest::new(alice, collection.clone(), |round| {
-        interceptor(&format!("abuse-{round}.example.com"), "abuse")
+    let honest = Honest::new(Caller::new(client(alice)?), collection.clone(), move |round| {
+        interceptor(&format!("{name}-{round}.example.com"), "abuse")
     });
-    let mallory = Abuser::new(client("abuse-mallory")?.speaking(Protocol::Http2), collection);
+    let abuser = Abuser::new(client(mallory)?.speaking(Protocol::Http2), collection);
+    Ok((honest, abuser))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let (honest, mallory) = users(&stage, "abuse").await?;
     let volume = Volume {
         cancelled: 3000,
         refused: 3000,
@@ -67,6 +77,23 @@ async fn one_user_cannot_end_the_watches_of_others() -> Result<()> {
     };
     let fared = Box::pin(honest.work_during(mallory.abuse(volume))).await?;
     eprintln!("{fared:?}");
+    ensure!(fared.slowest < Duration::from_secs(10), "{fared:?}");
+    Ok(())
+}
+
+/// HTTP/2 libraries count streams that were refused, some for as long as a connection lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_without_end_end_no_watch_of_others() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let (honest, mallory) = users(&stage, "refusals").await?;
+    let volume = Volume {
+        refused: number("DRYDOCK_REFUSALS", 2000)?,
+        ..Volume::default()
+    };
+    let fared = Box::pin(honest.work_during(mallory.abuse(volume))).await?;
+    eprintln!("{} refusals: {fared:?}", volume.refused);
     ensure!(fared.slowest < Duration::from_secs(10), "{fared:?}");
     Ok(())
 }

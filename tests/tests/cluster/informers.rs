@@ -1,7 +1,6 @@
 //! The caches of kube-rs and client-go stay correct across a stop and a kill of the server.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,9 +16,9 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
-use crate::stage::{ROOT, Stage, alone, idle_maintenance, text};
+use crate::stage::{ROOT, Stage, alone, go_client, idle_maintenance, text};
 
 /// A client may back off for 30 s before it reconnects.
 const CATCH_UP: Duration = Duration::from_mins(2);
@@ -89,19 +88,9 @@ async fn kube_rs(stage: &Stage, cache: &'static ClientCache) -> Result<()> {
 
 /// Starts client-go's informer, a program that prints one event per line.
 async fn client_go(stage: &Stage, cache: &'static ClientCache) -> Result<Child> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go/build.sh");
-    let built = Command::new(&script)
-        .stderr(Stdio::inherit())
-        .output()
-        .await
-        .context("run build.sh")?;
-    ensure!(
-        built.status.success(),
-        "the Go client does not build: see standard error"
-    );
-    let binary = String::from_utf8(built.stdout)?;
     let log = std::fs::File::create(stage.control_plane().folder().path().join("client-go.log"))?;
-    let mut child = Command::new(binary.trim_end())
+    let mut child = go_client("informer")
+        .await?
         .arg("--kubeconfig")
         .arg(stage.control_plane().admin_kubeconfig())
         .args(["--resource", "nodemaintenances", "--selector", "suite=informers"])

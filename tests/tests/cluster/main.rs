@@ -26,6 +26,7 @@ mod encryption;
 mod etcd;
 mod evictions;
 mod faults;
+mod generated;
 mod gitops;
 mod harm;
 mod host_away;

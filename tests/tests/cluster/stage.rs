@@ -3,6 +3,8 @@
 //! Each test uses names of its own. A test that stops or kills the registered server or the controller takes the
 //! [`Stage`] with [`alone`], while the others, which take it with [`together`], wait.
 
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -142,6 +144,22 @@ impl Stage {
 /// A UID from a number of the test file and one of the object.
 pub(crate) fn uid(file: u16, number: u64) -> String {
     format!("{file:08x}-0000-4000-8000-{number:012x}")
+}
+
+/// A program of `tests/clients/go`, which is built once per machine.
+pub(crate) async fn go_client(program: &str) -> Result<Command> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/go/build.sh");
+    let built = Command::new(script)
+        .arg(program)
+        .stderr(Stdio::inherit())
+        .output()
+        .await
+        .context("run build.sh")?;
+    ensure!(
+        built.status.success(),
+        "the Go program {program} could not be built: see standard error"
+    );
+    Ok(Command::new(String::from_utf8(built.stdout)?.trim_end()))
 }
 
 /// Runs a client program, which prints `done` when its checks passed.

@@ -369,16 +369,18 @@ async fn an_interceptor_of_the_first_revision_moves_a_pod() -> Result<()> {
     let collection = old_requests(&namespace);
     let missing = old_request("no-such-pod", &uid);
     host.post(&collection, &missing).await?.expect(404)?;
-    host.post(&collection, &old_request("moved", &uid))
+    let created = host
+        .post(&collection, &old_request("moved", &uid))
         .await?
         .expect(201)?;
+    let interceptors = json!([{ "name": "imperative-eviction.k8s.io" }, { "name": "rescue.example.com" },
+        { "name": "mover.example.com" }]);
+    assert_eq!(created["spec"]["interceptors"], interceptors);
     let path = format!("{collection}/{uid}");
     let request = becomes(&host, &path, "the mover to be active", |request| {
         request["status"]["activeInterceptorName"] == "mover.example.com"
     })
     .await?;
-    let interceptors = json!([{ "name": "imperative-eviction.k8s.io" }, { "name": "rescue.example.com" },
-        { "name": "mover.example.com" }]);
     assert_eq!(request["spec"]["interceptors"], interceptors);
     assert_eq!(request["spec"]["heartbeatDeadlineSeconds"], 1800);
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::Caller;
-use drydock_tests::clients::Protocol;
+use drydock_tests::clients::{Protocol, eventually};
 use drydock_tests::conformance::version;
 use drydock_tests::ledger::wire::{self, Place};
 use drydock_tests::ledger::{Checker, ClassId, Event, Frame, Group, Kind, Ledger, Rule, Selection, Version};
@@ -424,6 +424,44 @@ async fn lost_and_repeated_frames_of_a_real_watch_are_found() -> Result<()> {
         };
         assert_eq!(check(&lost), Err(expected), "without {index}");
         assert_eq!(check(&twice), Err(Rule::Unique), "{index} twice");
+    }
+    Ok(())
+}
+
+/// A watch that nobody reads any more is not kept until its timeout, whether its request or its connection ended.
+#[tokio::test]
+async fn a_client_that_goes_frees_its_watches() -> Result<()> {
+    const WATCHES: usize = 20;
+    let standalone = Standalone::start().await?;
+    let caller = standalone.caller(Protocol::Http2)?;
+    let path = "/apis/coordination.k8s.io/v1alpha3/evictioninterceptors?watch=true";
+    let open = async || {
+        let text = caller.get("/metrics").await?.text();
+        let of_kind = |line: &&str| {
+            line.starts_with("apiserver_longrunning_requests{") && line.contains("\"evictioninterceptors\"")
+        };
+        let numbers = text
+            .lines()
+            .filter(of_kind)
+            .filter_map(|line| line.rsplit(' ').next());
+        Ok::<_, anyhow::Error>(
+            numbers
+                .filter_map(|number| number.parse::<usize>().ok())
+                .sum::<usize>(),
+        )
+    };
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let client = standalone.caller(protocol)?;
+        let watches = try_join_all((0..WATCHES).map(|_| client.watch(path))).await?;
+        eventually("all are open", PATIENCE, async || {
+            Ok((open().await? == WATCHES).then_some(()))
+        })
+        .await?;
+        drop(watches);
+        eventually("all are freed", PATIENCE, async || {
+            Ok((open().await? == 0).then_some(()))
+        })
+        .await?;
     }
     Ok(())
 }

@@ -93,7 +93,11 @@ async fn outcome(
         of_collection: false,
         dry_run: false,
     };
-    let outcome = chain.validate(&write).await.map_err(|error| error.to_string());
+    let outcome = chain
+        .check(&write)
+        .await
+        .map(drop)
+        .map_err(|error| error.to_string());
     let reviewed = reviewed.lock().unwrap().clone();
     (outcome, reviewed)
 }

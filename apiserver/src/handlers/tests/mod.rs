@@ -5,6 +5,7 @@ mod admission;
 mod damaged;
 mod encodings;
 mod faces;
+mod interceptors;
 mod lists;
 mod objects;
 mod sealed;
@@ -12,6 +13,7 @@ mod spans;
 mod versions;
 mod webhooks;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
-use crate::admission::Chain;
 use crate::admission::cluster_policy::ClusterPolicy;
+use crate::admission::{Chain, StoredRules};
 use crate::authorization::Authorizer;
 use crate::cache::{CacheConfig, CacheLimits, CacheMetrics, WatchCache};
 use crate::fixtures::{FakeHost, noon};
@@ -196,6 +198,9 @@ impl<S: Store> Served<S> {
                 Arc::clone(&chain) as _,
                 clock,
             )));
+        }
+        if let Some(rules) = StoredRules::of(&stores, AllowedNames::default()) {
+            chain.read_interceptors(Arc::new(rules));
         }
         let catalog = Catalog::new(stores.iter().map(|store| Arc::clone(&store.resource)).collect());
         let api = Api::new(catalog, stores, Vec::new(), Arc::clone(&clock) as _);

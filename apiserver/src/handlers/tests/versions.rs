@@ -9,12 +9,15 @@ const V1ALPHA1: &str = "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/evict
 pub(super) const EVACUATIONS: &str = "/apis/coordination.k8s.io/v1alpha1/namespaces/shop/evacuations";
 const INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_a.example.com";
 
-/// A server with the pods `web-0` to `web-9`, whose uids are the names of the sample requests.
+/// A server with the pods `web-0` to `web-9`, whose uids are the names of the sample requests. Each has the interceptors of
+/// [`active`].
 async fn served() -> Served {
     let served = Served::new().await;
     let mut pods = served.host.pods.lock().unwrap();
     for n in 0..10 {
-        let pod = json!({"metadata": {"name": format!("web-{n}"), "uid": uid(n)}});
+        let annotations = json!({"evictionrequest.coordination.k8s.io/interceptors": "first.example.com"});
+        let pod =
+            json!({"metadata": {"name": format!("web-{n}"), "uid": uid(n), "annotations": annotations}});
         pods.insert(format!("web-{n}"), pod);
     }
     drop(pods);

@@ -80,16 +80,35 @@ impl<S: Store> ResourceStore<S> {
         for warning in strategy.warnings_on_create(object) {
             request.caller.warnings.add(warning);
         }
+        if let Some(completed) = self
+            .admission
+            .check(&self.new_attributes(&request, namespace, &sent_name, object))
+            .await?
+        {
+            *object = completed;
+        }
+        let attributes = self.new_attributes(&request, namespace, &sent_name, object);
+        self.admission.validate(&attributes).await?;
+        Ok(generate)
+    }
+
+    /// A new object as the validating phase sees it.
+    fn new_attributes<'a>(
+        &'a self,
+        request: &'a WriteRequest<'a>,
+        namespace: &'a str,
+        sent_name: &'a str,
+        object: &'a Value,
+    ) -> WriteAttributes<'a> {
         let mut attributes = WriteAttributes {
             object: Some(object),
-            ..self.attributes(&request, Operation::Create, namespace, object)
+            ..self.attributes(request, Operation::Create, namespace, object)
         };
         if !sent_name.is_empty() {
             // Policy may have changed it, but not what the request names.
-            attributes.name = &sent_name;
+            attributes.name = sent_name;
         }
-        self.admission.validate(&attributes).await?;
-        Ok(generate)
+        attributes
     }
 
     /// Checks that the namespace takes new objects. The error names an object without a name by its `generateName`.

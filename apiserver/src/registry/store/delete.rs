@@ -259,6 +259,7 @@ impl<S: Store> ResourceStore<S> {
         if self.admission.mutates(&attributes) {
             self.admission.mutate(&attributes).await?;
         }
+        self.admission.check(&attributes).await?;
         self.admission.validate(&attributes).await?;
         let strategy = &self.resource.strategy;
         let is_held = endpoint

@@ -26,6 +26,7 @@ use drydock_machinery::clock::Clock;
 use drydock_machinery::field_error::ErrorList;
 use drydock_machinery::object_meta;
 use drydock_storage::{Entry, Key, Outcome, Revision, Store, StoreError, Transaction};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use self::apply::Applied;
@@ -37,7 +38,7 @@ use super::endpoint::{Endpoint, OwnerVersions};
 use super::metadata::{self, metadata_mut, time_text};
 use super::part::Part;
 use super::resource::{Resource, metadata_text};
-use crate::cache::{CachedObject, Freshness, ReadError, WatchCache};
+use crate::cache::{CachedObject, Freshness, Query, ReadError, Scope, Selection, WatchCache};
 use crate::error::ApiError;
 use crate::request::options::WriteOptions;
 use crate::telemetry::spans;
@@ -254,6 +255,28 @@ impl<S: Store> ResourceStore<S> {
             reset_fields: self.resource.reset_fields(request.part),
             versions,
         }
+    }
+
+    /// All objects as of now, for the server itself.
+    ///
+    /// # Errors
+    /// The errors of the cache, and 500 for an object that cannot be decoded.
+    pub async fn objects<T: DeserializeOwned>(&self) -> Result<Vec<T>, ApiError> {
+        let (group, plural) = self.resource.key_prefix();
+        let query = Query {
+            selection: Selection::new(group, plural, Scope::All, None, None),
+            start: None,
+            limit: 0,
+        };
+        let page = self.cache.list(&query, Freshness::MostRecent.into()).await?;
+        let read = |object: Arc<CachedObject>| {
+            let value = self.decode(object.key(), &object.entry().value)?;
+            serde_json::from_value(value).map_err(|error| {
+                ApiError::storage_read(format!("the stored object {} has another shape", object.key()))
+                    .because(error)
+            })
+        };
+        page.objects.map(read).collect()
     }
 
     /// Decodes a stored value to the hub. The error names the key.

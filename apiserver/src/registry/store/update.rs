@@ -110,6 +110,7 @@ impl<S: Store> ResourceStore<S> {
             revision: Some(entry.modified),
             ..self.attributes(&request, Operation::Update, key.namespace(), &new)
         };
+        self.admission.check(&attributes).await?;
         self.admission.validate(&attributes).await?;
         // What is sealed with an old key is written again, so that reading and writing every object replaces the key.
         if is_noop && (request.options.dry_run || !self.is_stale(key, &entry).await?) {

@@ -132,7 +132,7 @@ pub struct EvacuationSpec {
     /// The pod to evacuate, in the namespace of the Evacuation. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_ref: Option<PodReference>,
-    /// The evacuators of the pod. Higher priorities act first. Set by the controller, immutable.
+    /// The evacuators of the pod. Higher priorities act first. Determined from the pod, immutable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["evacuatorClass"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "evacuatorClass"))]

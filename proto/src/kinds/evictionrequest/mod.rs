@@ -8,8 +8,14 @@ pub mod v1alpha1;
 pub mod v1alpha3;
 
 pub use hub::*;
+use serde_json::Value;
 
 use super::{Face, Kind, Scope};
+
+/// Sets the interceptors of a stored request that has none: the first name acts first.
+pub fn declare_interceptors(request: &mut Value, names: &[String]) {
+    single::declare(request, names);
+}
 
 /// The names, scope and faces of the kind.
 pub const KIND: Kind = Kind {

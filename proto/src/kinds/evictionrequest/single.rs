@@ -191,11 +191,14 @@ pub(super) fn targets(hub: &Value) -> Vec<&str> {
 }
 
 /// Declares the interceptors of a hub, in the order in which they become active.
-pub(super) fn declare(hub: &mut Value, names: &[&str]) {
+pub(super) fn declare(hub: &mut Value, names: &[impl AsRef<str>]) {
     let status = members_mut(hub, "status");
-    let all: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+    let all: Vec<Value> = names
+        .iter()
+        .map(|name| json!({ "name": name.as_ref() }))
+        .collect();
     status.insert("targetInterceptors".to_owned(), Value::Array(all));
     for name in names {
-        entry_mut(status, name);
+        entry_mut(status, name.as_ref());
     }
 }

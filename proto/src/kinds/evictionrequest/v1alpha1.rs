@@ -81,7 +81,7 @@ pub struct EvictionRequestSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]
     pub requesters: Vec<Requester>,
-    /// The interceptors of the pod. The one with the highest index acts first. Set by the controller, immutable.
+    /// The interceptors of the pod. The one with the highest index acts first. Determined from the pod, immutable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"],
         "x-kubernetes-patch-strategy" = "merge", "x-kubernetes-patch-merge-key" = "name"))]

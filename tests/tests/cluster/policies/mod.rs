@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::calls::Caller;
 use drydock_tests::clients::{Protocol, eventually};
+use drydock_tests::cluster::{ControlPlane, Drydock, Options};
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::oracle::side::{Call, Outcome, Side};
 use crate::oracle::{GROUP, OURS, crd};
-use crate::stage::{Stage, together};
+use crate::stage::together;
 
 /// The namespace that all bindings select.
 const NAMESPACE: &str = "policies";
@@ -24,6 +25,25 @@ const UIDS: &str = "4a700000-0000-4000-8000";
 const LABEL: &str = "policies.drydock.test/policy";
 /// The deadline until both servers apply a policy.
 const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Policies that hosts of some releases reject, since their CEL is older, with the functions that they do not know. This server
+/// would run them.
+const UNKNOWN_TO: [(&str, &[&str]); 4] = [
+    // lists.range
+    ("cost.outcomes.test", &["1.32", "1.34"]),
+    // semver
+    ("semver.libraries.test", &["1.32"]),
+    // loops with two variables
+    ("two-variables.libraries.test", &["1.32"]),
+    // variables of a MutatingAdmissionPolicy in a JSON patch
+    ("conditional.patch.test", &["1.32"]),
+];
+
+/// Whether hosts of a release accept a policy.
+fn is_known_to(release: &str, policy: &str) -> bool {
+    let mut unknown = UNKNOWN_TO.iter().filter(|(name, _)| *name == policy);
+    !unknown.any(|(_, releases)| releases.contains(&release))
+}
 
 /// A policy with its binding, and what is sent to both servers.
 struct Row {
@@ -52,12 +72,93 @@ impl Kind {
         }
     }
 
-    fn path(self, what: &str) -> String {
-        let plural = match self {
+    const fn plural(self) -> &'static str {
+        match self {
             Self::Validating => "validatingadmissionpolic",
             Self::Mutating => "mutatingadmissionpolic",
-        };
-        format!("/apis/admissionregistration.k8s.io/v1/{plural}{what}")
+        }
+    }
+}
+
+/// Policies of a kind at a host, in a version that it serves.
+struct Policies {
+    host: Caller,
+    kind: Kind,
+    version: &'static str,
+}
+
+impl Policies {
+    /// The policies in the newest version that the host serves; `None` if it serves none.
+    async fn at(host: Caller, kind: Kind) -> Result<Option<Self>> {
+        for version in ["v1", "v1beta1", "v1alpha1"] {
+            let policies = Self {
+                host: host.clone(),
+                kind,
+                version,
+            };
+            let response = host.get(&policies.path("ies")).await?;
+            match response.status {
+                200 => return Ok(Some(policies)),
+                404 => {}
+                _ => anyhow::bail!("{}", response.text()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn path(&self, what: &str) -> String {
+        let (version, plural) = (self.version, self.kind.plural());
+        format!("/apis/admissionregistration.k8s.io/{version}/{plural}{what}")
+    }
+
+    fn api_version(&self) -> String {
+        format!("admissionregistration.k8s.io/{}", self.version)
+    }
+
+    /// Creates a policy for both groups, bound to objects of our namespace with its label.
+    async fn create(&self, row: &Row) -> Result<()> {
+        let rule = json!({
+            "apiGroups": [OURS, GROUP], "apiVersions": ["*"], "operations": ["*"], "resources": ["evictionrequests"],
+        });
+        let mut policy = json!({
+            "apiVersion": self.api_version(),
+            "kind": self.kind.name(),
+            "metadata": { "name": row.name },
+            "spec": { "failurePolicy": "Fail", "matchConstraints": {
+                "resourceRules": [rule], "objectSelector": { "matchLabels": { LABEL: row.name } },
+            } },
+        });
+        merge(&mut policy["spec"], &row.policy);
+        let mut binding = json!({
+            "apiVersion": self.api_version(),
+            "kind": format!("{}Binding", self.kind.name()),
+            "metadata": { "name": format!("{}-binding", row.name) },
+            "spec": {
+                "policyName": row.name,
+                "matchResources": {
+                    "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": NAMESPACE } },
+                    "objectSelector": { "matchLabels": { LABEL: row.name } },
+                },
+            },
+        });
+        merge(&mut binding["spec"], &row.binding);
+        for (path, object) in [(self.path("ies"), policy), (self.path("ybindings"), binding)] {
+            let created = self.host.post(&path, &object).await?;
+            created.expect(201).with_context(|| row.name)?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, rows: &[Row]) -> Result<()> {
+        for row in rows {
+            for path in [
+                format!("{}/{}-binding", self.path("ybindings"), row.name),
+                format!("{}/{}", self.path("ies"), row.name),
+            ] {
+                self.host.call(Method::DELETE, &path, "", String::new()).await?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -72,56 +173,6 @@ fn merge(target: &mut Value, change: &Value) {
     }
 }
 
-/// Creates a policy for both groups, bound to objects of our namespace with its label.
-async fn create(host: &Caller, kind: Kind, row: &Row) -> Result<()> {
-    let rule = json!({
-        "apiGroups": [OURS, GROUP], "apiVersions": ["*"], "operations": ["*"], "resources": ["evictionrequests"],
-    });
-    let mut policy = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind.name(),
-        "metadata": { "name": row.name },
-        "spec": { "failurePolicy": "Fail", "matchConstraints": {
-            "resourceRules": [rule], "objectSelector": { "matchLabels": { LABEL: row.name } },
-        } },
-    });
-    merge(&mut policy["spec"], &row.policy);
-    let mut binding = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": format!("{}Binding", kind.name()),
-        "metadata": { "name": format!("{}-binding", row.name) },
-        "spec": {
-            "policyName": row.name,
-            "matchResources": {
-                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": NAMESPACE } },
-                "objectSelector": { "matchLabels": { LABEL: row.name } },
-            },
-        },
-    });
-    merge(&mut binding["spec"], &row.binding);
-    host.post(&kind.path("ies"), &policy)
-        .await?
-        .expect(201)
-        .with_context(|| row.name)?;
-    host.post(&kind.path("ybindings"), &binding)
-        .await?
-        .expect(201)
-        .with_context(|| row.name)?;
-    Ok(())
-}
-
-async fn remove(host: &Caller, kind: Kind, rows: &[Row]) -> Result<()> {
-    for row in rows {
-        for path in [
-            format!("{}/{}-binding", kind.path("ybindings"), row.name),
-            format!("{}/{}", kind.path("ies"), row.name),
-        ] {
-            host.call(Method::DELETE, &path, "", String::new()).await?;
-        }
-    }
-    Ok(())
-}
-
 /// Both servers.
 struct Pair {
     ours: Side,
@@ -129,9 +180,8 @@ struct Pair {
 }
 
 impl Pair {
-    async fn new(stage: &Stage) -> Result<Self> {
-        let server = stage.unmanaged(Protocol::Http2).await?;
-        let host = stage.host()?;
+    /// Our server, and kube-apiserver with the custom resource.
+    async fn new(server: Caller, host: Caller) -> Result<Self> {
         let namespace = json!({ "metadata": { "name": NAMESPACE, "labels": { "environment": "staging" } } });
         host.post("/api/v1/namespaces", &namespace).await?;
         crd::install(&server, &host, "EvictionRequest", "evictionrequests", true).await?;
@@ -232,25 +282,35 @@ async fn create_params(host: &Caller) -> Result<()> {
     Ok(())
 }
 
+/// Sends the objects of all rows to both servers.
 async fn compared(
-    stage: &Stage,
-    kind: Kind,
-    rows: &[Row],
+    server: Caller,
+    policies: &Policies,
+    rows: Vec<Row>,
     is_applied: impl Fn(&Outcome) -> bool,
 ) -> Result<()> {
-    let host = stage.host()?;
-    let mut pair = Pair::new(stage).await?;
-    create_params(&host).await?;
+    let mut pair = Pair::new(server, policies.host.clone()).await?;
+    create_params(&policies.host).await?;
     let mut failures = Vec::new();
-    for row in rows {
-        if let Err(error) = create(&host, kind, row).await {
+    let options = Options::default();
+    let release = options.minor_release();
+    let (rows, unknown): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| is_known_to(release, row.name));
+    for row in &unknown {
+        let error = policies.create(row).await.err().map(|error| format!("{error:#}"));
+        let is_refused = error
+            .as_ref()
+            .is_some_and(|error| error.contains("compilation failed"));
+        ensure!(is_refused, "{}: {release} accepts it: {error:?}", row.name);
+    }
+    for row in &rows {
+        if let Err(error) = policies.create(row).await {
             failures.push(format!("{error:#}"));
         }
     }
     let sentinel = rows.last().context("rows")?.name;
     applied(&mut pair, sentinel, is_applied).await?;
-    failures.extend(compare(&mut pair, rows).await?);
-    remove(&host, kind, rows).await?;
+    failures.extend(compare(&mut pair, &rows).await?);
+    policies.remove(&rows).await?;
     let count: usize = rows.iter().map(|row| row.objects.len()).sum();
     ensure!(
         failures.is_empty(),
@@ -266,16 +326,14 @@ async fn validating_policies_give_the_same_responses_as_for_custom_resources() -
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    Box::pin(compared(
-        &stage,
-        Kind::Validating,
-        &validating::rows(),
-        |outcome| {
-            let message = outcome.body["message"].as_str();
-            message.is_some_and(|message| message.ends_with(validating::IN_FORCE))
-        },
-    ))
-    .await
+    let policies = Policies::at(stage.host()?, Kind::Validating).await?;
+    let policies = policies.context("every host serves validating policies")?;
+    let server = stage.unmanaged(Protocol::Http2).await?;
+    let is_applied = |outcome: &Outcome| {
+        let message = outcome.body["message"].as_str();
+        message.is_some_and(|message| message.ends_with(validating::IN_FORCE))
+    };
+    Box::pin(compared(server, &policies, validating::rows(), is_applied)).await
 }
 
 #[tokio::test]
@@ -283,10 +341,35 @@ async fn mutating_policies_give_the_same_responses_as_for_custom_resources() -> 
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    Box::pin(compared(&stage, Kind::Mutating, &mutating::rows(), |outcome| {
-        outcome.body["metadata"]["labels"]["last"] == "yes"
-    }))
-    .await
+    let is_applied = |outcome: &Outcome| outcome.body["metadata"]["labels"]["last"] == "yes";
+    if let Some(policies) = Policies::at(stage.host()?, Kind::Mutating).await? {
+        let server = stage.unmanaged(Protocol::Http2).await?;
+        return Box::pin(compared(server, &policies, mutating::rows(), is_applied)).await;
+    }
+    // A host before 1.36 serves them only behind a feature gate. Without it the server is ready all the same.
+    let server = stage.direct_as(None, Protocol::Http1)?;
+    let ready = server.get("/readyz?verbose").await?;
+    ensure!(
+        ready.status == 200 && ready.text().contains("[+]informer-sync ok"),
+        "{}",
+        ready.text()
+    );
+    drop(stage);
+    let control_plane = ControlPlane::start(Options {
+        apiserver_flags: vec![
+            "--feature-gates=MutatingAdmissionPolicy=true".to_owned(),
+            "--runtime-config=admissionregistration.k8s.io/v1beta1=true,admissionregistration.k8s.io/v1alpha1=true"
+                .to_owned(),
+        ],
+        ..Options::default()
+    })
+    .await?;
+    let drydock = Drydock::start(&control_plane).await?;
+    let admin = Some(&control_plane.pki().admin);
+    let policies = Policies::at(Caller::new(control_plane.raw_client(admin)?), Kind::Mutating).await?;
+    let policies = policies.context("the host serves mutating policies with its feature gate")?;
+    let server = Caller::new(drydock.raw_client(admin, Protocol::Http2)?);
+    Box::pin(compared(server, &policies, mutating::rows(), is_applied)).await
 }
 
 /// A policy that the host accepts and this server cannot compile is not skipped, and named.
@@ -296,7 +379,9 @@ async fn a_policy_that_cannot_be_compiled_is_refused_and_reported() -> Result<()
         return Ok(());
     };
     let host = stage.host()?;
-    let mut pair = Pair::new(&stage).await?;
+    let policies = Policies::at(host.clone(), Kind::Validating).await?;
+    let policies = policies.context("every host serves validating policies")?;
+    let mut pair = Pair::new(stage.unmanaged(Protocol::Http2).await?, host.clone()).await?;
     let long = format!("'{}' != object.metadata.name", "x".repeat(17_000));
     let row = Row {
         name: "not-compiled.policies.drydock.test",
@@ -304,7 +389,7 @@ async fn a_policy_that_cannot_be_compiled_is_refused_and_reported() -> Result<()
         binding: json!({ "validationActions": ["Deny"] }),
         objects: vec![json!({})],
     };
-    create(&host, Kind::Validating, &row).await?;
+    policies.create(&row).await?;
     let call = dry_run(row.name, &json!({}));
     eventually("the policy refuses", PATIENCE, async || {
         let outcome = pair.ours.send(&call).await?;
@@ -327,5 +412,5 @@ async fn a_policy_that_cannot_be_compiled_is_refused_and_reported() -> Result<()
         Ok(events.any(is_named).then_some(()))
     })
     .await?;
-    remove(&host, Kind::Validating, &[row]).await
+    policies.remove(&[row]).await
 }
