@@ -11,10 +11,10 @@ use kube::Api;
 use serde_json::{Map, Value, json};
 
 use super::blocked::Hold;
+use super::budget::Known;
 use super::decide::{ActivationReason, FinishReason, RequestWarning, Step};
 use super::reason::Reason;
 use super::refusal::Refusal;
-use super::snapshot::TargetPod;
 use super::status;
 use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;
@@ -184,7 +184,7 @@ impl RequestWriter {
     }
 
     /// Calls the eviction API, and publishes the result. The intent must have been written before.
-    pub async fn evict(&self, request: &EvictionRequest, pod: &Pod, target: &TargetPod) -> EvictionOutcome {
+    pub async fn evict(&self, request: &EvictionRequest, pod: &Pod, budgets: Known<'_>) -> EvictionOutcome {
         let error = match self.post_eviction(pod).await {
             Ok(()) => {
                 self.context.metrics.count_eviction("accepted");
@@ -202,7 +202,7 @@ impl RequestWriter {
         if self.is_pod_gone(pod, &error).await {
             return EvictionOutcome::PodGone;
         }
-        let refusal = Refusal::from_error(&error, target);
+        let refusal = Refusal::from_error(&error, budgets);
         self.context.metrics.count_eviction(refusal.result);
         let note = format!("Could not evict pod {}: {}.", pod.name(), refusal.cause);
         let content = EventContent::warning("EvictionBlocked", "Evict", note);

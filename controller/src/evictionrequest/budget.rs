@@ -21,6 +21,15 @@ pub struct Budget {
     pub lets_pod_go: bool,
 }
 
+/// What is known about the budgets of a pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known<'a> {
+    /// Those that select it.
+    pub budgets: &'a [Budget],
+    /// Why none is known.
+    pub unwatched: Option<&'a str>,
+}
+
 impl Budget {
     /// How many pods the budget lets go now.
     #[must_use]

@@ -283,7 +283,7 @@ impl Controller {
             }
         };
         self.remember(key, request, &written);
-        let outcome = self.writer.evict(&written, pod, target).await;
+        let outcome = self.writer.evict(&written, pod, target.known_budgets()).await;
         let mut attempt = Attempt {
             budgets: target.budgets.clone(),
             unwritten: None,

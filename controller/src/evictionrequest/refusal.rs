@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::MAX_MESSAGE_BYTES;
 
+use super::budget::Known;
 use super::reason::Reason;
-use super::snapshot::TargetPod;
 use crate::api::Error;
 use crate::rejection;
 
@@ -28,9 +28,9 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal that the error of the call means for this pod.
+    /// The refusal that the error of the call means for a pod of these budgets.
     #[must_use]
-    pub fn from_error(error: &Error, pod: &TargetPod) -> Self {
+    pub fn from_error(error: &Error, known: Known<'_>) -> Self {
         let Some(status) = error.status() else {
             let cause = error.cause().map(|cause| format!(": {cause}"));
             let text = format!("{error}{}", cause.unwrap_or_default());
@@ -52,7 +52,7 @@ impl Refusal {
         }
         let has_several = status.code == 500 && text.contains("more than one PodDisruptionBudget");
         if has_several || has_cause("DisruptionBudget") {
-            return Self::by_budgets(pod, has_several, text, retry_after);
+            return Self::by_budgets(known, has_several, text, retry_after);
         }
         let text = if text.is_empty() {
             format!("the API responded with code {}", status.code)
@@ -77,8 +77,8 @@ impl Refusal {
         }
     }
 
-    fn by_budgets(pod: &TargetPod, has_several: bool, text: &str, retry_after: Option<Duration>) -> Self {
-        if let Some(cause) = &pod.unwatched_budgets {
+    fn by_budgets(known: Known<'_>, has_several: bool, text: &str, retry_after: Option<Duration>) -> Self {
+        if let Some(cause) = known.unwatched {
             let message = format!(
                 "{text}. PodDisruptionBudgets cannot be watched, so it is not known when the pod may leave: {cause}."
             );
@@ -87,7 +87,7 @@ impl Refusal {
                 ..Self::of_text(Reason::BudgetNotObserved, text, "budget", retry_after)
             };
         }
-        let budgets = pod.budgets.as_slice();
+        let budgets = known.budgets;
         let names: Vec<&str> = budgets.iter().map(|budget| budget.name.as_str()).collect();
         let blocked_by = rejection::budgets(&names);
         let (reason, message) = match budgets {
@@ -169,20 +169,20 @@ mod tests {
     use crate::evictionrequest::budget::Budget;
     use serde_json::{Value, json};
 
-    fn selected_by(budgets: &[Budget]) -> TargetPod {
-        TargetPod {
-            budgets: budgets.to_vec(),
-            ..TargetPod::default()
+    fn refusal(status: Value, budgets: &[Budget]) -> Refusal {
+        refusal_of(status, selected_by(budgets))
+    }
+
+    fn selected_by(budgets: &[Budget]) -> Known<'_> {
+        Known {
+            budgets,
+            unwatched: None,
         }
     }
 
-    fn refusal(status: Value, budgets: &[Budget]) -> Refusal {
-        refusal_of(status, &selected_by(budgets))
-    }
-
-    fn refusal_of(status: Value, pod: &TargetPod) -> Refusal {
+    fn refusal_of(status: Value, known: Known<'_>) -> Refusal {
         let error = Error::Status(Box::new(serde_json::from_value(status).unwrap()));
-        Refusal::from_error(&error, pod)
+        Refusal::from_error(&error, known)
     }
 
     fn budget(name: &str) -> Budget {
@@ -257,11 +257,11 @@ mod tests {
             &[],
         );
         assert_eq!(unknown.reason, Reason::BudgetNotObserved);
-        let unwatched = TargetPod {
-            unwatched_budgets: Some("forbidden (403)".to_owned()),
-            ..TargetPod::default()
+        let unwatched = Known {
+            budgets: &[],
+            unwatched: Some("forbidden (403)"),
         };
-        let unwatched = refusal_of(needs, &unwatched);
+        let unwatched = refusal_of(needs, unwatched);
         assert_eq!(unwatched.reason, Reason::BudgetNotObserved);
         assert!(
             unwatched.message.contains("budget db needs 3") && unwatched.message.contains("forbidden (403)"),
@@ -307,7 +307,7 @@ mod tests {
             assert_eq!(failed.reason, Reason::EvictionFailed, "{code}");
         }
         assert_eq!(
-            Refusal::from_error(&Error::Timeout, &selected_by(&one)).reason,
+            Refusal::from_error(&Error::Timeout, selected_by(&one)).reason,
             Reason::EvictionFailed
         );
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::budget::Budget;
+use super::budget::{Budget, Known};
 use super::interceptors::{InterceptorOrder, TooManyInterceptors};
 use super::refusal::Refusal;
 use crate::evictioninterceptor::rules::UnusableRule;
@@ -139,6 +139,17 @@ pub struct TargetPod {
     pub budgets: Vec<Budget>,
     /// Why budgets are not known, so that none is listed.
     pub unwatched_budgets: Option<String>,
+}
+
+impl TargetPod {
+    /// What is known about its budgets.
+    #[must_use]
+    pub fn known_budgets(&self) -> Known<'_> {
+        Known {
+            budgets: &self.budgets,
+            unwatched: self.unwatched_budgets.as_deref(),
+        }
+    }
 }
 
 /// A deletion in progress.

@@ -208,7 +208,7 @@ impl Party {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::typed;
+    use crate::fixtures::{api_double, failure, pod, typed};
 
     const PARTY: Party = Party {
         requester: "party.example.com",
@@ -232,5 +232,37 @@ mod tests {
         assert_eq!(Asked::of(&request, PARTY), Some(asked));
         request.metadata.annotations = Some([(PARTY.annotation.to_owned(), "{".to_owned())].into());
         assert_eq!(Asked::of(&request, PARTY), None);
+    }
+
+    #[tokio::test]
+    async fn requests_have_the_labels_of_their_pods_unless_somebody_gave_them_others() {
+        let labels = json!({"app": "web", "argocd.argoproj.io/instance": "shop"});
+        let web = pod(&json!({"metadata": {"labels": labels}}));
+        let target = Target::of(&web, &RequestLabels::default());
+        let asked = Asked::now("admin", Timestamp::UNIX_EPOCH, Duration::from_mins(15));
+        for is_taken in [false, true] {
+            let (clients, received) = api_double(move |request| {
+                if is_taken && !request.body["metadata"]["labels"].is_null() {
+                    let cause =
+                        json!({"reason": "FieldManagerConflict", "message": "conflict with \"other\""});
+                    return failure(409, "Conflict", "conflict", json!({"causes": [cause]}));
+                }
+                (200, request.body.clone())
+            });
+            PARTY
+                .request(&clients.drydock, &target, &asked, None)
+                .await
+                .unwrap();
+            let received = received.lock().unwrap();
+            let metadata = &received.last().unwrap().body["metadata"];
+            let expected = if is_taken {
+                Value::Null
+            } else {
+                json!({"app": "web"})
+            };
+            assert_eq!(metadata["labels"], expected);
+            assert!(metadata["annotations"][PARTY.annotation].is_string());
+            assert_eq!(received.len(), 1 + usize::from(is_taken));
+        }
     }
 }

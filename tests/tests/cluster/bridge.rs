@@ -9,7 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::{Kubectl, Protocol, eventually};
-use drydock_tests::cluster::{self, DEFAULT_KUBERNETES_VERSION, NAMESPACE};
+use drydock_tests::cluster::pki::{Authority, Validity};
+use drydock_tests::cluster::{
+    self, Component, ControlPlane, DEFAULT_KUBERNETES_VERSION, Drydock, Lifetime, NAMESPACE, Options, Part,
+    Ports, Process, shared,
+};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -18,7 +22,7 @@ use tokio::time::timeout;
 use crate::actor::Actor;
 use crate::plugin::Plugin;
 use crate::plugin_page::{blocks, commands, repository};
-use crate::stage::{PATIENCE, Stage, condition, is_true, requests_of, together};
+use crate::stage::{PATIENCE, Stage, alone, condition, is_true, requests_of, text, together};
 
 pub(crate) const INTERCEPTOR: &str = "guard.example.com";
 pub(crate) const REQUESTER: &str = "eviction-bridge.drydock";
@@ -29,29 +33,34 @@ const OLDER: &str = "1.34.4";
 /// The label of namespaces whose evictions the bridge of this suite reviews.
 const BRIDGED: &str = "bridged";
 
-/// Registers the bridge for namespaces with a label, once: the manifests of `deploy/bridge`, with the port and the
-/// authority of the process on this machine.
+/// Registers the bridge for namespaces with a label, once.
 async fn register(stage: &Stage) -> Result<()> {
     static REGISTERED: OnceCell<()> = OnceCell::const_new();
     REGISTERED
         .get_or_try_init(async || {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/bridge/webhook.yaml");
-            let mut webhook: Value = serde_saphyr::from_str(&std::fs::read_to_string(path)?)?;
-            let authority = stage.control_plane().pki().drydock.certificate();
-            let one = &mut webhook["webhooks"][0];
-            one["clientConfig"]["caBundle"] = json!(STANDARD.encode(authority));
-            one["clientConfig"]["service"]["port"] = json!(stage.drydock.controller_address().port());
-            one["namespaceSelector"]["matchLabels"] = json!({ BRIDGED: "yes" });
-            let service = json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": { "name": "drydock-controller", "namespace": NAMESPACE },
-                "spec": { "type": "ExternalName", "externalName": "localhost" },
-            });
-            let list = json!({ "apiVersion": "v1", "kind": "List", "items": [service, webhook] });
-            stage.kubectl().apply(&list.to_string()).await.map(drop)
+            let port = stage.drydock.controller_address().port();
+            let webhook = webhook(stage.control_plane(), port, BRIDGED)?;
+            stage.kubectl().apply(&webhook.to_string()).await.map(drop)
         })
         .await
         .copied()
+}
+
+/// The manifests of `deploy/bridge`, with the port and the authority of a process on this machine, for namespaces with a label.
+fn webhook(cluster: &ControlPlane, port: u16, label: &str) -> Result<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/bridge/webhook.yaml");
+    let mut webhook: Value = serde_saphyr::from_str(&std::fs::read_to_string(path)?)?;
+    let authority = cluster.pki().drydock.certificate();
+    let one = &mut webhook["webhooks"][0];
+    one["clientConfig"]["caBundle"] = json!(STANDARD.encode(authority));
+    one["clientConfig"]["service"]["port"] = json!(port);
+    one["namespaceSelector"]["matchLabels"] = json!({ label: "yes" });
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "drydock-controller", "namespace": NAMESPACE },
+        "spec": { "type": "ExternalName", "externalName": "localhost" },
+    });
+    Ok(json!({ "apiVersion": "v1", "kind": "List", "items": [service, webhook] }))
 }
 
 /// A new namespace whose evictions the bridge reviews. Returns when it does.
@@ -350,7 +359,11 @@ async fn the_page_about_other_programs_can_be_followed() -> Result<()> {
             );
         }
     }
-    for manifest in blocks(&page, "yaml") {
+    // The files of kube-apiserver are used by another test.
+    for manifest in blocks(&page, "yaml")
+        .into_iter()
+        .filter(|block| !block.starts_with("# "))
+    {
         let arguments = ["create", "--dry-run=server", "-f", "-"];
         let output = stage.kubectl().run_with_input(&arguments, manifest).await?;
         ensure!(
@@ -369,7 +382,7 @@ async fn the_page_about_other_programs_can_be_followed() -> Result<()> {
 }
 
 /// Posts nominations as a service account that may evict in the namespace.
-async fn nominate(stage: &Stage, namespace: &str, body: &Value) -> Result<Value> {
+pub(crate) async fn nominate(stage: &Stage, namespace: &str, body: &Value) -> Result<Value> {
     let kubectl = stage.kubectl();
     let rights = json!({
         "apiVersion": "v1", "kind": "List", "items": [
@@ -444,5 +457,287 @@ async fn nominated_pods_are_requested_to_leave() -> Result<()> {
     let anonymous = Caller::new(stage.drydock.controller_client(None, Protocol::Http1)?);
     let refused = anonymous.post("/descheduling/nominations", &body).await?;
     assert_eq!(refused.status, 401);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_lead_answers_as_the_leader_does() -> Result<()> {
+    const STANDBY: &str = "bridged-by-standby";
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("bridge-standby").await?;
+    let (host, kubectl) = (stage.host()?, stage.kubectl());
+    let address = Ports::reserve(1)?.take()?;
+    let mut command = stage.drydock.command_of(Part::Controller);
+    command
+        .args(["--secure-port", &address.port().to_string()])
+        .env("POD_NAME", "standby");
+    let folder = stage.control_plane().folder().path();
+    let standby = Process::spawn(command, "standby", folder, Lifetime::WithParent)?;
+    let mut webhook = webhook(stage.control_plane(), address.port(), STANDBY)?;
+    webhook["items"][1]["metadata"]["name"] = json!("eviction-bridge-of-the-standby");
+    kubectl.apply(&webhook.to_string()).await?;
+    let labels = json!({ "metadata": { "labels": { STANDBY: "yes" } } });
+    host.patch(&format!("/api/v1/namespaces/{namespace}"), MERGE_PATCH, &labels)
+        .await?
+        .expect(200)?;
+
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let guarded = host
+        .post(&pods, &pod(&namespace, "guarded", None, true))
+        .await?
+        .expect(201)?;
+    host.post(&pods, &pod(&namespace, "plain", None, false))
+        .await?
+        .expect(201)?;
+    let dry_run = json!({ "metadata": { "name": "guarded" }, "deleteOptions": { "dryRun": ["All"] } });
+    eventually("the standby to review evictions", PATIENCE, async || {
+        let answer = host.post(&format!("{pods}/guarded/eviction"), &dry_run).await?;
+        Ok(answer.header("warning").contains(INTERCEPTOR).then_some(()))
+    })
+    .await?;
+    let evict = async |name: &str| {
+        let eviction = json!({ "metadata": { "name": name } });
+        host.post(&format!("{pods}/{name}/eviction"), &eviction).await
+    };
+    evict("plain").await?.expect(201)?;
+    let refused = evict("guarded").await?.expect(429)?;
+    ensure!(
+        refused.to_string().contains("Eviction triggered evacuation"),
+        "{refused}"
+    );
+    let path = format!(
+        "{}/{}",
+        requests_of(&namespace),
+        text(&guarded["metadata"]["uid"])?
+    );
+    let request = host.get(&path).await?.expect(200)?;
+    assert_eq!(request["spec"]["requesters"], json!([{ "name": REQUESTER }]));
+    // It has the labels of its pod from the beginning.
+    assert_eq!(request["metadata"]["labels"], json!({ "app": "guarded" }));
+    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/drydock-controller");
+    let holder = text(&host.get(&lease).await?.expect(200)?["spec"]["holderIdentity"])?;
+    ensure!(!holder.starts_with("standby"), "{holder}");
+
+    // The leader goes on with the request, and the standby lets the pod go when its interceptor is done.
+    let actor = Actor {
+        caller: stage.host()?,
+        name: INTERCEPTOR,
+        path: path.clone(),
+    };
+    actor.begin("saving", &json!({})).await?;
+    evict("guarded").await?.expect(429)?;
+    actor.complete().await?;
+    eventually("the guarded pod to be gone", PATIENCE, async || {
+        let answer = evict("guarded").await?;
+        ensure!([201, 404, 429].contains(&answer.status), "{}", answer.text());
+        Ok((answer.status == 404).then_some(()))
+    })
+    .await?;
+    kubectl
+        .ok(&[
+            "delete",
+            "validatingwebhookconfiguration",
+            "eviction-bridge-of-the-standby",
+        ])
+        .await?;
+    standby.terminate(PATIENCE).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn evictions_are_refused_and_not_let_through_while_the_server_is_away() -> Result<()> {
+    let Some(stage) = alone().await? else {
+        return Ok(());
+    };
+    let namespace = bridged_namespace(&stage, "bridge-away").await?;
+    let host = stage.host()?;
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    host.post(&pods, &pod(&namespace, "web", None, true))
+        .await?
+        .expect(201)?;
+    stage.drydock.kill_part(Part::ApiServer);
+    let began = std::time::Instant::now();
+    let probe = Caller::new(stage.drydock.controller_client(None, Protocol::Http1)?);
+    // Watches that fail for ten seconds would make a controller without the bridge unready, and so take its endpoint away.
+    eventually("more time than that to pass", PATIENCE, async || {
+        let eviction = json!({ "metadata": { "name": "web" } });
+        host.post(&format!("{pods}/web/eviction"), &eviction)
+            .await?
+            .expect(429)?;
+        let ready = probe.get("/readyz").await?;
+        ensure!(ready.status == 200, "{}", ready.text());
+        Ok((began.elapsed().as_secs() > 14).then_some(()))
+    })
+    .await?;
+    stage.drydock.start_part(Part::ApiServer).await?;
+    stage.drydock.available().await
+}
+
+#[tokio::test]
+async fn what_the_bridge_put_on_pods_goes_when_it_is_turned_off() -> Result<()> {
+    let Some(stage) = alone().await? else {
+        return Ok(());
+    };
+    let namespace = bridged_namespace(&stage, "bridge-off").await?;
+    let host = stage.host()?;
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let mut web = pod(&namespace, "web", None, true);
+    web["metadata"]["annotations"]["descheduler.alpha.kubernetes.io/request-evict-only"] = json!("true");
+    host.post(&pods, &web).await?.expect(201)?;
+    let eviction = json!({ "metadata": { "name": "web" } });
+    host.post(&format!("{pods}/web/eviction"), &eviction)
+        .await?
+        .expect(429)?;
+    let annotations = async || {
+        let web = host.get(&format!("{pods}/web")).await?.expect(200)?;
+        let annotations = &web["metadata"]["annotations"];
+        Ok::<_, anyhow::Error>(
+            ["eviction-in-progress", "request-evict-only"]
+                .map(|name| annotations[format!("descheduler.alpha.kubernetes.io/{name}")].clone()),
+        )
+    };
+    eventually("the pod to be annotated", PATIENCE, async || {
+        Ok((annotations().await? == ["drydock", "true"]).then_some(()))
+    })
+    .await?;
+    stage.drydock.stop_part(Part::Controller).await?;
+    let mut command = stage.drydock.command_of(Part::Controller);
+    command.arg("--eviction-bridge=false");
+    let folder = stage.control_plane().folder().path();
+    let without = Process::spawn(command, "without-the-bridge", folder, Lifetime::WithParent)?;
+    eventually(
+        "what it put there to be gone, and nothing else",
+        PATIENCE,
+        async || Ok((annotations().await? == [json!(null), json!("true")]).then_some(())),
+    )
+    .await?;
+    without.terminate(PATIENCE).await?;
+    Ok(())
+}
+
+/// The file of this name among the YAML blocks of a page, which begin with a comment that names them.
+fn file_of<'a>(page: &'a str, name: &str) -> Result<&'a str> {
+    let blocks = blocks(page, "yaml").into_iter();
+    let mut named = blocks.filter(|block| block.lines().next() == Some(&format!("# {name}")));
+    named.next().with_context(|| format!("{name} in the page"))
+}
+
+#[tokio::test]
+async fn kube_apiserver_presents_a_client_certificate_as_the_page_says() -> Result<()> {
+    if shared().await?.is_none() {
+        return Ok(());
+    }
+    let page = std::fs::read_to_string(repository()?.join("docs/neighbours.md")).context("read the page")?;
+    let folder = tempfile::tempdir().context("a folder")?;
+    let file = |name: &str| folder.path().join(name);
+    let place = |text: &str| text.replace("/etc/kubernetes/drydock", &folder.path().display().to_string());
+    std::fs::write(file("admission.yaml"), place(file_of(&page, "admission.yaml")?))?;
+    let nobody = "apiVersion: v1\nkind: Config\n";
+    std::fs::write(file("webhooks.kubeconfig"), nobody)?;
+    let authority = Authority::new("webhook-clients")?;
+    let client = authority.client("kube-apiserver", None, Validity::Current)?;
+    for (name, text) in [
+        ("client.crt", &client.certificate),
+        ("client.key", &client.key),
+        ("client-ca.crt", &authority.certificate()),
+    ] {
+        std::fs::write(file(name), text)?;
+    }
+    let flag = format!(
+        "--admission-control-config-file={}",
+        file("admission.yaml").display()
+    );
+    let cluster = ControlPlane::start(Options {
+        apiserver_flags: vec![flag],
+        ..Options::default()
+    })
+    .await?;
+    let drydock = Drydock::start(&cluster).await?;
+    drydock.stop_part(Part::Controller).await?;
+    let mut command = drydock.command_of(Part::Controller);
+    command
+        .arg("--eviction-bridge-client-ca-file")
+        .arg(file("client-ca.crt"))
+        .arg("--eviction-bridge-client-names=kube-apiserver");
+    let _controller = Process::spawn(
+        command,
+        "with-a-client-authority",
+        folder.path(),
+        Lifetime::WithParent,
+    )?;
+    let port = drydock.controller_address().port();
+    let mut webhook = webhook(&cluster, port, BRIDGED)?;
+    // So that an answer that fails is seen.
+    webhook["items"][1]["webhooks"][0]["failurePolicy"] = json!("Fail");
+    let kubectl = cluster.admin();
+    kubectl.apply(&webhook.to_string()).await?;
+    kubectl.ok(&["create", "namespace", "guarded"]).await?;
+    kubectl
+        .ok(&["label", "namespace", "guarded", &format!("{BRIDGED}=yes")])
+        .await?;
+    eventually("the namespace to take pods", PATIENCE, async || {
+        let manifest = pod("guarded", "web", None, true).to_string();
+        kubectl.apply(&manifest).await.map(Some)
+    })
+    .await?;
+    let evict = async || {
+        let host = Caller::new(cluster.raw_client(Some(&cluster.pki().admin))?);
+        let eviction = json!({ "metadata": { "name": "web" } });
+        host.post("/api/v1/namespaces/guarded/pods/web/eviction", &eviction)
+            .await
+    };
+    eventually(
+        "the review without a certificate to be refused",
+        PATIENCE,
+        async || {
+            let answer = evict().await?;
+            ensure!(
+                answer.status == 500 && answer.text().contains("failed calling webhook"),
+                "{} {}",
+                answer.status,
+                answer.text()
+            );
+            ensure!(
+                answer
+                    .text()
+                    .contains("asked for the client to provide credentials"),
+                "{}",
+                answer.text()
+            );
+            Ok(Some(()))
+        },
+    )
+    .await?;
+
+    // The port is not 443 here, so kube-apiserver looks for the name with the port.
+    let service = "drydock-controller.drydock-system.svc";
+    let users = place(file_of(&page, "webhooks.kubeconfig")?);
+    ensure!(users.contains(service), "{users}");
+    std::fs::write(
+        file("webhooks.kubeconfig"),
+        users.replace(service, &format!("{service}:{port}")),
+    )?;
+    cluster.kill_component(Component::ApiServer);
+    cluster.start_component(Component::ApiServer).await?;
+    drydock.available().await?;
+    eventually("the eviction to wait for the interceptor", PATIENCE, async || {
+        let answer = evict().await?;
+        ensure!(answer.status == 429, "{} {}", answer.status, answer.text());
+        ensure!(
+            answer.text().contains("Eviction triggered evacuation"),
+            "{}",
+            answer.text()
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    let requests = Caller::new(cluster.raw_client(Some(&cluster.pki().admin))?);
+    let requests = requests.get(&requests_of("guarded")).await?.expect(200)?;
+    assert_eq!(
+        requests["items"][0]["spec"]["requesters"],
+        json!([{ "name": REQUESTER }])
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The descheduler of Kubernetes, unchanged, and the eviction bridge: what is in progress counts against its limits, also after
 //! a restart, and nothing is evicted twice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
@@ -201,6 +201,31 @@ impl<'a> Scene<'a> {
         .await
     }
 
+    /// The UIDs of the pods of each node.
+    async fn pods_by_node(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
+        let list = self
+            .host
+            .get(&format!("/api/v1/namespaces/{}/pods", self.name))
+            .await?
+            .expect(200)?;
+        let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for item in list["items"].as_array().context("items")? {
+            let node = item["spec"]["nodeName"].as_str().context("a node")?;
+            let uid = item["metadata"]["uid"].as_str().context("a UID")?;
+            nodes.entry(node.to_owned()).or_default().insert(uid.to_owned());
+        }
+        Ok(nodes)
+    }
+
+    /// The nodes with a pod whose UID is wanted.
+    async fn nodes(&self, is_wanted: impl Fn(&String) -> bool) -> Result<BTreeSet<String>> {
+        let nodes = self.pods_by_node().await?.into_iter();
+        Ok(nodes
+            .filter(|(_, pods)| pods.iter().any(&is_wanted))
+            .map(|(node, _)| node)
+            .collect())
+    }
+
     fn request(&self, uid: &str) -> String {
         format!("{}/{uid}", requests_of(&self.name))
     }
@@ -276,6 +301,40 @@ async fn limits_of_the_descheduler_hold_across_restarts() -> Result<()> {
     );
     scene.pass(Strategy::Age, &limits, true).await?;
     scene.in_progress(2).await?;
+    scene.remove().await
+}
+
+#[tokio::test]
+async fn the_limit_of_the_descheduler_per_node_counts_what_is_in_progress() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let scene = Scene::new(&stage, "descheduler-nodes").await?;
+    let limits = json!({ "maxNoOfPodsToEvictPerNode": 1 });
+    scene.pass(Strategy::Age, &limits, true).await?;
+    // The scheduler may have put all pods on one of the nodes.
+    let nodes = scene.nodes(|_| true).await?;
+    let first = scene.in_progress(nodes.len()).await?;
+    assert_eq!(
+        scene.nodes(|uid| first.contains(uid)).await?,
+        nodes,
+        "one on each node"
+    );
+
+    // Also after a restart, and by another strategy, nothing is added.
+    for strategy in [Strategy::Age, Strategy::Taints] {
+        scene.pass(strategy, &limits, true).await?;
+        assert_eq!(scene.in_progress(nodes.len()).await?, first);
+    }
+    let more = json!({ "maxNoOfPodsToEvictPerNode": 2 });
+    scene.pass(Strategy::Taints, &more, true).await?;
+    let count: usize = scene
+        .pods_by_node()
+        .await?
+        .values()
+        .map(|pods| pods.len().min(2))
+        .sum();
+    ensure!(scene.in_progress(count).await?.is_superset(&first));
     scene.remove().await
 }
 

@@ -243,3 +243,38 @@ async fn a_canceled_request_is_not_carried_out_after_the_server_or_the_controlle
         .expect(200)?;
     webhook.remove(&stage).await
 }
+
+#[tokio::test]
+async fn a_request_that_a_finalizer_holds_ends_with_its_pod() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("held-request").await?;
+    let host = stage.host()?;
+    let pod = format!("/api/v1/namespaces/{namespace}/pods/web");
+    let web = crate::bridge::pod(&namespace, "web", None, true);
+    let web = host
+        .post(&format!("/api/v1/namespaces/{namespace}/pods"), &web)
+        .await?
+        .expect(201)?;
+    let uid = web["metadata"]["uid"].as_str().context("a UID")?;
+    let mut request = eviction_request(&namespace, "web", uid);
+    request["metadata"]["finalizers"] = json!(["test.example.com/keep"]);
+    let list = requests_of(&namespace);
+    host.post(&list, &request).await?.expect(201)?;
+    let path = format!("{list}/{uid}");
+    becomes(&host, &path, "the interceptor to be active", |request| {
+        request["status"]["activeInterceptors"] == json!([crate::bridge::INTERCEPTOR])
+    })
+    .await?;
+    host.delete(&path).await?.expect(200)?;
+    host.delete(&pod).await?.expect(200)?;
+    let ended = becomes(&host, &path, "the request to end", |request| {
+        is_true(request, "Evicted")
+    })
+    .await?;
+    ensure!(ended["metadata"]["deletionTimestamp"].is_string(), "{ended}");
+    let patch = json!({ "metadata": { "finalizers": null } });
+    host.patch(&path, MERGE_PATCH, &patch).await?.expect(200)?;
+    Ok(())
+}

@@ -217,6 +217,22 @@ async fn drain(stage: &Stage, prometheus: &Prometheus) -> Result<()> {
     eventually("the node is drained", PATIENCE, drained).await
 }
 
+/// A program evicts a pod with an interceptor, and another one nominates it.
+async fn evict_and_nominate(stage: &Stage) -> Result<()> {
+    let namespace = crate::bridge::bridged_namespace(stage, "monitored-bridge").await?;
+    let host = stage.host()?;
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let web = crate::bridge::pod(&namespace, "web", None, true);
+    let web = host.post(&pods, &web).await?.expect(201)?;
+    let eviction = json!({ "metadata": { "name": "web" } });
+    host.post(&format!("{pods}/web/eviction"), &eviction)
+        .await?
+        .expect(429)?;
+    let nomination = json!({ "namespace": namespace, "name": "web", "uid": web["metadata"]["uid"] });
+    crate::bridge::nominate(stage, &namespace, &json!({ "nominations": [nomination] })).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn dashboards_and_alerts_show_what_both_programs_measure() -> Result<()> {
     let Some(stage) = together().await? else {
@@ -224,6 +240,7 @@ async fn dashboards_and_alerts_show_what_both_programs_measure() -> Result<()> {
     };
     let prometheus = Prometheus::start(&stage).await?;
     drain(&stage, &prometheus).await?;
+    evict_and_nominate(&stage).await?;
     let mut empty = panels()?;
     eventually("every panel shows something", PATIENCE, async || {
         let mut left = Vec::new();
