@@ -54,6 +54,8 @@ pub(crate) struct Reopening {
     pub(crate) tried: AtomicU64,
     /// Rounds of housekeeping since the last attempt.
     pub(crate) rounds: AtomicU64,
+    /// Rounds from the last attempt to the next one.
+    pub(crate) pause: AtomicU64,
 }
 
 /// What does not change while a store is open.

@@ -13,8 +13,9 @@ use crate::{Entry, Key, StoreError, Value};
 /// How many values are opened between two updates of the index.
 const AT_ONCE: usize = 256;
 
-/// How many rounds pass at most until the next attempt: a key service that is well may have refused one key.
-const ROUNDS: u64 = 60;
+/// How many rounds pass until the second attempt, and at most until the next one; each attempt doubles it. A key service that is
+/// well may have refused one key, or not yet be asked again for one.
+const ROUNDS: (u64, u64) = (2, 60);
 
 impl Parts {
     /// Opens what did not open before, if the encryption has changed since, or some time has passed. Blocks
@@ -28,12 +29,20 @@ impl Parts {
         if sealed.is_empty() {
             return Ok(());
         }
-        let Reopening { tried, rounds } = &self.reopening;
-        let is_due = rounds.fetch_add(1, Ordering::AcqRel) >= ROUNDS;
-        if tried.swap(generation, Ordering::AcqRel) == generation && !is_due {
+        let Reopening { tried, rounds, pause } = &self.reopening;
+        let passed = rounds.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_new = tried.swap(generation, Ordering::AcqRel) != generation;
+        let waited = pause.load(Ordering::Acquire);
+        if !is_new && passed < waited {
             return Ok(());
         }
         rounds.store(0, Ordering::Release);
+        let next = if is_new {
+            ROUNDS.0
+        } else {
+            waited.saturating_mul(2)
+        };
+        pause.store(next.min(ROUNDS.1), Ordering::Release);
         let mut opened_values = 0;
         for keys in sealed.chunks(AT_ONCE) {
             let engine = self.lifecycle.engine()?;

@@ -342,6 +342,31 @@ impl Seal for Closing {
     }
 }
 
+/// A key service may be well and not yet be asked again for a seed that it refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_opened_again_soon_and_then_ever_more_rarely() {
+    let (root, clock) = (TempDir::new().unwrap(), TestClock::default());
+    let seal = Arc::new(Closing::default());
+    let options = || Options {
+        seal: Arc::clone(&seal) as Arc<dyn Seal>,
+        ..options(root.path(), &clock)
+    };
+    let store = RocksStore::open(options()).unwrap().0;
+    put(&store, "one", "text").await;
+    close(store).await;
+    let store = RocksStore::open(options()).unwrap().0;
+    let mut attempts = Vec::new();
+    for round in 1..=250 {
+        let before = seal.attempts.load(Ordering::Relaxed);
+        store.parts.reopen(&Stop::default()).unwrap();
+        if seal.attempts.load(Ordering::Relaxed) > before {
+            attempts.push(round);
+        }
+    }
+    assert_eq!(attempts, [1, 3, 7, 15, 31, 63, 123, 183, 243]);
+    close(store).await;
+}
+
 /// Each attempt may wait for a key service, and a store that closes waits for housekeeping.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_are_not_opened_again_once_the_store_closes() {
