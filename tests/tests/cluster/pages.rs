@@ -139,8 +139,13 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs a script. Returns what it printed.
+    /// Runs a script that succeeds. Returns what it printed.
     async fn run(&self, script: &str) -> Result<String> {
+        self.ends(script, 0).await
+    }
+
+    /// Runs a script that ends with this code. Returns what it printed.
+    async fn ends(&self, script: &str, code: i32) -> Result<String> {
         let output = Command::new("/usr/bin/bash")
             .args(["-euo", "pipefail", "-c", script])
             .current_dir(self.folder.path())
@@ -160,7 +165,7 @@ impl Shell {
             String::from_utf8_lossy(&output.stderr),
         );
         ensure!(
-            output.status.success(),
+            output.status.code() == Some(code),
             "{script}\nended with {}:\n{out}{error}",
             output.status
         );
@@ -333,6 +338,38 @@ fn volume() -> Value {
     })
 }
 
+/// The commands of README.md for its application, with the plugin and without it.
+async fn follow_readme(shell: &Shell) -> Result<()> {
+    shell
+        .run(
+            "kubectl apply -f deploy/demo/application.yaml
+             kubectl wait --for=condition=Ready --timeout=50s pod/web-1 pod/web-2 pod/web-3 pod/database-0",
+        )
+        .await?;
+    let readme = page("README.md")?;
+    let scripts = blocks(&readme, "sh");
+    let with_plugin = scripts
+        .iter()
+        .find(|script| script.contains("kubectl drydock drain"));
+    let lines: Vec<&str> = with_plugin.context("commands of the plugin")?.lines().collect();
+    let [preflight, drain, explain, delete, complete] = lines.as_slice() else {
+        anyhow::bail!("{lines:?}");
+    };
+    shell.ends(preflight, 8).await?;
+    let beside = async {
+        let explained = shell.run(explain).await?;
+        ensure!(explained.contains("database-0"), "{explained}");
+        shell.run(delete).await
+    };
+    tokio::try_join!(shell.run(drain), beside)?;
+    shell.run(complete).await?;
+    let without = scripts
+        .iter()
+        .find(|script| script.contains("deploy/demo/maintenance.yaml"));
+    shell.run(without.context("commands of kubectl")?).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<()> {
     if shared().await?.is_none() {
@@ -376,12 +413,15 @@ async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<
     // From here on, as processes on this machine, they do.
     shell
         .run(
-            "kubectl delete -f deploy/apiserver/apiservice.yaml -f deploy/apiserver/service.yaml -f deploy/etcd/apiserver.yaml
+            "kubectl delete -f deploy/apiserver/apiservice.yaml -f deploy/apiserver/service.yaml -f deploy/etcd/
+             kubectl delete -f deploy/rbac/ -f deploy/bridge/rbac.yaml
              kubectl apply -f deploy/apiserver/statefulset.yaml",
         )
         .await?;
     let drydock = Drydock::start(&cluster).await?;
     shell.run(check).await?;
+
+    follow_readme(&shell).await?;
 
     let authority = cluster.pki().drydock.certificate();
     std::fs::write(shell.folder.path().join("ca.crt"), authority)?;
