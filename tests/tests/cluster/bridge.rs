@@ -20,7 +20,9 @@ use tokio::time::timeout;
 use crate::actor::Actor;
 use crate::plugin::Plugin;
 use crate::plugin_page::{blocks, commands, repository};
-use crate::stage::{PATIENCE, Stage, alone, condition, is_true, requests_of, text, together};
+use crate::stage::{
+    PATIENCE, ROOT, Stage, alone, condition, interceptor, is_true, requests_of, text, together,
+};
 
 pub(crate) const INTERCEPTOR: &str = "guard.example.com";
 pub(crate) const REQUESTER: &str = "eviction-bridge.drydock";
@@ -570,7 +572,31 @@ async fn evictions_are_refused_and_not_let_through_while_the_server_is_away() ->
     })
     .await?;
     stage.drydock.start_part(Part::ApiServer).await?;
-    stage.drydock.available().await
+    stage.drydock.available().await?;
+    // The controller opens its watches again after pauses, and the next test expects that they work.
+    let list = requests_of(&namespace);
+    eventually("the request to be processed", PATIENCE, async || {
+        let eviction = json!({ "metadata": { "name": "web" } });
+        host.post(&format!("{pods}/web/eviction"), &eviction)
+            .await?
+            .expect(429)?;
+        let requests = host.get(&list).await?.expect(200)?;
+        let active = &requests["items"][0]["status"]["activeInterceptors"];
+        ensure!(*active == json!([INTERCEPTOR]), "{requests}");
+        Ok(Some(()))
+    })
+    .await?;
+    let rules = format!("{ROOT}/evictioninterceptors");
+    let rule = interceptor("after-the-outage.example.com", "no-pod-has-this-name");
+    host.post(&rules, &rule).await?.expect(201)?;
+    let rule = format!("{rules}/after-the-outage.example.com");
+    eventually("the controller to see a new rule", PATIENCE, async || {
+        let rule = host.get(&rule).await?.expect(200)?;
+        Ok(is_true(&rule, "Accepted").then_some(()))
+    })
+    .await?;
+    host.delete(&rule).await?.expect(200)?;
+    Ok(())
 }
 
 #[tokio::test]
