@@ -16,9 +16,9 @@ pub enum Verdict {
         /// How many must stay healthy.
         wanted: i32,
     },
-    /// It can never allow one: all of its pods must be healthy.
+    /// It can never allow one: all of its pods must be healthy, or it counts none of those that it selects.
     Never {
-        /// How many pods it counts, all of which must stay healthy.
+        /// How many pods it counts, all of which must stay healthy. Pods without a controller may not count.
         expected: i32,
     },
     /// The disruption controller has not looked at its current version.
@@ -73,13 +73,12 @@ pub fn verdict(budget: &PodDisruptionBudget) -> Verdict {
     if allowed > 0 {
         return Verdict::Allows(allowed);
     }
-    if expected > 0 && wanted >= expected {
+    let healthy = status.current_healthy.unwrap_or_default();
+    let counts_none = expected == 0 && healthy > 0;
+    if counts_none || (expected > 0 && wanted >= expected) {
         return Verdict::Never { expected };
     }
-    Verdict::Exhausted {
-        healthy: status.current_healthy.unwrap_or_default(),
-        wanted,
-    }
+    Verdict::Exhausted { healthy, wanted }
 }
 
 /// How many replicas would let one pod leave; `None` when more replicas do not help, since the budget counts from the top.
@@ -90,7 +89,7 @@ pub fn replicas_for_one_disruption(budget: &PodDisruptionBudget) -> Option<i32> 
         .as_ref()
         .is_none_or(|spec| spec.max_unavailable.is_some());
     match verdict(budget) {
-        Verdict::Never { expected } if !is_relative => Some(expected.saturating_add(1)),
+        Verdict::Never { expected } if !is_relative && expected > 0 => Some(expected.saturating_add(1)),
         Verdict::Exhausted { wanted, .. } if !is_relative => Some(wanted.saturating_add(1)),
         _ => None,
     }
@@ -106,6 +105,11 @@ pub fn describe(budget: &PodDisruptionBudget) -> String {
         Verdict::Exhausted { healthy, wanted } => {
             format!(
                 "The budget {name} allows no disruption now: {healthy} pods are healthy, {wanted} must be."
+            )
+        }
+        Verdict::Never { expected: 0 } => {
+            format!(
+                "The budget {name} can never allow a disruption: it counts pods of controllers, and those that it selects have none."
             )
         }
         Verdict::Never { expected: 1 } => {
@@ -160,6 +164,8 @@ pub(crate) mod tests {
                 },
             ),
             (counts(3, 3, 3, 0), Verdict::Never { expected: 3 }),
+            // Pods without a controller, under maxUnavailable.
+            (counts(1, 0, 0, 0), Verdict::Never { expected: 0 }),
             (
                 counts(0, 1, 0, 0),
                 Verdict::Exhausted {

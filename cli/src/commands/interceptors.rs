@@ -31,9 +31,8 @@ pub(super) async fn run(session: &Session, flags: &PodFlags, clock: &dyn Clock) 
         return repeat(async || {
             let found = find(session, flags, clock).await?;
             let mut text = render(&found.rows, clock.now(), false);
-            for skipped in &found.skipped {
-                text.push_str(&format!("skipped: {}\n", printable(skipped)));
-            }
+            let skipped = found.skipped.iter();
+            text.extend(skipped.map(|skipped| format!("skipped: {}\n", printable(skipped))));
             Ok((text, Is::GoingOn))
         })
         .await;

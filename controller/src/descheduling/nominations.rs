@@ -179,7 +179,8 @@ impl Requester {
         };
         // The semaphore is never closed.
         let _turn = self.turn.acquire().await.map_err(|_| not_leading())?;
-        if !self.fence.is_open() || !self.context.stores.unsynced().is_empty() {
+        // What is in flight is counted from what is watched: a watch that fails may have missed some of it.
+        if !self.fence.is_open() || self.context.stores.not_ready(Duration::ZERO).is_some() {
             return Err(not_leading());
         }
         let mut allowed: HashMap<&str, bool> = HashMap::new();
@@ -511,6 +512,11 @@ mod tests {
             .unwrap();
         assert_eq!(outcomes, [Outcome::Forbidden]);
         assert_eq!(received.lock().unwrap().len(), 0);
+        let behind = stores();
+        behind.requests.health().failed("unavailable (503)".to_owned());
+        let (behind, _) = requester(behind, LeaseFence::open());
+        let (status, _) = behind.nominate(&user(), &nominations(&["a"])).await.unwrap_err();
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         let (standby, _) = requester(stores(), LeaseFence::closed());
         let (status, _) = standby.nominate(&user(), &nominations(&["a"])).await.unwrap_err();
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);

@@ -9,10 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::{Kubectl, Protocol, eventually};
-use drydock_tests::cluster::pki::{Authority, Validity};
 use drydock_tests::cluster::{
-    self, Component, ControlPlane, DEFAULT_KUBERNETES_VERSION, Drydock, Lifetime, NAMESPACE, Options, Part,
-    Ports, Process, shared,
+    self, ControlPlane, DEFAULT_KUBERNETES_VERSION, Lifetime, NAMESPACE, Part, Ports, Process,
 };
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -22,7 +20,9 @@ use tokio::time::timeout;
 use crate::actor::Actor;
 use crate::plugin::Plugin;
 use crate::plugin_page::{blocks, commands, repository};
-use crate::stage::{PATIENCE, Stage, alone, condition, is_true, requests_of, text, together};
+use crate::stage::{
+    PATIENCE, ROOT, Stage, alone, condition, interceptor, is_true, requests_of, text, together,
+};
 
 pub(crate) const INTERCEPTOR: &str = "guard.example.com";
 pub(crate) const REQUESTER: &str = "eviction-bridge.drydock";
@@ -31,7 +31,7 @@ const ASKED: &str = "evictionrequest.coordination.k8s.io/eviction-bridge";
 const OLDER: &str = "1.34.4";
 
 /// The label of namespaces whose evictions the bridge of this suite reviews.
-const BRIDGED: &str = "bridged";
+pub(crate) const BRIDGED: &str = "bridged";
 
 /// Registers the bridge for namespaces with a label, once.
 async fn register(stage: &Stage) -> Result<()> {
@@ -47,7 +47,7 @@ async fn register(stage: &Stage) -> Result<()> {
 }
 
 /// The manifests of `deploy/bridge`, with the port and the authority of a process on this machine, for namespaces with a label.
-fn webhook(cluster: &ControlPlane, port: u16, label: &str) -> Result<Value> {
+pub(crate) fn webhook(cluster: &ControlPlane, port: u16, label: &str) -> Result<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/bridge/webhook.yaml");
     let mut webhook: Value = serde_saphyr::from_str(&std::fs::read_to_string(path)?)?;
     let authority = cluster.pki().drydock.certificate();
@@ -558,7 +558,7 @@ async fn evictions_are_refused_and_not_let_through_while_the_server_is_away() ->
         .await?
         .expect(201)?;
     stage.drydock.kill_part(Part::ApiServer);
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     let probe = Caller::new(stage.drydock.controller_client(None, Protocol::Http1)?);
     // Watches that fail for ten seconds would make a controller without the bridge unready, and so take its endpoint away.
     eventually("more time than that to pass", PATIENCE, async || {
@@ -572,7 +572,31 @@ async fn evictions_are_refused_and_not_let_through_while_the_server_is_away() ->
     })
     .await?;
     stage.drydock.start_part(Part::ApiServer).await?;
-    stage.drydock.available().await
+    stage.drydock.available().await?;
+    // The controller opens its watches again after pauses, and the next test expects that they work.
+    let list = requests_of(&namespace);
+    eventually("the request to be processed", PATIENCE, async || {
+        let eviction = json!({ "metadata": { "name": "web" } });
+        host.post(&format!("{pods}/web/eviction"), &eviction)
+            .await?
+            .expect(429)?;
+        let requests = host.get(&list).await?.expect(200)?;
+        let active = &requests["items"][0]["status"]["activeInterceptors"];
+        ensure!(*active == json!([INTERCEPTOR]), "{requests}");
+        Ok(Some(()))
+    })
+    .await?;
+    let rules = format!("{ROOT}/evictioninterceptors");
+    let rule = interceptor("after-the-outage.example.com", "no-pod-has-this-name");
+    host.post(&rules, &rule).await?.expect(201)?;
+    let rule = format!("{rules}/after-the-outage.example.com");
+    eventually("the controller to see a new rule", PATIENCE, async || {
+        let rule = host.get(&rule).await?.expect(200)?;
+        Ok(is_true(&rule, "Accepted").then_some(()))
+    })
+    .await?;
+    host.delete(&rule).await?.expect(200)?;
+    Ok(())
 }
 
 #[tokio::test]
@@ -614,130 +638,5 @@ async fn what_the_bridge_put_on_pods_goes_when_it_is_turned_off() -> Result<()> 
     )
     .await?;
     without.terminate(PATIENCE).await?;
-    Ok(())
-}
-
-/// The file of this name among the YAML blocks of a page, which begin with a comment that names them.
-fn file_of<'a>(page: &'a str, name: &str) -> Result<&'a str> {
-    let blocks = blocks(page, "yaml").into_iter();
-    let mut named = blocks.filter(|block| block.lines().next() == Some(&format!("# {name}")));
-    named.next().with_context(|| format!("{name} in the page"))
-}
-
-#[tokio::test]
-async fn kube_apiserver_presents_a_client_certificate_as_the_page_says() -> Result<()> {
-    if shared().await?.is_none() {
-        return Ok(());
-    }
-    let page = std::fs::read_to_string(repository()?.join("docs/neighbours.md")).context("read the page")?;
-    let folder = tempfile::tempdir().context("a folder")?;
-    let file = |name: &str| folder.path().join(name);
-    let place = |text: &str| text.replace("/etc/kubernetes/drydock", &folder.path().display().to_string());
-    std::fs::write(file("admission.yaml"), place(file_of(&page, "admission.yaml")?))?;
-    let nobody = "apiVersion: v1\nkind: Config\n";
-    std::fs::write(file("webhooks.kubeconfig"), nobody)?;
-    let authority = Authority::new("webhook-clients")?;
-    let client = authority.client("kube-apiserver", None, Validity::Current)?;
-    for (name, text) in [
-        ("client.crt", &client.certificate),
-        ("client.key", &client.key),
-        ("client-ca.crt", &authority.certificate()),
-    ] {
-        std::fs::write(file(name), text)?;
-    }
-    let flag = format!(
-        "--admission-control-config-file={}",
-        file("admission.yaml").display()
-    );
-    let cluster = ControlPlane::start(Options {
-        apiserver_flags: vec![flag],
-        ..Options::default()
-    })
-    .await?;
-    let drydock = Drydock::start(&cluster).await?;
-    drydock.stop_part(Part::Controller).await?;
-    let mut command = drydock.command_of(Part::Controller);
-    command
-        .arg("--eviction-bridge-client-ca-file")
-        .arg(file("client-ca.crt"))
-        .arg("--eviction-bridge-client-names=kube-apiserver");
-    let _controller = Process::spawn(
-        command,
-        "with-a-client-authority",
-        folder.path(),
-        Lifetime::WithParent,
-    )?;
-    let port = drydock.controller_address().port();
-    let mut webhook = webhook(&cluster, port, BRIDGED)?;
-    // So that an answer that fails is seen.
-    webhook["items"][1]["webhooks"][0]["failurePolicy"] = json!("Fail");
-    let kubectl = cluster.admin();
-    kubectl.apply(&webhook.to_string()).await?;
-    kubectl.ok(&["create", "namespace", "guarded"]).await?;
-    kubectl
-        .ok(&["label", "namespace", "guarded", &format!("{BRIDGED}=yes")])
-        .await?;
-    eventually("the namespace to take pods", PATIENCE, async || {
-        let manifest = pod("guarded", "web", None, true).to_string();
-        kubectl.apply(&manifest).await.map(Some)
-    })
-    .await?;
-    let evict = async || {
-        let host = Caller::new(cluster.raw_client(Some(&cluster.pki().admin))?);
-        let eviction = json!({ "metadata": { "name": "web" } });
-        host.post("/api/v1/namespaces/guarded/pods/web/eviction", &eviction)
-            .await
-    };
-    eventually(
-        "the review without a certificate to be refused",
-        PATIENCE,
-        async || {
-            let answer = evict().await?;
-            ensure!(
-                answer.status == 500 && answer.text().contains("failed calling webhook"),
-                "{} {}",
-                answer.status,
-                answer.text()
-            );
-            ensure!(
-                answer
-                    .text()
-                    .contains("asked for the client to provide credentials"),
-                "{}",
-                answer.text()
-            );
-            Ok(Some(()))
-        },
-    )
-    .await?;
-
-    // The port is not 443 here, so kube-apiserver looks for the name with the port.
-    let service = "drydock-controller.drydock-system.svc";
-    let users = place(file_of(&page, "webhooks.kubeconfig")?);
-    ensure!(users.contains(service), "{users}");
-    std::fs::write(
-        file("webhooks.kubeconfig"),
-        users.replace(service, &format!("{service}:{port}")),
-    )?;
-    cluster.kill_component(Component::ApiServer);
-    cluster.start_component(Component::ApiServer).await?;
-    drydock.available().await?;
-    eventually("the eviction to wait for the interceptor", PATIENCE, async || {
-        let answer = evict().await?;
-        ensure!(answer.status == 429, "{} {}", answer.status, answer.text());
-        ensure!(
-            answer.text().contains("Eviction triggered evacuation"),
-            "{}",
-            answer.text()
-        );
-        Ok(Some(()))
-    })
-    .await?;
-    let requests = Caller::new(cluster.raw_client(Some(&cluster.pki().admin))?);
-    let requests = requests.get(&requests_of("guarded")).await?.expect(200)?;
-    assert_eq!(
-        requests["items"][0]["spec"]["requesters"],
-        json!([{ "name": REQUESTER }])
-    );
     Ok(())
 }

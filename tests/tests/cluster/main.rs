@@ -14,6 +14,7 @@ mod admission;
 mod audit;
 mod bridge;
 mod budgets_away;
+mod client_certificates;
 mod clients;
 mod conformance;
 mod control_plane;

@@ -43,7 +43,7 @@ const PAGES: &[(&str, &str)] = &[
         "plugin_page, pages::the_worked_examples_of_the_kinds_can_be_followed",
     ),
     ("docs/kubectl-drydock.md", "plugin_page"),
-    ("docs/neighbours.md", "bridge"),
+    ("docs/neighbours.md", "bridge, client_certificates"),
     (
         "docs/operating.md",
         "pages::drydock_is_installed_operated_and_removed_as_the_pages_say",
@@ -130,7 +130,9 @@ impl Shell {
     fn write_files(&self, page: &str) -> Result<()> {
         for block in blocks(page, "yaml") {
             if let Some(name) = block.lines().next().and_then(|line| line.strip_prefix("# "))
-                && name.ends_with(".yaml")
+                && Path::new(name)
+                    .extension()
+                    .is_some_and(|extension| extension == "yaml")
             {
                 std::fs::write(self.folder.path().join(name), block)
                     .with_context(|| format!("write {name}"))?;
@@ -139,8 +141,13 @@ impl Shell {
         Ok(())
     }
 
-    /// Runs a script. Returns what it printed.
+    /// Runs a script that succeeds. Returns what it printed.
     async fn run(&self, script: &str) -> Result<String> {
+        self.ends(script, 0).await
+    }
+
+    /// Runs a script that ends with this code. Returns what it printed.
+    async fn ends(&self, script: &str, code: i32) -> Result<String> {
         let output = Command::new("/usr/bin/bash")
             .args(["-euo", "pipefail", "-c", script])
             .current_dir(self.folder.path())
@@ -160,7 +167,7 @@ impl Shell {
             String::from_utf8_lossy(&output.stderr),
         );
         ensure!(
-            output.status.success(),
+            output.status.code() == Some(code),
             "{script}\nended with {}:\n{out}{error}",
             output.status
         );
@@ -333,25 +340,63 @@ fn volume() -> Value {
     })
 }
 
-#[tokio::test]
-async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<()> {
-    if shared().await?.is_none() {
-        return Ok(());
-    }
+/// The commands of README.md for its application, with the plugin and without it.
+async fn follow_readme(shell: &Shell) -> Result<()> {
+    shell
+        .run(
+            "kubectl apply -f deploy/demo/application.yaml
+             kubectl wait --for=condition=Ready --timeout=50s pod/web-1 pod/web-2 pod/web-3 pod/database-0",
+        )
+        .await?;
+    let readme = page("README.md")?;
+    let scripts = blocks(&readme, "sh");
+    let with_plugin = scripts
+        .iter()
+        .find(|script| script.contains("kubectl drydock drain"));
+    let lines: Vec<&str> = with_plugin.context("commands of the plugin")?.lines().collect();
+    let [preflight, drain, explain, delete, complete] = lines.as_slice() else {
+        anyhow::bail!("{lines:?}");
+    };
+    shell.ends(preflight, 8).await?;
+    let beside = async {
+        let explained = shell.run(explain).await?;
+        ensure!(explained.contains("database-0"), "{explained}");
+        shell.run(delete).await
+    };
+    tokio::try_join!(shell.run(drain), beside)?;
+    shell.run(complete).await?;
+    let without = scripts
+        .iter()
+        .find(|script| script.contains("deploy/demo/maintenance.yaml"));
+    shell.run(without.context("commands of kubectl")?).await?;
+    Ok(())
+}
+
+/// A control plane with what the pages take for granted: two nodes, cert-manager, and a volume.
+async fn bare_cluster() -> Result<ControlPlane> {
     let cluster = ControlPlane::start(Options::default()).await?;
     for node in ["node-a", "node-b"] {
         cluster.add_node(node, &[]).await?;
     }
-    let mut shell = Shell::new(&cluster).await?;
     let kubectl = cluster.admin();
     kubectl.apply(&cert_manager().to_string()).await?;
     kubectl.apply(&volume().to_string()).await?;
-    shell
-        .run("kubectl wait --for=condition=Established --timeout=50s crd/certificates.cert-manager.io crd/issuers.cert-manager.io")
-        .await?;
+    for kind in ["certificates", "issuers"] {
+        kubectl
+            .wait(
+                &format!("crd/{kind}.cert-manager.io"),
+                "",
+                "condition=Established",
+            )
+            .await?;
+    }
+    Ok(cluster)
+}
 
-    let install = page("deploy/README.md")?;
-    let install = blocks(&install, "sh");
+/// Installs Drydock as deploy/README.md says, in every way.
+async fn install<'a>(shell: &Shell, cluster: &'a ControlPlane) -> Result<Drydock<'a>> {
+    let page = page("deploy/README.md")?;
+    let scripts = blocks(&page, "sh");
     let [
         with_manager,
         without_manager,
@@ -359,9 +404,9 @@ async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<
         several,
         bridge,
         bridge_without_manager,
-    ] = install.as_slice()
+    ] = scripts.as_slice()
     else {
-        anyhow::bail!("{install:?}");
+        anyhow::bail!("{scripts:?}");
     };
     // The workloads do not run here: the simulated kubelets say that they do.
     for script in [
@@ -376,46 +421,60 @@ async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<
     // From here on, as processes on this machine, they do.
     shell
         .run(
-            "kubectl delete -f deploy/apiserver/apiservice.yaml -f deploy/apiserver/service.yaml -f deploy/etcd/apiserver.yaml
+            "kubectl delete -f deploy/apiserver/apiservice.yaml -f deploy/apiserver/service.yaml -f deploy/etcd/
+             kubectl delete -f deploy/rbac/ -f deploy/bridge/rbac.yaml
              kubectl apply -f deploy/apiserver/statefulset.yaml",
         )
         .await?;
-    let drydock = Drydock::start(&cluster).await?;
+    let drydock = Drydock::start(cluster).await?;
     shell.run(check).await?;
+    Ok(drydock)
+}
 
+/// Operates and removes it as docs/operating.md says. Returns what the commands printed.
+async fn operate(shell: &mut Shell, drydock: &Drydock<'_>) -> Result<String> {
+    let cluster = drydock.control_plane();
     let authority = cluster.pki().drydock.certificate();
     std::fs::write(shell.folder.path().join("ca.crt"), authority)?;
     let port = drydock.address().port().to_string();
-    let token = kubectl
-        .ok(&["create", "token", "default", "-n", "default"])
-        .await?;
+    let create = ["create", "token", "default", "-n", "default"];
+    let token = cluster.admin().ok(&create).await?;
     shell
         .variables
         .push(("TOKEN".to_owned(), token.trim().to_owned()));
     // The server is on this machine already.
     let here = |script: &str| {
         let lines = script.lines().filter(|line| !line.contains("port-forward"));
-        lines
-            .map(|line| line.replace("8443", &port) + "\n")
-            .collect::<String>()
+        let lines: Vec<String> = lines.map(|line| line.replace("8443", &port)).collect();
+        lines.join("\n")
     };
-    let operating = page("docs/operating.md")?;
+    let (operating, storage) = (page("docs/operating.md")?, page("docs/storage.md")?);
     let scripts = blocks(&operating, "sh");
     ensure!(scripts.len() == 6, "{scripts:?}");
-    let mut printed = Vec::new();
+    let mut printed = String::new();
     for script in &scripts {
         if script.contains("kubectl delete apiservice") {
             drydock.stop_part(Part::Controller).await?;
         }
-        printed.push(shell.run(&here(script)).await?);
+        printed.push_str(&shell.run(&here(script)).await?);
         if script.contains("/storage/backups") {
-            let storage = page("docs/storage.md")?;
             let scripts = blocks(&storage, "sh");
-            let again = shell.run(&here(scripts.first().context("a backup")?)).await?;
-            printed.push(again);
+            printed.push_str(&shell.run(&here(scripts.first().context("a backup")?)).await?);
         }
     }
-    let printed = printed.concat();
+    Ok(printed)
+}
+
+#[tokio::test]
+async fn drydock_is_installed_operated_and_removed_as_the_pages_say() -> Result<()> {
+    if shared().await?.is_none() {
+        return Ok(());
+    }
+    let cluster = bare_cluster().await?;
+    let mut shell = Shell::new(&cluster).await?;
+    let drydock = install(&shell, &cluster).await?;
+    follow_readme(&shell).await?;
+    let printed = operate(&mut shell, &drydock).await?;
     for expected in [
         "v1alpha3.coordination.k8s.io",
         "\"revision\"",
