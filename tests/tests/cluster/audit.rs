@@ -105,6 +105,9 @@ const DEVIATIONS: [(&str, &str); 2] = [
     ),
 ];
 
+/// Where events of older hosts differ too: they write the creation time of an object that has none, as null.
+const OLDER: (&str, &str) = ("/requestObject/metadata/creationTimestamp", "1.32");
+
 /// A server, and the events of its audit log.
 struct Side<'a> {
     group: &'static str,
@@ -346,6 +349,10 @@ async fn events_are_those_of_kube_apiserver_for_the_same_requests() -> Result<()
     for (own, other) in ours.iter().zip(&theirs) {
         let mut lines = Vec::new();
         differences("", own, other, &mut lines);
+        let (path, release) = OLDER;
+        if stage.control_plane().options().minor_release() == release {
+            lines.retain(|line| !line.starts_with(path));
+        }
         lines.retain(|line| {
             let known = DEVIATIONS.iter().find(|(path, _)| line.starts_with(path));
             deviations.extend(known.map(|(path, _)| *path));
