@@ -319,9 +319,6 @@ impl Base {
         let access = self.access(&host, &plugins, &config)?;
         let mut feeders = JoinSet::new();
         let stores = self.resource_stores(&resources, &store, &access.admission, &config, &mut feeders);
-        if let Some(rules) = StoredRules::of(&stores, allowed_names(&config)) {
-            access.admission.read_interceptors(Arc::new(rules));
-        }
         let listener = Listener::bind(config.address)
             .await
             .map_err(|source| RunError::Bind {
@@ -462,7 +459,7 @@ impl Base {
             limits.abort_on_difference = true;
         }
         let cache_metrics = CacheMetrics::new(&mut self.registry);
-        resources
+        let stores: Vec<_> = resources
             .iter()
             .map(|resource| {
                 let (group, plural) = resource.key_prefix();
@@ -484,7 +481,11 @@ impl Base {
                     Arc::clone(&self.clock),
                 ))
             })
-            .collect()
+            .collect();
+        if let Some(rules) = StoredRules::of(&stores, allowed_names(config)) {
+            admission.read_interceptors(Arc::new(rules));
+        }
+        stores
     }
 
     /// The health checks, and the mark to set when the caches are filled.

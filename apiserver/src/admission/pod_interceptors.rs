@@ -176,7 +176,7 @@ fn not_read(error: HostError) -> ApiError {
     ApiError::internal("the namespace could not be looked up").because(error)
 }
 
-/// Whether the pod belongs to a Workload or PodGroup, whose pods are not evicted one by one.
+/// Whether the pod belongs to a Workload or `PodGroup`, whose pods are not evicted one by one.
 fn is_grouped(pod: &Value) -> bool {
     ["/spec/workloadRef", "/spec/schedulingGroup"]
         .iter()

@@ -77,6 +77,8 @@ impl FieldSelector {
                 });
             }
         }
+        // In the order of what is printed, in which `==` is `=`.
+        terms.sort_by_cached_key(Term::to_string);
         Ok(Self { terms })
     }
 
@@ -135,14 +137,21 @@ impl fmt::Display for FieldSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, term) in self.terms.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            let operator = if term.equal { "=" } else { "!=" };
-            write!(f, "{comma}{}{operator}", term.field)?;
-            for character in term.value.chars() {
-                if matches!(character, '\\' | ',' | '=') {
-                    f.write_str("\\")?;
-                }
-                write!(f, "{character}")?;
+            write!(f, "{comma}{term}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operator = if self.equal { "=" } else { "!=" };
+        write!(f, "{}{operator}", self.field)?;
+        for character in self.value.chars() {
+            if matches!(character, '\\' | ',' | '=') {
+                f.write_str("\\")?;
             }
+            write!(f, "{character}")?;
         }
         Ok(())
     }
@@ -219,6 +228,8 @@ mod tests {
         check("=x", Ok("=x"));
         check("é=ü", Ok("é=ü"));
         check("=,!=,a=b", Ok("a=b"));
+        // A value may sort before the second sign of the operator.
+        check("a==,a= 1", Ok("a=,a= 1"));
     }
 
     #[test]

@@ -90,6 +90,9 @@ const REQUESTS: [(&str, &str, &str, &str); 16] = [
     ("DELETE", "?fieldSelector=metadata.name={name}", "", ""),
 ];
 
+/// The event that older hosts lose: that of the apply, since they cannot write a body in YAML.
+const LOST: (&str, [&str; 2]) = ("\"NAME-11\" \"ResponseComplete\"", ["1.32", "1.34"]);
+
 /// Where events of the two servers differ, and why.
 const DEVIATIONS: [(&str, &str); 2] = [
     (
@@ -101,6 +104,9 @@ const DEVIATIONS: [(&str, &str); 2] = [
         "a list of custom resources has an empty token, one of compiled-in kinds none",
     ),
 ];
+
+/// Where events of older hosts differ too: they write the creation time of an object that has none, as null.
+const OLDER: (&str, &str) = ("/requestObject/metadata/creationTimestamp", "1.32");
 
 /// A server, and the events of its audit log.
 struct Side<'a> {
@@ -325,8 +331,13 @@ async fn events_are_those_of_kube_apiserver_for_the_same_requests() -> Result<()
         caller: stage.host_as(Some(&user))?.with_header("user-agent", AGENT)?,
         log: &host_log,
     };
-    let (ours, theirs) = tokio::try_join!(ours.run(), theirs.run())?;
+    let (mut ours, theirs) = tokio::try_join!(ours.run(), theirs.run())?;
     let key = |event: &Value| format!("{} {}", event["auditID"], event["stage"]);
+    let (lost, releases) = LOST;
+    if releases.contains(&stage.control_plane().options().minor_release()) {
+        ensure!(!theirs.iter().any(|event| key(event) == lost), "not lost: {lost}");
+        ours.retain(|event| key(event) != lost);
+    }
     let keys = |events: &[Value]| events.iter().map(key).collect::<Vec<_>>();
     ensure!(
         keys(&ours) == keys(&theirs),
@@ -338,6 +349,10 @@ async fn events_are_those_of_kube_apiserver_for_the_same_requests() -> Result<()
     for (own, other) in ours.iter().zip(&theirs) {
         let mut lines = Vec::new();
         differences("", own, other, &mut lines);
+        let (path, release) = OLDER;
+        if stage.control_plane().options().minor_release() == release {
+            lines.retain(|line| !line.starts_with(path));
+        }
         lines.retain(|line| {
             let known = DEVIATIONS.iter().find(|(path, _)| line.starts_with(path));
             deviations.extend(known.map(|(path, _)| *path));

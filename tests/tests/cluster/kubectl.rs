@@ -4,12 +4,15 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use drydock_tests::clients::{Kubectl, eventually};
+use drydock_tests::cluster::{self, DEFAULT_KUBERNETES_VERSION};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::stage::{PATIENCE, Stage, eviction_request, idle_maintenance, interceptor, text, together, uid};
+use crate::stage::{
+    PATIENCE, Stage, eviction_request, fails, idle_maintenance, interceptor, text, together, uid,
+};
 
 /// The prefix of the UIDs of this file.
 const UIDS: u16 = 0xc71;
@@ -241,7 +244,6 @@ async fn objects_are_shown() -> Result<()> {
 
 /// kubectl with an object of the cluster.
 struct Live<'a> {
-    stage: &'a Stage,
     kubectl: Kubectl,
     subject: &'a Subject,
     name: String,
@@ -255,7 +257,7 @@ impl Live<'_> {
 
     async fn fails(&self, verb: &str, more: &[&str]) -> Result<String> {
         let arguments = self.subject.arguments(verb, &self.name, more);
-        self.stage.kubectl_fails(&arguments, "").await
+        fails(&self.kubectl, &arguments, "").await
     }
 
     async fn read(&self, pointer: &str) -> Result<Value> {
@@ -321,7 +323,7 @@ impl Live<'_> {
         let pointer = format!("/spec/{field}");
         let object = self.subject.object.to_string();
         let arguments = ["apply", "--server-side", "--field-manager=deployer", "-f", "-"];
-        let error = self.stage.kubectl_fails(&arguments, &object).await?;
+        let error = fails(&self.kubectl, &arguments, &object).await?;
         ensure!(
             error.contains("Apply failed with 1 conflict") && error.contains(&format!(".spec.{field}")),
             "{error}"
@@ -344,6 +346,43 @@ impl Live<'_> {
             owners.contains(r#""manager":"deployer","operation":"Apply""#),
             "{owners}"
         );
+        Ok(())
+    }
+
+    /// `diff`, dry runs by the server, and `wait`.
+    async fn compare_and_wait(&self) -> Result<()> {
+        let (field, first, second) = &self.subject.field;
+        let mut changed = self.subject.object.clone();
+        changed["spec"][*field] = second.clone();
+        let changed = changed.to_string();
+        for more in [&[][..], &["--server-side", "--field-manager=deployer"]] {
+            let diff = [&["diff", "-f", "-"], more].concat();
+            let output = self.kubectl.run_with_input(&diff, &changed).await?;
+            let shown = text_of(&output.stdout);
+            ensure!(
+                output.status.code() == Some(1),
+                "{shown}{}",
+                text_of(&output.stderr)
+            );
+            let [before, after] = [first, second].map(text_or_number);
+            let lines = [format!("-  {field}: {before}"), format!("+  {field}: {after}")];
+            ensure!(lines.iter().all(|line| shown.contains(line)), "{shown}");
+            let apply = [&["apply", "--dry-run=server", "-f", "-"], more].concat();
+            let output = self.kubectl.run_with_input(&apply, &changed).await?;
+            let shown = text_of(&output.stdout);
+            ensure!(
+                shown.contains("(server dry run)"),
+                "{shown}{}",
+                text_of(&output.stderr)
+            );
+            assert_eq!(&self.read(&format!("/spec/{field}")).await?, first);
+        }
+        let met = format!("--for=jsonpath={{.spec.{field}}}={}", text_or_number(first));
+        let output = self.run("wait", &[&met, "--timeout=30s"]).await?;
+        ensure!(output.contains("condition met"), "{output}");
+        let unmet = format!("--for=jsonpath={{.spec.{field}}}={}", text_or_number(second));
+        let error = self.fails("wait", &[&unmet, "--timeout=1s"]).await?;
+        ensure!(error.contains("timed out waiting for the condition"), "{error}");
         Ok(())
     }
 
@@ -370,16 +409,42 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A value as kubectl prints it.
+fn text_or_number(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 #[tokio::test]
 async fn objects_are_changed() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    for subject in subjects(&stage, "kubectl-change", 2).await? {
-        settled(&stage, &subject).await?;
+    let kubectl = stage.kubectl();
+    changes(&stage, kubectl, "kubectl-change", 2).await
+}
+
+#[tokio::test]
+async fn kubectl_of_another_release_changes_objects() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let other = match stage.control_plane().options().minor_release() {
+        "1.34" => DEFAULT_KUBERNETES_VERSION,
+        _ => "1.34.4",
+    };
+    let kubectl = Kubectl {
+        binary: cluster::kubectl(other).await?,
+        ..stage.kubectl()
+    };
+    changes(&stage, kubectl, "kubectl-other", 4).await
+}
+
+/// Changes an object of each kind by every command that writes.
+async fn changes(stage: &Stage, kubectl: Kubectl, test: &str, number: u64) -> Result<()> {
+    for subject in subjects(stage, test, number).await? {
+        settled(stage, &subject).await?;
         let live = Live {
-            stage: &stage,
-            kubectl: stage.kubectl(),
+            kubectl: kubectl.clone(),
             subject: &subject,
             name: subject.name()?,
         };
@@ -387,6 +452,7 @@ async fn objects_are_changed() -> Result<()> {
         live.label_and_annotate().await?;
         live.edit_and_replace().await?;
         live.apply_server_side().await?;
+        live.compare_and_wait().await?;
         live.patch_strategically().await?;
         live.delete().await?;
     }

@@ -130,15 +130,20 @@ impl Stage {
 
     /// Runs kubectl and returns its standard error, having checked that it failed.
     pub(crate) async fn kubectl_fails(&self, arguments: &[&str], input: &str) -> Result<String> {
-        let output = self.kubectl().run_with_input(arguments, input).await?;
-        ensure!(
-            !output.status.success(),
-            "kubectl {} succeeded: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stdout)
-        );
-        String::from_utf8(output.stderr).context("kubectl writes UTF-8")
+        fails(&self.kubectl(), arguments, input).await
     }
+}
+
+/// Runs a kubectl and returns its standard error, having checked that it failed.
+pub(crate) async fn fails(kubectl: &Kubectl, arguments: &[&str], input: &str) -> Result<String> {
+    let output = kubectl.run_with_input(arguments, input).await?;
+    ensure!(
+        !output.status.success(),
+        "kubectl {} succeeded: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stdout)
+    );
+    String::from_utf8(output.stderr).context("kubectl writes UTF-8")
 }
 
 /// A UID from a number of the test file and one of the object.

@@ -72,6 +72,22 @@ fn initialization_activates_the_first_and_contains_the_intent_to_evict() {
 }
 
 #[test]
+fn the_first_activation_gives_what_initialization_gives_where_the_server_set_the_interceptors() {
+    let names: Vec<String> = NAMES.map(str::to_owned).to_vec();
+    let initialized = status_after(&json!({}), &Step::Initialize { names, evict: false });
+    let declared = json!({
+        "targetInterceptors": NAMES.map(|name| json!({"name": name})),
+        "interceptors": NAMES.map(|name| json!({"name": name})),
+    });
+    let activate = Step::Activate {
+        index: 0,
+        reason: None,
+        evict: false,
+    };
+    assert_eq!(status_after(&declared, &activate), initialized);
+}
+
+#[test]
 fn activation_moves_the_previous_interceptor_to_processed() {
     let step = |index, evict| Step::Activate {
         index,

@@ -88,11 +88,10 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
         let call = call(row, &name)?;
         let (ours, oracle) = tokio::try_join!(pair.ours.send(&call), pair.oracle.send(&call))?;
         match known.get(row.name) {
-            None if of_host.contains(row.name) => {
-                if ours == oracle {
-                    failures.push(format!("{}: this host does not differ", row.name));
-                }
+            None if of_host.contains(row.name) && ours == oracle => {
+                failures.push(format!("{}: this host does not differ", row.name));
             }
+            None if of_host.contains(row.name) => {}
             None if ours != oracle => failures.push(format!("{}\n{}", row.name, ours.differences(&oracle))),
             Some(_) if ours == oracle => failures.push(format!(
                 "{}: not a deviation any more: remove its row from DEVIATIONS.md",
