@@ -57,7 +57,7 @@ fn families(page: &str) -> BTreeMap<String, Family> {
             current = Some((name.to_owned(), kind.to_owned()));
             continue;
         }
-        let Some((name, kind)) = current.as_ref().filter(|_| !line.starts_with('#')) else {
+        let Some((name, kind)) = current.as_ref().filter(|_| !line.starts_with('#') && !line.is_empty()) else {
             continue;
         };
         let sampled = line.split(['{', ' ']).next().unwrap_or_default();
@@ -190,7 +190,7 @@ async fn names_types_and_labels_are_listed_and_those_of_the_host_where_it_has_th
                 continue;
             };
             shared += 1;
-            if theirs != family && !OTHER_LABELS.iter().any(|(other, _)| other == name) {
+            if theirs != family && !OTHER_LABELS.iter().any(|(other, _)| *other == name.as_str()) {
                 let (ours, theirs) = (row(name, family), row(name, theirs));
                 found.push(format!("{program}: {ours} is {theirs} at kube-apiserver"));
             }
