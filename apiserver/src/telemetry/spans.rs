@@ -184,6 +184,7 @@ impl Drop for OpenSpan {
 }
 
 /// Begins a span inside that of the request; none without a request that is sampled.
+#[must_use]
 pub fn open(name: &'static str) -> Option<OpenSpan> {
     let current = Context::current();
     let Current(tracer) = current

@@ -9,6 +9,7 @@ use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::Protocol;
 use serde_json::json;
 
+use crate::monitoring::token;
 use crate::stage::{Stage, eviction_request, requests_of, together, uid};
 
 /// The prefix of the UIDs of this file.

@@ -10,6 +10,7 @@ use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Valid
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::monitoring::token;
 use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, requests_of, together, uid};
 
 /// The prefix of the UIDs of this file.
@@ -161,16 +162,20 @@ async fn metrics_and_backups_are_for_operators() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    let pki = stage.control_plane().pki();
-    let controller = |identity| -> Result<Caller> {
-        Ok(Caller::new(stage.drydock.controller_client(identity, Protocol::Http2)?))
-    };
-    for (identity, code) in [(None, 401), (Some(&pki.somebody), 403), (Some(&pki.admin), 200)] {
-        let response = controller(identity)?.get("/metrics").await?;
+    let namespace = stage.namespace("security-operators").await?;
+    let stranger = stage.kubectl().ok(&["create", "token", "default", "-n", &namespace]).await?;
+    let reader = token(&stage).await?;
+    let anonymous = Caller::new(stage.drydock.controller_client(None, Protocol::Http2)?);
+    for (token, code) in [("", 401), (stranger.trim_end(), 403), (reader.as_str(), 200)] {
+        let mut caller = anonymous.clone();
+        if !token.is_empty() {
+            caller = caller.with_header("authorization", &format!("Bearer {token}"))?;
+        }
+        let response = caller.get("/metrics").await?;
         ensure!(response.status == code, "{code}: {}", response.text());
-        let health = controller(identity)?.get("/readyz").await?;
-        ensure!(health.status == 200, "{}", health.text());
     }
+    let health = anonymous.get("/readyz").await?;
+    ensure!(health.status == 200, "{}", health.text());
     // Who may take backups may not remove those of others.
     let keeper = person(&stage, "keeper", None)?;
     let role = json!({ "apiVersion": "v1", "kind": "List", "items": [

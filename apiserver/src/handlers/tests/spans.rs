@@ -3,7 +3,7 @@
 use super::faces::V1;
 use super::webhooks::under;
 use super::*;
-use crate::fixtures::collector::Collector;
+use crate::telemetry::collector::Collector;
 use crate::telemetry::TracingSettings;
 use crate::telemetry::spans::Spans;
 

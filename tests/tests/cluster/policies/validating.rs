@@ -283,7 +283,7 @@ fn shipped() -> Vec<Row> {
         row(
             "safe-upgrades.gateway-api.test",
             json!({ "validations": [{
-                "expression": "object.spec.target.pod.name != 'pod' || (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k == 'gateway.networking.k8s.io/bundle-version') && !matches(object.metadata.annotations['gateway.networking.k8s.io/bundle-version'], 'v1.[0-3].\\d+'))",
+                "expression": "object.spec.target.pod.name != 'pod' || (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k == 'gateway.networking.k8s.io/bundle-version') && !matches(object.metadata.annotations['gateway.networking.k8s.io/bundle-version'], 'v1.[0-3].\\\\d+'))",
                 "message": "Installing CRDs with version before v1.4.0 is prohibited by default.",
                 "reason": "Invalid",
             }] }),
