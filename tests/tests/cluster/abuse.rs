@@ -86,7 +86,9 @@ async fn what_once_cost_much_costs_little_on_both_roads() -> Result<()> {
     let host = stage.host()?;
     let uid = "00000000-0000-4000-ab05-00000000beef";
     let existing = eviction_request(&namespace, "missing", uid);
-    host.post(&requests_of(&namespace), &existing).await?.expect(201)?;
+    host.post(&requests_of(&namespace), &existing)
+        .await?
+        .expect(201)?;
     let admin = &stage.control_plane().pki().admin;
     let direct = stage.direct_as(Some(admin), Protocol::Http2)?;
     for (road, caller) in [("kube-apiserver", &host), ("our port", &direct)] {

@@ -163,7 +163,10 @@ async fn metrics_and_backups_are_for_operators() -> Result<()> {
         return Ok(());
     };
     let namespace = stage.namespace("security-operators").await?;
-    let stranger = stage.kubectl().ok(&["create", "token", "default", "-n", &namespace]).await?;
+    let stranger = stage
+        .kubectl()
+        .ok(&["create", "token", "default", "-n", &namespace])
+        .await?;
     let reader = token(&stage).await?;
     let anonymous = Caller::new(stage.drydock.controller_client(None, Protocol::Http2)?);
     for (token, code) in [("", 401), (stranger.trim_end(), 403), (reader.as_str(), 200)] {

@@ -3,8 +3,8 @@
 use super::faces::V1;
 use super::webhooks::under;
 use super::*;
-use crate::telemetry::collector::Collector;
 use crate::telemetry::TracingSettings;
+use crate::telemetry::collector::Collector;
 use crate::telemetry::spans::Spans;
 
 /// The names of the spans inside each span, in order, of one request.

@@ -306,6 +306,9 @@ mod tests {
             assert_eq!(names, expected);
         }
         let found = mirror.current.values().next().unwrap();
-        assert_eq!(**found, json!({"apiVersion": "g/v1", "kind": "Thing", "metadata": {"name": "z"}}));
+        assert_eq!(
+            **found,
+            json!({"apiVersion": "g/v1", "kind": "Thing", "metadata": {"name": "z"}})
+        );
     }
 }

@@ -373,7 +373,11 @@ fn controls() -> Vec<Row> {
             vec![json!({})],
         ),
         // Kubescape C-0073: naked pods.
-        simple("c-0073.kubescape.test", "has(object.metadata.ownerReferences)", vec![json!({})]),
+        simple(
+            "c-0073.kubescape.test",
+            "has(object.metadata.ownerReferences)",
+            vec![json!({})],
+        ),
         // Kubescape C-0076: labels from a list.
         row(
             "c-0076.kubescape.test",
@@ -395,7 +399,10 @@ fn controls() -> Vec<Row> {
             "limit-containers.kyverno.test",
             json!({ "validations": [{ "expression": "size(object.spec.requesters) <= 2", "message": "Pods can only have a maximum of 2 containers." }] }),
             json!({}),
-            vec![json!({}), requesters(&["a.example.com", "b.example.com", "c.example.com"])],
+            vec![
+                json!({}),
+                requesters(&["a.example.com", "b.example.com", "c.example.com"]),
+            ],
         ),
         // Kyverno: `restrict-image-registries`.
         row(
@@ -631,7 +638,12 @@ fn matching() -> Vec<Row> {
     };
     let by_binding = |name, resources: Value| {
         let policy = json!({ "validations": [{ "expression": "false" }] });
-        row(name, policy, json!({ "matchResources": resources }), vec![json!({})])
+        row(
+            name,
+            policy,
+            json!({ "matchResources": resources }),
+            vec![json!({})],
+        )
     };
     let creates = json!(["CREATE"]);
     let own_name = json!([format!("{UIDS}-000000000001")]);
