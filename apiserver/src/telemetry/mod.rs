@@ -1,7 +1,5 @@
 //! The log, text or JSON on standard error, and [the spans of requests](spans), which go to a collector if there is one.
 
-#[cfg(test)]
-pub(crate) mod collector;
 mod settings;
 pub mod spans;
 

@@ -6,6 +6,9 @@
 //! the trace that they send; for all others it is a link, so that strangers cannot force sampling. At most 2048 spans wait for
 //! the collector; without room, they are dropped, and no request ever waits.
 
+#[cfg(test)]
+pub(crate) mod collector;
+
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;

@@ -38,7 +38,10 @@ const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("etcd_client", &["storage/src/etcd"]),
     (
         "tonic",
-        &["storage/src/seal/kms", "apiserver/src/telemetry/spans/tests.rs"],
+        &[
+            "storage/src/seal/kms",
+            "apiserver/src/telemetry/spans/collector.rs",
+        ],
     ),
     ("hyper", &["apiserver/src/http", "controller/src"]),
     // The server is generic over its storage backend. The rest are commands on a store, and tests.

@@ -1,9 +1,9 @@
 use http::Method;
 use tokio::net::TcpListener;
 
+use super::collector::Collector;
 use super::*;
 use crate::request::Query;
-use crate::telemetry::collector::Collector;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
