@@ -1,6 +1,6 @@
 //! Validating policies in the manner of real projects, about fields of our kinds: the documentation of Kubernetes
 //! (`docs/reference/access-authn-authz/validating-admission-policy`), kubescape's cel-admission-library, the CEL policies of
-//! Kyverno, Gatekeeper's library, and what Gateway API, KubeVirt, Istio and drivers of dynamic resource allocation ship.
+//! Kyverno, Gatekeeper's library, and what Gateway API, `KubeVirt`, Istio and drivers of dynamic resource allocation ship.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -61,6 +61,7 @@ pub(super) fn rows() -> Vec<Row> {
         gatekeeper(),
         shipped(),
         controls(),
+        limits(),
         outcomes(),
         errors(),
         parameters(),
@@ -385,7 +386,7 @@ fn controls() -> Vec<Row> {
                 "expression": "has(object.metadata.labels) && params.data.labels.split(',').all(label, label in object.metadata.labels)",
                 "messageExpression": "object.kind + ' should have all these labels: ' + params.data.labels",
             }] }),
-            with_limits.clone(),
+            with_limits,
             vec![json!({}), labels(json!({ "owner": "a", "team": "b" }))],
         ),
         // Kyverno: `disallow-default-namespace`.
@@ -404,6 +405,14 @@ fn controls() -> Vec<Row> {
                 requesters(&["a.example.com", "b.example.com", "c.example.com"]),
             ],
         ),
+    ]
+}
+
+/// The rest of them.
+fn limits() -> Vec<Row> {
+    let kind = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+    let with_limits = json!({ "paramRef": { "name": "limits", "parameterNotFoundAction": "Deny" } });
+    vec![
         // Kyverno: `restrict-image-registries`.
         row(
             "restrict-registries.kyverno.test",
