@@ -28,8 +28,8 @@ pub use self::{
 };
 use self::{
     labels::{
-        BuildLabels, CallLabels, FilterLabels, KindLabels, RequestCodeLabels, ResultLabels, UserLabels,
-        call_labels, user_label,
+        AbortLabels, BuildLabels, CallLabels, FilterLabels, KindLabels, PlainCodeLabels, PlainLabels,
+        RequestCodeLabels, ResultLabels, UserLabels, call_labels, user_label,
     },
     register::{Histograms, histogram, histograms, new},
 };
@@ -67,12 +67,12 @@ pub struct Metrics {
     served: Arc<[ServedResource]>,
     requests: Family<RequestCodeLabels, Counter>,
     request_seconds: Histograms<RequestLabels>,
-    sli_seconds: Histograms<RequestLabels>,
-    response_bytes: Histograms<RequestLabels>,
-    long_running: Family<RequestLabels, Gauge>,
+    sli_seconds: Histograms<PlainLabels>,
+    response_bytes: Histograms<PlainLabels>,
+    long_running: Family<PlainLabels, Gauge>,
     in_flight: Family<KindLabels, Gauge>,
-    terminations: Family<RequestCodeLabels, Counter>,
-    aborts: Family<RequestLabels, Counter>,
+    terminations: Family<PlainCodeLabels, Counter>,
+    aborts: Family<AbortLabels, Counter>,
     filter_seconds: Histograms<FilterLabels>,
     tls_handshake_errors: Counter,
     certificate_seconds: Histogram,
@@ -167,20 +167,22 @@ impl Metrics {
         let seconds = took.as_secs_f64();
         self.request_seconds.get_or_create(labels).observe(seconds);
         if labels.verb != "WATCH" {
-            self.sli_seconds.get_or_create(labels).observe(seconds);
+            self.sli_seconds.get_or_create(&labels.plain()).observe(seconds);
         }
         if let Some(bytes) = bytes
             && matches!(labels.verb, "GET" | "LIST")
         {
             #[expect(clippy::cast_precision_loss, reason = "a histogram of sizes")]
-            self.response_bytes.get_or_create(labels).observe(bytes as f64);
+            self.response_bytes
+                .get_or_create(&labels.plain())
+                .observe(bytes as f64);
         }
     }
 
     /// Counts a watch as open until the returned guard is dropped, and as responded then.
     #[must_use]
     pub fn long_running(&self, labels: RequestLabels, code: u16, received: Instant) -> LongRunning {
-        self.long_running.get_or_create(&labels).inc();
+        self.long_running.get_or_create(&labels.plain()).inc();
         LongRunning {
             metrics: self.clone(),
             labels,
@@ -200,12 +202,13 @@ impl Metrics {
 
     /// Counts a request that was rejected or aborted with `code`.
     pub fn terminated(&self, labels: &RequestLabels, code: u16) {
-        self.terminations.get_or_create(&labels.with_code(code)).inc();
+        let labels = labels.plain_with_code(code);
+        self.terminations.get_or_create(&labels).inc();
     }
 
     /// Counts a request that panicked.
     pub fn aborted(&self, labels: &RequestLabels) {
-        self.aborts.get_or_create(labels).inc();
+        self.aborts.get_or_create(&labels.target()).inc();
     }
 
     /// Records the time spent in a filter.
@@ -289,7 +292,8 @@ pub struct LongRunning {
 
 impl Drop for LongRunning {
     fn drop(&mut self) {
-        self.metrics.long_running.get_or_create(&self.labels).dec();
+        let open = &self.metrics.long_running;
+        open.get_or_create(&self.labels.plain()).dec();
         self.metrics
             .responded(&self.labels, self.code, self.received.elapsed(), None);
     }
@@ -384,7 +388,10 @@ mod tests {
         for line in [
             "# TYPE apiserver_request_total counter".to_owned(),
             format!("apiserver_request_total{{{request},code=\"200\"}} 1"),
-            format!("apiserver_response_sizes_bucket{{{request},le=\"10000\"}} 1"),
+            format!(
+                "apiserver_response_sizes_bucket{{{},le=\"10000\"}} 1",
+                request.replace("dry_run=\"\",", "")
+            ),
             "apiserver_current_inflight_requests{request_kind=\"mutating\"} 0".to_owned(),
             "authenticated_user_requests{username=\"email_id\"} 1".to_owned(),
             "apiserver_delegated_authz_request_total{code=\"<error>\"} 1".to_owned(),

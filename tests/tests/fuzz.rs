@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use drydock_apiserver::admission::webhook::review;
-use drydock_apiserver::{cache, encryption, request};
+use drydock_apiserver::{audit, cache, encryption, request};
 use drydock_machinery::{apply, codec, patch, policy_expression, selector, websocket};
 
 type Target = (&'static str, fn(&[u8]));
@@ -13,6 +13,7 @@ type Target = (&'static str, fn(&[u8]));
 const TARGETS: &[Target] = &[
     ("admission_review", review::fuzz_read),
     ("apply", apply::merge::fuzz_apply),
+    ("audit_policy", audit::fuzz_parse),
     ("cbor", codec::cbor::fuzz_decode),
     ("continue_token", cache::fuzz_continue_token),
     ("encryption_configuration", encryption::fuzz_configuration),
@@ -23,6 +24,7 @@ const TARGETS: &[Target] = &[
     ("options", request::options::fuzz_parse),
     ("policy_expression", policy_expression::fuzz_evaluate),
     ("protobuf", codec::protobuf::fuzz_decode),
+    ("request_line", request::info::fuzz_parse),
     ("sealed_value", encryption::fuzz_sealed_value),
     ("selectors", selector::fuzz_parse),
     ("strategic_merge", patch::strategic::fuzz_apply),

@@ -208,7 +208,7 @@ mod tests {
             ("[{name: MutatingAdmissionWebhook}]", false, false),
         ] {
             let found = with(plugins).unwrap();
-            let has = |credentials: &WebhookCredentials| format!("{credentials:?}").contains("*");
+            let has = |credentials: &WebhookCredentials| format!("{credentials:?}").contains('*');
             assert_eq!(
                 (has(&found.mutating_webhooks), has(&found.validating_webhooks)),
                 (mutating, validating),

@@ -41,7 +41,7 @@ use self::webhook::WebhookOutput;
 use crate::metrics::AuditMetrics;
 use crate::request::AuditLevel;
 
-pub use self::policy::Stage;
+pub use self::policy::{Stage, fuzz_parse};
 pub use self::settings::{
     AuditSettings, BatchSettings, LogFormat, LogSettings, Mode, Throttle, TruncateSettings, WebhookSettings,
 };

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::AuditError;
-use crate::request::{AuditLevel, RequestInfo, UserInfo};
+use crate::request::{AuditLevel, Query, RequestInfo, UserInfo};
 
 const API_VERSION: &str = "audit.k8s.io/v1";
 
@@ -389,6 +389,18 @@ fn unknown_members(value: &Value) -> Vec<String> {
         }
     }
     unknown
+}
+
+/// Fuzz target: a policy file. One that is accepted decides about a request.
+pub fn fuzz_parse(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let Ok(policy) = Policy::parse(text) else { return };
+    let path = "/apis/coordination.k8s.io/v1alpha3/namespaces/shop/evictionrequests/web/status";
+    if let Ok(info) = RequestInfo::parse(&http::Method::GET, path, &Query::default()) {
+        std::hint::black_box(policy.decide(Some(&UserInfo::default()), &info));
+    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,33 @@ pub(super) struct RequestCodeLabels {
     pub(super) code: u16,
 }
 
+/// What a request was for, as aborted requests have it in the reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct AbortLabels {
+    verb: &'static str,
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+}
+
+/// The labels of request metrics without `dry_run` in the reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct PlainLabels {
+    #[prometheus(flatten)]
+    target: AbortLabels,
+    component: &'static str,
+}
+
+/// The same with a code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct PlainCodeLabels {
+    #[prometheus(flatten)]
+    plain: PlainLabels,
+    code: u16,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct KindLabels {
     pub(super) request_kind: &'static str,
@@ -169,6 +196,31 @@ impl RequestLabels {
             },
             component: "apiserver",
         })
+    }
+
+    pub(super) const fn target(&self) -> AbortLabels {
+        AbortLabels {
+            verb: self.verb,
+            group: self.group,
+            version: self.version,
+            resource: self.resource,
+            subresource: self.subresource,
+            scope: self.scope,
+        }
+    }
+
+    pub(super) const fn plain(&self) -> PlainLabels {
+        PlainLabels {
+            target: self.target(),
+            component: self.component,
+        }
+    }
+
+    pub(super) const fn plain_with_code(&self, code: u16) -> PlainCodeLabels {
+        PlainCodeLabels {
+            plain: self.plain(),
+            code,
+        }
     }
 
     pub(super) fn with_code(&self, code: u16) -> RequestCodeLabels {

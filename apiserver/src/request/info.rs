@@ -260,6 +260,18 @@ fn pinned_name(selector: &str) -> Option<&str> {
         .filter(|name| !name.is_empty() && *name != "." && *name != ".." && !name.contains(['/', '%', '\\']))
 }
 
+/// Fuzz target: a request line, `METHOD PATH?QUERY`.
+pub fn fuzz_parse(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (method, target) = text.split_once(' ').unwrap_or(("GET", &text));
+    let Ok(method) = method.parse::<Method>() else {
+        return;
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    // An error is among the expected results.
+    std::hint::black_box(RequestInfo::parse(&method, path, &Query::parse(query)).is_ok());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

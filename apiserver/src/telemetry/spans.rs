@@ -6,6 +6,9 @@
 //! the trace that they send; for all others it is a link, so that strangers cannot force sampling. At most 2048 spans wait for
 //! the collector; without room, they are dropped, and no request ever waits.
 
+#[cfg(test)]
+pub(crate) mod collector;
+
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -184,6 +187,7 @@ impl Drop for OpenSpan {
 }
 
 /// Begins a span inside that of the request; none without a request that is sampled.
+#[must_use]
 pub fn open(name: &'static str) -> Option<OpenSpan> {
     let current = Context::current();
     let Current(tracer) = current

@@ -124,7 +124,7 @@ mod tests {
     fn a_busy_pool_holds_up_no_other() {
         static BUSY: Pool = Pool::new("busy", THREADS);
         static FREE: Pool = Pool::new("free", THREADS);
-        let (end, told) = std::sync::mpsc::channel::<()>();
+        let (end, told) = sync_channel::<()>(1);
         let told = Arc::new(Mutex::new(told));
         let jobs: Vec<_> = (0..THREADS + QUEUE_CAPACITY)
             .map(|_| {

@@ -38,7 +38,10 @@ const NAMED_ONLY_UNDER: &[(&str, &[&str])] = &[
     ("etcd_client", &["storage/src/etcd"]),
     (
         "tonic",
-        &["storage/src/seal/kms", "apiserver/src/telemetry/spans/tests.rs"],
+        &[
+            "storage/src/seal/kms",
+            "apiserver/src/telemetry/spans/collector.rs",
+        ],
     ),
     (
         "hyper",

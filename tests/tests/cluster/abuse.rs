@@ -4,16 +4,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use drydock_tests::abuse::{Abuser, Honest, Volume};
+use anyhow::{Context as _, Result, ensure};
+use drydock_tests::abuse::{Abuser, Honest, Volume, heavy};
 use drydock_tests::calls::Caller;
 use drydock_tests::clients::Protocol;
 use drydock_tests::cluster::pki::Validity;
 use drydock_tests::environment::number;
 use http::Method;
 use serde_json::json;
+use tokio::time::timeout;
 
-use crate::stage::{ROOT, Stage, interceptor, together};
+use crate::stage::{ROOT, Stage, eviction_request, interceptor, requests_of, together};
 
 /// Groups of a user with very many.
 const GROUPS: usize = 1500;
@@ -95,6 +96,44 @@ async fn refusals_without_end_end_no_watch_of_others() -> Result<()> {
     let fared = Box::pin(honest.work_during(mallory.abuse(volume))).await?;
     eprintln!("{} refusals: {fared:?}", volume.refused);
     ensure!(fared.slowest < Duration::from_secs(10), "{fared:?}");
+    Ok(())
+}
+
+/// Requests that once cost a server hundreds of megabytes or many seconds, through kube-apiserver and at our port: every response
+/// is small and comes in time, and the server keeps its memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_once_cost_much_costs_little_on_both_roads() -> Result<()> {
+    /// The largest response, with 100 causes.
+    const RESPONSE_BYTES: usize = 128 * 1024;
+    const TIME: Duration = Duration::from_secs(20);
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("abuse-heavy").await?;
+    let host = stage.host()?;
+    let uid = "00000000-0000-4000-ab05-00000000beef";
+    let existing = eviction_request(&namespace, "missing", uid);
+    host.post(&requests_of(&namespace), &existing)
+        .await?
+        .expect(201)?;
+    let admin = &stage.control_plane().pki().admin;
+    let direct = stage.direct_as(Some(admin), Protocol::Http2)?;
+    for (road, caller) in [("kube-apiserver", &host), ("our port", &direct)] {
+        for call in heavy::calls(&namespace, uid) {
+            // kube-apiserver forwards paths of our groups alone.
+            if !call.path.starts_with("/apis/") {
+                continue;
+            }
+            let what = format!("{} {:.80} through {road}", call.method, call.path);
+            let body = String::from_utf8(call.body.to_vec())?;
+            let media_type = call.content_type.unwrap_or("application/json");
+            let sent = caller.call(call.method.clone(), &call.path, media_type, body);
+            let response = timeout(TIME, sent).await.with_context(|| what.clone())??;
+            ensure!(response.status < 500, "{what}: {:.300}", response.text());
+            let length = response.text().len();
+            ensure!(length <= RESPONSE_BYTES, "{what}: {length} bytes");
+        }
+    }
     Ok(())
 }
 

@@ -156,7 +156,7 @@ impl Prometheus {
 }
 
 /// A token of an account that may read metrics, and nothing else.
-async fn token(stage: &Stage) -> Result<String> {
+pub(crate) async fn token(stage: &Stage) -> Result<String> {
     let kubectl = stage.kubectl();
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": ACCOUNT, "namespace": NAMESPACE },

@@ -10,6 +10,7 @@ use drydock_tests::cluster::pki::{Authority, Credential, FRONT_PROXY_NAME, Valid
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::monitoring::token;
 use crate::stage::{PATIENCE, ROOT, Stage, eviction_request, requests_of, together, uid};
 
 /// The prefix of the UIDs of this file.
@@ -152,6 +153,58 @@ async fn a_user_without_rights_is_forbidden_by_kube_apiserver_and_by_us() -> Res
             "forbidden: User \"somebody\" cannot get path \"/metrics\"",
         )?;
     }
+    Ok(())
+}
+
+/// What only operators may do is refused at both ports, and kube-apiserver forwards none of it.
+#[tokio::test]
+async fn metrics_and_backups_are_for_operators() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let namespace = stage.namespace("security-operators").await?;
+    let stranger = stage
+        .kubectl()
+        .ok(&["create", "token", "default", "-n", &namespace])
+        .await?;
+    let reader = token(&stage).await?;
+    let anonymous = Caller::new(stage.drydock.controller_client(None, Protocol::Http2)?);
+    for (token, code) in [("", 401), (stranger.trim_end(), 403), (reader.as_str(), 200)] {
+        let mut caller = anonymous.clone();
+        if !token.is_empty() {
+            caller = caller.with_header("authorization", &format!("Bearer {token}"))?;
+        }
+        let response = caller.get("/metrics").await?;
+        ensure!(response.status == code, "{code}: {}", response.text());
+    }
+    let health = anonymous.get("/readyz").await?;
+    ensure!(health.status == 200, "{}", health.text());
+    // Who may take backups may not remove those of others.
+    let keeper = person(&stage, "keeper", None)?;
+    let role = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "keeper" },
+            "rules": [{ "nonResourceURLs": ["/storage/backups"], "verbs": ["post"] }],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": "keeper" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "keeper" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "keeper" }],
+        },
+    ] });
+    stage.kubectl().apply(&role.to_string()).await?;
+    let path = "/storage/backups?keep=1";
+    let direct = stage.direct_as(Some(&keeper), Protocol::Http2)?;
+    eventually("the role to be in force", PATIENCE, async || {
+        let response = direct.call(Method::POST, path, "", "").await?;
+        let message = "forbidden: User \"keeper\" cannot delete path \"/storage/backups\"";
+        Ok(response.expect_error(403, "Forbidden", message).ok().map(drop))
+    })
+    .await?;
+    let host = stage.host_as(Some(&keeper))?;
+    let response = host.call(Method::POST, path, "", "").await?;
+    ensure!(response.status == 404, "{}", response.text());
     Ok(())
 }
 

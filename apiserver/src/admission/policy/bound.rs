@@ -30,6 +30,9 @@ pub(super) type Policy<P> = Item<Definition<P>>;
 /// A policy, and those of its bindings that exist.
 type WithBindings<P> = (Arc<Policy<P>>, Vec<Arc<Item<Binding>>>);
 
+/// A kind of object of the host, and how one is read.
+pub(super) type Source<T> = (FollowedKind, fn(&Arc<Value>) -> T);
+
 /// The policies of one kind.
 pub(super) struct BoundPolicies<P> {
     pub(super) context: Arc<PolicyContext>,
@@ -113,8 +116,8 @@ impl<P: 'static> BoundPolicies<P> {
     pub(super) fn new(
         context: &Arc<PolicyContext>,
         name: PluginName,
-        (policies, compile): (FollowedKind, fn(&Arc<Value>) -> Definition<P>),
-        (bindings, compile_binding): (FollowedKind, fn(&Arc<Value>) -> Binding),
+        (policies, compile): Source<Definition<P>>,
+        (bindings, compile_binding): Source<Binding>,
     ) -> Option<Self> {
         let policies = context.host.follow(policies)?;
         let bindings = context.host.follow(bindings)?;

@@ -63,12 +63,15 @@ pub(super) struct Hook {
     pub(super) conditions: Option<Box<dyn Conditions>>,
 }
 
+/// A bundle, and the id of a client certificate.
+type TrustKey = (Vec<u8>, Option<u64>);
+
 /// Compiles configurations.
 pub(super) struct HookCompiler {
     conditions: Arc<dyn ConditionCompiler>,
     credentials: Arc<WebhookCredentials>,
     /// By bundle and client certificate, so that webhooks with the same ones and the same address share connections.
-    trusts: Mutex<HashMap<(Vec<u8>, Option<u64>), Weak<Trust>>>,
+    trusts: Mutex<HashMap<TrustKey, Weak<Trust>>>,
 }
 
 impl HookCompiler {

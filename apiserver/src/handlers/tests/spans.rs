@@ -3,9 +3,9 @@
 use super::faces::V1;
 use super::webhooks::under;
 use super::*;
-use crate::fixtures::collector::Collector;
 use crate::telemetry::TracingSettings;
 use crate::telemetry::spans::Spans;
+use crate::telemetry::spans::collector::Collector;
 
 /// The names of the spans inside each span, in order, of one request.
 async fn names(served: &Served, line: &str, object: &Value, code: u16) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Follows all objects of a kind in a version that the host serves.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -26,6 +26,8 @@ use crate::host::{Followed, FollowedKind, HostError, ServedKind};
 /// How often a host that does not serve a kind is asked again: it may be upgraded, or the kind may be a custom resource
 /// that is created later.
 const ABSENT_PAUSE: Duration = Duration::from_secs(30);
+/// How many events are one change at most.
+const EVENTS_AT_ONCE: usize = 1_000;
 /// The pause after a failed discovery.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
@@ -154,7 +156,7 @@ pub(super) async fn read(
     get(client, &path).await
 }
 
-/// The key of an object among those of its kind.
+/// The key of an object among those of its kind: namespace and name.
 type Key = (String, String);
 
 fn keyed(mut object: DynamicObject, resource: &ApiResource) -> Option<(Key, Arc<Value>)> {
@@ -171,54 +173,84 @@ fn keyed(mut object: DynamicObject, resource: &ApiResource) -> Option<(Key, Arc<
     Some((key, Arc::new(object)))
 }
 
+/// The objects of a kind as events tell them, sorted by namespace and name.
+#[derive(Default)]
+struct Mirror {
+    current: BTreeMap<Key, Arc<Value>>,
+    /// Those of a list that is not complete.
+    listing: BTreeMap<Key, Arc<Value>>,
+}
+
+impl Mirror {
+    /// Returns whether the objects have changed.
+    fn apply(&mut self, event: Event<DynamicObject>, resource: &ApiResource) -> bool {
+        match event {
+            Event::Init => {
+                self.listing.clear();
+                false
+            }
+            Event::InitApply(object) => {
+                self.listing.extend(keyed(object, resource));
+                false
+            }
+            Event::InitDone => {
+                self.current = std::mem::take(&mut self.listing);
+                true
+            }
+            Event::Apply(object) => {
+                self.current.extend(keyed(object, resource));
+                true
+            }
+            Event::Delete(object) => keyed(object, resource)
+                .and_then(|(key, _)| self.current.remove(&key))
+                .is_some(),
+        }
+    }
+}
+
 /// Keeps the objects current until they are dropped or the host no longer serves the version. A list replaces them when it
-/// is complete.
+/// is complete. Events that arrive together are one change, since every change copies the list of all objects.
 async fn watch(api: Api<DynamicObject>, resource: &ApiResource, followed: &Weak<Followed>) {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
-    let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let mut current: HashMap<Key, Arc<Value>> = HashMap::new();
-    let mut listing = HashMap::new();
-    while let Some(event) = events.next().await {
+    let events = watcher::watcher(api, config).default_backoff().boxed();
+    let mut events = events.ready_chunks(EVENTS_AT_ONCE);
+    let mut mirror = Mirror::default();
+    while let Some(together) = events.next().await {
         let Some(followed) = followed.upgrade() else {
             return;
         };
-        match event {
-            Ok(Event::Init) => {
-                listing.clear();
-                continue;
-            }
-            Ok(Event::InitApply(object)) => {
-                listing.extend(keyed(object, resource));
-                continue;
-            }
-            Ok(Event::InitDone) => current = std::mem::take(&mut listing),
-            Ok(Event::Apply(object)) => current.extend(keyed(object, resource)),
-            Ok(Event::Delete(object)) => {
-                if let Some((key, _)) = keyed(object, resource) {
-                    current.remove(&key);
+        let mut changed = false;
+        let mut is_gone = false;
+        for event in together {
+            match event {
+                Ok(event) => changed |= mirror.apply(event, resource),
+                Err(error) => {
+                    report(&followed, resource, &error);
+                    is_gone |= status_code(&error) == Some(404);
                 }
-            }
-            Err(error) => {
-                let code = status_code(&error);
-                let (plural, group) = (&resource.plural, &resource.group);
-                if code == Some(403) {
-                    let problem = format!(
-                        "this server has no right to list and watch {plural} in API group {group:?}: grant it in \
-                         its ClusterRole"
-                    );
-                    tracing::error!("{problem}; until then writes are refused");
-                    followed.set_problem(problem);
-                } else {
-                    tracing::warn!(plural, group, %error, "watching the host failed");
-                    followed.set_problem(error.to_string());
-                }
-                if code == Some(404) {
-                    return;
-                }
-                continue;
             }
         }
-        followed.replace(current.values().cloned().collect());
+        if changed {
+            followed.replace(mirror.current.values().cloned().collect());
+        }
+        if is_gone {
+            return;
+        }
+    }
+}
+
+/// Says why objects cannot be followed.
+fn report(followed: &Followed, resource: &ApiResource, error: &watcher::Error) {
+    let (plural, group) = (&resource.plural, &resource.group);
+    if status_code(error) == Some(403) {
+        let problem = format!(
+            "this server has no right to list and watch {plural} in API group {group:?}: grant it in its ClusterRole"
+        );
+        tracing::error!("{problem}; until then writes are refused");
+        followed.set_problem(problem);
+    } else {
+        tracing::warn!(plural, group, %error, "watching the host failed");
+        followed.set_problem(error.to_string());
     }
 }
 
@@ -234,5 +266,49 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
     match source {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str) -> DynamicObject {
+        serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+    }
+
+    #[test]
+    fn objects_are_those_of_the_last_complete_list_and_the_events_after_it() {
+        let resource = ApiResource {
+            group: "g".to_owned(),
+            version: "v1".to_owned(),
+            api_version: "g/v1".to_owned(),
+            kind: "Thing".to_owned(),
+            plural: "things".to_owned(),
+        };
+        let mut mirror = Mirror::default();
+        for (event, changes, expected) in [
+            (Event::Init, false, &[][..]),
+            (Event::InitApply(object("b")), false, &[]),
+            (Event::InitApply(object("a")), false, &[]),
+            (Event::InitDone, true, &["a", "b"]),
+            (Event::Delete(object("c")), false, &["a", "b"]),
+            (Event::Apply(object("aa")), true, &["a", "aa", "b"]),
+            (Event::Delete(object("b")), true, &["a", "aa"]),
+            (Event::Init, false, &["a", "aa"]),
+            (Event::InitApply(object("z")), false, &["a", "aa"]),
+            (Event::InitDone, true, &["z"]),
+        ] {
+            assert_eq!(mirror.apply(event, &resource), changes);
+            let names: Vec<&str> = mirror.current.keys().map(|(_, name)| name.as_str()).collect();
+            assert_eq!(names, expected);
+        }
+        let found = mirror.current.values().next().unwrap();
+        assert_eq!(
+            **found,
+            json!({"apiVersion": "g/v1", "kind": "Thing", "metadata": {"name": "z"}})
+        );
     }
 }

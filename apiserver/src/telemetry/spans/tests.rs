@@ -1,8 +1,8 @@
 use http::Method;
 use tokio::net::TcpListener;
 
+use super::collector::Collector;
 use super::*;
-use crate::fixtures::collector::Collector;
 use crate::request::Query;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";

@@ -1,6 +1,6 @@
 //! Validating policies in the manner of real projects, about fields of our kinds: the documentation of Kubernetes
 //! (`docs/reference/access-authn-authz/validating-admission-policy`), kubescape's cel-admission-library, the CEL policies of
-//! Kyverno, and Gatekeeper's library.
+//! Kyverno, Gatekeeper's library, and what Gateway API, `KubeVirt`, Istio and drivers of dynamic resource allocation ship.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -9,7 +9,8 @@
 
 use serde_json::{Value, json};
 
-use super::{LABEL, Row};
+use super::{LABEL, Row, UIDS};
+use crate::oracle::{GROUP, OURS};
 
 /// The message of the last policy.
 pub(super) const IN_FORCE: &str = "all policies are in force";
@@ -58,9 +59,13 @@ pub(super) fn rows() -> Vec<Row> {
         kubescape(),
         kyverno(),
         gatekeeper(),
+        shipped(),
+        controls(),
+        limits(),
         outcomes(),
         errors(),
         parameters(),
+        matching(),
         libraries(),
         last(),
     ]
@@ -272,6 +277,206 @@ fn gatekeeper() -> Vec<Row> {
     ]
 }
 
+/// Policies that projects ship with their software.
+fn shipped() -> Vec<Row> {
+    vec![
+        // Gateway API: `safe-upgrades.gateway.networking.k8s.io`.
+        row(
+            "safe-upgrades.gateway-api.test",
+            json!({ "validations": [{
+                "expression": "object.spec.target.pod.name != 'pod' || (has(object.metadata.annotations) && object.metadata.annotations.exists(k, k == 'gateway.networking.k8s.io/bundle-version') && !matches(object.metadata.annotations['gateway.networking.k8s.io/bundle-version'], 'v1.[0-3].\\\\d+'))",
+                "message": "Installing CRDs with version before v1.4.0 is prohibited by default.",
+                "reason": "Invalid",
+            }] }),
+            json!({}),
+            vec![
+                json!({}),
+                annotations(json!({ "gateway.networking.k8s.io/bundle-version": "v1.2.1" })),
+                annotations(json!({ "gateway.networking.k8s.io/bundle-version": "v1.4.0" })),
+            ],
+        ),
+        // Drivers of dynamic resource allocation: `resourceslices-policy`.
+        row(
+            "resourceslices.dra.test",
+            json!({
+                "matchConditions": [{ "name": "isRestrictedUser", "expression": "request.userInfo.username != 'system:serviceaccount:dra:driver'" }],
+                "variables": [
+                    { "name": "userNodeName", "expression": "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][0].orValue('')" },
+                    { "name": "objectNodeName", "expression": "(request.operation == 'DELETE' ? oldObject : object).spec.?nodeName.orValue('')" },
+                ],
+                "validations": [
+                    { "expression": "variables.userNodeName != ''", "message": "no node association found for user, this user must run in a pod on a node and ServiceAccountTokenPodNodeInfo must be enabled" },
+                    { "expression": "variables.userNodeName == variables.objectNodeName", "messageExpression": "'this user running on node \"' + variables.userNodeName + '\" may not modify ' + (variables.objectNodeName == '' ? 'cluster resourceslices' : 'resourceslices on node \"' + variables.objectNodeName + '\"')" },
+                ],
+            }),
+            json!({}),
+            vec![json!({})],
+        ),
+        // KubeVirt: `kubevirt-node-restriction-policy`.
+        row(
+            "node-restriction.kubevirt.test",
+            json!({
+                "variables": [
+                    { "name": "oldLabels", "expression": "oldObject == null ? {} : oldObject.metadata.labels" },
+                    { "name": "newLabels", "expression": "object.metadata.labels.filter(k, k.contains('kubevirt.io/') && k != 'kubevirt.io/heartbeat')" },
+                ],
+                "validations": [
+                    { "expression": "!has(object.spec.unschedulable) || object.spec.unschedulable == oldObject.spec.unschedulable", "message": "this user can only modify allowed fields" },
+                    { "expression": "variables.newLabels.all(k, k in variables.oldLabels)", "messageExpression": "'this user can only change allowed labels: ' + variables.newLabels.join(', ')" },
+                ],
+            }),
+            json!({}),
+            vec![
+                json!({}),
+                labels(json!({ "kubevirt.io/heartbeat": "1" })),
+                labels(json!({ "kubevirt.io/schedulable": "true", "other": "x" })),
+            ],
+        ),
+        // Istio: `stable-channel-default-policy.istio.io`.
+        row(
+            "stable-channel.istio.test",
+            json!({
+                "variables": [
+                    { "name": "isEnvoyFilter", "expression": "object.kind == 'EnvoyFilter'" },
+                    { "name": "isTelemetry", "expression": "object.kind == 'EvictionRequest'" },
+                    { "name": "hasDeprecated", "expression": "variables.isTelemetry && has(object.spec.ttlSecondsAfterFinished) && object.spec.ttlSecondsAfterFinished > 100" },
+                ],
+                "validations": [
+                    { "expression": "!variables.isEnvoyFilter" },
+                    { "expression": "!(variables.isTelemetry && variables.hasDeprecated)", "message": "only fields in the stable channel are allowed" },
+                ],
+            }),
+            json!({}),
+            vec![json!({}), ttl(101), ttl(99)],
+        ),
+    ]
+}
+
+/// More controls of the libraries, with parameters and variables.
+fn controls() -> Vec<Row> {
+    let kind = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+    let with_limits = json!({ "paramRef": { "name": "limits", "parameterNotFoundAction": "Deny" } });
+    vec![
+        // Kubescape C-0001: forbidden registries.
+        row(
+            "c-0001.kubescape.test",
+            json!({ "paramKind": kind, "validations": [{
+                "expression": "!(object.spec.requesters.exists(requester, params.data.labels.split(',').exists(registry, requester.name.startsWith(registry))))",
+                "message": "requesters of untrusted registries",
+            }] }),
+            with_limits.clone(),
+            vec![json!({}), requesters(&["team.example.com"])],
+        ),
+        // Kubescape C-0018: a readiness probe.
+        simple(
+            "c-0018.kubescape.test",
+            "object.kind != 'EvictionRequest' || object.spec.requesters.all(requester, has(requester.readinessProbe))",
+            vec![json!({})],
+        ),
+        // Kubescape C-0073: naked pods.
+        simple(
+            "c-0073.kubescape.test",
+            "has(object.metadata.ownerReferences)",
+            vec![json!({})],
+        ),
+        // Kubescape C-0076: labels from a list.
+        row(
+            "c-0076.kubescape.test",
+            json!({ "paramKind": kind, "validations": [{
+                "expression": "has(object.metadata.labels) && params.data.labels.split(',').all(label, label in object.metadata.labels)",
+                "messageExpression": "object.kind + ' should have all these labels: ' + params.data.labels",
+            }] }),
+            with_limits,
+            vec![json!({}), labels(json!({ "owner": "a", "team": "b" }))],
+        ),
+        // Kyverno: `disallow-default-namespace`.
+        simple(
+            "disallow-default-namespace.kyverno.test",
+            "has(object.metadata.namespace) && object.metadata.?namespace.orValue('default') != 'default'",
+            vec![json!({})],
+        ),
+        // Kyverno: `limit-containers-per-pod`.
+        row(
+            "limit-containers.kyverno.test",
+            json!({ "validations": [{ "expression": "size(object.spec.requesters) <= 2", "message": "Pods can only have a maximum of 2 containers." }] }),
+            json!({}),
+            vec![
+                json!({}),
+                requesters(&["a.example.com", "b.example.com", "c.example.com"]),
+            ],
+        ),
+    ]
+}
+
+/// The rest of them.
+fn limits() -> Vec<Row> {
+    let kind = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+    let with_limits = json!({ "paramRef": { "name": "limits", "parameterNotFoundAction": "Deny" } });
+    vec![
+        // Kyverno: `restrict-image-registries`.
+        row(
+            "restrict-registries.kyverno.test",
+            json!({
+                "variables": [
+                    { "name": "containers", "expression": "object.spec.?requesters.orValue([])" },
+                    { "name": "initContainers", "expression": "object.spec.?initContainers.orValue([])" },
+                    { "name": "allContainers", "expression": "(variables.containers + variables.initContainers)" },
+                ],
+                "validations": [{ "expression": "variables.allContainers.all(container, container.name.startsWith('eu.') || container.name.startsWith('first.'))", "message": "Unknown image registry." }],
+            }),
+            json!({}),
+            vec![json!({}), requesters(&["us.example.com"])],
+        ),
+        // Gatekeeper: `K8sReplicaLimits`.
+        row(
+            "replica-limits.gatekeeper.test",
+            json!({
+                "paramKind": kind,
+                "variables": [{ "name": "ttl", "expression": "object.spec.?ttlSecondsAfterFinished.orValue(0)" }],
+                "validations": [{ "expression": "0 <= variables.ttl && variables.ttl <= int(params.data.max)", "messageExpression": "'The provided number of replicas is not allowed for ' + object.kind + ': ' + object.metadata.name + '. Allowed ranges: 0 to ' + params.data.max" }],
+            }),
+            with_limits,
+            vec![ttl(300), ttl(301)],
+        ),
+        // Gatekeeper: `K8sContainerLimits`.
+        row(
+            "container-limits.gatekeeper.test",
+            json!({
+                "variables": [
+                    { "name": "memory", "expression": "object.metadata.?annotations[?'memory'].orValue('')" },
+                    { "name": "isQuantity", "expression": "isQuantity(variables.memory)" },
+                ],
+                "validations": [
+                    { "expression": "variables.isQuantity", "messageExpression": "'memory limit <' + variables.memory + '> could not be parsed'" },
+                    { "expression": "!variables.isQuantity || quantity(variables.memory).compareTo(quantity('2Gi')) <= 0", "messageExpression": "'memory limit <' + variables.memory + '> is higher than the maximum allowed of <2Gi>'" },
+                ],
+            }),
+            json!({}),
+            vec![
+                json!({}),
+                annotations(json!({ "memory": "2Gi" })),
+                annotations(json!({ "memory": "2049Mi" })),
+            ],
+        ),
+        // Gatekeeper: `K8sDisallowAnonymous`.
+        simple(
+            "disallow-anonymous.gatekeeper.test",
+            "!['system:unauthenticated', 'system:anonymous'].exists(name, name in object.spec.requesters.map(r, r.name)) && request.userInfo.username != 'system:anonymous'",
+            vec![json!({})],
+        ),
+        // Gatekeeper: `K8sHttpsOnly`.
+        simple(
+            "https-only.gatekeeper.test",
+            "has(object.metadata.annotations) && 'kubernetes.io/ingress.allow-http' in object.metadata.annotations && object.metadata.annotations['kubernetes.io/ingress.allow-http'] == 'false'",
+            vec![
+                json!({}),
+                annotations(json!({ "kubernetes.io/ingress.allow-http": "false" })),
+                annotations(json!({ "kubernetes.io/ingress.allow-http": "true" })),
+            ],
+        ),
+    ]
+}
+
 fn outcomes() -> Vec<Row> {
     let reason = |name, reason: &str| {
         let policy = json!({ "validations": [{ "expression": "false", "message": "no", "reason": reason }] });
@@ -424,6 +629,74 @@ fn parameters() -> Vec<Row> {
             json!({ "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" }, "validations": [{ "expression": "params == null", "message": "params" }, { "expression": "params != null" }] }),
             json!({}),
             vec![json!({})],
+        ),
+    ]
+}
+
+/// Which writes a policy and its binding are for.
+fn matching() -> Vec<Row> {
+    let rule = |member: &str, value: Value| {
+        let mut rule = json!({ "apiGroups": [OURS, GROUP], "apiVersions": ["*"], "operations": ["CREATE"],
+            "resources": ["evictionrequests"] });
+        rule[member] = value;
+        rule
+    };
+    let by_policy = |name, constraints: Value| {
+        let policy = json!({ "matchConstraints": constraints, "validations": [{ "expression": "false" }] });
+        row(name, policy, json!({}), vec![json!({})])
+    };
+    let by_binding = |name, resources: Value| {
+        let policy = json!({ "validations": [{ "expression": "false" }] });
+        row(
+            name,
+            policy,
+            json!({ "matchResources": resources }),
+            vec![json!({})],
+        )
+    };
+    let creates = json!(["CREATE"]);
+    let own_name = json!([format!("{UIDS}-000000000001")]);
+    vec![
+        by_policy(
+            "excluded.matching.test",
+            json!({ "excludeResourceRules": [rule("operations", creates.clone())] }),
+        ),
+        by_policy(
+            "others-excluded.matching.test",
+            json!({ "excludeResourceRules": [rule("operations", json!(["DELETE"]))] }),
+        ),
+        by_policy(
+            "named.matching.test",
+            json!({ "resourceRules": [rule("resourceNames", own_name.clone())] }),
+        ),
+        by_policy(
+            "others-named.matching.test",
+            json!({ "resourceRules": [rule("resourceNames", json!(["other"]))] }),
+        ),
+        by_policy(
+            "cluster-scope.matching.test",
+            json!({ "resourceRules": [rule("scope", json!("Cluster"))] }),
+        ),
+        by_policy(
+            "namespaced.matching.test",
+            json!({ "resourceRules": [rule("scope", json!("Namespaced"))] }),
+        ),
+        by_policy(
+            "other-namespaces.matching.test",
+            json!({ "namespaceSelector": { "matchExpressions": [
+                { "key": "environment", "operator": "NotIn", "values": ["staging"] }] } }),
+        ),
+        by_binding(
+            "binding-status.matching.test",
+            json!({ "resourceRules": [rule("resources", json!(["evictionrequests/status"]))] }),
+        ),
+        by_binding(
+            "binding-named.matching.test",
+            json!({ "resourceRules": [rule("resourceNames", own_name.clone())] }),
+        ),
+        by_binding(
+            "binding-excluded.matching.test",
+            json!({ "excludeResourceRules": [rule("resourceNames", own_name)] }),
         ),
     ]
 }

@@ -1,7 +1,7 @@
 //! Policies whose expressions take long.
 
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
 use drydock_machinery::policy_expression::THREADS;
 use futures_util::future::join_all;
@@ -19,7 +19,7 @@ async fn a_policy_that_takes_long_delays_only_the_writes_that_it_is_for() {
     let (context, _) = context(&FakeHost::new(AuthenticationConfig::default()));
     let (costly, other) = (Lane::of_one(), Lane::of_one());
     let user = Arc::default();
-    let (end, told) = channel::<()>();
+    let (end, told) = sync_channel::<()>(1);
     let told = Arc::new(Mutex::new(told));
     let slow = join_all((0..4 * THREADS).map(async |_| {
         let told = Arc::clone(&told);
