@@ -286,7 +286,10 @@ impl Run {
                 Some(Some(Err(WatchEnd::NeverReached { requested, current }))) => {
                     assert!(current < requested && requested > self.revision);
                     assert_eq!(open.record.behind, Some(requested));
-                    assert!(open.record.frames.is_empty(), "events before the requested revision");
+                    assert!(
+                        open.record.frames.is_empty(),
+                        "events before the requested revision"
+                    );
                     open.watcher = None;
                 }
                 Some(end) => panic!("{end:?}"),
