@@ -74,8 +74,9 @@ struct Changing;
 
 impl Seal for Changing {
     fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
-        if let Some(last) = plain.last_mut() {
-            *last ^= 1;
+        // What ends the payload is for sealed values alone.
+        if let Some(first) = plain.first_mut() {
+            *first ^= 1;
         }
         Unsealed.seal(key, plain)
     }

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use kube::api::{Api, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig as KubeconfigFile};
 
+use super::audit_policy;
 use super::binaries::{Binaries, DEFAULT_KUBERNETES_VERSION};
 use super::detached;
 use super::folder::Folder;
@@ -26,19 +27,6 @@ use crate::clients::{Kubectl, Protocol, RawClient, eventually};
 
 /// The file of the audit policy.
 const AUDIT_POLICY: &str = "audit-policy.json";
-/// Only requests of the service accounts of Drydock are logged, without bodies, and those of [`AUDITED_GROUP`], by
-/// [`AUDITED_RULES`].
-const AUDIT_RULES: &str = r#"
-    {"level":"Metadata","userGroups":["system:serviceaccounts:drydock-system"],"omitStages":["RequestReceived"]},
-    {"level":"None"}"#;
-/// A group of users whose requests are logged at every level, to compare logs.
-pub const AUDITED_GROUP: &str = "audited";
-/// The rules for that group. Hosts before 1.36 take no `*` for a group.
-pub const AUDITED_RULES: &str = r#"
-    {"level":"None","userGroups":["audited"],"nonResourceURLs":["*"]},
-    {"level":"Metadata","userGroups":["audited"],"verbs":["list"],"omitStages":["RequestReceived"]},
-    {"level":"Request","userGroups":["audited"],"resources":[{"group":"coordination.k8s.io","resources":["*/status"]},{"group":"oracle.drydock.test","resources":["*/status"]}]},
-    {"level":"RequestResponse","userGroups":["audited"],"omitManagedFields":true},"#;
 /// A component starts in seconds; on a busy machine with cold binaries it may take this long.
 const START_DEADLINE: Duration = Duration::from_mins(3);
 
@@ -405,10 +393,7 @@ impl ControlPlane {
         ] {
             folder.write(name, contents)?;
         }
-        let policy = format!(
-            r#"{{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{AUDITED_RULES}{AUDIT_RULES}]}}"#
-        );
-        folder.write(AUDIT_POLICY, policy)?;
+        folder.write(AUDIT_POLICY, audit_policy::policy())?;
         for (name, credential) in [
             ("admin", &pki.admin),
             ("somebody", &pki.somebody),

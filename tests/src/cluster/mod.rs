@@ -7,6 +7,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use tokio::sync::OnceCell;
 
+mod audit_policy;
 mod balancer;
 mod binaries;
 mod control_plane;
@@ -25,12 +26,13 @@ mod process;
 mod sample_apiserver;
 mod server;
 
+pub use self::audit_policy::{AUDITED_GROUP, AUDITED_RULES};
 pub use self::balancer::balance;
 pub use self::binaries::{
     Binaries, DEFAULT_KUBERNETES_VERSION, descheduler, kubectl, own as own_binaries, prometheus,
 };
 pub(crate) use self::control_plane::client as client_of;
-pub use self::control_plane::{AUDITED_GROUP, AUDITED_RULES, Component, ControlPlane, Options};
+pub use self::control_plane::{Component, ControlPlane, Options};
 pub use self::detached::end_detached;
 pub use self::drydock::{Drydock, NAMESPACE, Part, Road, SERVER_NAME};
 pub use self::etcd::Etcd;
